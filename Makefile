@@ -1,0 +1,36 @@
+# Every target sets itself up: a virtual environment in .venv with the package and its development tools.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SEED ?= 1
+READY := $(VENV)/.ready
+
+.PHONY: demo test check golden bench clean
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $(READY)
+
+demo: $(READY) ## explain where a few pods land on a sample cluster; SEED=2 draws other ties
+	$(BIN)/stowplan explain -f examples/demo --seed $(SEED) web api trainer huge urgent
+
+test: $(READY) ## all tests that need Python alone
+	$(BIN)/pytest -n auto tests
+
+check: $(READY) ## what must be clean on every commit
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n auto tests --ignore tests/golden --ignore tests/properties
+
+golden: $(READY) ## the recorded decisions, configurations and events of kube-scheduler
+	$(BIN)/pytest -n auto tests/golden
+
+bench: $(READY) ## decisions a second by shape of pod, at 5,000 and 50,000 nodes
+	$(BIN)/stowplan bench decisions --nodes 5000 --nodes 50000
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

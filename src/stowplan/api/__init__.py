@@ -1,0 +1,1 @@
+"""Kubernetes objects as structs, and the arithmetic on them that needs no cluster."""

@@ -1,0 +1,81 @@
+"""Nodes as the API has them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from stowplan.api.meta import Condition, Object, Wire
+from stowplan.api.quantity import Quantity, units
+from stowplan.api.requests import amounts
+
+
+class Taint(NamedTuple):
+    key: str
+    value: str
+    effect: str
+
+    @property
+    def is_hard(self) -> bool:
+        return self.effect in ("NoSchedule", "NoExecute")
+
+
+class TaintWire(Wire, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Wire, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[TaintWire, ...] = ()
+
+
+class ContainerImage(Wire, frozen=True):
+    names: tuple[str, ...] = ()
+    size_bytes: int = 0
+
+
+class NodeStatus(Wire, frozen=True):
+    allocatable: dict[str, Quantity] = {}
+    images: tuple[ContainerImage, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    declared_features: tuple[str, ...] = ()
+
+
+class NodeObject(Object, frozen=True):
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.metadata.labels
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.metadata.annotations
+
+    @property
+    def unschedulable(self) -> bool:
+        return self.spec.unschedulable
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        return tuple(Taint(taint.key, taint.value, taint.effect) for taint in self.spec.taints)
+
+    @property
+    def allocatable(self) -> dict[str, int]:
+        """Amounts by resource, `pods` among them: cpu in thousandths, all else in units."""
+        found = amounts(self.status.allocatable)
+        if "pods" in self.status.allocatable:
+            found["pods"] = units(self.status.allocatable["pods"])
+        return found
+
+    @property
+    def images(self) -> tuple[ContainerImage, ...]:
+        return self.status.images
+
+    @property
+    def declared_features(self) -> tuple[str, ...]:
+        return self.status.declared_features

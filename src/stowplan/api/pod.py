@@ -1,0 +1,477 @@
+"""Pods. The wire form is decoded once and folded into a small `Pod` that shares what it can with others.
+
+Pods of one owner differ in name, uid and node, hardly in spec: equal specs become one `Shape`, equal labels
+one `LabelSet`, and whatever is worked out from a spec alone is worked out once and kept on its shape.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from stowplan.api import requests
+from stowplan.api.meta import (
+    Condition,
+    LabelSelector,
+    NodeSelector,
+    NodeSelectorTerm,
+    Object,
+    OwnerReference,
+    Wire,
+    decode,
+    parse_time,
+)
+from stowplan.api.quantity import Quantity
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+KEPT_CONDITIONS = ("PodScheduled", "DisruptionTarget", "PodResizePending")
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+class ClaimUse(Wire, frozen=True):
+    name: str = ""
+    request: str = ""
+
+
+class ResourceRequirements(Wire, frozen=True):
+    requests: dict[str, Quantity] = {}
+    limits: dict[str, Quantity] = {}
+    claims: tuple[ClaimUse, ...] = ()
+
+
+class ContainerPort(Wire, frozen=True):
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = ""
+
+
+class RestartRule(Wire, frozen=True):
+    action: str = ""
+
+
+class Container(Wire, frozen=True):
+    name: str = ""
+    image: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+    ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str = ""
+    restart_policy_rules: tuple[RestartRule, ...] = ()
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Of an init container: it keeps running beside the others."""
+        return self.restart_policy == "Always"
+
+
+class ClaimVolume(Wire, frozen=True):
+    claim_name: str = ""
+    read_only: bool = False
+
+
+class EphemeralVolume(Wire, frozen=True):
+    pass
+
+
+class GcePersistentDisk(Wire, frozen=True):
+    pd_name: str = ""
+    read_only: bool = False
+
+
+class AwsElasticBlockStore(Wire, frozen=True):
+    volume_id: str = msgspec.field(default="", name="volumeID")
+    read_only: bool = False
+
+
+class AzureDisk(Wire, frozen=True):
+    disk_name: str = ""
+    disk_uri: str = msgspec.field(default="", name="diskURI")
+
+
+class AzureFile(Wire, frozen=True):
+    share_name: str = ""
+
+
+class IdVolume(Wire, frozen=True):
+    """Cinder and Portworx volumes: an id says it all."""
+
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class VsphereVolume(Wire, frozen=True):
+    volume_path: str = ""
+
+
+class Rbd(Wire, frozen=True):
+    monitors: tuple[str, ...] = ()
+    image: str = ""
+    pool: str = "rbd"
+    read_only: bool = False
+
+
+class Iscsi(Wire, frozen=True):
+    target_portal: str = ""
+    iqn: str = ""
+    lun: int = 0
+    read_only: bool = False
+
+
+class CsiVolume(Wire, frozen=True):
+    driver: str = ""
+
+
+class ImageVolume(Wire, frozen=True):
+    reference: str = ""
+
+
+class Volume(Wire, frozen=True):
+    """A volume and its source, as far as a source matters to where the pod can run."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimVolume | None = None
+    ephemeral: EphemeralVolume | None = None
+    gce_persistent_disk: GcePersistentDisk | None = None
+    aws_elastic_block_store: AwsElasticBlockStore | None = None
+    azure_disk: AzureDisk | None = None
+    azure_file: AzureFile | None = None
+    cinder: IdVolume | None = None
+    portworx_volume: IdVolume | None = None
+    vsphere_volume: VsphereVolume | None = None
+    rbd: Rbd | None = None
+    iscsi: Iscsi | None = None
+    csi: CsiVolume | None = None
+    image: ImageVolume | None = None
+
+    @property
+    def matters(self) -> bool:
+        return any(getattr(self, source) is not None for source in self.__struct_fields__[1:])
+
+
+class PreferredSchedulingTerm(Wire, frozen=True):
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(Wire, frozen=True):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] | None = None
+
+
+class PodAffinityTerm(Wire, frozen=True):
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    topology_key: str = ""
+
+
+class WeightedPodAffinityTerm(Wire, frozen=True):
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(Wire, frozen=True):
+    """Affinity or anti-affinity: the two look the same."""
+
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
+
+
+class Affinity(Wire, frozen=True):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Toleration(Wire, frozen=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class TopologySpreadConstraint(Wire, frozen=True):
+    max_skew: int = 0
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: Literal["Honor", "Ignore"] | None = None
+    node_taints_policy: Literal["Honor", "Ignore"] | None = None
+    match_label_keys: tuple[str, ...] = ()
+
+
+class PodResourceClaim(Wire, frozen=True):
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class SchedulingGate(Wire, frozen=True):
+    name: str = ""
+
+
+class PodSpec(Wire, frozen=True):
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    node_name: str = ""
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str | None = None
+    scheduler_name: str = DEFAULT_SCHEDULER
+    overhead: dict[str, Quantity] = {}
+    resources: ResourceRequirements | None = None
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    host_network: bool = False
+    host_users: bool | None = None
+
+
+class StatusResources(Wire, frozen=True):
+    requests: dict[str, Quantity] = {}
+
+
+class ContainerStatus(Wire, frozen=True):
+    name: str = ""
+    resources: StatusResources | None = None
+    allocated_resources: dict[str, Quantity] = {}
+
+
+class ResourceClaimStatus(Wire, frozen=True):
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class PodStatus(Wire, frozen=True):
+    phase: str = ""
+    nominated_node_name: str = ""
+    start_time: str | None = None
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    resources: StatusResources | None = None
+    allocated_resources: dict[str, Quantity] = {}
+    resource_claim_statuses: tuple[ResourceClaimStatus, ...] = ()
+
+
+class PodObject(Object, frozen=True):
+    """A pod as the API has it; `Pod.of` folds it."""
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class HostPort(msgspec.Struct, frozen=True, gc=False):
+    """A port of the node that a pod takes; two conflict unless both name different addresses."""
+
+    ip: str
+    protocol: str
+    port: int
+
+    @property
+    def is_on_every_address(self) -> bool:
+        return self.ip == "0.0.0.0"  # parity: "::" is not a wildcard
+
+
+class Shape:
+    """All that follows from a pod's spec alone; `memo` holds what others work out from it, by a key."""
+
+    __slots__ = (
+        "__weakref__", "assigned", "memo", "nonzero_cpu", "nonzero_memory", "ports", "requests", "spec"
+    )  # fmt: skip
+
+    def __init__(self, spec: PodSpec) -> None:
+        self.spec = spec
+        self.memo: dict[Hashable, Any] = {}
+        self.ports = tuple(_host_ports(spec))
+        self.requests: Mapping[str, int] = requests.amounts(requests.of_spec(spec))
+        self.assigned = requests.Assigned.of(spec)
+        self.nonzero_cpu, self.nonzero_memory = self.assigned.nonzero_cpu, self.assigned.nonzero_memory
+
+
+class LabelSet:
+    """The namespace and labels of a pod: all that a selector can see of it."""
+
+    __slots__ = ("__weakref__", "labels", "memo", "namespace")
+
+    def __init__(self, namespace: str, labels: dict[str, str]) -> None:
+        self.namespace, self.labels = namespace, labels
+        self.memo: dict[Hashable, Any] = {}
+
+
+class Annotations(dict[str, str]):
+    __slots__ = ("__weakref__",)
+
+
+_shapes: WeakValueDictionary[bytes, Shape] = WeakValueDictionary()
+_label_sets: WeakValueDictionary[tuple[Any, ...], LabelSet] = WeakValueDictionary()
+_annotations: WeakValueDictionary[tuple[Any, ...], Annotations] = WeakValueDictionary()
+_encode = msgspec.msgpack.Encoder(enc_hook=str).encode  # a Quantity may exceed 64 bits, so it is spelt out
+_NONE = Annotations()
+
+
+class Pod(msgspec.Struct, gc=False, eq=False):
+    """A pod as plugins see it."""
+
+    name: str
+    label_set: LabelSet
+    shape: Shape
+    uid: str = ""
+    node_name: str = ""
+    nominated_node_name: str = ""
+    annotations: Mapping[str, str] = _NONE
+    controller: OwnerReference | None = None
+    phase: str = ""
+    start_time: float | None = None
+    deletion_timestamp: str | None = None
+    creation_timestamp: str | None = None
+    resource_version: str = ""
+    generation: int = 0
+    conditions: tuple[Condition, ...] = ()
+    resource_claim_statuses: Mapping[str, str | None] = _NONE
+    assigned: requests.Assigned | None = None
+    """What the pod takes on its node where its status says other than its spec (a resize)."""
+
+    @classmethod
+    def decode(cls, data: bytes | str | dict[str, Any]) -> Pod:
+        return cls.of(decode(PodObject, data))
+
+    @classmethod
+    def of(cls, wire: PodObject) -> Pod:
+        meta, spec, status = wire.metadata, wire.spec, wire.status
+        return cls(
+            name=meta.name,
+            label_set=label_set_of(meta.namespace or "default", meta.labels),
+            shape=shape_of(spec),
+            uid=meta.uid or f"{meta.namespace or 'default'}/{meta.name}",
+            node_name=sys.intern(spec.node_name),
+            nominated_node_name=status.nominated_node_name,
+            annotations=_shared_annotations(meta.annotations) if meta.annotations else _NONE,
+            controller=_shared_owner(meta.controller()),
+            phase=sys.intern(status.phase),
+            start_time=parse_time(status.start_time) if status.start_time else None,
+            deletion_timestamp=meta.deletion_timestamp,
+            creation_timestamp=meta.creation_timestamp,
+            resource_version=meta.resource_version,
+            generation=meta.generation,
+            conditions=tuple(_kept(status.conditions)),
+            resource_claim_statuses=_claim_names(status),
+            assigned=requests.Assigned.of(spec, status) if requests.status_counts(status) else None,
+        )
+
+    @property
+    def spec(self) -> PodSpec:
+        """The spec without its nodeName, which is `node_name`."""
+        return self.shape.spec
+
+    @property
+    def namespace(self) -> str:
+        return self.label_set.namespace
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.label_set.labels
+
+    @property
+    def key(self) -> str:
+        return f"{self.label_set.namespace}/{self.name}"
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """What the pod asks for, by resource: cpu in thousandths, all else in units."""
+        return self.shape.requests
+
+    @property
+    def priority(self) -> int:
+        return self.shape.spec.priority or 0
+
+    @property
+    def scheduler_name(self) -> str:
+        return self.shape.spec.scheduler_name
+
+    @property
+    def is_terminating(self) -> bool:
+        return self.deletion_timestamp is not None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+    def on(self, node_name: str) -> Pod:
+        """The same pod, placed on a node."""
+        return msgspec.structs.replace(self, node_name=node_name)
+
+    def condition(self, kind: str) -> Condition | None:
+        return next((condition for condition in self.conditions if condition.type == kind), None)
+
+
+def shape_of(spec: PodSpec) -> Shape:
+    """The one Shape of all equal specs."""
+    volumes = spec.volumes and tuple(volume for volume in spec.volumes if volume.matters)
+    if spec.node_name or len(volumes) != len(spec.volumes):
+        spec = msgspec.structs.replace(spec, node_name="", volumes=volumes)
+    key = _encode(spec)
+    shape = _shapes.get(key)
+    if shape is None:
+        shape = _shapes[key] = Shape(spec)
+    return shape
+
+
+def label_set_of(namespace: str, labels: dict[str, str]) -> LabelSet:
+    """The one LabelSet of all pods of a namespace that have equal labels."""
+    key = (namespace, *sorted(labels.items()))
+    found = _label_sets.get(key)
+    if found is None:
+        found = _label_sets[key] = LabelSet(sys.intern(namespace), labels)
+    return found
+
+
+def _shared_annotations(annotations: dict[str, str]) -> Mapping[str, str]:
+    key = tuple(sorted(item for item in annotations.items() if item[0] != LAST_APPLIED))
+    found = _annotations.get(key)
+    if found is None:
+        found = _annotations[key] = Annotations(key)
+    return found
+
+
+_owners: dict[OwnerReference, OwnerReference] = {}
+
+
+def _shared_owner(owner: OwnerReference | None) -> OwnerReference | None:
+    if owner is None:
+        return None
+    if len(_owners) > 100_000:  # owners come and go: start over rather than keep all that ever were
+        _owners.clear()
+    return _owners.setdefault(owner, owner)
+
+
+def _kept(conditions: tuple[Condition, ...]) -> Iterator[Condition]:
+    """Conditions a scheduler reads; that a pod has been scheduled its node says already."""
+    for condition in conditions:
+        if condition.type in KEPT_CONDITIONS and not (
+            condition.type == "PodScheduled" and condition.status == "True"
+        ):
+            yield condition
+
+
+def _claim_names(status: PodStatus) -> Mapping[str, str | None]:
+    if not status.resource_claim_statuses:
+        return _NONE
+    return {entry.name: entry.resource_claim_name for entry in status.resource_claim_statuses}
+
+
+def _host_ports(spec: PodSpec) -> Iterator[HostPort]:
+    """Ports of sidecars, then of containers; plain init containers are gone before they matter."""
+    sidecars = (container for container in spec.init_containers if container.is_sidecar)
+    for container in (*sidecars, *spec.containers):
+        for port in container.ports:
+            if port.host_port > 0:
+                yield HostPort(port.host_ip or "0.0.0.0", port.protocol or "TCP", port.host_port)

@@ -1,0 +1,74 @@
+"""Kubernetes quantities, exact: a count of nano-units in a Python integer, so that sums lose nothing."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from stowplan.errors import QuantityError
+
+NANO = 1_000_000_000
+MAX_INT64 = 2**63 - 1
+
+_FORM = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?\d+)?")
+_DECIMAL = {None: 0, "": 0, "n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+class Quantity(int):
+    """An amount in nano-units. Arithmetic gives plain integers, which are nano-units too."""
+
+    __slots__ = ()
+
+
+@lru_cache(maxsize=65536, typed=True)
+def parse(text: str | int | float) -> Quantity:
+    """The amount `text` stands for; what is finer than a nano-unit is rounded away from zero."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        return Quantity(text * NANO)
+    match = _FORM.fullmatch(str(text))
+    if match is None or isinstance(text, bool) or not (match[2] or match[3]):
+        raise QuantityError(
+            f"{text!r} is not a quantity: write a number with an optional suffix, such as 500m, 2 or 1.5Gi"
+        )
+    sign, whole, fraction, suffix = match[1], match[2], match[3] or "", match[4]
+    digits = int((whole + fraction) or "0")
+    if suffix in _BINARY:
+        amount = _scaled(digits << _BINARY[suffix], 9 - len(fraction))
+        amount = min(amount, MAX_INT64 * NANO)
+    else:
+        exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
+        if abs(exponent) > 1000:
+            raise QuantityError(f"{text!r} is not a quantity: its exponent is out of range")
+        amount = _scaled(digits, 9 + exponent - len(fraction))
+    return Quantity(-amount if sign == "-" else amount)
+
+
+def _scaled(digits: int, exponent: int) -> int:
+    """digits · 10^exponent, rounded up."""
+    power: int = 10 ** abs(exponent)
+    return digits * power if exponent >= 0 else -(-digits // power)
+
+
+def units(nanos: int) -> int:
+    """Whole units, rounded away from zero: what a byte, a device or a pod counts as."""
+    return _clamped(-(-nanos // NANO) if nanos >= 0 else nanos // NANO)
+
+
+def milli_units(nanos: int) -> int:
+    """Thousandths, rounded away from zero: what cpu counts as."""
+    return _clamped(-(-nanos // 1_000_000) if nanos >= 0 else nanos // 1_000_000)
+
+
+def _clamped(number: int) -> int:
+    """What does not fit 64 bits stops at the end of the range; kube-scheduler wraps around there."""
+    return max(-MAX_INT64, min(number, MAX_INT64))
+
+
+def decode_hook(kind: type, value: object) -> object:
+    """For msgspec decoders: turns the text of a quantity field into a Quantity."""
+    if kind is Quantity:
+        if isinstance(value, (str, int, float)):
+            return parse(value)
+        raise QuantityError(f"{value!r} is not a quantity: expected text or a number")
+    raise NotImplementedError(f"no decoder for {kind}")

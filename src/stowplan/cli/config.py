@@ -1,0 +1,172 @@
+"""`stowplan config`: show, check, convert and resolve scheduler configurations."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from stowplan.config import KubeSchedulerConfiguration, load
+from stowplan.config.document import parse_json
+from stowplan.errors import ConfigError
+from stowplan.framework.registry import Registry
+from stowplan.framework.resolve import ResolvedProfile, resolve_profiles
+
+FILE = click.argument("file", type=click.Path(path_type=Path))
+POLICY = click.option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    help="The Policy, or the ConfigMap with it, that an older configuration refers to.",
+)
+TOP_LEVEL = (
+    "clientConnection",
+    "enableContentionProfiling",
+    "enableProfiling",
+    "extenders",
+    "leaderElection",
+    "parallelism",
+    "percentageOfNodesToScore",
+    "podInitialBackoffSeconds",
+    "podMaxBackoffSeconds",
+)
+
+
+@click.group()
+def config() -> None:
+    """Read, check and convert scheduler configurations.
+
+    FILE is a KubeSchedulerConfiguration of any version from v1alpha1 to v1, or a legacy Policy, in YAML or
+    JSON. A ConfigMap that holds one will do, too.
+    """
+
+
+@config.command()
+@FILE
+@POLICY
+def show(file: Path, policy: Path | None) -> None:
+    """Show each profile's plugins by extension point, with weights and arguments."""
+    found, profiles = _resolved(file, policy)
+    click.echo("\n\n".join("\n".join(_profile_lines(profile)) for profile in profiles))
+    for extender in found.extenders:
+        verbs = (extender.filter_verb, extender.prioritize_verb, extender.preempt_verb, extender.bind_verb)
+        click.echo(f"\nextender {extender.url_prefix}: {', '.join(filter(None, verbs))}")
+
+
+@config.command()
+@FILE
+@POLICY
+def check(file: Path, policy: Path | None) -> None:
+    """Say what is wrong with a configuration: nothing, and exit status 0, if it is fine."""
+    _resolved(file, policy)
+
+
+@config.command()
+@FILE
+@POLICY
+def convert(file: Path, policy: Path | None) -> None:
+    """Print a configuration as YAML of version v1."""
+    found = _load(file, Registry.installed(), policy)
+    click.echo(yaml.safe_dump(found.without_defaults(), sort_keys=False, allow_unicode=True), nl=False)
+
+
+@config.command()
+@POLICY
+def resolve(policy: Path | None) -> None:
+    """Resolve configurations from standard input, one JSON object {"name", "config"} a line.
+
+    Each line gets a line of JSON on standard output: the profiles' plugins and arguments, or the stage at
+    which the configuration is refused, and why. The exit status is 0 if every line could be read.
+    """
+    registry = Registry.installed()
+    unreadable = False
+    for line in filter(bytes.strip, sys.stdin.buffer):
+        try:
+            name, plain = _case(line)
+        except ConfigError as error:
+            unreadable = True
+            answer = {"name": None, "stage": error.stage, "error": error.message}
+        else:
+            answer = {"name": name, **_answer(name, plain, registry, policy)}
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    if unreadable:
+        raise SystemExit(1)
+
+
+def _resolved(file: Path, policy: Path | None) -> tuple[KubeSchedulerConfiguration, list[ResolvedProfile]]:
+    registry = Registry.installed()
+    found = _load(file, registry, policy)
+    try:
+        return found, resolve_profiles(found, registry)
+    except ConfigError as error:
+        raise ConfigError(error.message, stage=error.stage, where=str(file)) from None
+
+
+def _load(file: Path, registry: Registry, policy: Path | None) -> KubeSchedulerConfiguration:
+    loaded = load(file, registry, policy=policy)
+    for warning in loaded.warnings:
+        click.echo(f"{file}: {warning}", err=True)
+    return loaded.config
+
+
+def _case(line: bytes) -> tuple[Any, dict[str, Any]]:
+    case = parse_json(line)
+    if not isinstance(case, dict) or not isinstance(case.get("config"), dict):
+        raise ConfigError('expected a JSON object with "name" and "config"')
+    return case.get("name"), case["config"]
+
+
+def _answer(name: Any, plain: dict[str, Any], registry: Registry, policy: Path | None) -> dict[str, Any]:
+    try:
+        loaded = load(plain, registry, policy=policy)
+        for warning in loaded.warnings:
+            click.echo(f"{name}: {warning}", err=True)
+        profiles = resolve_profiles(loaded.config, registry)
+    except ConfigError as error:
+        return {"stage": error.stage, "error": error.message}
+    shown = []
+    for profile, configured in zip(profiles, loaded.config.profiles, strict=True):
+        answer = profile.as_json()
+        if configured.percentage_of_nodes_to_score is not None:
+            answer["percentageOfNodesToScore"] = configured.percentage_of_nodes_to_score
+        shown.append(answer)
+    return {"stage": "ok", "profiles": shown, "topLevel": _top_level(loaded.config)}
+
+
+def _top_level(found: KubeSchedulerConfiguration) -> dict[str, Any]:
+    plain = found.as_json()
+    return {name: plain[name] for name in TOP_LEVEL if name != "extenders" or plain[name]}
+
+
+def _profile_lines(profile: ResolvedProfile) -> Iterator[str]:
+    yield f"profile {profile.scheduler_name}"
+    if profile.percentage_of_nodes_to_score:
+        yield f"scores {profile.percentage_of_nodes_to_score}% of the nodes"
+    yield ""
+    rows = [
+        (point if index == 0 else "", name, str(weight) if point == "score" else "")
+        for point, entries in profile.points.items()
+        for index, (name, weight) in enumerate(entries)
+    ]
+    yield from _table([("POINT", "PLUGIN", "WEIGHT"), *rows])
+    yield ""
+    yield from _table([("PLUGIN", "ARGUMENTS"), *_argument_rows(profile.as_json()["args"])])
+
+
+def _argument_rows(arguments: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    for plugin, args in arguments.items():
+        first = plugin
+        for field, value in args.items():
+            if field not in ("apiVersion", "kind"):
+                yield first, f"{field}: {value if isinstance(value, str) else json.dumps(value)}"
+                first = ""
+
+
+def _table(rows: list[tuple[str, ...]]) -> Iterable[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,0 +1,191 @@
+"""The cluster: objects by kind, nodes and pods as columns, and pods placed but not yet seen on their node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stowplan.api.meta import Object
+from stowplan.api.node import NodeObject
+from stowplan.api.pod import Pod
+from stowplan.api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from stowplan.api.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
+from stowplan.api.workloads import (
+    Namespace,
+    PodDisruptionBudget,
+    PriorityClass,
+    ReplicaSet,
+    ReplicationController,
+    Service,
+    StatefulSet,
+)
+from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.cluster.store import ObjectStore
+from stowplan.errors import StowplanError
+
+
+class ClusterView:
+    """What plugins may look at."""
+
+    def __init__(self) -> None:
+        self.nodes = LiveNodeTable()
+        self.namespaces: ObjectStore[Namespace] = ObjectStore()
+        self.services: ObjectStore[Service] = ObjectStore()
+        self.replication_controllers: ObjectStore[ReplicationController] = ObjectStore()
+        self.replica_sets: ObjectStore[ReplicaSet] = ObjectStore()
+        self.stateful_sets: ObjectStore[StatefulSet] = ObjectStore()
+        self.pvs: ObjectStore[PersistentVolume] = ObjectStore()
+        self.pvcs: ObjectStore[PersistentVolumeClaim] = ObjectStore()
+        self.storage_classes: ObjectStore[StorageClass] = ObjectStore()
+        self.csi_nodes: ObjectStore[CSINode] = ObjectStore()
+        self.csi_drivers: ObjectStore[CSIDriver] = ObjectStore()
+        self.csi_storage_capacities: ObjectStore[CSIStorageCapacity] = ObjectStore()
+        self.volume_attachments: ObjectStore[VolumeAttachment] = ObjectStore()
+        self.pdbs: ObjectStore[PodDisruptionBudget] = ObjectStore()
+        self.priority_classes: ObjectStore[PriorityClass] = ObjectStore()
+        self.resource_claims: ObjectStore[ResourceClaim] = ObjectStore()
+        self.resource_claim_templates: ObjectStore[ResourceClaimTemplate] = ObjectStore()
+        self.resource_slices: ObjectStore[ResourceSlice] = ObjectStore()
+        self.device_classes: ObjectStore[DeviceClass] = ObjectStore()
+        self._pods: dict[str, Pod] = {}
+
+    def pod(self, uid: str) -> Pod | None:
+        """A pod on a node, or placed on one by us."""
+        return self._pods.get(uid)
+
+    def pods(self) -> Iterable[Pod]:
+        return self._pods.values()
+
+
+class Cluster(ClusterView):
+    """The view, and what changes it: a pod is known from `add_pod` or `assume_pod` until it is removed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._assumed: set[str] = set()
+        self._homeless: dict[str, dict[str, Pod]] = {}
+        """Pods whose node is not (or no longer) known, by the node's name."""
+        self._stores: dict[type[Object], ObjectStore[Any]] = {
+            Namespace: self.namespaces,
+            Service: self.services,
+            ReplicationController: self.replication_controllers,
+            ReplicaSet: self.replica_sets,
+            StatefulSet: self.stateful_sets,
+            PersistentVolume: self.pvs,
+            PersistentVolumeClaim: self.pvcs,
+            StorageClass: self.storage_classes,
+            CSINode: self.csi_nodes,
+            CSIDriver: self.csi_drivers,
+            CSIStorageCapacity: self.csi_storage_capacities,
+            VolumeAttachment: self.volume_attachments,
+            PodDisruptionBudget: self.pdbs,
+            PriorityClass: self.priority_classes,
+            ResourceClaim: self.resource_claims,
+            ResourceClaimTemplate: self.resource_claim_templates,
+            ResourceSlice: self.resource_slices,
+            DeviceClass: self.device_classes,
+        }
+
+    @classmethod
+    def of(cls, objects: Iterable[Pod | Object]) -> Cluster:
+        """A cluster of these objects; pods without a node, or finished, are left out."""
+        cluster = cls()
+        for item in objects:
+            cluster.apply(item)
+        return cluster
+
+    def apply(self, item: Pod | Object) -> None:
+        """Adds an object, or replaces what is known of it."""
+        if isinstance(item, Pod):
+            if item.uid in self._pods and item.uid not in self._assumed:
+                self.remove_pod(item)
+            if item.node_name and not item.is_finished:
+                self.add_pod(item)
+        elif isinstance(item, NodeObject):
+            self.add_node(item)
+        else:
+            self._stores[type(item)].put(item)
+
+    def remove(self, item: Pod | Object) -> None:
+        if isinstance(item, Pod):
+            self.remove_pod(item)
+        elif isinstance(item, NodeObject):
+            self.remove_node(item.name)
+        else:
+            self._stores[type(item)].remove(item.key)
+
+    def add_node(self, node: NodeObject) -> None:
+        is_new = self.nodes.row_of(node.name) is None
+        row = self.nodes.add_node(node)
+        if is_new:
+            for pod in self._homeless.pop(node.name, {}).values():
+                self.nodes.add_pod(row, pod)
+
+    def remove_node(self, name: str) -> None:
+        if self.nodes.row_of(name) is not None:
+            orphans = self.nodes.remove_node(name)
+            if orphans:
+                self._homeless[name] = {pod.uid: pod for pod in orphans}
+
+    def add_pod(self, pod: Pod) -> None:
+        """A pod seen on a node. If we placed it there ourselves, this confirms it."""
+        if pod.uid in self._assumed:
+            self._take_out(self._pods[pod.uid])
+            self._assumed.discard(pod.uid)
+        elif pod.uid in self._pods:
+            raise StowplanError(f"pod {pod.uid}({pod.key}) was already in added state")
+        self._put_in(pod)
+
+    def update_pod(self, pod: Pod) -> None:
+        self.remove_pod(pod)
+        self.add_pod(pod)
+
+    def remove_pod(self, pod: Pod) -> None:
+        known = self._pods.get(pod.uid)
+        if known is not None:
+            self._take_out(known)
+            self._assumed.discard(pod.uid)
+
+    def assume_pod(self, pod: Pod, node_name: str) -> Pod:
+        """Counts a pod as running on the node we chose, before anyone confirms it."""
+        if pod.uid in self._pods:
+            raise StowplanError(f"pod {pod.uid}({pod.key}) is in the cache, so can't be assumed")
+        placed = pod.on(node_name)
+        self._put_in(placed)
+        self._assumed.add(pod.uid)
+        return placed
+
+    def forget_pod(self, pod: Pod) -> None:
+        """Takes back an assumption."""
+        if pod.uid in self._pods and pod.uid not in self._assumed:
+            raise StowplanError(f"pod {pod.uid}({pod.key}) wasn't assumed so cannot be forgotten")
+        self.remove_pod(pod)
+
+    def is_assumed(self, pod: Pod) -> bool:
+        return pod.uid in self._assumed
+
+    def _put_in(self, pod: Pod) -> None:
+        self._pods[pod.uid] = pod
+        row = self.nodes.row_of(pod.node_name)
+        if row is None:
+            self._homeless.setdefault(pod.node_name, {})[pod.uid] = pod
+        else:
+            self.nodes.add_pod(row, pod)
+
+    def _take_out(self, pod: Pod) -> None:
+        del self._pods[pod.uid]
+        row = self.nodes.row_of(pod.node_name)
+        if row is not None:
+            self.nodes.remove_pod(row, pod)
+        elif pod.node_name in self._homeless:
+            self._homeless[pod.node_name].pop(pod.uid, None)
+            if not self._homeless[pod.node_name]:
+                del self._homeless[pod.node_name]

@@ -1,0 +1,328 @@
+"""The nodes of the cluster as columns that follow every change.
+
+Rows are dense: the last row fills the hole a removed node leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.api.node import NodeObject
+from stowplan.api.pod import HostPort, Pod
+from stowplan.api.requests import Assigned
+from stowplan.cluster.columns import (
+    Columns,
+    Interned,
+    Ints,
+    KeptColumns,
+    LabelColumn,
+    Mask,
+    Resources,
+    Rows,
+    longer,
+    read_only,
+)
+from stowplan.cluster.node_indexes import ImageIndex, PortIndex
+from stowplan.cluster.node_table import NodeSubset, NodeTable, remove_swapping
+from stowplan.cluster.pod_table import PodTable
+from stowplan.cluster.tallies import Tallies
+
+
+class LiveNodeTable(NodeTable):
+    objects: list[NodeObject]
+    names: list[str]
+    allocatable: Resources
+    requested: Resources
+
+    def __init__(self) -> None:
+        self.live = self
+        self.objects, self.names = [], []
+        self.layout = 0
+        """Grows whenever rows come, go or move: what was worked out for another layout is void."""
+        self.taint_sets, self.feature_sets = Interned(), Interned()
+        self.images, self.ports = ImageIndex(), PortIndex()
+        self.pods = PodTable()
+        self.tallies = Tallies(self)
+        self.kept = KeptColumns()
+        self._row_of: dict[str, int] = {}
+        self._pods_on: list[list[Pod]] = []
+        self._allocatable: dict[str, Ints] = {}
+        self._requested: dict[str, Ints] = {}
+        self._nonzero = {"cpu": np.zeros(8, np.int64), "memory": np.zeros(8, np.int64)}
+        self._pod_count, self._zeros = np.zeros(8, np.int64), np.zeros(8, np.int64)
+        self._all_rows = np.arange(8, dtype=np.intp)
+        self._unschedulable = np.zeros(8, np.bool_)
+        self._taint_ids, self._feature_ids = np.zeros(8, np.int32), np.zeros(8, np.int32)
+        self._label_ids: dict[str, LabelColumn] = {}
+        self._labels: dict[str, LabelColumn] = {}
+        self._domain_sizes: dict[tuple[str, int], tuple[Ints, Mask]] = {}
+        self._name_ranks: tuple[int, Ints] = (-1, self._zeros)
+        self._order: tuple[int, Rows] = (-1, self._all_rows)
+        self._changed_part: tuple[object, NodeSubset | None] = (None, None)
+        self._lay_out()
+
+    # What is asked
+
+    @property
+    def capacity(self) -> int:
+        """How many rows the columns have room for."""
+        return len(self._pod_count)
+
+    def row_of(self, name: str) -> int | None:
+        return self._row_of.get(name)
+
+    def label(self, key: str) -> LabelColumn:
+        found = self._labels.get(key)
+        if found is None:
+            column = LabelColumn(np.full(self.capacity, -1, np.int32), {}, [])
+            self._label_ids[key] = column
+            for row, node in enumerate(self.objects):
+                column.put(row, node.labels.get(key))
+            found = self._labels[key] = self._visible(column)
+        return found
+
+    def pods_on(self, row: int) -> Sequence[Pod]:
+        return self._pods_on[row]
+
+    def ports_taken(self, wanted: Sequence[HostPort]) -> Mask:
+        return self.ports.taken(wanted, len(self))
+
+    def has_image(self, name: str) -> Mask:
+        mask = np.zeros(len(self), np.bool_)
+        if (state := self.images.get(name)) is not None:
+            mask[list(state.rows)] = True
+        return mask
+
+    def keep(self, key: Hashable, compute: Callable[[NodeTable], Columns], *, usage: bool = False) -> Columns:
+        found = self.kept.find(key, usage)
+        if found is not None and not found[1]:
+            return found[0]
+        if found is None or len(found[1]) * 8 > len(self) + 64:
+            columns = compute(self)
+        else:
+            columns = self._refreshed(found[0], found[1], compute)
+        self.kept.put(key, columns)
+        return columns
+
+    def domain_sizes(self, key: str, counted: Mask) -> Ints:
+        """How many rows of `counted` have each value of the label, by value id."""
+        found = self._domain_sizes.get((key, id(counted)))
+        if found is None:
+            column = self.label(key)
+            inside = counted & (column.ids >= 0)
+            if len(self._domain_sizes) > 256:
+                self._domain_sizes.clear()
+            sizes = np.bincount(column.ids[inside], minlength=len(column.values))
+            found = self._domain_sizes[key, id(counted)] = (sizes, counted)
+        return found[0]
+
+    @property
+    def name_ranks(self) -> Ints:
+        """The place of each row's name among all names, sorted."""
+        if self._name_ranks[0] != self.layout:
+            ranks = np.empty(len(self), np.int64)
+            by_name = np.array(sorted(range(len(self)), key=self.names.__getitem__), np.intp)
+            ranks[by_name] = np.arange(len(self))
+            self._name_ranks = (self.layout, ranks)
+        return self._name_ranks[1]
+
+    @property
+    def order(self) -> Rows:
+        """Rows in the order in which nodes are looked at when not all are: zone by zone in turn."""
+        if self._order[0] != self.layout:
+            self._order = (self.layout, np.array(_in_turn(self._row_of.values(), self.objects), np.intp))
+        return self._order[1]
+
+    # What changes
+
+    def add_node(self, node: NodeObject) -> int:
+        """Adds a node, or replaces the one of that name; the row it is in."""
+        row = self._row_of.get(node.name)
+        if row is None:
+            row = self._row_of[node.name] = len(self.names)
+            self._grow(row + 1)
+            self.names.append(node.name)
+            self.objects.append(node)
+            self._pods_on.append([])
+            self._fill(row, node)
+            self.images.add(row, node.images)
+            self._lay_out()
+            return row
+        old, self.objects[row] = self.objects[row], node
+        self._fill(row, node)
+        if old.images != node.images:
+            self.images.remove(row, old.images)
+            self.images.add(row, node.images)
+        if old.labels != node.labels:
+            self._forget_domains()
+        self.kept.node_changes.mark(row)
+        return row
+
+    def remove_node(self, name: str) -> list[Pod]:
+        """Removes a node; the pods that were on it."""
+        row, last = self._row_of.pop(name), len(self.names) - 1
+        orphans = list(self._pods_on[row])
+        for pod in orphans:
+            self.remove_pod(row, pod)
+        self.images.remove(row, self.objects[row].images)
+        self.names = list(self.names)  # decisions hold on to the list they were made with
+        if row != last:
+            self._move(last, row)
+        for rows in (self.names, self.objects, self._pods_on):
+            rows.pop()
+        for column in self._columns():
+            column[last] = 0
+        self._lay_out()
+        return orphans
+
+    def add_pod(self, row: int, pod: Pod) -> None:
+        self.tallies.pod_added(row, pod, *self.pods.add(row, len(self._pods_on[row]), pod))
+        self._pods_on[row].append(pod)
+        for port in pod.shape.ports:
+            self.ports.add(row, port)
+        self._account(row, pod, 1)
+
+    def remove_pod(self, row: int, pod: Pod) -> None:
+        self.tallies.pod_removed(row, pod, self.pods.remove(pod))
+        place = remove_swapping(self._pods_on[row], pod.uid)
+        if place < len(self._pods_on[row]):
+            self.pods.put_at(place, self._pods_on[row][place])
+        for port in pod.shape.ports:
+            self.ports.remove(row, port)
+        self._account(row, pod, -1)
+
+    # How
+
+    def _account(self, row: int, pod: Pod, sign: int) -> None:
+        taken: Assigned = pod.assigned or pod.shape.assigned
+        for resource, amount in taken.requests.items():
+            if amount:
+                column = self._requested.get(resource)
+                if column is None:
+                    column = self._new_column(self._requested, self.requested, resource)
+                column[row] += sign * amount
+        self._nonzero["cpu"][row] += sign * taken.nonzero_cpu
+        self._nonzero["memory"][row] += sign * taken.nonzero_memory
+        self._pod_count[row] += sign
+        self.kept.usage_changes.mark(row)
+
+    def _fill(self, row: int, node: NodeObject) -> None:
+        allocatable = node.allocatable
+        for resource in allocatable.keys() - self._allocatable.keys():
+            self._new_column(self._allocatable, self.allocatable, resource)
+        for resource, column in self._allocatable.items():
+            column[row] = allocatable.get(resource, 0)
+        self._unschedulable[row] = node.unschedulable
+        self._taint_ids[row] = self.taint_sets.id_of(node.taints)
+        self._feature_ids[row] = self.feature_sets.id_of(node.declared_features)
+        for key, labels in self._label_ids.items():
+            labels.put(row, node.labels.get(key))
+
+    def _move(self, source: int, target: int) -> None:
+        for column in self._columns():
+            column[target] = column[source]
+        node = self.objects[target] = self.objects[source]
+        self.names[target], self._pods_on[target] = node.name, self._pods_on[source]
+        self._row_of[node.name] = target
+        self.pods.move(source, target)
+        self.images.move(source, target, node.images)
+        self.ports.move(source, target)
+
+    def _columns(self) -> Iterator[NDArray[Any]]:
+        for group in (self._allocatable, self._requested, self._nonzero):
+            yield from group.values()
+        yield from (labels.ids for labels in self._label_ids.values())
+        yield from self.tallies.columns()
+        yield from (self._pod_count, self._unschedulable, self._taint_ids, self._feature_ids)
+
+    def _grow(self, needed: int) -> None:
+        if needed <= self.capacity:
+            return
+        length = max(needed, 2 * self.capacity)
+        for group in (self._allocatable, self._requested, self._nonzero):
+            group.update({resource: longer(column, length) for resource, column in group.items()})
+        for labels in self._label_ids.values():
+            labels.ids = longer(labels.ids, length)
+        self.tallies.grow(length)
+        self._all_rows, self._zeros = np.arange(length, dtype=np.intp), np.zeros(length, np.int64)
+        self._unschedulable = longer(self._unschedulable, length)
+        self._taint_ids, self._feature_ids = (
+            longer(self._taint_ids, length),
+            longer(self._feature_ids, length),
+        )
+        self._pod_count = longer(self._pod_count, length)
+
+    def _lay_out(self) -> None:
+        """New views after rows came, went or moved."""
+        length = len(self.names)
+        self.layout += 1
+        self.rows = read_only(self._all_rows[:length])
+        zeros = read_only(self._zeros[:length])
+        self.allocatable, self.requested = Resources(zeros), Resources(zeros)
+        for views, columns in ((self.allocatable, self._allocatable), (self.requested, self._requested)):
+            for resource, column in columns.items():
+                views[resource] = read_only(column[:length])
+        self.nonzero_requested = {name: read_only(column[:length]) for name, column in self._nonzero.items()}
+        self.pod_count = read_only(self._pod_count[:length])
+        self.unschedulable = read_only(self._unschedulable[:length])
+        self.taint_sets.ids = read_only(self._taint_ids[:length])
+        self.feature_sets.ids = read_only(self._feature_ids[:length])
+        self._labels = {key: self._visible(column) for key, column in self._label_ids.items()}
+        self.kept.clear()
+        self._changed_part = (None, None)
+        self._forget_domains()
+
+    def _forget_domains(self) -> None:
+        self._domain_sizes.clear()
+        self.tallies.forget_domains()
+
+    def _visible(self, column: LabelColumn) -> LabelColumn:
+        return LabelColumn(read_only(column.ids[: len(self.names)]), column.index, column.values)
+
+    def _new_column(self, columns: dict[str, Ints], views: dict[str, Ints], resource: str) -> Ints:
+        column = columns[resource] = np.zeros(self.capacity, np.int64)
+        views[resource] = read_only(column[: len(self.names)])
+        return column
+
+    def _refreshed(
+        self, columns: Columns, rows: list[int], compute: Callable[[NodeTable], Columns]
+    ) -> Columns:
+        part = self._part(rows)
+        fresh = tuple(column.copy() for column in columns)
+        for column, values in zip(fresh, compute(part), strict=True):
+            column[part.rows] = values
+        return fresh
+
+    def _part(self, rows: list[int]) -> NodeSubset:
+        """The changed rows; several columns in a row are refreshed for the same ones."""
+        at = (rows, self.kept.node_changes.position, self.kept.usage_changes.position)
+        if self._changed_part[0] != at:
+            self._changed_part = (at, self.take(rows))
+        part = self._changed_part[1]
+        assert part is not None
+        return part
+
+
+ZONE_LABELS = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone")
+REGION_LABELS = ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region")
+
+
+def zone_of(labels: Mapping[str, str]) -> tuple[str, str]:
+    """Region and zone of a node; the older labels win."""
+
+    def first(keys: Sequence[str]) -> str:
+        return next((labels[key] for key in keys if key in labels), "")
+
+    return first(REGION_LABELS), first(ZONE_LABELS)
+
+
+def _in_turn(rows_by_age: Iterable[int], objects: Sequence[NodeObject]) -> list[int]:
+    zones: dict[tuple[str, str], list[int]] = {}
+    for row in rows_by_age:
+        zones.setdefault(zone_of(objects[row].labels), []).append(row)
+    longest = max(map(len, zones.values()), default=0)
+    return [rows[turn] for turn in range(longest) for rows in zones.values() if turn < len(rows)]

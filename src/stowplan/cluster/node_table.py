@@ -1,0 +1,323 @@
+"""Nodes as columns, and parts of such a table on which changes can be tried out.
+
+A row is a node. Columns follow every change and are read-only to everyone but the cluster. `take` gives the
+same table over a few rows, on which pods may be added and removed without anyone noticing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.api.node import ContainerImage, NodeObject, Taint
+from stowplan.api.pod import HostPort, Pod
+from stowplan.api.selectors import NodeTerm, Requirement
+from stowplan.cluster.columns import Columns, Gathered, Ints, LabelColumn, Mask, Rows
+from stowplan.cluster.node_indexes import ports_conflict
+
+if TYPE_CHECKING:
+    from stowplan.cluster.live_nodes import LiveNodeTable
+
+
+class Node:
+    """One row, for plugins that look at one node at a time."""
+
+    __slots__ = ("_row", "_table", "object")
+
+    def __init__(self, table: NodeTable, row: int) -> None:
+        self._table, self._row = table, row
+        self.object: NodeObject = table.objects[row]
+
+    @property
+    def name(self) -> str:
+        return self.object.metadata.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.object.metadata.labels
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return self.object.metadata.annotations
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        return self.object.taints
+
+    @property
+    def unschedulable(self) -> bool:
+        return self.object.unschedulable
+
+    @property
+    def allocatable(self) -> Mapping[str, int]:
+        return self.object.allocatable
+
+    @property
+    def requested(self) -> dict[str, int]:
+        """What the pods on the node take, by resource."""
+        return {name: int(column[self._row]) for name, column in self._table.requested.items()}
+
+    @property
+    def pods(self) -> Sequence[Pod]:
+        return self._table.pods_on(self._row)
+
+    @property
+    def images(self) -> tuple[ContainerImage, ...]:
+        return self.object.images
+
+    @property
+    def declared_features(self) -> tuple[str, ...]:
+        return self.object.declared_features
+
+
+class NodeTable:
+    """What all tables of nodes can be asked; `LiveNodeTable` holds the cluster, `take` gives parts of it."""
+
+    objects: Sequence[NodeObject]
+    names: Sequence[str]
+    allocatable: Mapping[str, Ints]
+    """By resource, `pods` among them: cpu in thousandths, all else in units."""
+    requested: Mapping[str, Ints]
+    nonzero_requested: Mapping[str, Ints]
+    """cpu and memory with the defaults for containers that ask for nothing: what nodes are scored by."""
+    pod_count: Ints
+    unschedulable: Mask
+    live: LiveNodeTable
+    """The table of the whole cluster."""
+    rows: Rows
+    """Where in `live` each row is."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[Node]:
+        return (Node(self, row) for row in range(len(self)))
+
+    def node(self, row: int) -> Node:
+        return Node(self, row)
+
+    def label(self, key: str) -> LabelColumn:
+        raise NotImplementedError
+
+    def pods_on(self, row: int) -> Sequence[Pod]:
+        raise NotImplementedError
+
+    def ports_taken(self, wanted: Sequence[HostPort]) -> Mask:
+        raise NotImplementedError
+
+    def has_image(self, name: str) -> Mask:
+        raise NotImplementedError
+
+    def by_taints(self, answer: Callable[[tuple[Taint, ...]], int], dtype: type = np.bool_) -> NDArray[Any]:
+        """A column from a function of a node's taints."""
+        return self.live.taint_sets.each(answer, self.live.taint_sets.ids[self.rows], dtype)
+
+    def by_features(self, answer: Callable[[tuple[str, ...]], bool]) -> Mask:
+        """A column from a function of a node's declared features."""
+        return self.live.feature_sets.each(answer, self.live.feature_sets.ids[self.rows])
+
+    def keep(
+        self,
+        key: Hashable,
+        compute: Callable[[NodeTable], Columns],
+        *,
+        usage: bool = False,
+    ) -> Columns:
+        """Columns that depend, for each row, on `key` and that row alone (with `usage`: on its pods too).
+
+        They are kept under `key` and worked out again only for rows that changed. Never change them in place.
+        """
+        return compute(self)
+
+    def take(self, rows: Iterable[int] | Rows) -> NodeSubset:
+        """The same table over a few rows."""
+        chosen = rows if isinstance(rows, np.ndarray) else np.fromiter(rows, np.intp)
+        return NodeSubset(self, chosen)
+
+    def matches(self, requirement: Requirement) -> Mask:
+        return self.label(requirement.key).matches(requirement)
+
+    def match_term(self, term: NodeTerm, *, names: bool = True) -> Mask:
+        """Rows that a node selector term accepts; without `names` its fields are not looked at."""
+        if term.error or not (term.labels or term.fields):
+            return np.zeros(len(self), np.bool_)
+        mask = np.ones(len(self), np.bool_)
+        for requirement in term.labels:
+            mask &= self.matches(requirement)
+        for field in term.fields if names else ():
+            mask &= self._match_field(field)
+        return mask
+
+    def match_terms(self, terms: Iterable[NodeTerm], *, names: bool = True) -> Mask:
+        """Rows that any of the terms accepts."""
+        mask = np.zeros(len(self), np.bool_)
+        for term in terms:
+            mask |= self.match_term(term, names=names)
+        return mask
+
+    def _match_field(self, field: Requirement) -> Mask:
+        if field.key != "metadata.name":  # a node has no other field: it reads as empty text
+            return np.full(len(self), field.matches({field.key: ""}))
+        mask = np.zeros(len(self), np.bool_)
+        for name in field.values:
+            if (row := self.row_of(name)) is not None:
+                mask[row] = True
+        return mask if field.operator == "In" else ~mask
+
+    def row_of(self, name: str) -> int | None:
+        raise NotImplementedError
+
+    def lookup(self, values: Mapping[str, float], default: float = 0.0) -> NDArray[np.float64]:
+        """A column of what `values` holds for each node's name."""
+        return np.fromiter((values.get(name, default) for name in self.names), np.float64, len(self))
+
+
+class NodeSubset(NodeTable):
+    """Some rows of a table, copied, so that pods can be added and removed without anyone noticing."""
+
+    requested: Gathered
+    nonzero_requested: Gathered
+
+    def __init__(self, source: NodeTable, rows: Rows) -> None:
+        self.live, self.rows = source.live, source.rows[rows]
+        self._source, self._local = source, rows
+        self.allocatable = Gathered(source.allocatable, rows)
+        self.requested = Gathered(source.requested, rows)
+        self.nonzero_requested = Gathered(source.nonzero_requested, rows)
+        self._pods: dict[int, list[Pod]] = {}
+        self._ports: dict[int, set[HostPort]] = {}
+        self._labels: dict[str, LabelColumn] = {}
+        self._gone: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def names(self) -> Sequence[str]:  # type: ignore[override]
+        names = self.live.names
+        return [names[row] for row in self.rows.tolist()]
+
+    @cached_property
+    def objects(self) -> Sequence[NodeObject]:  # type: ignore[override]
+        objects = self.live.objects
+        return [objects[row] for row in self.rows.tolist()]
+
+    @cached_property
+    def pod_count(self) -> Ints:  # type: ignore[override]
+        return self._source.pod_count[self._local]
+
+    @cached_property
+    def unschedulable(self) -> Mask:  # type: ignore[override]
+        return self._source.unschedulable[self._local]
+
+    def label(self, key: str) -> LabelColumn:
+        if key not in self._labels:
+            whole = self._source.label(key)
+            self._labels[key] = LabelColumn(whole.ids[self._local], whole.index, whole.values)
+        return self._labels[key]
+
+    def pods_on(self, row: int) -> Sequence[Pod]:
+        found: Sequence[Pod] | None = self._pods.get(row)
+        if found is None:
+            found = self._source.pods_on(int(self._local[row]))
+        if self._gone:
+            slot_of = self.live.pods.slot_of
+            return [pod for pod in found if slot_of(pod) not in self._gone]
+        return found
+
+    def ports_taken(self, wanted: Sequence[HostPort]) -> Mask:
+        return np.array([ports_conflict(wanted, self._ports_on(row)) for row in range(len(self))], np.bool_)
+
+    def has_image(self, name: str) -> Mask:
+        state = self.live.images.get(name)
+        found = state.rows if state else ()
+        return np.array([row in found for row in self.rows.tolist()], np.bool_)
+
+    def row_of(self, name: str) -> int | None:
+        return self.names.index(name) if name in self.names else None
+
+    def copy(self) -> NodeSubset:
+        """The same rows with the same changes, to try further ones on."""
+        twin = NodeSubset(self._source, self._local)
+        for mine, theirs in (
+            (twin.requested, self.requested),
+            (twin.nonzero_requested, self.nonzero_requested),
+        ):
+            mine.update({resource: column.copy() for resource, column in theirs.items()})
+        twin.pod_count = self.pod_count.copy()
+        twin._pods = {row: list(pods) for row, pods in self._pods.items()}
+        twin._ports = {row: set(ports) for row, ports in self._ports.items()}
+        twin._gone = set(self._gone)
+        return twin
+
+    def add_pod(self, row: int, pod: Pod) -> None:
+        self._pods_changed(row).append(pod)
+        self._ports_on(row).update(pod.shape.ports)
+        self._account(row, pod, 1)
+
+    def remove_pod(self, row: int, pod: Pod) -> None:
+        remove_swapping(self._pods_changed(row), pod.uid)
+        self._ports_on(row).difference_update(pod.shape.ports)
+        self._account(row, pod, -1)
+
+    def set_aside(self, slots: Rows) -> None:
+        """Takes many pods off at once, given by their place in the pod table."""
+        self._gone.update(slots.tolist())
+        self._account_all(slots, -1)
+
+    def bring_back(self, slots: Rows) -> None:
+        self._gone.difference_update(slots.tolist())
+        self._account_all(slots, 1)
+
+    def _account_all(self, slots: Rows, sign: int) -> None:
+        pods, length = self.live.pods, len(self)
+        where = self._places[pods.row[slots]]
+        for mine, theirs in (
+            (self.requested, pods.requests),
+            (self.nonzero_requested, pods.nonzero_requests),
+        ):
+            for resource, amounts in theirs.items():
+                change = np.bincount(where, amounts[slots], length).astype(np.int64)
+                mine[resource][:] = mine[resource] + sign * change
+        self.pod_count[:] = self.pod_count + sign * np.bincount(where, minlength=length)
+
+    @cached_property
+    def _places(self) -> Rows:
+        """Where each row of the live table stands in this one."""
+        places = np.full(len(self.live), -1, np.intp)
+        places[self.rows] = np.arange(len(self))
+        return places
+
+    def _pods_changed(self, row: int) -> list[Pod]:
+        if row not in self._pods:
+            self._pods[row] = list(self._source.pods_on(int(self._local[row])))
+        return self._pods[row]
+
+    def _ports_on(self, row: int) -> set[HostPort]:
+        if row not in self._ports:
+            self._ports[row] = set(self.live.ports.on(int(self.rows[row])))
+        return self._ports[row]
+
+    def _account(self, row: int, pod: Pod, sign: int) -> None:
+        taken = pod.assigned or pod.shape.assigned
+        for resource, amount in taken.requests.items():
+            self.requested[resource][row] += sign * amount
+        self.nonzero_requested["cpu"][row] += sign * taken.nonzero_cpu
+        self.nonzero_requested["memory"][row] += sign * taken.nonzero_memory
+        self.pod_count[row] += sign
+
+
+def remove_swapping(pods: list[Pod], uid: str) -> int:
+    """Takes a pod off a node's list and says where it was; the last one fills the hole.
+
+    As in kube-scheduler: the order shows where victims of a preemption are otherwise alike.
+    """
+    place = next(place for place, pod in enumerate(pods) if pod.uid == uid)
+    last = pods.pop()
+    if place < len(pods):
+        pods[place] = last
+    return place

@@ -1,0 +1,33 @@
+"""Objects of one kind by key, in arrival order, with a version that tells whether anything changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from stowplan.api.meta import Object
+
+T = TypeVar("T", bound=Object)
+
+
+class ObjectStore(Generic[T]):
+    def __init__(self) -> None:
+        self._objects: dict[str, T] = {}
+        self.version = 0
+
+    def get(self, key: str) -> T | None:
+        return self._objects.get(key)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._objects.values())
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def put(self, item: T) -> None:
+        self._objects[item.key] = item
+        self.version += 1
+
+    def remove(self, key: str) -> None:
+        if self._objects.pop(key, None) is not None:
+            self.version += 1

@@ -1,0 +1,32 @@
+"""KubeSchedulerConfiguration: what a file may say, what silence means, and what is refused."""
+
+from stowplan.config.duration import Duration
+from stowplan.config.load import LoadedConfig, load
+from stowplan.config.types import (
+    EXTENSION_POINTS,
+    ClientConnection,
+    Extender,
+    KubeSchedulerConfiguration,
+    LeaderElection,
+    PluginConfig,
+    PluginEntry,
+    Plugins,
+    PluginSet,
+    ProfileConfig,
+)
+
+__all__ = [
+    "EXTENSION_POINTS",
+    "ClientConnection",
+    "Duration",
+    "Extender",
+    "KubeSchedulerConfiguration",
+    "LeaderElection",
+    "LoadedConfig",
+    "PluginConfig",
+    "PluginEntry",
+    "PluginSet",
+    "Plugins",
+    "ProfileConfig",
+    "load",
+]

@@ -1,0 +1,110 @@
+"""Plain data into structs, strictly: every unknown field and every wrong value is reported.
+
+msgspec alone stops at the first error. Here each struct is taken apart field by field and only the leaves are
+msgspec's. A leaf of the right type with a value that is not allowed still ends up in the struct, so that
+validation, which knows more, can say what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from stowplan.config import field_errors
+from stowplan.config.duration import Duration
+
+T = TypeVar("T", bound=msgspec.Struct)
+Hook = Callable[[type, Any], Any]
+
+
+def decode_hook(kind: type, value: Any) -> Any:
+    """For msgspec: builds the types of ours that it does not know."""
+    if kind is Duration:
+        return Duration.parse(value)
+    raise NotImplementedError(f"no decoder for {kind}")
+
+
+class Decoder:
+    """Decodes one document and gathers what is wrong with it.
+
+    `unknown` are the paths of fields that do not exist, `malformed` the other faults of form (text where a
+    number belongs), `rejected` well-formed values that the type does not allow, by path. `any_case` is for
+    files that were read without regard to upper and lower case in the names of fields.
+    """
+
+    def __init__(self, hook: Hook = decode_hook, *, any_case: bool = False) -> None:
+        self.hook, self.any_case = hook, any_case
+        self.unknown: list[str] = []
+        self.malformed: list[str] = []
+        self.rejected: dict[str, str] = {}
+
+    @property
+    def faults(self) -> list[str]:
+        return [f'unknown field "{path}"' for path in self.unknown] + self.malformed
+
+    def struct(self, kind: type[T], raw: Any, path: str = "") -> T | None:
+        """A `kind` from `raw`; None if it could not be built, with the reasons among the errors."""
+        if not isinstance(raw, dict):
+            self._malformed(path, raw, f"expected an object, got {_kind_of(raw)}")
+            return None
+        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+        if self.any_case:
+            names = {name.casefold(): name for name in fields}
+            raw = {names.get(name.casefold(), name): value for name, value in raw.items()}
+        self.unknown += [field_errors.child(path, name) for name in raw if name not in fields]
+        values, complete = {}, True
+        for name, field in fields.items():
+            where = field_errors.child(path, name)
+            if raw.get(name) is not None:
+                values[field.name] = self.value(field.type, raw[name], where)
+            elif field.required:
+                self.rejected[where] = field_errors.required(where)
+                complete = False
+        return kind(**values) if complete else None
+
+    def value(self, kind: Any, raw: Any, path: str) -> Any:
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin in (Union, types.UnionType):
+            others = [argument for argument in arguments if argument is not type(None)]
+            if len(others) == 1:
+                return self.value(others[0], raw, path)
+        elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            return self.struct(kind, raw, path)
+        elif origin is list or (origin is tuple and arguments[-1] is Ellipsis):
+            return self._array(origin, arguments[0], raw, path)
+        return self._leaf(kind, raw, path)
+
+    def _array(self, origin: Any, kind: Any, raw: Any, path: str) -> Any:
+        if not isinstance(raw, list):
+            self._malformed(path, raw, f"expected an array, got {_kind_of(raw)}")
+            return origin()
+        is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        # A null among structs counts as an empty one, as it does for Go.
+        items = [{} if item is None and is_struct else item for item in raw]
+        return origin(self.value(kind, item, f"{path}[{index}]") for index, item in enumerate(items))
+
+    def _leaf(self, kind: Any, raw: Any, path: str) -> Any:
+        try:
+            return msgspec.convert(raw, kind, dec_hook=self.hook)
+        except msgspec.ValidationError as error:
+            detail = str(error).partition(" - at `")[0].replace("`", "")
+            detail = detail[:1].lower() + detail[1:]
+        origin, choices = get_origin(kind), [choice for choice in get_args(kind) if isinstance(choice, str)]
+        if origin is Literal and choices and isinstance(raw, str):
+            self.rejected[path] = field_errors.unsupported(path, raw, choices)
+        elif origin is Annotated and ", got " not in detail:
+            self.rejected[path] = field_errors.invalid(path, raw, detail)
+        else:
+            self._malformed(path, raw, detail)
+        return raw
+
+    def _malformed(self, path: str, raw: Any, detail: str) -> None:
+        self.malformed.append(field_errors.invalid(path or "<root>", raw, detail))
+
+
+def _kind_of(raw: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "text", bool: "a boolean", type(None): "null"}
+    return names.get(type(raw), "a number")

@@ -1,0 +1,178 @@
+"""KubeSchedulerConfiguration v1 as structs. Plugins are names here, their arguments whatever was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from stowplan.config.duration import Duration
+
+GROUP = "kubescheduler.config.k8s.io"
+V1 = f"{GROUP}/v1"
+DEFAULT_SCHEDULER_NAME = "default-scheduler"
+
+
+class Part(msgspec.Struct, frozen=True, rename="camel"):
+    """A part of the configuration: camelCase in files, absent means default."""
+
+
+class LeaderElection(Part, frozen=True):
+    leader_elect: bool = True
+    lease_duration: Duration = Duration(15)
+    renew_deadline: Duration = Duration(10)
+    retry_period: Duration = Duration(2)
+    resource_lock: str = "leases"
+    resource_name: str = "kube-scheduler"
+    resource_namespace: str = "kube-system"
+
+
+class ClientConnection(Part, frozen=True):
+    kubeconfig: str = ""
+    accept_content_types: str = ""
+    content_type: str = "application/vnd.kubernetes.protobuf"
+    qps: float = 50
+    burst: int = 100
+
+
+class PluginEntry(Part, frozen=True, omit_defaults=True):
+    name: str = ""
+    weight: int = 0
+
+
+class PluginSet(Part, frozen=True, omit_defaults=True):
+    enabled: tuple[PluginEntry, ...] = ()
+    disabled: tuple[PluginEntry, ...] = ()
+
+    def over(self, defaults: Iterable[tuple[str, int]]) -> tuple[PluginEntry, ...]:
+        """The defaults not disabled here, replaced in place where enabled here, then all others enabled."""
+        disabled = {entry.name for entry in self.disabled}
+        replacements = {entry.name: index for index, entry in enumerate(self.enabled)}
+        kept, replaced = [], set()
+        for name, weight in defaults:
+            if "*" in disabled or name in disabled:
+                continue
+            if name in replacements:
+                replaced.add(replacements[name])
+                kept.append(self.enabled[replacements[name]])
+            else:
+                kept.append(PluginEntry(name, weight))
+        return (*kept, *(entry for index, entry in enumerate(self.enabled) if index not in replaced))
+
+
+class Plugins(Part, frozen=True, omit_defaults=True):
+    pre_enqueue: PluginSet = PluginSet()
+    queue_sort: PluginSet = PluginSet()
+    pre_filter: PluginSet = PluginSet()
+    filter: PluginSet = PluginSet()
+    post_filter: PluginSet = PluginSet()
+    pre_score: PluginSet = PluginSet()
+    score: PluginSet = PluginSet()
+    reserve: PluginSet = PluginSet()
+    permit: PluginSet = PluginSet()
+    pre_bind: PluginSet = PluginSet()
+    bind: PluginSet = PluginSet()
+    post_bind: PluginSet = PluginSet()
+    placement_generate: PluginSet = PluginSet()
+    placement_score: PluginSet = PluginSet()
+    multi_point: PluginSet = PluginSet()
+
+    def at(self, point: str) -> PluginSet:
+        """What is configured at the point that files spell `point`."""
+        found: PluginSet = getattr(self, _ATTRIBUTES[point])
+        return found
+
+
+_ATTRIBUTES = {field.encode_name: field.name for field in msgspec.structs.fields(Plugins)}
+MULTI_POINT = "multiPoint"
+EXTENSION_POINTS = tuple(point for point in _ATTRIBUTES if point != MULTI_POINT)
+
+
+class PluginConfig(Part, frozen=True):
+    """`args` is the plugin's own struct where the plugin is known, else the plain data of the file."""
+
+    name: str = ""
+    args: Any = None
+
+
+class ProfileConfig(Part, frozen=True):
+    scheduler_name: str = ""
+    percentage_of_nodes_to_score: int | None = None
+    plugins: Plugins = Plugins()
+    plugin_config: tuple[PluginConfig, ...] = ()
+
+
+class ManagedResource(Part, frozen=True, omit_defaults=True):
+    name: str = ""
+    ignored_by_scheduler: bool = False
+
+
+class ExtenderTLS(Part, frozen=True, omit_defaults=True):
+    insecure: bool = False
+    server_name: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+    cert_data: bytes = b""
+    key_data: bytes = b""
+    ca_data: bytes = b""
+
+
+class Extender(Part, frozen=True, omit_defaults=True):
+    url_prefix: str = ""
+    filter_verb: str = ""
+    preempt_verb: str = ""
+    prioritize_verb: str = ""
+    weight: int = 0
+    bind_verb: str = ""
+    enable_https: bool = msgspec.field(default=False, name="enableHTTPS")
+    tls_config: ExtenderTLS | None = None
+    # A factory, so that it is written out even where it is zero, as kube-scheduler does.
+    http_timeout: Duration = msgspec.field(default_factory=Duration)
+    node_cache_capable: bool = False
+    managed_resources: tuple[ManagedResource, ...] = ()
+    ignorable: bool = False
+
+
+class KubeSchedulerConfiguration(Part, frozen=True):
+    """The whole file with every default, except those of plugins and arguments: they need the registry."""
+
+    api_version: str = V1
+    kind: str = "KubeSchedulerConfiguration"
+    parallelism: int = 16
+    leader_election: LeaderElection = LeaderElection()
+    client_connection: ClientConnection = ClientConnection()
+    enable_profiling: bool = True
+    enable_contention_profiling: bool = True
+    percentage_of_nodes_to_score: int = 0
+    pod_initial_backoff_seconds: int = 1
+    pod_max_backoff_seconds: int = 10
+    profiles: tuple[ProfileConfig, ...] = (ProfileConfig(scheduler_name=DEFAULT_SCHEDULER_NAME),)
+    extenders: tuple[Extender, ...] = ()
+    delay_cache_until_active: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data as files spell it, defaults included."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        return plain
+
+    def without_defaults(self) -> dict[str, Any]:
+        """Plain data as files spell it, with no more than it takes to read the same configuration back."""
+        return {"apiVersion": self.api_version, "kind": self.kind, **_without_defaults(self)}
+
+
+def _without_defaults(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return {
+            field.encode_name: _without_defaults(getattr(value, field.name))
+            for field in msgspec.structs.fields(value)
+            if getattr(value, field.name) != _default(field)
+        }
+    if isinstance(value, (list, tuple)):
+        return [_without_defaults(item) for item in value]
+    return msgspec.to_builtins(value, enc_hook=str)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()

@@ -1,0 +1,325 @@
+"""What differs between versions of the configuration, as data: default plugins, names that are gone, fields.
+
+The lists are those of the last Kubernetes release that served a version, in the names of that release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stowplan.config.types import GROUP
+
+Entries = tuple[tuple[str, int], ...]
+PointPlugins = Mapping[str, Entries]
+
+
+def _unweighted(*names: str) -> Entries:
+    return tuple((name, 0) for name in names)
+
+
+# Kubernetes 1.36, v1. All of it stands in multiPoint; a weight of 0 is left open and counts as 1.
+DEFAULT_PLUGINS: Entries = (
+    ("SchedulingGates", 0),
+    ("PrioritySort", 0),
+    ("NodeUnschedulable", 0),
+    ("NodeName", 0),
+    ("TaintToleration", 3),
+    ("NodeAffinity", 2),
+    ("NodePorts", 0),
+    ("NodeResourcesFit", 1),
+    ("VolumeRestrictions", 0),
+    ("NodeVolumeLimits", 0),
+    ("VolumeBinding", 0),
+    ("VolumeZone", 0),
+    ("PodTopologySpread", 2),
+    ("InterPodAffinity", 2),
+    ("DynamicResources", 2),
+    ("DefaultPreemption", 0),
+    ("NodeResourcesBalancedAllocation", 1),
+    ("ImageLocality", 1),
+    ("DefaultBinder", 0),
+    ("NodeDeclaredFeatures", 0),
+)
+
+# v1beta3 had the same list, weights and multiPoint, but not yet these.
+NEWER_THAN_V1BETA3 = ("DynamicResources", "NodeDeclaredFeatures")
+
+# SchedulingGates is newer than most of these versions. It touches no pod they knew, and a pod with gates must
+# not be tried: the API server refuses to bind it.
+ALWAYS: dict[str, Entries] = {
+    "preEnqueue": _unweighted("SchedulingGates"),
+    "queueSort": _unweighted("PrioritySort"),
+    "reserve": _unweighted("VolumeBinding"),
+    "preBind": _unweighted("VolumeBinding"),
+    "bind": _unweighted("DefaultBinder"),
+    "postFilter": _unweighted("DefaultPreemption"),
+}
+_FILTER_OF_1_19 = _unweighted(
+    "NodeUnschedulable",
+    "NodeName",
+    "TaintToleration",
+    "NodeAffinity",
+    "NodePorts",
+    "NodeResourcesFit",
+    "VolumeRestrictions",
+    "EBSLimits",
+    "GCEPDLimits",
+    "NodeVolumeLimits",
+    "AzureDiskLimits",
+    "VolumeBinding",
+    "VolumeZone",
+    "PodTopologySpread",
+    "InterPodAffinity",
+)
+_V1BETA2: PointPlugins = {
+    **ALWAYS,
+    "preFilter": _unweighted(
+        "NodeResourcesFit",
+        "NodePorts",
+        "VolumeRestrictions",
+        "PodTopologySpread",
+        "InterPodAffinity",
+        "VolumeBinding",
+        "VolumeZone",
+        "NodeAffinity",
+    ),
+    "filter": _FILTER_OF_1_19,
+    "preScore": _unweighted("InterPodAffinity", "PodTopologySpread", "TaintToleration", "NodeAffinity"),
+    "score": (
+        ("NodeResourcesBalancedAllocation", 1),
+        ("ImageLocality", 1),
+        ("InterPodAffinity", 1),
+        ("NodeResourcesFit", 1),
+        ("NodeAffinity", 1),
+        ("PodTopologySpread", 2),
+        ("TaintToleration", 1),
+    ),
+}
+_V1BETA1: PointPlugins = {
+    **ALWAYS,
+    "preFilter": _unweighted(
+        "NodeResourcesFit",
+        "NodePorts",
+        "PodTopologySpread",
+        "InterPodAffinity",
+        "VolumeBinding",
+        "NodeAffinity",
+    ),
+    "filter": _FILTER_OF_1_19,
+    "preScore": _unweighted("InterPodAffinity", "PodTopologySpread", "TaintToleration", "NodeAffinity"),
+    "score": (
+        ("NodeResourcesBalancedAllocation", 1),
+        ("ImageLocality", 1),
+        ("InterPodAffinity", 1),
+        ("NodeResourcesLeastAllocated", 1),
+        ("NodeAffinity", 1),
+        ("NodePreferAvoidPods", 10000),
+        ("PodTopologySpread", 2),
+        ("TaintToleration", 1),
+    ),
+}
+# 1.18. Preemption, and reserving and binding volumes, were not plugins yet but always done.
+_V1ALPHA: PointPlugins = {
+    **ALWAYS,
+    "preFilter": _unweighted("NodeResourcesFit", "NodePorts", "InterPodAffinity", "PodTopologySpread"),
+    "filter": _unweighted(
+        "NodeUnschedulable",
+        "NodeResourcesFit",
+        "NodeName",
+        "NodePorts",
+        "NodeAffinity",
+        "VolumeRestrictions",
+        "TaintToleration",
+        "EBSLimits",
+        "GCEPDLimits",
+        "NodeVolumeLimits",
+        "AzureDiskLimits",
+        "VolumeBinding",
+        "VolumeZone",
+        "InterPodAffinity",
+        "PodTopologySpread",
+    ),
+    "preScore": _unweighted(
+        "InterPodAffinity", "DefaultPodTopologySpread", "TaintToleration", "PodTopologySpread"
+    ),
+    "score": (
+        ("NodeResourcesBalancedAllocation", 1),
+        ("ImageLocality", 1),
+        ("InterPodAffinity", 1),
+        ("NodeResourcesLeastAllocated", 1),
+        ("NodeAffinity", 1),
+        ("NodePreferAvoidPods", 10000),
+        ("DefaultPodTopologySpread", 1),
+        ("TaintToleration", 1),
+        ("PodTopologySpread", 1),
+    ),
+}
+
+
+_ADDRESSES = ("healthzBindAddress", "metricsBindAddress")
+_V1ALPHA2_FIELDS = (*_ADDRESSES, "bindTimeoutSeconds", "disablePreemption")
+_V1ALPHA1_FIELDS = (
+    *_V1ALPHA2_FIELDS,
+    "algorithmSource",
+    "failureDomains",
+    "hardPodAffinitySymmetricWeight",
+    "pluginConfig",
+    "plugins",
+    "schedulerName",
+)
+
+
+class Version(NamedTuple):
+    """A version no longer served: its releases, its default plugins by extension point, fields of its own."""
+
+    releases: str
+    plugins: PointPlugins | None  # None where it had multiPoint
+    fields: tuple[str, ...] = ()
+    strict: bool = True  # before v1beta1, unknown fields were ignored and upper case did not matter
+
+
+OLD_VERSIONS = {
+    f"{GROUP}/v1beta3": Version("1.23 to 1.28", None),
+    f"{GROUP}/v1beta2": Version("1.22 to 1.27", _V1BETA2, _ADDRESSES),
+    f"{GROUP}/v1beta1": Version("1.19 to 1.22", _V1BETA1, _ADDRESSES),
+    f"{GROUP}/v1alpha2": Version("1.18", _V1ALPHA, _V1ALPHA2_FIELDS, strict=False),
+    f"{GROUP}/v1alpha1": Version("1.12 to 1.18", _V1ALPHA, _V1ALPHA1_FIELDS, strict=False),
+    "componentconfig/v1alpha1": Version("1.11 and before", _V1ALPHA, _V1ALPHA1_FIELDS, strict=False),
+}
+POLICY = Version("1.22 and before", _V1ALPHA, strict=False)
+
+# What plugins are called today. In-tree volume types go through CSI by now, so one plugin counts all volumes.
+RENAMED_PLUGINS = {
+    "EBSLimits": "NodeVolumeLimits",
+    "GCEPDLimits": "NodeVolumeLimits",
+    "AzureDiskLimits": "NodeVolumeLimits",
+    "CinderLimits": "NodeVolumeLimits",
+    "SelectorSpread": "PodTopologySpread",
+    "DefaultPodTopologySpread": "PodTopologySpread",
+    "NodeResourcesLeastAllocated": "NodeResourcesFit",
+    "NodeResourcesMostAllocated": "NodeResourcesFit",
+    "RequestedToCapacityRatio": "NodeResourcesFit",
+}
+SELECTOR_SPREAD = ("SelectorSpread", "DefaultPodTopologySpread")
+SCORING_STRATEGIES = {
+    "NodeResourcesLeastAllocated": "LeastAllocated",
+    "NodeResourcesMostAllocated": "MostAllocated",
+    "RequestedToCapacityRatio": "RequestedToCapacityRatio",
+}
+GONE_PLUGINS = frozenset(("NodeLabel", "NodePreferAvoidPods", "NodeResourceLimits", "ServiceAffinity"))
+OLD_RESOURCE_LOCKS = frozenset(("endpoints", "configmaps", "endpointsleases", "configmapsleases"))
+
+# What plugins did within one point and now prepare at another: who is kept at the first runs at the second.
+COMPANIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "filter",
+        "preFilter",
+        (
+            "NodeAffinity",
+            "NodePorts",
+            "NodeResourcesFit",
+            "VolumeRestrictions",
+            "NodeVolumeLimits",
+            "VolumeBinding",
+            "VolumeZone",
+            "PodTopologySpread",
+            "InterPodAffinity",
+        ),
+    ),
+    (
+        "score",
+        "preScore",
+        (
+            "TaintToleration",
+            "NodeAffinity",
+            "NodeResourcesFit",
+            "PodTopologySpread",
+            "InterPodAffinity",
+            "NodeResourcesBalancedAllocation",
+        ),
+    ),
+    ("postFilter", "preEnqueue", ("DefaultPreemption",)),
+)
+
+# algorithmSource.provider: which scoring plugin took the place of NodeResourcesLeastAllocated.
+PROVIDERS = {
+    "DefaultProvider": "NodeResourcesLeastAllocated",
+    "ClusterAutoscalerProvider": "NodeResourcesMostAllocated",
+}
+
+# Policy: predicates in the order in which they ran, with the filter plugins that took their place.
+PREDICATES: dict[str, tuple[str, ...]] = {
+    "CheckNodeUnschedulable": ("NodeUnschedulable",),
+    "GeneralPredicates": ("NodeResourcesFit", "NodeName", "NodePorts", "NodeAffinity"),
+    "HostName": ("NodeName",),
+    "PodFitsHostPorts": ("NodePorts",),
+    "PodFitsPorts": ("NodePorts",),
+    "MatchNodeSelector": ("NodeAffinity",),
+    "PodFitsResources": ("NodeResourcesFit",),
+    "NoDiskConflict": ("VolumeRestrictions",),
+    "PodToleratesNodeTaints": ("TaintToleration",),
+    "PodToleratesNodeNoExecuteTaints": ("TaintToleration",),
+    # The state of a node is a taint by now.
+    "CheckNodeCondition": ("TaintToleration",),
+    "CheckNodeMemoryPressure": ("TaintToleration",),
+    "CheckNodeDiskPressure": ("TaintToleration",),
+    "CheckNodePIDPressure": ("TaintToleration",),
+    "CheckNodeLabelPresence": ("NodeLabel",),
+    "CheckServiceAffinity": ("ServiceAffinity",),
+    "MaxEBSVolumeCount": ("EBSLimits",),
+    "MaxGCEPDVolumeCount": ("GCEPDLimits",),
+    "MaxCSIVolumeCountPred": ("NodeVolumeLimits",),
+    "MaxCSIVolumeCount": ("NodeVolumeLimits",),
+    "MaxAzureDiskVolumeCount": ("AzureDiskLimits",),
+    "MaxCinderVolumeCount": ("CinderLimits",),
+    "CheckVolumeBinding": ("VolumeBinding",),
+    "NoVolumeZoneConflict": ("VolumeZone",),
+    "EvenPodsSpread": ("PodTopologySpread",),
+    "MatchInterPodAffinity": ("InterPodAffinity",),
+}
+MANDATORY_PREDICATES = ("CheckNodeUnschedulable", "PodToleratesNodeTaints")
+DEFAULT_PREDICATES = (
+    "NoVolumeZoneConflict",
+    "MaxEBSVolumeCount",
+    "MaxGCEPDVolumeCount",
+    "MaxAzureDiskVolumeCount",
+    "MaxCSIVolumeCountPred",
+    "MatchInterPodAffinity",
+    "NoDiskConflict",
+    "GeneralPredicates",
+    "PodToleratesNodeTaints",
+    "CheckVolumeBinding",
+    "CheckNodeUnschedulable",
+    "EvenPodsSpread",
+)
+# Policy: priorities and their score plugins. EqualPriority gave all nodes the same and is nothing.
+PRIORITIES = {
+    "BalancedResourceAllocation": "NodeResourcesBalancedAllocation",
+    "EqualPriority": "",
+    "EvenPodsSpreadPriority": "PodTopologySpread",
+    "ImageLocalityPriority": "ImageLocality",
+    "InterPodAffinityPriority": "InterPodAffinity",
+    "NodeLabelPriority": "NodeLabel",
+    "ServiceAntiAffinityPriority": "ServiceAffinity",
+    "LeastRequestedPriority": "NodeResourcesLeastAllocated",
+    "MostRequestedPriority": "NodeResourcesMostAllocated",
+    "NodeAffinityPriority": "NodeAffinity",
+    "NodePreferAvoidPodsPriority": "NodePreferAvoidPods",
+    "RequestedToCapacityRatioPriority": "RequestedToCapacityRatio",
+    "ResourceLimitsPriority": "NodeResourceLimits",
+    "SelectorSpreadPriority": "SelectorSpread",
+    "ServiceSpreadingPriority": "SelectorSpread",
+    "TaintTolerationPriority": "TaintToleration",
+}
+DEFAULT_PRIORITIES = {
+    "SelectorSpreadPriority": 1,
+    "InterPodAffinityPriority": 1,
+    "LeastRequestedPriority": 1,
+    "BalancedResourceAllocation": 1,
+    "NodePreferAvoidPodsPriority": 10000,
+    "NodeAffinityPriority": 1,
+    "TaintTolerationPriority": 1,
+    "ImageLocalityPriority": 1,
+    "EvenPodsSpreadPriority": 2,
+}

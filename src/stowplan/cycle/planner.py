@@ -1,0 +1,70 @@
+"""A cluster and the profiles of a configuration, deciding pods one after another: an engine without host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from stowplan.api.pod import Pod
+from stowplan.cluster import Cluster
+from stowplan.config import KubeSchedulerConfiguration, load
+from stowplan.cycle.preempt import preempt
+from stowplan.cycle.sampling import Sampling
+from stowplan.cycle.schedule import TieBreak, first_by_name, schedule
+from stowplan.errors import InputError
+from stowplan.framework.decision import Decision
+from stowplan.framework.handle import Handle
+from stowplan.framework.profile import Profile
+from stowplan.framework.registry import Registry
+from stowplan.framework.resolve import resolve_profiles
+
+DEFAULT_CONFIG = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+
+
+class Planner:
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: KubeSchedulerConfiguration | None = None,
+        *,
+        registry: Registry | None = None,
+        tie_break: TieBreak = first_by_name,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.cluster, self.tie_break = cluster, tie_break
+        registry = registry or Registry.installed()
+        resolved = resolve_profiles(config or load(DEFAULT_CONFIG, registry).config, registry)
+        self.profiles: dict[str, Profile] = {}
+        self._sampling: dict[str, Sampling] = {}
+        for each in resolved:
+            handle = Handle(cluster, now=now)
+            profile = self.profiles[each.scheduler_name] = Profile(each, handle)
+            handle.preempt = partial(preempt, profile)
+            if 1 <= profile.percentage_of_nodes_to_score <= 99:
+                self._sampling[each.scheduler_name] = Sampling(profile.percentage_of_nodes_to_score)
+
+    def profile_of(self, pod: Pod) -> Profile:
+        found = self.profiles.get(pod.scheduler_name)
+        if found is None:
+            known = ", ".join(self.profiles)
+            raise InputError(
+                f"no profile has the name {pod.scheduler_name!r}, there is {known}",
+                what=f"Pod {pod.key}",
+                field="spec.schedulerName",
+            )
+        return found
+
+    def decide(self, pod: Pod) -> Decision:
+        """What kube-scheduler would do with the pod now. Nothing changes."""
+        profile = self.profile_of(pod)
+        sampling = self._sampling.get(profile.scheduler_name)
+        return schedule(profile, pod, self.cluster.nodes, self.tie_break, sampling)
+
+    def carry_out(self, decision: Decision) -> None:
+        """Counts the pod as placed where it was decided; victims leave at once."""
+        for victim in decision.victims:
+            self.cluster.remove_pod(victim)
+        node_name = decision.chosen or decision.nominated
+        if node_name is not None:
+            self.cluster.assume_pod(decision.pod, node_name)

@@ -1,0 +1,48 @@
+"""Every exception Stowplan raises on purpose.
+
+StowplanError
+├── InputError            something a user gave us is wrong: file, object and field are named
+│   └── ConfigError       … in a scheduler configuration; `stage` says how far it got
+├── QuantityError         text that is no Kubernetes quantity
+├── SelectorError         a selector that cannot be built
+├── CelError              a CEL expression that does not compile or fails on a value
+└── PluginError           a plugin raised or answered nonsense; plugin, pod and node are named
+"""
+
+from __future__ import annotations
+
+
+class StowplanError(Exception):
+    """Root of the tree; `str()` of it is fit for a user to read."""
+
+
+class InputError(StowplanError):
+    """Wrong input. `where` is the file or stream, `what` the object, `field` the path inside it."""
+
+    def __init__(self, message: str, *, where: str = "", what: str = "", field: str = "") -> None:
+        self.message, self.where, self.what, self.field = message, where, what, field
+        super().__init__(": ".join(part for part in (where, what, field, message) if part))
+
+
+class ConfigError(InputError):
+    """A configuration that must be refused; `stage` is decode, validate or framework."""
+
+    def __init__(self, message: str, *, stage: str = "decode", where: str = "") -> None:
+        super().__init__(message, where=where)
+        self.stage = stage
+
+
+class QuantityError(StowplanError, ValueError):
+    pass
+
+
+class SelectorError(StowplanError, ValueError):
+    pass
+
+
+class CelError(StowplanError):
+    pass
+
+
+class PluginError(StowplanError):
+    pass

@@ -1,0 +1,41 @@
+"""All that a plugin author imports, and the profile that puts plugins in order."""
+
+from stowplan.api.pod import Pod
+from stowplan.cluster import ClusterView, Node, NodeTable
+from stowplan.framework.args import PluginArgs
+from stowplan.framework.decision import Decision
+from stowplan.framework.events import QUEUE, SKIP_HINT, Action, ClusterEvent, Hint, Resource
+from stowplan.framework.handle import Api, Handle
+from stowplan.framework.plugin import MAX_SCORE, Mask, Nomination, Plugin, Reads, Reject, Scores
+from stowplan.framework.scores import scale_to_max
+from stowplan.framework.state import CycleState, StateMissing
+from stowplan.framework.status import Code, Status
+
+__all__ = [
+    "MAX_SCORE",
+    "QUEUE",
+    "SKIP_HINT",
+    "Action",
+    "Api",
+    "ClusterEvent",
+    "ClusterView",
+    "Code",
+    "CycleState",
+    "Decision",
+    "Handle",
+    "Hint",
+    "Mask",
+    "Node",
+    "NodeTable",
+    "Nomination",
+    "Plugin",
+    "PluginArgs",
+    "Pod",
+    "Reads",
+    "Reject",
+    "Resource",
+    "Scores",
+    "StateMissing",
+    "Status",
+    "scale_to_max",
+]

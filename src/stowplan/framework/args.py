@@ -1,0 +1,89 @@
+"""Arguments of plugins: a struct per plugin, read strictly, checked, and written back with every default.
+
+    class ScoreByLabelArgs(PluginArgs):
+        label_key: str = "score-by-label"
+
+A file spells it `labelKey`. `validate` is where a plugin says more than types can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import msgspec
+
+from stowplan.api import quantity
+from stowplan.config import field_errors, strict
+from stowplan.config.duration import Duration
+from stowplan.config.load import ReadArgs
+from stowplan.config.types import GROUP, V1
+
+
+class PluginArgs(msgspec.Struct, rename="camel"):
+    """What a plugin takes from its entry in `pluginConfig`."""
+
+    # parity: kube-scheduler checks the arguments of NodeResourcesFit only when it builds the plugin.
+    checked_late: ClassVar[bool] = False
+
+    def validate(self, path: str) -> Iterable[str]:
+        """What is wrong with the arguments that stand at `path`: texts that start with the fault's path."""
+        return ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The arguments as a file would spell them, with every default; what is empty is left out."""
+        plain = msgspec.to_builtins(self, enc_hook=str)
+        return {"apiVersion": V1, "kind": type(self).__name__, **_without_empty(plain)}
+
+    @classmethod
+    def read(cls, plugin: str, raw: Any, path: str) -> ReadArgs:
+        """The arguments of `plugin` from plain data, and everything that is wrong with them."""
+        raw = {} if raw is None else raw
+        if isinstance(raw, dict):
+            if fault := cls._type_fault(plugin, raw):
+                return ReadArgs(None, [fault], [])
+            raw = {name: value for name, value in raw.items() if name not in ("apiVersion", "kind")}
+        decoder = strict.Decoder(_decode_hook)
+        args = decoder.struct(cls, raw)
+        if decoder.faults:
+            return ReadArgs(args, [cls._form_fault(plugin, decoder)], [])
+        rejected = {field_errors.child(path, where): text for where, text in decoder.rejected.items()}
+        faults = list(args.validate(path)) if args is not None and not cls.checked_late else []
+        # validate() may have better words for a value that its type does not allow.
+        faults += [
+            field_errors.child(path, text)
+            for where, text in rejected.items()
+            if not any(fault.startswith(f"{where}:") for fault in faults)
+        ]
+        return ReadArgs(args, [], faults)
+
+    @classmethod
+    def _type_fault(cls, plugin: str, raw: dict[str, Any]) -> str:
+        kind, version = raw.get("kind") or cls.__name__, raw.get("apiVersion") or V1
+        if kind != cls.__name__:
+            return f"args for plugin {plugin} were not of type {cls.__name__}.{GROUP}, got {kind}.{GROUP}"
+        if version != V1:
+            return (
+                f'decoding args for plugin {plugin}: no kind "{kind}" is registered for version "{version}"'
+            )
+        return ""
+
+    @classmethod
+    def _form_fault(cls, plugin: str, decoder: strict.Decoder) -> str:
+        fault = f"strict decoding error: decoding args for plugin {plugin}: strict decoding error: "
+        fault += ", ".join(decoder.faults)
+        if any("." not in path for path in decoder.unknown):
+            names = ", ".join(field.encode_name for field in msgspec.structs.fields(cls))
+            fault += f" ({plugin} takes {names or 'no arguments'})"
+        return fault
+
+
+def _decode_hook(kind: type, value: Any) -> Any:
+    return strict.decode_hook(kind, value) if kind is Duration else quantity.decode_hook(kind, value)
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {name: _without_empty(item) for name, item in value.items()}
+        return {name: item for name, item in kept.items() if item is not None and item != [] and item != ()}
+    return [_without_empty(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,230 @@
+"""A Decision: what became of a pod, with all the evidence. Others only read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.api.pod import Pod
+from stowplan.cluster import NodeTable
+from stowplan.framework.plugin import Mask, Scores
+from stowplan.framework.status import Code, Status
+
+NO_NODES = "no nodes available to schedule pods"
+
+
+class Verdicts(NamedTuple):
+    """What one filter said of every row: bit k of `bits` stands for `reasons[k]`."""
+
+    plugin: str
+    reasons: Sequence[str]
+    fails: Mask
+    unresolvable: Mask
+    bits: NDArray[np.uint64]
+
+    def status(self, row: int) -> Status:
+        bits = int(self.bits[row])
+        reasons = tuple(self.reasons[k] for k in range(bits.bit_length()) if bits >> k & 1)
+        code = Code.UNRESOLVABLE if self.unresolvable[row] else Code.UNSCHEDULABLE
+        return Status(code, reasons, self.plugin)
+
+
+class Statuses(NamedTuple):
+    """What a filter that looks at one node at a time said: a status for each row it refused."""
+
+    plugin: str
+    by_row: dict[int, Status]
+    fails: Mask
+
+    def status(self, row: int) -> Status:
+        return self.by_row[row]
+
+
+class ScoreColumn(NamedTuple):
+    plugin: str
+    weight: int
+    scores: Scores
+    """0 to 100, for the feasible nodes in order."""
+
+
+class Decision:
+    """`chosen` is the node, or None. Rows are those of `nodes` as it was when the decision was made."""
+
+    def __init__(self, pod: Pod, nodes: NodeTable) -> None:
+        self.pod = pod
+        self.names = nodes.live.names
+        self.node_count = len(nodes.live.names)
+        self.looked_at: NDArray[np.intp] = nodes.rows
+        """The rows that filters were asked about: all, unless a plugin narrowed the search."""
+        self.not_looked_at: Mask | None = None
+        """Of these, the ones that a search over a sample would not have come to."""
+        self.narrowed_by: tuple[str, ...] = ()
+        self.pre_filter: Status | None = None
+        """Set where a plugin refused the pod as a whole."""
+        self.filters: list[Verdicts | Statuses] = []
+        self.overruled: dict[int, Status] = {}
+        """Rows that only pods nominated to them make unfit."""
+        self.feasible: NDArray[np.intp] = nodes.rows[:0]
+        self.scores: list[ScoreColumn] = []
+        self.totals: Scores | None = None
+        self.best: NDArray[np.intp] = self.feasible
+        self.chosen: str | None = None
+        self.post_filter: Status | None = None
+        self.nominated: str | None = None
+        self.victims: tuple[Pod, ...] = ()
+        self.error: str | None = None
+
+    def status_of(self, node_name: str) -> Status | None:
+        """Why a node was refused; None if it was not, or was not looked at."""
+        if self.pre_filter is not None:
+            return None
+        places = np.flatnonzero(self.looked_at == self.names.index(node_name))
+        return self._status(int(places[0])) if len(places) else None
+
+    def rejected(self) -> dict[str, Status]:
+        """The nodes refused one by one, with the first filter that refused them."""
+        found: dict[str, Status] = {}
+        for place in np.flatnonzero(self.refused()).tolist():
+            status = self._status(place)
+            if status is not None:
+                found[self.names[self.looked_at[place]]] = status
+        return found
+
+    def refused(self) -> Mask:
+        """Of the rows looked at, those that some filter refused."""
+        mask = np.zeros(len(self.looked_at), np.bool_)
+        for verdicts in self.filters:
+            mask |= verdicts.fails[: len(mask)]
+        mask[list(self.overruled)] = True
+        return mask if self.not_looked_at is None else mask & ~self.not_looked_at
+
+    def codes(self) -> NDArray[np.int8]:
+        """The code of every node of the cluster that was refused, by row; 0 for the others."""
+        codes = np.zeros(self.node_count, np.int8)
+        if self.pre_filter is not None:
+            codes[:] = self.pre_filter.code
+            return codes
+        if self.narrowed_by:
+            codes[:] = Code.UNRESOLVABLE
+            codes[self.looked_at] = 0
+        for verdicts in reversed(self.filters):  # the first filter to refuse a node has the last word
+            if isinstance(verdicts, Verdicts):
+                found = np.where(verdicts.unresolvable, Code.UNRESOLVABLE, Code.UNSCHEDULABLE).astype(np.int8)
+                rows = self.looked_at[verdicts.fails]
+                codes[rows] = found[verdicts.fails]
+            else:
+                for place, status in verdicts.by_row.items():
+                    codes[self.looked_at[place]] = status.code
+        for place, status in self.overruled.items():
+            codes[self.looked_at[place]] = status.code
+        return codes
+
+    def _status(self, place: int) -> Status | None:
+        if place in self.overruled:
+            return self.overruled[place]
+        return next((each.status(place) for each in self.filters if each.fails[place]), None)
+
+    def histogram(self) -> dict[str, int]:
+        """How many nodes were refused for each reason."""
+        counts: dict[str, int] = {}
+        open_rows = np.ones(len(self.looked_at), np.bool_)
+        open_rows[list(self.overruled)] = False
+        for status in self.overruled.values():
+            _count(counts, status.reasons)
+        for verdicts in self.filters:
+            fresh = verdicts.fails & open_rows
+            open_rows &= ~verdicts.fails
+            if isinstance(verdicts, Statuses):
+                for place in np.flatnonzero(fresh).tolist():
+                    _count(counts, verdicts.by_row[place].reasons)
+                continue
+            bits = verdicts.bits[fresh]
+            for k, reason in enumerate(verdicts.reasons):
+                hits = int(np.count_nonzero(bits >> np.uint64(k) & np.uint64(1)))
+                if hits:
+                    counts[reason] = counts.get(reason, 0) + hits
+        if self.narrowed_by:
+            absent = self.node_count - len(self.looked_at)
+            if absent:
+                counts[self.narrowed_reason] = absent
+        return counts
+
+    @property
+    def narrowed_reason(self) -> str:
+        return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(self.narrowed_by))}]"
+
+    @property
+    def message(self) -> str:
+        """What the pod's condition says where no node fits."""
+        if self.chosen is not None or self.error is not None:
+            return ""
+        if not self.node_count:
+            return NO_NODES
+        after = self.post_filter.message if self.post_filter is not None else ""
+        text = fit_message(
+            self.node_count,
+            self.pre_filter.message if self.pre_filter is not None else "",
+            {} if self.pre_filter is not None else self.histogram(),
+        )
+        return f"{text} {after}" if after else text
+
+    @property
+    def rejectors(self) -> frozenset[str]:
+        """The plugins that stand in the pod's way."""
+        names = {status.plugin for status in self.overruled.values()} | set(self.narrowed_by)
+        names |= {each.plugin for each in self.filters if each.fails.any()}
+        if self.pre_filter is not None:
+            names.add(self.pre_filter.plugin)
+        return frozenset(names - {""})
+
+    def as_golden(self) -> dict[str, Any]:
+        """The decision as `stowplan decide` prints it."""
+        found: dict[str, Any] = {"pod": self.pod.key}
+        if self.error is not None:
+            return found | {"error": self.error}
+        if self.pre_filter is not None:
+            found["preFilter"] = _plain(self.pre_filter)
+        elif self.narrowed_by:
+            found["preFilterNodes"] = sorted(self.names[row] for row in self.looked_at.tolist())
+        if rejected := self.rejected():
+            found["rejected"] = {name: _plain(rejected[name]) for name in sorted(rejected)}
+        names = [self.names[row] for row in self.feasible.tolist()]
+        if names:
+            found["feasible"] = sorted(names)
+        if self.totals is not None:
+            found["scores"] = {
+                column.plugin: dict(zip(names, (column.scores * column.weight).tolist(), strict=True))
+                for column in self.scores
+            }
+            found["totals"] = dict(zip(names, self.totals.tolist(), strict=True))
+        if self.chosen is not None:
+            found["best"] = sorted(self.names[row] for row in self.best.tolist())
+            found["chosen"] = self.chosen
+        else:
+            found["message"] = self.message
+        if self.nominated is not None:
+            found["nominated"] = self.nominated
+            found["victims"] = sorted(victim.key for victim in self.victims)
+        return found
+
+
+def fit_message(node_count: int, refusal: str, histogram: dict[str, int]) -> str:
+    """The sentence that says why no node is available."""
+    text = f"0/{node_count} nodes are available:"
+    if refusal:
+        return f"{text} {refusal}."
+    counted = ", ".join(sorted(f"{count} {reason}" for reason, count in histogram.items()))
+    return f"{text} {counted}." if counted else text
+
+
+def _count(counts: dict[str, int], reasons: Sequence[str]) -> None:
+    for reason in reasons:
+        counts[reason] = counts.get(reason, 0) + 1
+
+
+def _plain(status: Status) -> dict[str, Any]:
+    found: dict[str, Any] = {"code": status.code.wire_name, "reasons": list(status.reasons)}
+    return found | {"plugin": status.plugin} if status.plugin else found

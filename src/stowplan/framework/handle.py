@@ -1,0 +1,65 @@
+"""What a plugin may reach of the world around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from stowplan.api.meta import Object
+from stowplan.api.pod import Pod
+from stowplan.cluster import ClusterView
+from stowplan.errors import StowplanError
+from stowplan.framework.decision import Decision
+from stowplan.framework.nominations import Nominations
+from stowplan.framework.plugin import Nomination
+from stowplan.framework.state import CycleState
+from stowplan.framework.status import Status
+
+
+class Preempt(Protocol):
+    """Looks for pods to evict so that `pod` fits, on that percentage of nodes, but at least on so many."""
+
+    def __call__(
+        self, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
+    ) -> Status | Nomination: ...
+
+
+class Api(Protocol):
+    """Writes to the Kubernetes API, for the points after a node was chosen."""
+
+    async def create_binding(self, pod: Pod, node_name: str) -> None: ...
+    async def create(self, item: Object) -> Object: ...
+    async def update(self, item: Object) -> Object: ...
+    async def update_status(self, item: Object) -> Object: ...
+    async def delete(self, item: Object) -> None: ...
+    async def patch_pod_status(self, pod: Pod, patch: dict[str, Any]) -> None: ...
+
+
+class Handle:
+    """Handed to every plugin. Hosts fill in what they have; the offline commands have no API."""
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        *,
+        now: Callable[[], float] = time.time,
+        api: Api | None = None,
+        activate: Callable[[Iterable[Pod]], None] = lambda pods: None,
+    ) -> None:
+        self.cluster, self.now, self.activate = cluster, now, activate
+        self.nominations = Nominations()
+        self._api = api
+        self.preempt: Preempt = _no_preemption
+
+    @property
+    def api(self) -> Api:
+        if self._api is None:
+            raise StowplanError("there is no Kubernetes API to write to")
+        return self._api
+
+
+def _no_preemption(
+    state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
+) -> Status | Nomination:
+    raise StowplanError("this host does not preempt")

@@ -1,0 +1,209 @@
+"""Queueing hints: what a change of an object means to pods that wait, and which plugins want to hear of it.
+
+`happenings` says which events the change of an object stands for. `QueueingHints` knows, for one profile, the
+plugins that listen to an event, and asks them whether it makes a pod worth another try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from stowplan.api.meta import Object
+from stowplan.api.node import NodeObject
+from stowplan.api.pod import Pod
+from stowplan.api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from stowplan.api.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
+from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
+from stowplan.framework.plugin import Plugin
+from stowplan.framework.profile import Profile
+
+RESOURCES: Mapping[type[Object], Resource] = {
+    PersistentVolume: Resource.PERSISTENT_VOLUME,
+    PersistentVolumeClaim: Resource.PERSISTENT_VOLUME_CLAIM,
+    StorageClass: Resource.STORAGE_CLASS,
+    CSINode: Resource.CSI_NODE,
+    CSIDriver: Resource.CSI_DRIVER,
+    CSIStorageCapacity: Resource.CSI_STORAGE_CAPACITY,
+    VolumeAttachment: Resource.VOLUME_ATTACHMENT,
+    ResourceClaim: Resource.RESOURCE_CLAIM,
+    ResourceSlice: Resource.RESOURCE_SLICE,
+    DeviceClass: Resource.DEVICE_CLASS,
+}
+"""Kinds whose events say no more than that an object came, changed or went."""
+
+NODE_TAINT = ClusterEvent(Resource.NODE, Action.UPDATE_NODE_TAINT)
+EVERYTHING = tuple(
+    ClusterEvent(resource, Action.ALL)
+    for resource in (
+        Resource.POD,
+        Resource.NODE,
+        Resource.PERSISTENT_VOLUME,
+        Resource.PERSISTENT_VOLUME_CLAIM,
+        Resource.CSI_NODE,
+        Resource.CSI_DRIVER,
+        Resource.CSI_STORAGE_CAPACITY,
+        Resource.STORAGE_CLASS,
+        Resource.RESOURCE_CLAIM,
+        Resource.DEVICE_CLASS,
+    )
+)
+"""What a plugin hears of that does not say what it wants to hear of."""
+REFUSING_POINTS = ("preEnqueue", "preFilter", "filter", "reserve", "permit")
+
+AskHint = Callable[[Pod, ClusterEvent, Any, Any], Hint]
+
+
+class Happening(NamedTuple):
+    """An event with its object, before and after; None where it was not there yet, or is no longer."""
+
+    event: ClusterEvent
+    old: Any
+    new: Any
+
+
+def happenings(old: Pod | Object | None, new: Pod | Object | None) -> Iterator[Happening]:
+    """The events that the change of an object stands for; none, if it cannot help any pod."""
+    match new if new is not None else old:
+        case Pod():
+            yield from _of_pod(old, new)
+        case NodeObject():
+            for action in _came_or_went(old, new) or _node_updates(old, new):
+                yield Happening(ClusterEvent(Resource.NODE, action), old, new)
+        case other if type(other) in RESOURCES:
+            for action in _came_or_went(old, new) or (Action.UPDATE,):
+                yield Happening(ClusterEvent(RESOURCES[type(other)], action), old, new)
+
+
+class QueueingHints:
+    """Who in a profile listens to what. Built once, asked for every event."""
+
+    def __init__(self, profile: Profile) -> None:
+        refusing = {name for point in REFUSING_POINTS for name in profile.points.get(point, ())}
+        self._asked: dict[str, AskHint] = {}
+        self._registrations: dict[str, tuple[ClusterEvent, ...]] = {}
+        for name, plugin in profile.plugins.items():
+            if hasattr(plugin, "events_to_register"):
+                self._registrations[name] = tuple(plugin.events_to_register())
+            elif name in refusing:
+                self._registrations[name] = EVERYTHING
+            self._asked[name] = _asking(plugin)
+        self._listeners: dict[ClusterEvent, dict[str, AskHint]] = {}
+
+    def listeners(self, event: ClusterEvent) -> Mapping[str, AskHint]:
+        """The plugins that hear of such an event, each with how to ask it."""
+        found = self._listeners.get(event)
+        if found is None:
+            found = self._listeners[event] = {
+                name: _always
+                if event == NODE_TAINT and _hears_of_taints_unasked(registered)
+                else self._asked[name]
+                for name, registered in self._registrations.items()
+                if _hears(registered, event)
+            }
+        return found
+
+    def answers(self, pod: Pod, happening: Happening) -> dict[str, Hint]:
+        """For each plugin that hears of it: whether, had it refused the pod, this makes another try worthwhile."""
+        event, old, new = happening
+        if event.resource is Resource.UNSCHEDULABLE_POD and new.uid != pod.uid:
+            return {}
+        return {name: ask(pod, event, old, new) for name, ask in self.listeners(event).items()}
+
+
+def _hears(registered: tuple[ClusterEvent, ...], event: ClusterEvent) -> bool:
+    if any(each.covers(event) for each in registered):
+        return True
+    return event == NODE_TAINT and _hears_of_taints_unasked(registered)
+
+
+def _hears_of_taints_unasked(registered: tuple[ClusterEvent, ...]) -> bool:
+    # parity: who waits for new nodes is told of every taint that changes, too, and is not asked for a hint
+    actions = [each.action for each in registered if each.resource is Resource.NODE]
+    return any(action & Action.ADD for action in actions) and not any(
+        action & Action.UPDATE_NODE_TAINT for action in actions
+    )
+
+
+def _asking(plugin: Plugin) -> AskHint:
+    hint = getattr(plugin, "queueing_hint", None)
+    if hint is None:
+        return _always
+
+    def ask(pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        try:
+            return Hint(hint(pod, event, old, new))
+        except Exception:
+            return Hint.QUEUE  # one try too many does no harm
+
+    return ask
+
+
+def _always(pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+    return Hint.QUEUE
+
+
+def _came_or_went(old: Any, new: Any) -> tuple[Action, ...]:
+    if old is None:
+        return (Action.ADD,)
+    return (Action.DELETE,) if new is None else ()
+
+
+def _of_pod(old: Any, new: Any) -> Iterator[Happening]:
+    """Of pods without a node only those that wait are told, each of itself, and of room that was promised to others."""
+    if new is not None and new.node_name and (old is None or not old.node_name):
+        yield Happening(ClusterEvent(Resource.ASSIGNED_POD, Action.ADD), None, new)
+    elif new is None and (old.node_name or old.nominated_node_name):
+        yield Happening(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE), old, None)
+    elif old is not None and new is not None:
+        resource = Resource.ASSIGNED_POD if old.node_name else Resource.UNSCHEDULABLE_POD
+        for action in tuple(_pod_updates(old, new)) or (Action.UPDATE,):
+            yield Happening(ClusterEvent(resource, action), old, new)
+        if not old.node_name and old.nominated_node_name not in ("", new.nominated_node_name):
+            yield Happening(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE), old, None)
+
+
+def _pod_updates(old: Pod, new: Pod) -> Iterator[Action]:
+    if old.labels != new.labels:
+        yield Action.UPDATE_POD_LABEL
+    if _scaled_down(old, new):
+        yield Action.UPDATE_POD_SCALE_DOWN
+    if old.spec.scheduling_gates and not new.spec.scheduling_gates:
+        yield Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
+    # parity: a toleration that was only changed goes unnoticed
+    if len(old.spec.tolerations) != len(new.spec.tolerations):
+        yield Action.UPDATE_POD_TOLERATION
+    if old.resource_claim_statuses != new.resource_claim_statuses:
+        yield Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM
+
+
+def _scaled_down(old: Pod, new: Pod) -> bool:
+    before, after = ((each.assigned or each.shape.assigned).requests for each in (old, new))
+    return any(name not in after or amount > after[name] for name, amount in before.items())
+
+
+def _node_updates(old: NodeObject, new: NodeObject) -> Iterator[Action]:
+    if old.status.allocatable != new.status.allocatable:
+        yield Action.UPDATE_NODE_ALLOCATABLE
+    if old.labels != new.labels:
+        yield Action.UPDATE_NODE_LABEL
+    if old.spec.taints != new.spec.taints or (old.unschedulable and not new.unschedulable):
+        yield Action.UPDATE_NODE_TAINT
+    if _conditions(old) != _conditions(new):
+        yield Action.UPDATE_NODE_CONDITION
+    if old.annotations != new.annotations:
+        yield Action.UPDATE_NODE_ANNOTATION
+    if old.declared_features != new.declared_features:
+        yield Action.UPDATE_NODE_DECLARED_FEATURE
+
+
+def _conditions(node: NodeObject) -> dict[str, str]:
+    return {condition.type: condition.status for condition in node.status.conditions}

@@ -1,0 +1,64 @@
+"""The class a plugin derives from. Its methods are the extension points it takes part in."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.framework.args import PluginArgs
+
+if TYPE_CHECKING:
+    from stowplan.framework.handle import Handle
+
+Scores = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+MAX_SCORE = 100
+
+
+class Reads(Enum):
+    """What a plugin's answer for a node depends on besides the pod; less than ANYTHING lets it be kept."""
+
+    ANYTHING = "anything"
+    NODE = "the node object alone"
+    USAGE = "the node object and the pods on it"
+
+
+class Reject(NamedTuple):
+    """Nodes that a filter refuses for one reason; `unresolvable` where evicting pods would not help."""
+
+    mask: Mask
+    reason: str
+    unresolvable: bool | Mask = False
+
+
+class Nomination(NamedTuple):
+    """What a post_filter achieved: once the victims are gone, the pod should fit on the node."""
+
+    node_name: str
+    victims: tuple[Any, ...] = ()
+
+
+class Plugin:
+    """Stores its arguments and its handle; everything else a plugin adds itself.
+
+    Extension points, all optional, by the names of the methods: pre_enqueue, queue_sort, pre_filter,
+    add_pod, remove_pod, filter or filter_nodes, post_filter, pre_score, score or score_nodes,
+    normalize_score, reserve, unreserve, permit, pre_bind, bind, post_bind, events_to_register,
+    queueing_hint, sign_pod, run.
+
+    `filter_nodes` and `score_nodes` of a plugin that has `sign_pod` and sets `reads` are kept per signature
+    and worked out again only for nodes that changed.
+    """
+
+    args: PluginArgs
+    reads: ClassVar[Reads] = Reads.ANYTHING
+
+    def __init__(self, args: PluginArgs, handle: Handle) -> None:
+        self.args, self.handle = args, handle
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__

@@ -1,0 +1,81 @@
+"""A Profile: plugins with their arguments, by extension point, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stowplan.framework.args import PluginArgs
+from stowplan.framework.handle import Handle
+from stowplan.framework.plugin import Plugin, Reads
+from stowplan.framework.resolve import ResolvedProfile
+
+MAX_REASONS = 64
+"""Bits in a verdict."""
+
+
+class FilterStep:
+    """A plugin's filter and how to ask it."""
+
+    def __init__(self, plugin: Plugin, name: str) -> None:
+        self.plugin, self.name = plugin, name
+        self.filter: Any = getattr(plugin, "filter", None)
+        self.filter_nodes: Any = getattr(plugin, "filter_nodes", None)
+        self.sign, self.reads_usage = _keeping(plugin)
+        self.reasons: list[str] = []
+        """Reasons this filter has given so far; verdicts refer to them by number."""
+        self._index: dict[str, int] = {}
+
+    def reason_id(self, reason: str) -> int:
+        found = self._index.get(reason)
+        if found is None:
+            found = self._index[reason] = len(self.reasons)
+            self.reasons.append(reason)
+        return found
+
+    def make_room(self) -> None:
+        """Starts a new list of reasons where the old one is nearly full; earlier verdicts keep theirs."""
+        if len(self.reasons) > MAX_REASONS // 2:
+            self.reasons, self._index = [], {}
+
+
+class ScoreStep:
+    """A plugin's score and how to ask it."""
+
+    def __init__(self, plugin: Plugin, name: str, weight: int) -> None:
+        self.plugin, self.name, self.weight = plugin, name, weight
+        self.score: Any = getattr(plugin, "score", None)
+        self.score_nodes: Any = getattr(plugin, "score_nodes", None)
+        self.normalize: Any = getattr(plugin, "normalize_score", None)
+        self.sign, self.reads_usage = _keeping(plugin)
+
+
+class Profile:
+    def __init__(self, resolved: ResolvedProfile, handle: Handle) -> None:
+        self.scheduler_name = resolved.scheduler_name
+        self.percentage_of_nodes_to_score = resolved.percentage_of_nodes_to_score
+        self.handle = handle
+        self.plugins: dict[str, Plugin] = {
+            name: kind(resolved.args.get(name, PluginArgs()), handle)
+            for name, kind in resolved.classes.items()
+        }
+        self.points: dict[str, list[str]] = {
+            point: [name for name, _ in entries] for point, entries in resolved.points.items()
+        }
+        self.pre_filters = self.at("preFilter")
+        self.filters = [FilterStep(self.plugins[name], name) for name in self.points.get("filter", ())]
+        self.post_filters = self.at("postFilter")
+        self.pre_scores = self.at("preScore")
+        self.scores = [
+            ScoreStep(self.plugins[name], name, weight) for name, weight in resolved.points.get("score", ())
+        ]
+
+    def at(self, point: str) -> Sequence[tuple[str, Any]]:
+        """The plugins of an extension point, by name and in order."""
+        return tuple((name, self.plugins[name]) for name in self.points.get(point, ()))
+
+
+def _keeping(plugin: Plugin) -> tuple[Any, bool]:
+    """How to sign a pod for answers that can be kept; None where they cannot."""
+    sign = getattr(plugin, "sign_pod", None) if plugin.reads is not Reads.ANYTHING else None
+    return sign, plugin.reads is Reads.USAGE

@@ -1,0 +1,44 @@
+"""What plugins remember during one cycle. The type of a remembered thing is its key."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from stowplan.errors import StowplanError
+
+T = TypeVar("T")
+
+
+class StateMissing(StowplanError):  # noqa: N818
+    """Nothing of that type was written in this cycle."""
+
+
+class CycleState:
+    __slots__ = ("_kept", "skipped_filters", "skipped_scores")
+
+    def __init__(self) -> None:
+        self._kept: dict[type, Any] = {}
+        self.skipped_filters: set[str] = set()
+        """Plugins whose pre_filter said Skip: their filter, add_pod and remove_pod are not called."""
+        self.skipped_scores: set[str] = set()
+
+    def write(self, thing: object) -> None:
+        self._kept[type(thing)] = thing
+
+    def read(self, kind: type[T]) -> T:
+        found = self._kept.get(kind)
+        if found is None:
+            raise StateMissing("not found")
+        return found  # type: ignore[no-any-return]
+
+    def find(self, kind: type[T]) -> T | None:
+        return self._kept.get(kind)
+
+    def clone(self) -> CycleState:
+        """A copy to try things on: what has a `clone` method is cloned, the rest is shared."""
+        copy = CycleState()
+        copy.skipped_filters, copy.skipped_scores = self.skipped_filters, self.skipped_scores
+        copy._kept = {
+            kind: thing.clone() if hasattr(thing, "clone") else thing for kind, thing in self._kept.items()
+        }
+        return copy

@@ -1,0 +1,1 @@
+"""Plugins by the name they have in a configuration: one file each."""

@@ -1,0 +1,1 @@
+"""Plugins beyond the default profile."""

@@ -1,0 +1,82 @@
+"""DefaultPreemption: evicts pods of lower priority where that makes room for the pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stowplan.framework import (
+    Action,
+    ClusterEvent,
+    Code,
+    CycleState,
+    Decision,
+    Handle,
+    Hint,
+    Nomination,
+    Plugin,
+    Pod,
+    Resource,
+    Status,
+)
+from stowplan.plugins.default.args import DefaultPreemptionArgs
+
+
+class DefaultPreemption(Plugin):
+    args: DefaultPreemptionArgs
+
+    def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.preempting: dict[str, str] = {}
+        """Pods whose victims are being evicted, by uid, each with the uid of its last victim."""
+
+    def pre_enqueue(self, pod: Pod) -> Status | None:
+        last_victim = self.preempting.get(pod.uid)
+        if last_victim is None:
+            return None
+        victim = self.handle.cluster.pod(last_victim)
+        if victim is None or victim.is_terminating:
+            return None
+        return Status.unresolvable("waiting for the preemption for this pod to be finished")
+
+    def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Status | Nomination:
+        refusal = self._not_eligible(pod, decision)
+        if refusal:
+            return Status.unschedulable(f"preemption: {refusal}")
+        answer = self.handle.preempt(
+            state,
+            pod,
+            decision,
+            self.args.min_candidate_nodes_percentage,
+            self.args.min_candidate_nodes_absolute,
+        )
+        if isinstance(answer, Nomination):
+            return answer
+        return Status(answer.code, (f"preemption: {answer.message}",))
+
+    def _not_eligible(self, pod: Pod, decision: Decision) -> str:
+        if pod.spec.preemption_policy == "Never":
+            return "not eligible due to preemptionPolicy=Never."
+        nodes = self.handle.cluster.nodes
+        row = nodes.row_of(pod.nominated_node_name)
+        if row is None or decision.codes()[row] == Code.UNRESOLVABLE:
+            return ""
+        if any(_is_leaving_for(pod, other) for other in nodes.pods_on(row)):
+            return "not eligible due to a terminating pod on the nominated node."
+        return ""
+
+    def events_to_register(self) -> tuple[ClusterEvent, ...]:
+        return (ClusterEvent(Resource.POD, Action.DELETE),)
+
+    def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        return Hint.SKIP  # the plugins that refused the pod know better what helps
+
+
+def _is_leaving_for(pod: Pod, other: Pod) -> bool:
+    disrupted = other.condition("DisruptionTarget")
+    return (
+        other.priority < pod.priority
+        and other.is_terminating
+        and disrupted is not None
+        and disrupted.status == "True"
+        and disrupted.reason == "PreemptionByScheduler"
+    )

@@ -1,0 +1,179 @@
+"""What claims ask for, what they hold, and how the outcome of a search is written into a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stowplan.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from stowplan.api.quantity import parse
+from stowplan.api.resource import (
+    AllocatedConfiguration,
+    AllocatedDevices,
+    Allocation,
+    DeviceAllocation,
+    DeviceClass,
+    DeviceRequest,
+    DeviceRequestDetails,
+    DeviceSelector,
+    ResourceClaim,
+)
+from stowplan.api.taints import is_tolerated
+from stowplan.framework import Node
+from stowplan.plugins.default.device_capacity import written
+from stowplan.plugins.default.device_pools import AllocationError, DeviceId, OfferedDevice
+
+
+class Ask(NamedTuple):
+    """A request, or one of the alternatives of a request, with the class it names."""
+
+    base: str
+    """The request's name."""
+    name: str
+    """That, or `request/alternative`."""
+    details: DeviceRequestDetails
+    device_class: DeviceClass
+    is_admin: bool
+
+    def selectors(self, claim: ResourceClaim) -> Iterable[tuple[str, DeviceSelector]]:
+        for position, selector in enumerate(self.device_class.spec.selectors):
+            yield f"class {self.device_class.name}: selector #{position}", selector
+        for position, selector in enumerate(self.details.selectors):
+            yield f"claim {claim.key}: selector #{position}", selector
+
+    def tolerates(self, device: OfferedDevice) -> bool:
+        return all(is_tolerated(taint, self.details.tolerations) for taint in device.hard_taints)
+
+
+class Demand(NamedTuple):
+    """A claim to allocate: for each request its alternatives, most of the time just one."""
+
+    claim: ResourceClaim
+    requests: tuple[tuple[Ask, ...], ...]
+
+
+@dataclass
+class Usage:
+    """The devices that claims hold already."""
+
+    taken: set[DeviceId]
+    shared: dict[DeviceId, dict[str, int]]
+    """How much is consumed of each capacity of the devices that several claims may hold."""
+
+    @classmethod
+    def of(cls, allocations: Iterable[Allocation]) -> Usage:
+        usage = cls(set(), {})
+        for allocation in allocations:
+            for result in allocation.devices.results:
+                usage._add(result)
+        return usage
+
+    def _add(self, result: DeviceAllocation) -> None:
+        device = DeviceId(result.driver, result.pool, result.device)
+        if result.admin_access:
+            return  # looking on takes nothing away from others
+        if result.share_id is None:
+            self.taken.add(device)
+            return
+        consumed = self.shared.setdefault(device, {})
+        for name, amount in result.consumed_capacity.items():
+            consumed[name] = consumed.get(name, 0) + parse(amount)
+
+    def includes(self, device: DeviceId) -> bool:
+        return device in self.taken or device in self.shared
+
+
+class Held(NamedTuple):
+    """A device given to a request in the course of the search."""
+
+    ask: Ask
+    device: OfferedDevice
+    consumed: Mapping[str, int]
+    share_id: str | None
+    counted: bool
+    """Whether the pool's counters were charged for it."""
+
+
+ClassOf = Callable[[str, str], DeviceClass]
+"""Finds a class by name, for the request of that name."""
+
+
+def demand_of(claim: ResourceClaim, class_of: ClassOf) -> Demand:
+    return Demand(claim, tuple(_asks(request, class_of) for request in claim.spec.devices.requests))
+
+
+def _asks(request: DeviceRequest, class_of: ClassOf) -> tuple[Ask, ...]:
+    if request.exactly is not None:
+        exactly = request.exactly
+        device_class = class_of(exactly.device_class_name, request.name)
+        return (Ask(request.name, request.name, exactly, device_class, bool(exactly.admin_access)),)
+    found = []
+    for each in request.first_available:
+        name = f"{request.name}/{each.name}"
+        found.append(Ask(request.name, name, each, class_of(each.device_class_name, name), False))
+    return tuple(found)
+
+
+def allocation_of(demand: Demand, held: Sequence[Held], node: Node) -> Allocation:
+    return Allocation(
+        devices=AllocatedDevices(
+            results=tuple(map(_result, held)), config=tuple(_configuration(demand, held))
+        ),
+        node_selector=_node_selector(held, node),
+    )
+
+
+def _result(held: Held) -> DeviceAllocation:
+    device = held.device
+    return DeviceAllocation(
+        request=held.ask.name,
+        driver=device.id.driver,
+        pool=device.id.pool,
+        device=device.id.device,
+        admin_access=True if held.ask.is_admin else None,
+        tolerations=held.ask.details.tolerations,
+        binding_conditions=device.spec.binding_conditions,
+        binding_failure_conditions=device.spec.binding_failure_conditions,
+        share_id=held.share_id,
+        consumed_capacity={name: written(amount) for name, amount in held.consumed.items()},
+    )
+
+
+def _configuration(demand: Demand, held: Sequence[Held]) -> Iterable[AllocatedConfiguration]:
+    """Settings of the classes in use, then those of the claim that concern what was chosen."""
+    chosen = {each.ask.name: each.ask for each in held}
+    by_class: dict[str, list[Ask]] = {}
+    for ask in chosen.values():
+        by_class.setdefault(ask.device_class.name, []).append(ask)
+    for asks in by_class.values():
+        for setting in asks[0].device_class.spec.config:
+            names = tuple(ask.name for ask in asks)
+            yield AllocatedConfiguration(source="FromClass", requests=names, opaque=setting.opaque)
+    known = chosen.keys() | {ask.base for ask in chosen.values()}
+    for setting in demand.claim.spec.devices.config:
+        if not setting.requests or known.intersection(setting.requests):
+            yield AllocatedConfiguration(source="FromClaim", requests=setting.requests, opaque=setting.opaque)
+
+
+def _node_selector(held: Sequence[Held], node: Node) -> NodeSelector | None:
+    """Which nodes can use what was allocated; None for all."""
+    fields: list[NodeSelectorRequirement] = []
+    expressions: list[NodeSelectorRequirement] = []
+    for each in held:
+        scope = each.device.scope
+        if scope.node_name or each.device.spec.binds_to_node:
+            here = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node.name,))
+            return NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(here,)),))
+        if scope.node_selector is None:
+            continue
+        terms = scope.node_selector.node_selector_terms
+        if len(terms) > 1:
+            raise AllocationError(f"unsupported ResourceSlice.NodeSelector with {len(terms)} terms")
+        for term in terms:
+            fields += [new for new in term.match_fields if new not in fields]
+            expressions += [new for new in term.match_expressions if new not in expressions]
+    if not fields and not expressions:
+        return None
+    term = NodeSelectorTerm(match_fields=tuple(fields), match_expressions=tuple(expressions))
+    return NodeSelector(node_selector_terms=(term,))

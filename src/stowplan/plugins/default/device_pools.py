@@ -1,0 +1,220 @@
+"""Devices on offer: ResourceSlices put together to pools, and which of them a node can reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from stowplan.api.cel import DeviceVariable, Domains, Version, compile_cel
+from stowplan.api.node import Taint
+from stowplan.api.resource import Device, NodeScope, ResourceSlice, ResourceSliceSpec
+from stowplan.api.selectors import node_terms_of
+from stowplan.errors import CelError, StowplanError
+from stowplan.framework import Node
+
+
+class AllocationError(StowplanError):
+    """Something in a slice, class or claim is so wrong that allocating must stop."""
+
+
+class DeviceId(NamedTuple):
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+
+class OfferedDevice:
+    """A device of a slice. It never changes, so what selectors say of it is kept."""
+
+    def __init__(self, spec: Device, offer: ResourceSliceSpec) -> None:
+        self.id = DeviceId(offer.driver, offer.pool.name, spec.name)
+        self.spec = spec
+        self.scope: NodeScope = spec if offer.per_device_node_selection else offer
+        self.has_own_scope = offer.per_device_node_selection
+        taints = (Taint(taint.key, taint.value, taint.effect) for taint in spec.taints)
+        self.hard_taints = tuple(taint for taint in taints if taint.is_hard)
+        self._answers: dict[str, bool | str] = {}
+
+    def satisfies(self, expression: str) -> bool:
+        """What a selector says of the device; CelError if it cannot tell."""
+        answer = self._answers.get(expression)
+        if answer is None:
+            answer = self._answers[expression] = self._ask(expression)
+        if isinstance(answer, str):
+            raise CelError(answer)
+        return answer
+
+    def attribute(self, name: str) -> tuple[str, str | int | bool] | None:
+        """The value of a fully named attribute and its type; names without a domain are in the driver's."""
+        domain, _, short = name.partition("/")
+        found = self.spec.attributes.get(name)
+        if found is None and domain == self.id.driver:
+            found = self.spec.attributes.get(short)
+        return found.typed_value if found is not None else None
+
+    def _ask(self, expression: str) -> bool | str:
+        try:
+            program = compile_cel(expression)
+            if program.kind not in (bool, object):
+                return "CEL compile error: must evaluate to bool or the unknown type"
+        except CelError as error:
+            return f"CEL compile error: {error}"
+        try:
+            answer = program.evaluate({"device": self._variable})
+        except CelError as error:
+            return f"CEL runtime error: {error}"
+        return answer if isinstance(answer, bool) else "CEL runtime error: the result is not of type bool"
+
+    @cached_property
+    def _variable(self) -> DeviceVariable:
+        attributes, capacity = Domains(), Domains()
+        for name, attribute in self.spec.attributes.items():
+            if (found := attribute.typed_value) is None:
+                raise CelError(f"attribute {name}: unsupported attribute value")
+            kind, value = found
+            self._put(attributes, name, Version(str(value)) if kind == "version" else value)
+        for name, amount in self.spec.capacity.items():
+            self._put(capacity, name, amount.value)
+        return DeviceVariable(self.id.driver, attributes, capacity, self.spec.allow_multiple_allocations)
+
+    def _put(self, domains: Domains, name: str, value: Any) -> None:
+        domain, slash, short = name.partition("/")
+        domains.setdefault(domain if slash else self.id.driver, {})[short if slash else name] = value
+
+
+class ReachablePool(NamedTuple):
+    """A pool as one node sees it. Nothing is allocated from one that is incomplete or has a fault."""
+
+    pool: Pool
+    devices: tuple[OfferedDevice, ...]
+    fault: str
+
+    @property
+    def is_usable(self) -> bool:
+        return self.pool.is_complete and not self.fault
+
+    @property
+    def order(self) -> tuple[bool, str, str]:
+        """Devices that must be waited for after binding come last."""
+        waits = any(device.spec.binding_conditions for device in self.devices)
+        return waits, self.pool.driver, self.pool.name
+
+
+class Pool:
+    """The slices of the newest generation of a pool."""
+
+    def __init__(self, slices: Sequence[ResourceSlice]) -> None:
+        specs = [each.spec for each in sorted(slices, key=lambda each: each.name)]
+        self.driver, self.name = specs[0].driver, specs[0].pool.name
+        self.is_complete = len(specs) == specs[0].pool.resource_slice_count
+        self.specs = specs
+        self.offers = [() if spec.shared_counters else _offered(spec) for spec in specs]
+        """By slice; slices with counters are there for their counters alone."""
+        self.counters: dict[str, dict[str, int]] = {}
+        self._fault = self._read_counters() or self._missing_counter()
+        self._seen: dict[tuple[int, ...], ReachablePool] = {}
+
+    @property
+    def nodes(self) -> set[str] | None:
+        """The names of the nodes that can reach the pool, None if that takes a closer look."""
+        names = {spec.node_name for spec in self.specs}
+        return None if "" in names or self.counters else names
+
+    def seen_from(self, node: Node) -> ReachablePool | None:
+        """What the node can reach of the pool; None if nothing."""
+        reached = tuple(place for place, spec in enumerate(self.specs) if _is_reached(spec, node))
+        if not reached:
+            return None
+        found = self._seen.get(reached)
+        if found is None:
+            devices = tuple(device for place in reached for device in self.offers[place])
+            fault = _duplicate(devices) or self._fault
+            found = self._seen[reached] = ReachablePool(self, devices, fault if self.is_complete else "")
+        return found
+
+    @cached_property
+    def counting_devices(self) -> tuple[OfferedDevice, ...]:
+        """All devices, whichever node they are for, that take from the pool's counters when allocated."""
+        return tuple(device for offer in self.offers for device in offer if device.spec.consumes_counters)
+
+    def _read_counters(self) -> str:
+        for spec in self.specs:
+            for counter_set in spec.shared_counters:
+                if counter_set.name in self.counters:
+                    return f"duplicate counter set name {counter_set.name}"
+                self.counters[counter_set.name] = {
+                    name: int(counter.value) for name, counter in counter_set.counters.items()
+                }
+        return ""
+
+    def _missing_counter(self) -> str:
+        for device in self.counting_devices:
+            for consumption in device.spec.consumes_counters:
+                counters = self.counters.get(consumption.counter_set)
+                if counters is None:
+                    return f"counter set {consumption.counter_set} not found"
+                if missing := consumption.counters.keys() - counters.keys():
+                    return f"counter {min(missing)} not found in counter set {consumption.counter_set}"
+        return ""
+
+
+class Inventory:
+    """All pools of the cluster."""
+
+    def __init__(self, slices: Iterable[ResourceSlice]) -> None:
+        newest: dict[tuple[str, str], list[ResourceSlice]] = {}
+        for each in slices:
+            found = newest.setdefault((each.spec.driver, each.spec.pool.name), [])
+            if found and each.spec.pool.generation > found[0].spec.pool.generation:
+                found.clear()
+            if not found or each.spec.pool.generation == found[0].spec.pool.generation:
+                found.append(each)
+        self._everywhere: list[Pool] = []
+        self._on_node: dict[str, list[Pool]] = {}
+        for pool in map(Pool, newest.values()):
+            if (names := pool.nodes) is None:
+                self._everywhere.append(pool)
+            else:
+                for name in names:
+                    self._on_node.setdefault(name, []).append(pool)
+
+    def pools_for(self, node: Node) -> list[ReachablePool]:
+        """What a node can reach, in the order in which it is allocated from."""
+        pools = (*self._on_node.get(node.name, ()), *self._everywhere)
+        found = [seen for pool in pools if (seen := pool.seen_from(node)) is not None]
+        return sorted(found, key=lambda seen: seen.order) if len(found) > 1 else found
+
+
+def is_in_scope(scope: NodeScope, node: Node) -> bool:
+    """Whether a node can reach what has this scope."""
+    if scope.node_name:
+        return scope.node_name == node.name
+    if scope.all_nodes or scope.node_selector is None:
+        return scope.all_nodes
+    terms = node_terms_of(scope.node_selector)
+    if errors := [term.error for term in terms if term.error]:
+        raise AllocationError(f"failed to parse node selector: {', '.join(errors)}")
+    return any(term.matches(node.labels, node.name) for term in terms)
+
+
+def _is_reached(spec: ResourceSliceSpec, node: Node) -> bool:
+    if spec.shared_counters:
+        return True
+    if spec.per_device_node_selection and not spec.is_given:
+        return any(is_in_scope(device, node) for device in spec.devices)
+    return is_in_scope(spec, node)
+
+
+def _offered(spec: ResourceSliceSpec) -> tuple[OfferedDevice, ...]:
+    return tuple(OfferedDevice(device, spec) for device in spec.devices)
+
+
+def _duplicate(devices: Sequence[OfferedDevice]) -> str:
+    names = [device.spec.name for device in devices]
+    if len(set(names)) == len(names):
+        return ""
+    return f"duplicate device name {next(name for name in names if names.count(name) > 1)}"

@@ -1,0 +1,387 @@
+"""DynamicResources: keeps a pod where devices for its claims can be had, and allocates them for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from stowplan.api.meta import parse_time
+from stowplan.api.pod import Pod
+from stowplan.api.resource import (
+    Allocation,
+    DeviceClass,
+    DeviceClassIndex,
+    ResourceClaim,
+)
+from stowplan.api.selectors import NodeTerm, node_terms_of
+from stowplan.errors import StowplanError
+from stowplan.framework import (
+    QUEUE,
+    SKIP_HINT,
+    Action,
+    ClusterEvent,
+    CycleState,
+    Decision,
+    Handle,
+    Hint,
+    Node,
+    NodeTable,
+    Plugin,
+    Resource,
+    Scores,
+    Status,
+    scale_to_max,
+)
+from stowplan.plugins.default.args import DynamicResourcesArgs
+from stowplan.plugins.default.device_allocator import allocate
+from stowplan.plugins.default.device_claims import Demand, demand_of
+from stowplan.plugins.default.device_extended import (
+    NOT_YET_NAMED,
+    RequestMapping,
+    device_resources,
+    requests_for,
+    special_claim,
+    with_requests,
+)
+from stowplan.plugins.default.device_ledger import ClaimLedger
+from stowplan.plugins.default.device_pools import AllocationError, Inventory
+from stowplan.plugins.default.device_writer import ClaimError, ClaimWriter, has_failed, is_ready
+
+BEST_ALTERNATIVE = 8
+"""What the first alternative of a request is worth; there are at most so many."""
+
+
+@dataclass
+class NodeAllocation:
+    """What would be allocated if the pod went to one node."""
+
+    demands: list[Demand]
+    allocations: list[Allocation]
+    special: ResourceClaim | None = None
+    mappings: list[RequestMapping] = field(default_factory=list)
+
+
+@dataclass
+class PodClaims:
+    """A pod's claims in the course of one cycle."""
+
+    claims: list[ResourceClaim] = field(default_factory=list)
+    """Those the pod names, in order."""
+    special: ResourceClaim | None = None
+    """The one for its extended resources."""
+    demands: list[Demand] = field(default_factory=list)
+    selectors: dict[str, tuple[NodeTerm, ...]] = field(default_factory=dict)
+    """Where allocated claims can be used, by key."""
+    by_node: dict[str, NodeAllocation] = field(default_factory=dict)
+    unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
+    """Claims that kept the pod off some node."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.claims and self.special is None
+
+
+class DynamicResources(Plugin):
+    args: DynamicResourcesArgs
+
+    def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.ledger = ClaimLedger.of(handle)
+        self.writer = ClaimWriter(handle, self.ledger)
+        self._inventory: tuple[int, Inventory] = (-1, Inventory(()))
+        self._writes: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Carries out the writes that post_filter and unreserve, which cannot wait, have asked for."""
+        while True:
+            write = await self._writes.get()
+            await write()
+
+    def pre_enqueue(self, pod: Pod) -> Status | None:
+        try:
+            self._claims_of(pod)
+        except ClaimError as error:
+            return Status.unresolvable(str(error))
+        return None
+
+    def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
+        found = PodClaims()
+        state.write(found)
+        classes = DeviceClassIndex.of(self.handle.cluster.device_classes)
+        uses_special = bool(classes) and any(map(classes.class_for, device_resources(pod)))
+        try:
+            claims = self._claims_of(pod)
+            special = special_claim(pod, self.ledger) if uses_special else None
+            if not claims and special is None:
+                state.skipped_scores.add(self.name)  # they would be zero for all nodes
+                return Status.skip()
+            demands = list(self._demands_of(claims))
+            selectors = dict(map(_usable_on, filter(_is_restricted, claims)))
+        except ClaimError as error:
+            return Status.unresolvable(str(error))
+        except AllocationError as error:
+            return Status.error(str(error))
+        found.claims, found.special, found.demands, found.selectors = claims, special, demands, selectors
+        return None
+
+    def filter(self, state: CycleState, pod: Pod, node: Node) -> Status | None:
+        found = state.read(PodClaims)
+        wanted = self._wanted_on(found, pod, node)
+        if isinstance(wanted, Status):
+            return wanted
+        unavailable = {
+            claim.key: claim for claim in found.claims if not self._is_available(found, claim, node)
+        }
+        if wanted.demands:
+            try:
+                allocations = self._allocate(wanted.demands, node)
+            except AllocationError as error:
+                return Status.error(str(error))
+            if isinstance(allocations, str):
+                return Status.unresolvable(allocations)
+            wanted.allocations = allocations
+        if unavailable:
+            found.unavailable |= unavailable
+            return Status.unresolvable("resourceclaim not available on the node")
+        found.by_node[node.name] = wanted
+        return None
+
+    def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Status:
+        found = state.find(PodClaims)
+        if found is None:
+            return Status.error("not found")
+        if found.is_empty:
+            return Status.unschedulable("no new claims to deallocate")
+        for claim in found.unavailable.values():
+            if all(consumer.uid == pod.uid for consumer in claim.status.reserved_for):
+                self._later(self.writer.deallocate, claim)
+                return Status.unschedulable("deallocation of ResourceClaim completed")
+        special = found.special
+        if special is not None and special.name != NOT_YET_NAMED:
+            self._later(self.writer.delete, special)
+            return Status.unschedulable("deletion of ResourceClaim completed")
+        return Status.unschedulable("still not schedulable")
+
+    def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+        found = state.find(PodClaims)
+        if found is None or found.is_empty:
+            return np.zeros(len(nodes), np.int64)
+        allocated = sum(_preference(claim, claim.allocation) for claim in found.claims)
+        return np.array([allocated + _preferences(found.by_node.get(name)) for name in nodes.names], np.int64)
+
+    def normalize_score(self, state: CycleState, pod: Pod, scores: Scores) -> Scores:
+        return scale_to_max(scores)
+
+    def reserve(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
+        found = state.find(PodClaims)
+        if found is None or found.is_empty:
+            return None
+        chosen = found.by_node.get(node_name)
+        if chosen is None:
+            return Status.error("claim allocation not found for node")
+        for demand, allocation in zip(chosen.demands, chosen.allocations, strict=True):
+            self.ledger.reserve(demand.claim, allocation)
+        return None
+
+    def unreserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
+        found = state.find(PodClaims)
+        if found is None or found.is_empty:
+            return
+        for demand in found.by_node[node_name].demands if node_name in found.by_node else ():
+            self.ledger.release(demand.claim.metadata.uid)
+        for claim in found.claims:
+            if claim.allocation is not None and claim.is_reserved_for(pod.uid):
+                self._later(self.writer.give_up, claim, pod)
+        special = found.special
+        if special is not None and special.name != NOT_YET_NAMED:
+            self._later(self.writer.delete, special)
+
+    async def pre_bind(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
+        found = state.find(PodClaims)
+        if found is None or found.is_empty:
+            return None
+        try:
+            await self._bind_claims(found, pod, node_name)
+            claims = [*found.claims, *([found.special] if found.special is not None else [])]
+            await self.writer.wait_until_ready(claims, self.args.binding_timeout)
+        except StowplanError as error:
+            return Status.error(str(error))
+        return None
+
+    def events_to_register(self) -> tuple[ClusterEvent, ...]:
+        return (
+            ClusterEvent(
+                Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_ALLOCATABLE
+            ),
+            ClusterEvent(Resource.RESOURCE_CLAIM, Action.ADD | Action.UPDATE),
+            ClusterEvent(Resource.POD, Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM),
+            ClusterEvent(Resource.DEVICE_CLASS, Action.ADD | Action.UPDATE),
+            ClusterEvent(Resource.RESOURCE_SLICE, Action.ADD | Action.UPDATE),
+        )
+
+    def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        if event.resource is Resource.RESOURCE_CLAIM:
+            return QUEUE if self._claim_helps(pod, old, new) else SKIP_HINT
+        if event.resource in (Resource.POD, Resource.ASSIGNED_POD, Resource.UNSCHEDULABLE_POD):
+            return QUEUE if new.uid == pod.uid and self.pre_enqueue(new) is None else SKIP_HINT
+        return QUEUE
+
+    def _claim_helps(self, pod: Pod, old: ResourceClaim | None, new: ResourceClaim) -> bool:
+        try:
+            claims = self._claims_of(pod)
+        except ClaimError:
+            return False
+        if old is not None and old.allocation is not None and new.allocation is None:
+            return True  # devices were given back
+        if all(claim.metadata.uid != new.metadata.uid for claim in claims):
+            return False
+        return old is None or old.status != new.status
+
+    def _claims_of(self, pod: Pod) -> list[ResourceClaim]:
+        """The claims a pod names; ClaimError if one is missing or not meant for it."""
+        found = []
+        for use in pod.spec.resource_claims:
+            name = use.resource_claim_name
+            if use.resource_claim_template_name is not None:
+                if use.name not in pod.resource_claim_statuses:
+                    raise ClaimError(f'pod "{pod.key}": ResourceClaim not created yet')
+                name = pod.resource_claim_statuses[use.name]
+                if name is None:
+                    continue  # the template's controller decided that none is needed
+            claim = self.ledger.get(f"{pod.namespace}/{name}")
+            if claim is None:
+                raise ClaimError(f'could not find ResourceClaim "{pod.namespace}/{name}"')
+            if claim.metadata.deletion_timestamp is not None:
+                raise ClaimError(f'resourceclaim "{name}" is being deleted')
+            owner = claim.metadata.controller()
+            if use.resource_claim_template_name is not None and (owner is None or owner.uid != pod.uid):
+                raise ClaimError(
+                    f"ResourceClaim {claim.key} was not created for Pod {pod.key} (Pod is not owner)"
+                )
+            found.append(claim)
+        return found
+
+    def _demands_of(self, claims: list[ResourceClaim]) -> Iterator[Demand]:
+        """What must be allocated; ClaimError if that cannot even be tried."""
+        for claim in claims:
+            if claim.allocation is not None:
+                continue
+            if claim.metadata.uid in self.ledger.in_flight:
+                raise ClaimError(f"resource claim {claim.key} is in the process of being allocated")
+            for request in claim.spec.devices.requests:
+                if request.exactly is None and not request.first_available:
+                    raise ClaimError(
+                        f"resource claim {claim.key}, request {request.name}: unknown request type"
+                    )
+            yield demand_of(claim, self._class)
+
+    def _class(self, name: str, request: str) -> DeviceClass:
+        found = self.handle.cluster.device_classes.get(name)
+        if found is None:
+            raise ClaimError(f"request {request}: device class {name} does not exist")
+        return found
+
+    def _wanted_on(self, found: PodClaims, pod: Pod, node: Node) -> NodeAllocation | Status:
+        """All that has to be allocated on a node: claims, and extended resources it does not have itself."""
+        wanted = NodeAllocation(found.demands, [])
+        if found.special is None:
+            return wanted
+        if found.special.spec.devices.requests:
+            return Status.unresolvable("cannot schedule extended resource claim")
+        class_for = DeviceClassIndex.of(self.handle.cluster.device_classes).class_for
+        allocatable, missing = node.allocatable, []
+        for resource in device_resources(pod):
+            if not allocatable.get(resource) and class_for(resource) is not None:
+                missing.append(resource)
+            elif resource not in allocatable:
+                return Status.unresolvable("cannot fit resource")
+        if missing:
+            requests, wanted.mappings = requests_for(pod, missing, class_for)
+            wanted.special = with_requests(found.special, requests)
+            wanted.demands = [*found.demands, demand_of(wanted.special, self._class)]
+        return wanted
+
+    def _is_available(self, found: PodClaims, claim: ResourceClaim, node: Node) -> bool:
+        """Whether an allocated claim can be used on a node."""
+        terms = found.selectors.get(claim.key)
+        if terms is not None and not any(term.matches(node.labels, node.name) for term in terms):
+            return False
+        if claim.allocation is None:
+            return True
+        return not has_failed(claim) and (is_ready(claim) or not self._is_overdue(claim.allocation))
+
+    def _allocate(self, demands: list[Demand], node: Node) -> list[Allocation] | str:
+        slices, timeout = self.handle.cluster.resource_slices, self.args.filter_timeout
+        if self._inventory[0] != slices.version:
+            self._inventory = slices.version, Inventory(slices)
+        end = self.handle.now() + timeout if timeout else float("inf")
+        return allocate(
+            demands,
+            node,
+            self._inventory[1].pools_for(node),
+            self.ledger.usage,
+            is_late=lambda: self.handle.now() > end,
+        )
+
+    def _later(self, write: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        self._writes.put_nowait(partial(write, *arguments))
+
+    def _is_overdue(self, allocation: Allocation) -> bool:
+        since = allocation.allocation_timestamp
+        return since is not None and self.handle.now() > parse_time(since) + self.args.binding_timeout
+
+    async def _bind_claims(self, found: PodClaims, pod: Pod, node_name: str) -> None:
+        """Writes what was decided: allocations, who uses them, and the claim for extended resources."""
+        chosen = found.by_node[node_name]
+        allocations = {
+            demand.claim.metadata.uid: allocation
+            for demand, allocation in zip(chosen.demands, chosen.allocations, strict=True)
+        }
+        for place, claim in enumerate(found.claims):
+            if not claim.is_reserved_for(pod.uid):
+                found.claims[place] = await self.writer.bind(claim, allocations.get(claim.metadata.uid), pod)
+        if chosen.special is None:
+            return
+        uid = chosen.special.metadata.uid
+        found.special = await self.writer.create(chosen.special)
+        found.special = await self.writer.bind(found.special, allocations[uid], pod)
+        self.ledger.release(uid)
+        await self.writer.tell_pod(pod, found.special, chosen.mappings)
+
+
+def _is_restricted(claim: ResourceClaim) -> bool:
+    return claim.allocation is not None and claim.allocation.node_selector is not None
+
+
+def _usable_on(claim: ResourceClaim) -> tuple[str, tuple[NodeTerm, ...]]:
+    assert claim.allocation is not None
+    assert claim.allocation.node_selector is not None
+    terms = node_terms_of(claim.allocation.node_selector)
+    if errors := [term.error for term in terms if term.error]:
+        raise AllocationError(", ".join(errors))
+    return claim.key, terms
+
+
+def _preferences(chosen: NodeAllocation | None) -> int:
+    if chosen is None:
+        return 0
+    return sum(
+        _preference(demand.claim, allocation)
+        for demand, allocation in zip(chosen.demands, chosen.allocations, strict=True)
+    )
+
+
+def _preference(claim: ResourceClaim, allocation: Allocation | None) -> int:
+    """Points for the alternatives that were chosen: the earlier one stands in its list, the more."""
+    chosen = {result.request for result in allocation.devices.results} if allocation else set()
+    return sum(
+        BEST_ALTERNATIVE - place
+        for request in claim.spec.devices.requests
+        for place, alternative in enumerate(request.first_available)
+        if f"{request.name}/{alternative.name}" in chosen
+    )

@@ -1,0 +1,54 @@
+"""ImageLocality: prefers nodes that have the pod's images, the more so the more nodes have them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from stowplan.framework import MAX_SCORE, CycleState, NodeTable, Plugin, Pod, Reads, Scores
+
+MIB = 2**20
+LOWEST = 23 * MIB
+HIGHEST_PER_CONTAINER = 1000 * MIB
+
+
+class ImageLocality(Plugin):
+    reads = Reads.NODE
+
+    def sign_pod(self, pod: Pod) -> Hashable:
+        """With what the images count for, which changes as other nodes get or lose them."""
+        return (_containers(pod), tuple(self._worth(pod)))
+
+    def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+        present = np.zeros(len(nodes), np.int64)
+        for image, worth in self._worth(pod):
+            present += worth * nodes.has_image(image)
+        highest = HIGHEST_PER_CONTAINER * max(_containers(pod), 1)
+        return MAX_SCORE * (np.clip(present, LOWEST, highest) - LOWEST) // (highest - LOWEST)
+
+    def _worth(self, pod: Pod) -> Iterator[tuple[str, int]]:
+        """Images of the pod that some node has, each with its size, scaled by how many nodes have it."""
+        nodes = self.handle.cluster.nodes
+        for image in _images(pod):
+            if (state := nodes.images.get(image)) is not None:
+                yield image, int(state.size * (len(state.rows) / len(nodes)))
+
+
+def _containers(pod: Pod) -> int:
+    return len(pod.spec.init_containers) + len(pod.spec.containers)
+
+
+def _images(pod: Pod) -> tuple[str, ...]:
+    found: tuple[str, ...] | None = pod.shape.memo.get(ImageLocality)
+    if found is None:
+        spec = pod.spec
+        names = [container.image for container in (*spec.init_containers, *spec.containers)]
+        names += [volume.image.reference for volume in spec.volumes if volume.image is not None]
+        found = pod.shape.memo[ImageLocality] = tuple(map(with_tag, names))
+    return found
+
+
+def with_tag(image: str) -> str:
+    """The name under which nodes report an image: `:latest` where there is no tag or digest."""
+    return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"

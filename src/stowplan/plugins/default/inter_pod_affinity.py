@@ -1,0 +1,313 @@
+"""InterPodAffinity: puts pods near the pods they want to be near to, and away from those they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.api.affinity import AffinityTerm, PodTerms, terms_of
+from stowplan.api.pod import Pod
+from stowplan.api.selectors import NOTHING, Selector
+from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.cluster.node_table import NodeTable
+from stowplan.cluster.tallies import PodQuery, TermEntry
+from stowplan.framework import (
+    MAX_SCORE,
+    Action,
+    ClusterEvent,
+    CycleState,
+    Hint,
+    Mask,
+    Node,
+    Plugin,
+    Reject,
+    Resource,
+    Scores,
+    Status,
+)
+from stowplan.plugins.default.args import InterPodAffinityArgs
+
+Ints = NDArray[np.int64]
+Counts = dict[str, Ints]
+"""Pods by topology key and, in the column, by domain."""
+
+
+class OwnTerm(NamedTuple):
+    """A term of the pod to place, with the namespaces it reaches looked up."""
+
+    key: str
+    query: PodQuery
+
+
+class HardState:
+    def __init__(self, affinity: tuple[OwnTerm, ...], anti: tuple[OwnTerm, ...]) -> None:
+        self.affinity, self.anti = affinity, anti
+        self.all_of = _all_of(affinity) if affinity else None
+        """The pods that satisfy every required term at once: only those count."""
+        self.partners: Counts = {}
+        self.unwanted: list[tuple[str, Ints]] = []
+        self.refusing: Counts = {}
+        """Pods on nodes that do not want this one near them."""
+
+    def clone(self) -> HardState:
+        copy = HardState(self.affinity, self.anti)
+        copy.partners = {key: counts.copy() for key, counts in self.partners.items()}
+        copy.unwanted = [(key, counts.copy()) for key, counts in self.unwanted]
+        copy.refusing = {key: counts.copy() for key, counts in self.refusing.items()}
+        return copy
+
+
+class SoftState(NamedTuple):
+    points: Counts
+
+
+class InterPodAffinity(Plugin):
+    args: InterPodAffinityArgs
+
+    # Filtering
+
+    def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
+        terms, live = terms_of(pod), nodes.live
+        if terms.errors:
+            return Status.unresolvable(f"parsing pod: {', '.join(terms.errors)}")
+        refusing = self._refusing(pod, live)
+        if not (refusing or terms.required or terms.required_anti):
+            return Status.skip()
+        hard = HardState(
+            tuple(map(self._resolved, terms.required)), tuple(map(self._resolved, terms.required_anti))
+        )
+        hard.refusing = refusing
+        if hard.all_of is not None:
+            tally = live.tallies.of_pods(hard.all_of)
+            hard.partners = {term.key: tally.by_domain(term.key) for term in hard.affinity}
+        hard.unwanted = [
+            (term.key, live.tallies.of_pods(term.query).by_domain(term.key)) for term in hard.anti
+        ]
+        state.write(hard)
+        return None
+
+    def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
+        hard = state.read(HardState)
+        undecided = np.ones(len(nodes), np.bool_)
+        if hard.affinity:
+            alone = ~self._with_partners(hard, pod, nodes)
+            yield Reject(alone, "node(s) didn't match pod affinity rules", unresolvable=True)
+            undecided &= ~alone
+        if hard.unwanted:
+            near = _any_in(hard.unwanted, nodes) & undecided
+            yield Reject(near, "node(s) didn't match pod anti-affinity rules")
+            undecided &= ~near
+        if hard.refusing:
+            refused = _any_in(hard.refusing.items(), nodes) & undecided
+            yield Reject(refused, "node(s) didn't satisfy existing pods anti-affinity rules")
+
+    def _with_partners(self, hard: HardState, pod: Pod, nodes: NodeTable) -> Mask:
+        labelled, satisfied = np.ones(len(nodes), np.bool_), np.ones(len(nodes), np.bool_)
+        for key, counts in hard.partners.items():
+            ids = nodes.label(key).ids
+            labelled &= ids >= 0
+            if len(counts):
+                satisfied &= (counts > 0)[ids]
+        nobody = not any(counts.any() for counts in hard.partners.values())
+        if nobody and all(term.query.matches(pod.label_set) for term in hard.affinity):
+            return labelled  # the first of its kind has nobody to be near to
+        return labelled & satisfied
+
+    def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: Node) -> None:
+        self._follow(state.read(HardState), pod, added, node, 1)
+
+    def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: Node) -> None:
+        self._follow(state.read(HardState), pod, removed, node, -1)
+
+    def _follow(self, hard: HardState, pod: Pod, other: Pod, node: Node, amount: int) -> None:
+        live = self.handle.cluster.nodes
+        namespace = self._namespace_labels(pod.namespace)
+        for term in terms_of(other).required_anti:
+            if term.matches(pod, namespace):
+                counts = hard.refusing.get(term.topology_key)
+                if counts is None:
+                    counts = np.zeros(len(live.label(term.topology_key).values), np.int64)
+                    hard.refusing[term.topology_key] = counts
+                _bump(counts, live, term.topology_key, node, amount)
+        if hard.all_of is not None and hard.all_of.matches(other.label_set):
+            for key, counts in hard.partners.items():
+                _bump(counts, live, key, node, amount)
+        for own, (key, counts) in zip(hard.anti, hard.unwanted, strict=True):
+            if own.query.matches(other.label_set):
+                _bump(counts, live, key, node, amount)
+
+    def _refusing(self, pod: Pod, live: LiveNodeTable) -> Counts:
+        found: Counts = {}
+        if live.tallies.terms["required_anti"]:
+            for entry in self._matching(pod, live)["required_anti"]:
+                counts = live.tallies.of_term(entry).by_domain(entry.term.topology_key)
+                if np.count_nonzero(counts):
+                    _sum_up(found, entry.term.topology_key, counts)
+        return found
+
+    # Scoring
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
+        terms, live = terms_of(pod), nodes.live
+        has_own = bool(terms.preferred or terms.preferred_anti)
+        if self.args.ignore_preferred_terms_of_existing_pods and not has_own:
+            return Status.skip()
+        points: Counts = {}
+        for key, weight, counts in self._contributions(terms, pod, live):
+            if np.count_nonzero(counts):
+                _sum_up(points, key, counts if weight == 1 else counts * weight)
+        if not points:
+            return Status.skip()
+        state.write(SoftState(points))
+        return None
+
+    def _contributions(
+        self, terms: PodTerms, pod: Pod, live: LiveNodeTable
+    ) -> Iterator[tuple[str, int, Ints]]:
+        """Topology key, weight and pods by domain, for every term on either side that matches."""
+        for sign, group in ((1, terms.preferred), (-1, terms.preferred_anti)):
+            for weight, term in group:
+                own = self._resolved(term)
+                yield own.key, sign * weight, live.tallies.of_pods(own.query).by_domain(own.key)
+        if not any(live.tallies.terms[group] for group in ("required", "preferred", "preferred_anti")):
+            return
+        matching = self._matching(pod, live)
+        hard = self.args.hard_pod_affinity_weight
+        for sign, name in ((hard, "required"), (1, "preferred"), (-1, "preferred_anti")):
+            for entry in matching[name] if sign else ():
+                key = entry.term.topology_key
+                yield key, sign * entry.weight, live.tallies.of_term(entry).by_domain(key)
+
+    def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+        total = np.zeros(len(nodes), np.int64)
+        for key, points in state.read(SoftState).points.items():
+            ids = nodes.label(key).ids
+            part = points[ids]
+            missing = ids < 0
+            if np.count_nonzero(missing):
+                part[missing] = 0
+            total += part
+        return total
+
+    def normalize_score(self, state: CycleState, pod: Pod, scores: Scores) -> Scores:
+        lowest, highest = int(scores.min()), int(scores.max())
+        if highest == lowest:
+            return np.zeros(len(scores), np.int64)
+        # parity: divided first, then scaled, then cut off: 29 of 100 gives 28
+        return (float(MAX_SCORE) * ((scores - lowest) / float(highest - lowest))).astype(np.int64)
+
+    # What both need
+
+    def _resolved(self, term: AffinityTerm) -> OwnTerm:
+        # parity: a namespace selector that accepts no labels at all accepts every namespace
+        if term.namespace_selector.matches({}):
+            return OwnTerm(term.topology_key, PodQuery(None, term.selector))
+        namespaces = term.namespaces
+        if term.namespace_selector is not NOTHING and not term.namespace_selector.nothing:
+            namespaces |= {
+                each.name
+                for each in self.handle.cluster.namespaces
+                if term.namespace_selector.matches(each.metadata.labels)
+            }
+        return OwnTerm(term.topology_key, PodQuery(namespaces, term.selector))
+
+    def _matching(self, pod: Pod, live: LiveNodeTable) -> Mapping[str, list[TermEntry]]:
+        """The terms of pods on nodes that are about this pod, kept while no term or namespace changes."""
+        versions = (live.tallies.terms_version, self.handle.cluster.namespaces.version)
+        kept = pod.label_set.memo.get(id(self))
+        if kept is None or kept[0] != versions:
+            namespace = self._namespace_labels(pod.namespace)
+            found = {
+                group: [entry for entry in entries.values() if entry.term.matches(pod, namespace)]
+                for group, entries in live.tallies.terms.items()
+            }
+            kept = pod.label_set.memo[id(self)] = (versions, found)
+        found_terms: Mapping[str, list[TermEntry]] = kept[1]
+        return found_terms
+
+    def _namespace_labels(self, name: str) -> Mapping[str, str]:
+        namespace = self.handle.cluster.namespaces.get(name)
+        return {} if namespace is None else namespace.metadata.labels
+
+    # Waking
+
+    def events_to_register(self) -> tuple[ClusterEvent, ...]:
+        return (
+            ClusterEvent(Resource.POD, Action.ADD | Action.UPDATE_POD_LABEL | Action.DELETE),
+            ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
+        )
+
+    def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        terms = terms_of(pod)
+        if event.resource is Resource.NODE:
+            helps = _node_helps(terms, old, new)
+        else:
+            helps = self._pod_helps(pod, terms, old, new)
+        return Hint.QUEUE if helps else Hint.SKIP
+
+    def _pod_helps(self, pod: Pod, terms: PodTerms, old: Pod | None, new: Pod | None) -> bool:
+        if old is not None and new is not None and new.uid == pod.uid:
+            return True
+        if any(each is not None and not (each.node_name or each.nominated_node_name) for each in (old, new)):
+            return False
+        if new is not None:
+            came = self._matches_all(terms.required, new)
+            if old is None:
+                return came
+            left = self._matches_all(terms.required_anti, old) and not self._matches_all(
+                terms.required_anti, new
+            )
+            return (came and not self._matches_all(terms.required, old)) or left
+        assert old is not None
+        refused_us = terms_of(old).required_anti
+        return self._matches_all(terms.required_anti, old) or self._matches_all(refused_us, pod)
+
+    def _matches_all(self, terms: Iterable[AffinityTerm], pod: Pod) -> bool:
+        """Whether there are terms and all match. Unlike kube-scheduler we look up the namespace's labels."""
+        namespace, terms = self._namespace_labels(pod.namespace), tuple(terms)
+        return bool(terms) and all(term.matches(pod, namespace) for term in terms)
+
+
+def _all_of(terms: tuple[OwnTerm, ...]) -> PodQuery:
+    namespaces: frozenset[str] | None = None
+    selector = Selector()
+    for _, query in terms:
+        if query.namespaces is not None:
+            namespaces = query.namespaces if namespaces is None else namespaces & query.namespaces
+        selector = NOTHING if query.selector.nothing else selector.also(query.selector.requirements)
+    return PodQuery(namespaces, selector)
+
+
+def _any_in(counts: Iterable[tuple[str, Ints]], nodes: NodeTable) -> Mask:
+    """Nodes in a domain where some pod was counted."""
+    found = np.zeros(len(nodes), np.bool_)
+    for key, by_domain in counts:
+        if len(by_domain):
+            ids = nodes.label(key).ids
+            found |= (by_domain > 0)[ids] & (ids >= 0)
+    return found
+
+
+def _sum_up(found: Counts, key: str, counts: Ints) -> None:
+    found[key] = found[key] + counts if key in found else counts
+
+
+def _bump(counts: Ints, live: LiveNodeTable, key: str, node: Node, amount: int) -> None:
+    domain = live.label(key).index.get(node.labels.get(key, ""), -1) if key in node.labels else -1
+    if domain >= 0:
+        counts[domain] += amount
+
+
+def _node_helps(terms: PodTerms, old: Any, new: Any) -> bool:
+    for term in terms.required:
+        key = term.topology_key
+        if key in new.labels and (old is None or old.labels.get(key) != new.labels[key]):
+            return True
+    for term in terms.required_anti:
+        key = term.topology_key
+        if old is None or (key in old.labels and old.labels[key] != new.labels.get(key)):
+            return True
+    return False

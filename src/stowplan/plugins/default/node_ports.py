@@ -1,0 +1,38 @@
+"""NodePorts: a pod that wants a port of the node needs one where nobody has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stowplan.cluster.node_indexes import ports_conflict
+from stowplan.framework import (
+    Action,
+    ClusterEvent,
+    CycleState,
+    Hint,
+    NodeTable,
+    Plugin,
+    Pod,
+    Reject,
+    Resource,
+    Status,
+)
+
+
+class NodePorts(Plugin):
+    def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
+        return None if pod.shape.ports else Status.skip()
+
+    def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
+        taken = nodes.ports_taken(pod.shape.ports)
+        yield Reject(taken, "node(s) didn't have free ports for the requested pod ports")
+
+    def events_to_register(self) -> tuple[ClusterEvent, ...]:
+        return (ClusterEvent(Resource.POD, Action.DELETE), ClusterEvent(Resource.NODE, Action.ADD))
+
+    def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        if event.resource is Resource.NODE:
+            return Hint.QUEUE
+        held_room = old.node_name or old.nominated_node_name
+        return Hint.QUEUE if held_room and ports_conflict(pod.shape.ports, old.shape.ports) else Hint.SKIP

@@ -1,0 +1,198 @@
+"""NodeResourcesFit: keeps the nodes with room for the pod, and scores them by how full they are."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.api import requests
+from stowplan.api.resource import DeviceClassIndex
+from stowplan.framework import (
+    Action,
+    ClusterEvent,
+    CycleState,
+    Handle,
+    Hint,
+    NodeTable,
+    Plugin,
+    Pod,
+    Reads,
+    Reject,
+    Resource,
+    Scores,
+    Status,
+)
+from stowplan.framework.scores import EXACT_BELOW, percent
+from stowplan.plugins.default.args import (
+    LEAST_ALLOCATED,
+    MOST_ALLOCATED,
+    NodeResourcesFitArgs,
+    ShapePoint,
+)
+
+Ints = NDArray[np.int64]
+
+
+class NodeResourcesFit(Plugin):
+    args: NodeResourcesFitArgs
+    reads = Reads.USAGE
+
+    def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        ratio = args.scoring_strategy.requested_to_capacity_ratio
+        self.curve = None if ratio is None else curve_of(ratio.shape)
+
+    def sign_pod(self, pod: Pod) -> Hashable:
+        key = pod.shape.memo.get("resources")
+        if key is None:
+            key = pod.shape.memo["resources"] = (
+                tuple(pod.requests.items()),
+                tuple(self._score_requests(pod).items()),
+            )
+        devices = self.handle.cluster.device_classes
+        return (key, devices.version) if len(devices) else key
+
+    def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
+        return None
+
+    def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
+        yield Reject(nodes.pod_count >= nodes.allocatable["pods"], "Too many pods")
+        for resource, wanted in pod.requests.items():
+            if wanted <= 0 or self._is_ignored(resource):
+                continue
+            capacity = nodes.allocatable[resource]
+            full = wanted > capacity - nodes.requested[resource]
+            if self._has_devices(resource):  # nodes that do not count it leave it to DynamicResources
+                full &= capacity > 0
+            # Evicting pods cannot help a node that is too small even when empty.
+            yield Reject(full, f"Insufficient {resource}", unresolvable=wanted > capacity)
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
+        return None
+
+    def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+        wanted = self._score_requests(pod)
+        points: Ints = np.zeros(len(nodes), np.int64)
+        weights: Ints | int = 0
+        for resource in self.args.scoring_strategy.resources:
+            amount = wanted[resource.name]
+            capacity = nodes.allocatable[resource.name]
+            lacking = capacity <= 0
+            lacks_any = bool(np.count_nonzero(lacking))
+            if (amount == 0 and requests.is_scalar(resource.name)) or np.count_nonzero(lacking) == len(nodes):
+                continue
+            counted = nodes.nonzero_requested if resource.name in requests.DEFAULTS else nodes.requested
+            used = counted[resource.name]
+            score = self._score(used + amount, np.maximum(capacity, 1) if lacks_any else capacity)
+            counts = score > 0 if self.curve is not None else None
+            if lacks_any:
+                score[lacking] = 0  # parity: a resource the node lacks does not lower its score
+                counts = ~lacking if counts is None else counts & ~lacking
+            points += score if resource.weight == 1 else score * resource.weight
+            weights = weights + (resource.weight if counts is None else resource.weight * counts)
+        if self.curve is not None:
+            return np.floor(points / np.maximum(weights, 1) + 0.5).astype(np.int64)
+        return points // np.maximum(weights, 1)
+
+    def _score(self, used: Ints, capacity: Ints) -> Ints:
+        exact = int(capacity.max(initial=0)) >= EXACT_BELOW
+        kind = self.args.scoring_strategy.type
+        if kind == LEAST_ALLOCATED:
+            return percent(np.maximum(capacity - used, 0), capacity, exact=exact)
+        share = percent(np.minimum(used, capacity), capacity, exact=exact)
+        if kind == MOST_ALLOCATED:
+            return share
+        assert self.curve is not None
+        return self.curve[share]
+
+    def _score_requests(self, pod: Pod) -> dict[str, int]:
+        """What the pod counts as when nodes are scored, by the resources that count."""
+        # parity: the pod's own pod-level requests are not looked at here, though filtering honours them
+        nanos = requests.of_spec(pod.spec, pod_level=False, fill=requests.DEFAULTS)
+        return {
+            resource.name: requests.amount_of(resource.name, nanos.get(resource.name, 0))
+            for resource in self.args.scoring_strategy.resources
+        }
+
+    def _is_ignored(self, resource: str) -> bool:
+        return requests.is_extended(resource) and (
+            resource in self.args.ignored_resources
+            or resource.partition("/")[0] in self.args.ignored_resource_groups
+        )
+
+    def _has_devices(self, resource: str) -> bool:
+        """Whether a DeviceClass stands behind the resource."""
+        devices = self.handle.cluster.device_classes
+        return (
+            len(devices) > 0
+            and requests.is_device_resource(resource)
+            and DeviceClassIndex.of(devices).class_for(resource) is not None
+        )
+
+    def events_to_register(self) -> tuple[ClusterEvent, ...]:
+        return (
+            ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN),
+            ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE),
+            ClusterEvent(Resource.DEVICE_CLASS, Action.ADD | Action.UPDATE),
+        )
+
+    def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        if event.resource is Resource.DEVICE_CLASS:
+            helps = self._class_helps(pod, old, new)
+        elif event.resource is Resource.NODE:
+            helps = self._node_helps(pod, old, new)
+        elif new is None:
+            helps = bool(old.node_name or old.nominated_node_name)
+        else:
+            helps = new.uid == pod.uid or (bool(new.node_name) and _shrank(pod, old, new))
+        return Hint.QUEUE if helps else Hint.SKIP
+
+    def _node_helps(self, pod: Pod, old: Any, new: Any) -> bool:
+        now, wanted = new.allocatable, {name: amount for name, amount in pod.requests.items() if amount > 0}
+        before = {} if old is None else old.allocatable
+        delegated = {name for name in wanted if now.get(name, 0) <= 0 and self._has_devices(name)}
+        if now.get("pods", 0) < 1 or any(
+            amount > now.get(name, 0) for name, amount in wanted.items() if name not in delegated
+        ):
+            return False
+        grew = any(now.get(name, 0) > before.get(name, 0) for name in ("pods", *wanted))
+        return old is None or grew or bool(delegated)
+
+    def _class_helps(self, pod: Pod, old: Any, new: Any) -> bool:
+        if old is not None and old.spec.extended_resource_name == new.spec.extended_resource_name:
+            return False
+        names = {name for name, amount in pod.requests.items() if amount}
+        implicit = old is None and f"{requests.DEVICE_CLASS_PREFIX}{new.name}" in names
+        return implicit or new.spec.extended_resource_name in names
+
+
+def _shrank(pod: Pod, old: Pod, new: Pod) -> bool:
+    """Whether a resize of another pod gave back something this one wants."""
+    before, after = (each.assigned or each.shape.assigned for each in (old, new))
+    return any(
+        before.requests.get(name, 0) > after.requests.get(name, 0)
+        for name, amount in pod.requests.items()
+        if amount
+    )
+
+
+def curve_of(shape: tuple[ShapePoint, ...]) -> Ints:
+    """The score for each whole percentage of use, along straight lines between the points."""
+    points = [(point.utilization, point.score * 10) for point in shape]
+    return np.array([_on_line(points, use) for use in range(101)], np.int64)
+
+
+def _on_line(points: list[tuple[int, int]], use: int) -> int:
+    left_use, left_score = points[0]
+    for right_use, right_score in points:
+        if use <= right_use:
+            if right_use == left_use:
+                return right_score
+            rise = (right_score - left_score) * (use - left_use)
+            # parity: divided toward zero, so a falling line is rounded up
+            return left_score + int(rise / (right_use - left_use))
+        left_use, left_score = right_use, right_score
+    return left_score

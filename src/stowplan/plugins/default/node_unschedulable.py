@@ -1,0 +1,47 @@
+"""NodeUnschedulable: keeps pods off cordoned nodes, unless they tolerate the taint that stands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stowplan.api.node import Taint
+from stowplan.api.taints import is_tolerated
+from stowplan.framework import (
+    Action,
+    ClusterEvent,
+    CycleState,
+    Hint,
+    NodeTable,
+    Plugin,
+    Pod,
+    Reads,
+    Reject,
+    Resource,
+)
+
+UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+
+
+class NodeUnschedulable(Plugin):
+    reads = Reads.NODE
+
+    def sign_pod(self, pod: Pod) -> bool:
+        return is_tolerated(UNSCHEDULABLE, pod.spec.tolerations)
+
+    def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
+        if not is_tolerated(UNSCHEDULABLE, pod.spec.tolerations):
+            yield Reject(nodes.unschedulable, "node(s) were unschedulable", unresolvable=True)
+
+    def events_to_register(self) -> tuple[ClusterEvent, ...]:
+        return (
+            ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT),
+            ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATION),
+        )
+
+    def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        if event.resource is not Resource.NODE:
+            helps = new.uid == pod.uid and is_tolerated(UNSCHEDULABLE, new.spec.tolerations)
+        else:
+            helps = not new.unschedulable and (old is None or old.unschedulable)
+        return Hint.QUEUE if helps else Hint.SKIP

@@ -1,0 +1,67 @@
+"""TaintToleration: keeps pods off nodes with taints they do not tolerate; fewer soft ones are better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from stowplan.api.pod import Toleration
+from stowplan.api.taints import first_untolerated, is_tolerated
+from stowplan.framework import (
+    Action,
+    ClusterEvent,
+    CycleState,
+    Hint,
+    NodeTable,
+    Plugin,
+    Pod,
+    Reads,
+    Reject,
+    Resource,
+    Scores,
+    Status,
+    scale_to_max,
+)
+from stowplan.plugins.default.node_matching import untolerated
+
+
+class TaintToleration(Plugin):
+    reads = Reads.NODE
+
+    def sign_pod(self, pod: Pod) -> tuple[Toleration, ...]:
+        return pod.spec.tolerations
+
+    def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
+        yield Reject(untolerated(nodes, pod), "node(s) had untolerated taint(s)", unresolvable=True)
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
+        return None
+
+    def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+        """How many soft taints of each node the pod does not tolerate."""
+        soft = [each for each in pod.spec.tolerations if each.effect in ("", "PreferNoSchedule")]
+        return nodes.by_taints(
+            lambda taints: sum(
+                taint.effect == "PreferNoSchedule" and not is_tolerated(taint, soft) for taint in taints
+            ),
+            np.int64,
+        )
+
+    def normalize_score(self, state: CycleState, pod: Pod, scores: Scores) -> Scores:
+        return scale_to_max(scores, reverse=True)
+
+    def events_to_register(self) -> tuple[ClusterEvent, ...]:
+        return (
+            ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT),
+            ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATION),
+        )
+
+    def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        if event.resource is not Resource.NODE:
+            return Hint.QUEUE if new.uid == pod.uid else Hint.SKIP
+        tolerations = pod.spec.tolerations
+        was_refused = old is None or first_untolerated(old.taints, tolerations) is not None
+        is_refused = first_untolerated(new.taints, tolerations) is not None
+        return Hint.QUEUE if was_refused and not is_refused else Hint.SKIP
