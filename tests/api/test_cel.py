@@ -103,6 +103,7 @@ ARITHMETIC = """
 5 % -3
 1 / 0
 5 % 0
+-9223372036854775808 % -1
 9223372036854775807 + 1
 -9223372036854775808 - 1
 -(-9223372036854775807 - 1)
@@ -154,6 +155,7 @@ dyn([1]) in [[1]]
 "a" in {"a": 1}
 1 in {1: 2}
 dyn(true) in {1: 2}
+dyn([1]) in {1: 2}
 """
 LOGIC = """
 1 / 0 > 0 || true
@@ -360,14 +362,13 @@ def sized(lower: int, upper: int) -> st.SearchStrategy[str]:
 
 
 INTS = st.one_of(sized(-3, 9), st.sampled_from(["9223372036854775807", "-9223372036854775808"]))
-TEXTS = st.text("aB é,", max_size=4).map(lambda text: f'"{text}"')
+TEXTS = st.text("aB é,", min_size=1, max_size=4).map(lambda text: f'"{text}"')
 
 
 def expressions() -> st.SearchStrategy[str]:
     """Well-typed and ill-typed expressions, mixed."""
-    leaves = st.one_of(
-        INTS, TEXTS, st.sampled_from(["true", "false", "1.5", "-0.5", "2u", "null", '{"a": 1}'])
-    )
+    plain_leaves = st.one_of(INTS, TEXTS, st.sampled_from(["true", "false", "1.5", "-0.5", "2u", '{"a": 1}']))
+    leaves = plain_leaves | plain_leaves.map("dyn({})".format)
 
     def grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         def form(template: str) -> st.SearchStrategy[str]:
@@ -380,7 +381,7 @@ def expressions() -> st.SearchStrategy[str]:
             *(form(f"({{}} {sign} {{}})") for sign in infix),
             *(form(f"({{}}).{call if '(' in call else call + '()'}") for call in (*members, *loops)),
             *(form(f"dyn({{}}) {sign} {{}}").map(lambda text: f"({text})") for sign in infix),
-            *(form(f"{function}({{}})") for function in ("dyn", "string", "int", "double", "!", "-")),
+            *(form(f"{function}({{}})") for function in ("dyn", "string", "size", "!", "-")),
             *map(form, ("({} ? {} : {})", "[dyn({}), {}]", "{}[{}]", "cel.bind(b, {}, [b, {}][0])")),
         )
 

@@ -40,6 +40,10 @@ MIGRATED = "storage.alpha.kubernetes.io/migrated-plugins"
 GI = 2**30
 
 
+def with_meta(manifest: Manifest, **meta: Any) -> Manifest:
+    return manifest | {"metadata": manifest["metadata"] | meta}
+
+
 def read(manifest: Manifest) -> Pod | Object:
     kind = manifest["kind"]
     return Pod.decode(manifest) if kind == "Pod" else decode(KINDS[kind], manifest)
@@ -97,6 +101,7 @@ def volume(
     on: dict[str, list[str]] | None = None,
     labels: dict[str, str] | None = None,
     phase: str = "Available",
+    meta: Manifest | None = None,
     **spec: Any,
 ) -> Manifest:
     """A volume, reached from nodes whose labels are as `on` says; a CSI one unless `spec` says otherwise."""
@@ -104,7 +109,7 @@ def volume(
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": wanted}]}}
     return {
         "kind": "PersistentVolume",
-        "metadata": {"name": name, "labels": labels or {}},
+        "metadata": {"name": name, "labels": labels or {}, **(meta or {})},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "capacity": {"storage": size},

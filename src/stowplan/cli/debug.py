@@ -27,11 +27,12 @@ def debug() -> None:
 
 @debug.command()
 def hints() -> None:
-    """Say which plugins would want a waiting pod tried again after a change; one JSON object a line, in and out.
+    """Say which plugins would want a waiting pod tried again after a change.
 
-    A line has `name`, `objects` (the cluster), `pod` (the one that waits), `old` and `new` (an object before and
-    after; no `old`: it was added, no `new`: deleted) and perhaps `config` (a KubeSchedulerConfiguration). Every
-    line is answered; one that makes no sense with an `error`. The exit status is 1 if a line was no JSON object.
+    One JSON object a line, in and out. A line has `name`, `objects` (the cluster), `pod` (the one that
+    waits), `old` and `new` (an object before and after; no `old`: it was added, no `new`: deleted) and
+    perhaps `config` (a KubeSchedulerConfiguration). Every line is answered; one that makes no sense
+    with an `error`. The exit status is 1 if a line was not a JSON object.
     """
     registry = Registry.installed()
     unreadable = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,27 +79,59 @@ class Interned:
         return column
 
 
-class Resources(dict[str, Ints]):
-    """Columns by resource; one that nobody has named is all zeros."""
+class Resources:
+    """Amounts by resource and row: one array, with a line a resource. What nobody has named is all zeros."""
 
-    def __init__(self, zeros: Ints) -> None:
-        super().__init__()
-        self._zeros = zeros
+    __slots__ = ("amounts", "index")
 
-    def __missing__(self, resource: str) -> Ints:
-        return self._zeros
+    def __init__(self, amounts: Ints, index: dict[str, int]) -> None:
+        self.amounts, self.index = amounts, index
+
+    def __getitem__(self, resource: str) -> Ints:
+        line = self.index.get(resource, MANY)
+        if line < len(self.amounts):
+            return self.amounts[line]
+        return np.zeros(self.amounts.shape[1], np.int64)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.index)
+
+    def block(self, resources: Sequence[str]) -> Ints:
+        """Several resources at once, a line each."""
+        first = self.index.get(resources[0], MANY)
+        last = first + len(resources)
+        if last <= len(self.amounts) and all(
+            self.index.get(name) == first + place for place, name in enumerate(resources)
+        ):
+            return self.amounts[first:last]
+        return np.stack([self[name] for name in resources])
+
+    def at(self, rows: Rows) -> Resources:
+        """A copy of some rows."""
+        return Resources(self.amounts[:, rows], self.index)
+
+    def copy(self) -> Resources:
+        return Resources(self.amounts.copy(), self.index)
+
+    def grow(self, lines: int, length: int) -> None:
+        """Room for more resources or rows."""
+        grown = np.zeros((max(lines, len(self.amounts)), max(length, self.amounts.shape[1])), np.int64)
+        grown[: len(self.amounts), : self.amounts.shape[1]] = self.amounts
+        self.amounts = grown
+
+    def line(self, resource: str) -> Ints:
+        """The line of a resource, to be changed; a new one where nobody has named it before."""
+        found = self.index.setdefault(resource, len(self.index))
+        if found >= len(self.amounts):
+            self.grow(len(self.index), 0)
+        return self.amounts[found]
+
+    def view(self, length: int) -> Resources:
+        """The first rows, read-only."""
+        return Resources(read_only(self.amounts[:, :length]), self.index)
 
 
-class Gathered(dict[str, Ints]):
-    """Columns of some rows of another table, fetched when first asked for."""
-
-    def __init__(self, source: Mapping[str, Ints], rows: Rows) -> None:
-        super().__init__()
-        self._source, self._rows = source, rows
-
-    def __missing__(self, resource: str) -> Ints:
-        found = self[resource] = self._source[resource][self._rows]
-        return found
+MANY = 2**31
 
 
 class ChangeLog:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import HostPort, Pod
-from stowplan.api.requests import Assigned
+from stowplan.api.requests import DEFAULTS, NATIVE, Assigned
 from stowplan.cluster.columns import (
     Columns,
     Interned,
@@ -35,8 +35,6 @@ from stowplan.cluster.tallies import Tallies
 class LiveNodeTable(NodeTable):
     objects: list[NodeObject]
     names: list[str]
-    allocatable: Resources
-    requested: Resources
 
     def __init__(self) -> None:
         self.live = self
@@ -50,17 +48,18 @@ class LiveNodeTable(NodeTable):
         self.kept = KeptColumns()
         self._row_of: dict[str, int] = {}
         self._pods_on: list[list[Pod]] = []
-        self._allocatable: dict[str, Ints] = {}
-        self._requested: dict[str, Ints] = {}
-        self._nonzero = {"cpu": np.zeros(8, np.int64), "memory": np.zeros(8, np.int64)}
-        self._pod_count, self._zeros = np.zeros(8, np.int64), np.zeros(8, np.int64)
+        self._allocatable, self._requested, self._nonzero = (
+            Resources(np.zeros((len(names), 8), np.int64), {name: line for line, name in enumerate(names)})
+            for names in (NATIVE, NATIVE, tuple(DEFAULTS))
+        )
+        self._pod_count = np.zeros(8, np.int64)
         self._all_rows = np.arange(8, dtype=np.intp)
         self._unschedulable = np.zeros(8, np.bool_)
         self._taint_ids, self._feature_ids = np.zeros(8, np.int32), np.zeros(8, np.int32)
         self._label_ids: dict[str, LabelColumn] = {}
         self._labels: dict[str, LabelColumn] = {}
         self._domain_sizes: dict[tuple[str, int], tuple[Ints, Mask]] = {}
-        self._name_ranks: tuple[int, Ints] = (-1, self._zeros)
+        self._name_ranks: tuple[int, Ints] = (-1, self._pod_count)
         self._order: tuple[int, Rows] = (-1, self._all_rows)
         self._changed_part: tuple[object, NodeSubset | None] = (None, None)
         self._lay_out()
@@ -200,22 +199,22 @@ class LiveNodeTable(NodeTable):
     def _account(self, row: int, pod: Pod, sign: int) -> None:
         taken: Assigned = pod.assigned or pod.shape.assigned
         for resource, amount in taken.requests.items():
-            if amount:
-                column = self._requested.get(resource)
-                if column is None:
-                    column = self._new_column(self._requested, self.requested, resource)
-                column[row] += sign * amount
-        self._nonzero["cpu"][row] += sign * taken.nonzero_cpu
-        self._nonzero["memory"][row] += sign * taken.nonzero_memory
+            if resource not in self._requested.index:
+                self._requested.line(resource)
+                self.requested = self._requested.view(len(self.names))
+            self._requested.amounts[self._requested.index[resource], row] += sign * amount
+        self._nonzero.amounts[0, row] += sign * taken.nonzero_cpu
+        self._nonzero.amounts[1, row] += sign * taken.nonzero_memory
         self._pod_count[row] += sign
         self.kept.usage_changes.mark(row)
 
     def _fill(self, row: int, node: NodeObject) -> None:
         allocatable = node.allocatable
-        for resource in allocatable.keys() - self._allocatable.keys():
-            self._new_column(self._allocatable, self.allocatable, resource)
-        for resource, column in self._allocatable.items():
-            column[row] = allocatable.get(resource, 0)
+        for resource in allocatable.keys() - self._allocatable.index.keys():
+            self._allocatable.line(resource)
+            self.allocatable = self._allocatable.view(len(self.names))
+        for resource, line in self._allocatable.index.items():
+            self._allocatable.amounts[line, row] = allocatable.get(resource, 0)
         self._unschedulable[row] = node.unschedulable
         self._taint_ids[row] = self.taint_sets.id_of(node.taints)
         self._feature_ids[row] = self.feature_sets.id_of(node.declared_features)
@@ -234,7 +233,7 @@ class LiveNodeTable(NodeTable):
 
     def _columns(self) -> Iterator[NDArray[Any]]:
         for group in (self._allocatable, self._requested, self._nonzero):
-            yield from group.values()
+            yield from group.amounts
         yield from (labels.ids for labels in self._label_ids.values())
         yield from self.tallies.columns()
         yield from (self._pod_count, self._unschedulable, self._taint_ids, self._feature_ids)
@@ -244,11 +243,11 @@ class LiveNodeTable(NodeTable):
             return
         length = max(needed, 2 * self.capacity)
         for group in (self._allocatable, self._requested, self._nonzero):
-            group.update({resource: longer(column, length) for resource, column in group.items()})
+            group.grow(0, length)
         for labels in self._label_ids.values():
             labels.ids = longer(labels.ids, length)
         self.tallies.grow(length)
-        self._all_rows, self._zeros = np.arange(length, dtype=np.intp), np.zeros(length, np.int64)
+        self._all_rows = np.arange(length, dtype=np.intp)
         self._unschedulable = longer(self._unschedulable, length)
         self._taint_ids, self._feature_ids = (
             longer(self._taint_ids, length),
@@ -261,12 +260,8 @@ class LiveNodeTable(NodeTable):
         length = len(self.names)
         self.layout += 1
         self.rows = read_only(self._all_rows[:length])
-        zeros = read_only(self._zeros[:length])
-        self.allocatable, self.requested = Resources(zeros), Resources(zeros)
-        for views, columns in ((self.allocatable, self._allocatable), (self.requested, self._requested)):
-            for resource, column in columns.items():
-                views[resource] = read_only(column[:length])
-        self.nonzero_requested = {name: read_only(column[:length]) for name, column in self._nonzero.items()}
+        self.allocatable, self.requested = self._allocatable.view(length), self._requested.view(length)
+        self.nonzero_requested = self._nonzero.view(length)
         self.pod_count = read_only(self._pod_count[:length])
         self.unschedulable = read_only(self._unschedulable[:length])
         self.taint_sets.ids = read_only(self._taint_ids[:length])
@@ -282,11 +277,6 @@ class LiveNodeTable(NodeTable):
 
     def _visible(self, column: LabelColumn) -> LabelColumn:
         return LabelColumn(read_only(column.ids[: len(self.names)]), column.index, column.values)
-
-    def _new_column(self, columns: dict[str, Ints], views: dict[str, Ints], resource: str) -> Ints:
-        column = columns[resource] = np.zeros(self.capacity, np.int64)
-        views[resource] = read_only(column[: len(self.names)])
-        return column
 
     def _refreshed(
         self, columns: Columns, rows: list[int], compute: Callable[[NodeTable], Columns]

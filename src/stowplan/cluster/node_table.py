@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stowplan.api.node import ContainerImage, NodeObject, Taint
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.selectors import NodeTerm, Requirement
-from stowplan.cluster.columns import Columns, Gathered, Ints, LabelColumn, Mask, Rows
+from stowplan.cluster.columns import Columns, Ints, LabelColumn, Mask, Resources, Rows
 from stowplan.cluster.node_indexes import ports_conflict
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Node:
     @property
     def requested(self) -> dict[str, int]:
         """What the pods on the node take, by resource."""
-        return {name: int(column[self._row]) for name, column in self._table.requested.items()}
+        requested = self._table.requested
+        return {resource: int(requested[resource][self._row]) for resource in requested}
 
     @property
     def pods(self) -> Sequence[Pod]:
@@ -79,10 +80,10 @@ class NodeTable:
 
     objects: Sequence[NodeObject]
     names: Sequence[str]
-    allocatable: Mapping[str, Ints]
+    allocatable: Resources
     """By resource, `pods` among them: cpu in thousandths, all else in units."""
-    requested: Mapping[str, Ints]
-    nonzero_requested: Mapping[str, Ints]
+    requested: Resources
+    nonzero_requested: Resources
     """cpu and memory with the defaults for containers that ask for nothing: what nodes are scored by."""
     pod_count: Ints
     unschedulable: Mask
@@ -179,15 +180,9 @@ class NodeTable:
 class NodeSubset(NodeTable):
     """Some rows of a table, copied, so that pods can be added and removed without anyone noticing."""
 
-    requested: Gathered
-    nonzero_requested: Gathered
-
     def __init__(self, source: NodeTable, rows: Rows) -> None:
         self.live, self.rows = source.live, source.rows[rows]
         self._source, self._local = source, rows
-        self.allocatable = Gathered(source.allocatable, rows)
-        self.requested = Gathered(source.requested, rows)
-        self.nonzero_requested = Gathered(source.nonzero_requested, rows)
         self._pods: dict[int, list[Pod]] = {}
         self._ports: dict[int, set[HostPort]] = {}
         self._labels: dict[str, LabelColumn] = {}
@@ -205,6 +200,18 @@ class NodeSubset(NodeTable):
     def objects(self) -> Sequence[NodeObject]:  # type: ignore[override]
         objects = self.live.objects
         return [objects[row] for row in self.rows.tolist()]
+
+    @cached_property
+    def allocatable(self) -> Resources:  # type: ignore[override]
+        return self._source.allocatable.at(self._local)
+
+    @cached_property
+    def requested(self) -> Resources:  # type: ignore[override]
+        return self._source.requested.at(self._local)
+
+    @cached_property
+    def nonzero_requested(self) -> Resources:  # type: ignore[override]
+        return self._source.nonzero_requested.at(self._local)
 
     @cached_property
     def pod_count(self) -> Ints:  # type: ignore[override]
@@ -243,11 +250,7 @@ class NodeSubset(NodeTable):
     def copy(self) -> NodeSubset:
         """The same rows with the same changes, to try further ones on."""
         twin = NodeSubset(self._source, self._local)
-        for mine, theirs in (
-            (twin.requested, self.requested),
-            (twin.nonzero_requested, self.nonzero_requested),
-        ):
-            mine.update({resource: column.copy() for resource, column in theirs.items()})
+        twin.requested, twin.nonzero_requested = self.requested.copy(), self.nonzero_requested.copy()
         twin.pod_count = self.pod_count.copy()
         twin._pods = {row: list(pods) for row, pods in self._pods.items()}
         twin._ports = {row: set(ports) for row, ports in self._ports.items()}
@@ -282,7 +285,7 @@ class NodeSubset(NodeTable):
         ):
             for resource, amounts in theirs.items():
                 change = np.bincount(where, amounts[slots], length).astype(np.int64)
-                mine[resource][:] = mine[resource] + sign * change
+                mine.line(resource)[:] += sign * change
         self.pod_count[:] = self.pod_count + sign * np.bincount(where, minlength=length)
 
     @cached_property
@@ -305,7 +308,7 @@ class NodeSubset(NodeTable):
     def _account(self, row: int, pod: Pod, sign: int) -> None:
         taken = pod.assigned or pod.shape.assigned
         for resource, amount in taken.requests.items():
-            self.requested[resource][row] += sign * amount
+            self.requested.line(resource)[row] += sign * amount
         self.nonzero_requested["cpu"][row] += sign * taken.nonzero_cpu
         self.nonzero_requested["memory"][row] += sign * taken.nonzero_memory
         self.pod_count[row] += sign

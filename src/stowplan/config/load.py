@@ -150,23 +150,23 @@ def _repeated(plain: dict[str, Any]) -> list[str]:
 
 
 def _checked(
-    config: KubeSchedulerConfiguration | None, malformed: list[str], plugins: ArgsReader
+    config: KubeSchedulerConfiguration, malformed: list[str], plugins: ArgsReader
 ) -> KubeSchedulerConfiguration:
     """The configuration with its plugins' arguments read, or all that is wrong with it."""
     faults: dict[str, list[str]] = {}
     profiles = []
-    for index, profile in enumerate(config.profiles if config else ()):
+    for index, profile in enumerate(config.profiles):
         plugin_config = []
-        for position, entry in enumerate(profile.plugin_config if profile else ()):
+        for position, entry in enumerate(profile.plugin_config):
             path = f"profiles[{index}].pluginConfig[{position}]"
-            read = plugins.read_args(entry.name, entry.args, f"{path}.args") if entry else None
+            read = plugins.read_args(entry.name, entry.args, f"{path}.args")
             if read is not None:
                 malformed += [f"decoding .{path}: {fault}" for fault in read.malformed]
                 faults[f"{path}.args"] = read.faults
                 entry = PluginConfig(entry.name, read.args)
             plugin_config.append(entry)
         profiles.append(msgspec.structs.replace(profile, plugin_config=tuple(plugin_config)))
-    if malformed or config is None:
+    if malformed:
         raise ConfigError("strict decoding error: " + ", ".join(malformed))
     config = msgspec.structs.replace(
         config,

@@ -136,7 +136,7 @@ def read_config(plain: dict[str, Any], version: Version) -> OldDocument:
     decoder = _decoder(version)
     config = decoder.struct(OldConfiguration, {k: v for k, v in plain.items() if k.casefold() not in foreign})
     decoder.unknown += [name for name in plain if name.casefold() in foreign]
-    if config is None or decoder.malformed or (version.strict and decoder.unknown):
+    if decoder.malformed or (version.strict and decoder.unknown):
         raise ConfigError("strict decoding error: " + ", ".join(decoder.faults))
     if version.strict and (
         unknown := [f'unknown field "{path}"' for path in _too_new_or_old(config, version)]
@@ -151,7 +151,7 @@ def read_policy(plain: dict[str, Any]) -> tuple[Policy, list[str]]:
         raise ConfigError(f"expected a Policy, got {plain['kind']}")
     decoder = _decoder(POLICY)
     policy = decoder.struct(Policy, plain)
-    if policy is None or decoder.malformed:
+    if decoder.malformed:
         raise ConfigError("strict decoding error: " + ", ".join(decoder.malformed))
     return policy, decoder.unknown
 

@@ -18,6 +18,7 @@ from stowplan.config.duration import Duration
 
 T = TypeVar("T", bound=msgspec.Struct)
 Hook = Callable[[type, Any], Any]
+_UNUSABLE: Any = object()
 
 
 def decode_hook(kind: type, value: Any) -> Any:
@@ -31,39 +32,42 @@ class Decoder:
     """Decodes one document and gathers what is wrong with it.
 
     `unknown` are the paths of fields that do not exist, `malformed` the other faults of form (text where a
-    number belongs), `rejected` well-formed values that the type does not allow, by path. `any_case` is for
-    files that were read without regard to upper and lower case in the names of fields.
+    number belongs), `missing` required fields without a value, `rejected` well-formed values that the type
+    does not allow, by path. `any_case` is for files that were read without regard to upper and lower case in
+    the names of fields.
     """
 
     def __init__(self, hook: Hook = decode_hook, *, any_case: bool = False) -> None:
         self.hook, self.any_case = hook, any_case
         self.unknown: list[str] = []
         self.malformed: list[str] = []
+        self.missing: list[str] = []
         self.rejected: dict[str, str] = {}
 
     @property
     def faults(self) -> list[str]:
         return [f'unknown field "{path}"' for path in self.unknown] + self.malformed
 
-    def struct(self, kind: type[T], raw: Any, path: str = "") -> T | None:
-        """A `kind` from `raw`; None if it could not be built, with the reasons among the errors."""
+    def struct(self, kind: type[T], raw: Any, path: str = "") -> T:
+        """A `kind` from `raw`. A field with an unusable value has its default, or None if it has none."""
         if not isinstance(raw, dict):
             self._malformed(path, raw, f"expected an object, got {_kind_of(raw)}")
-            return None
+            raw = {}
         fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
         if self.any_case:
             names = {name.casefold(): name for name in fields}
             raw = {names.get(name.casefold(), name): value for name, value in raw.items()}
         self.unknown += [field_errors.child(path, name) for name in raw if name not in fields]
-        values, complete = {}, True
+        values: dict[str, Any] = {}
         for name, field in fields.items():
             where = field_errors.child(path, name)
-            if raw.get(name) is not None:
-                values[field.name] = self.value(field.type, raw[name], where)
+            found = _UNUSABLE if raw.get(name) is None else self.value(field.type, raw[name], where)
+            if found is not _UNUSABLE:
+                values[field.name] = found
             elif field.required:
-                self.rejected[where] = field_errors.required(where)
-                complete = False
-        return kind(**values) if complete else None
+                values[field.name] = None
+                self.missing.append(field_errors.required(where))
+        return kind(**values)
 
     def value(self, kind: Any, raw: Any, path: str) -> Any:
         origin, arguments = get_origin(kind), get_args(kind)
@@ -80,11 +84,12 @@ class Decoder:
     def _array(self, origin: Any, kind: Any, raw: Any, path: str) -> Any:
         if not isinstance(raw, list):
             self._malformed(path, raw, f"expected an array, got {_kind_of(raw)}")
-            return origin()
+            return _UNUSABLE
         is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
         # A null among structs counts as an empty one, as it does for Go.
         items = [{} if item is None and is_struct else item for item in raw]
-        return origin(self.value(kind, item, f"{path}[{index}]") for index, item in enumerate(items))
+        found = [self.value(kind, item, f"{path}[{index}]") for index, item in enumerate(items)]
+        return origin(item for item in found if item is not _UNUSABLE)
 
     def _leaf(self, kind: Any, raw: Any, path: str) -> Any:
         try:
@@ -99,6 +104,7 @@ class Decoder:
             self.rejected[path] = field_errors.invalid(path, raw, detail)
         else:
             self._malformed(path, raw, detail)
+            return _UNUSABLE
         return raw
 
     def _malformed(self, path: str, raw: Any, detail: str) -> None:

@@ -46,9 +46,11 @@ class PluginArgs(msgspec.Struct, rename="camel"):
         decoder = strict.Decoder(_decode_hook)
         args = decoder.struct(cls, raw)
         if decoder.faults:
-            return ReadArgs(args, [cls._form_fault(plugin, decoder)], [])
+            return ReadArgs(None, [cls._form_fault(plugin, decoder)], [])
+        if decoder.missing:
+            return ReadArgs(None, [], [field_errors.child(path, fault) for fault in decoder.missing])
         rejected = {field_errors.child(path, where): text for where, text in decoder.rejected.items()}
-        faults = list(args.validate(path)) if args is not None and not cls.checked_late else []
+        faults = [] if cls.checked_late else list(args.validate(path))
         # validate() may have better words for a value that its type does not allow.
         faults += [
             field_errors.child(path, text)

@@ -6,7 +6,7 @@ plugins that listen to an event, and asks them whether it makes a pod worth anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from stowplan.api.meta import Object
@@ -40,7 +40,6 @@ RESOURCES: Mapping[type[Object], Resource] = {
 }
 """Kinds whose events say no more than that an object came, changed or went."""
 
-NODE_TAINT = ClusterEvent(Resource.NODE, Action.UPDATE_NODE_TAINT)
 EVERYTHING = tuple(
     ClusterEvent(resource, Action.ALL)
     for resource in (
@@ -70,17 +69,17 @@ class Happening(NamedTuple):
     new: Any
 
 
-def happenings(old: Pod | Object | None, new: Pod | Object | None) -> Iterator[Happening]:
+def happenings(old: Any, new: Any) -> Iterator[Happening]:
     """The events that the change of an object stands for; none, if it cannot help any pod."""
-    match new if new is not None else old:
-        case Pod():
-            yield from _of_pod(old, new)
-        case NodeObject():
-            for action in _came_or_went(old, new) or _node_updates(old, new):
-                yield Happening(ClusterEvent(Resource.NODE, action), old, new)
-        case other if type(other) in RESOURCES:
-            for action in _came_or_went(old, new) or (Action.UPDATE,):
-                yield Happening(ClusterEvent(RESOURCES[type(other)], action), old, new)
+    kind = type(old if new is None else new)
+    if kind is Pod:
+        yield from _of_pod(old, new)
+    elif kind is NodeObject:
+        for action in _came_or_went(old, new) or _node_updates(old, new):
+            yield Happening(ClusterEvent(Resource.NODE, action), old, new)
+    elif kind in RESOURCES:
+        for action in _came_or_went(old, new) or (Action.UPDATE,):
+            yield Happening(ClusterEvent(RESOURCES[kind], action), old, new)
 
 
 class QueueingHints:
@@ -88,49 +87,43 @@ class QueueingHints:
 
     def __init__(self, profile: Profile) -> None:
         refusing = {name for point in REFUSING_POINTS for name in profile.points.get(point, ())}
-        self._asked: dict[str, AskHint] = {}
-        self._registrations: dict[str, tuple[ClusterEvent, ...]] = {}
+        self._registered: dict[str, list[tuple[ClusterEvent, AskHint]]] = {}
         for name, plugin in profile.plugins.items():
             if hasattr(plugin, "events_to_register"):
-                self._registrations[name] = tuple(plugin.events_to_register())
+                self._registered[name] = _registered(plugin, plugin.events_to_register())
             elif name in refusing:
-                self._registrations[name] = EVERYTHING
-            self._asked[name] = _asking(plugin)
+                self._registered[name] = _registered(plugin, EVERYTHING)
         self._listeners: dict[ClusterEvent, dict[str, AskHint]] = {}
 
     def listeners(self, event: ClusterEvent) -> Mapping[str, AskHint]:
         """The plugins that hear of such an event, each with how to ask it."""
         found = self._listeners.get(event)
         if found is None:
-            found = self._listeners[event] = {
-                name: _always
-                if event == NODE_TAINT and _hears_of_taints_unasked(registered)
-                else self._asked[name]
-                for name, registered in self._registrations.items()
-                if _hears(registered, event)
-            }
+            found = self._listeners[event] = {}
+            for name, registered in self._registered.items():
+                ask = next((ask for wanted, ask in registered if wanted.covers(event)), None)
+                if ask is not None:
+                    found[name] = ask
         return found
 
     def answers(self, pod: Pod, happening: Happening) -> dict[str, Hint]:
-        """For each plugin that hears of it: whether, had it refused the pod, this makes another try worthwhile."""
+        """For each plugin that hears of it: whether, had it refused the pod, another try is worth it now."""
         event, old, new = happening
         if event.resource is Resource.UNSCHEDULABLE_POD and new.uid != pod.uid:
             return {}
         return {name: ask(pod, event, old, new) for name, ask in self.listeners(event).items()}
 
 
-def _hears(registered: tuple[ClusterEvent, ...], event: ClusterEvent) -> bool:
-    if any(each.covers(event) for each in registered):
-        return True
-    return event == NODE_TAINT and _hears_of_taints_unasked(registered)
-
-
-def _hears_of_taints_unasked(registered: tuple[ClusterEvent, ...]) -> bool:
-    # parity: who waits for new nodes is told of every taint that changes, too, and is not asked for a hint
-    actions = [each.action for each in registered if each.resource is Resource.NODE]
-    return any(action & Action.ADD for action in actions) and not any(
-        action & Action.UPDATE_NODE_TAINT for action in actions
-    )
+def _registered(plugin: Plugin, wanted: Iterable[ClusterEvent]) -> list[tuple[ClusterEvent, AskHint]]:
+    ask = _asking(plugin)
+    found = [(event, ask) for event in wanted]
+    of_nodes = [event.action for event, _ in found if event.resource is Resource.NODE]
+    if any(action & Action.ADD for action in of_nodes) and not any(
+        action & Action.UPDATE_NODE_TAINT for action in of_nodes
+    ):
+        # parity: who waits for new nodes is told of every taint that changes too, and not asked for a hint
+        found.insert(0, (ClusterEvent(Resource.NODE, Action.UPDATE_NODE_TAINT), _always))
+    return found
 
 
 def _asking(plugin: Plugin) -> AskHint:
@@ -158,7 +151,7 @@ def _came_or_went(old: Any, new: Any) -> tuple[Action, ...]:
 
 
 def _of_pod(old: Any, new: Any) -> Iterator[Happening]:
-    """Of pods without a node only those that wait are told, each of itself, and of room that was promised to others."""
+    """A pod without a node is news to itself alone, except where it gives up room that was promised to it."""
     if new is not None and new.node_name and (old is None or not old.node_name):
         yield Happening(ClusterEvent(Resource.ASSIGNED_POD, Action.ADD), None, new)
     elif new is None and (old.node_name or old.nominated_node_name):

@@ -99,6 +99,8 @@ def rest(left: int, right: int) -> int:
     """With the sign of the dividend."""
     if right == 0:
         raise CelError("modulus by zero")
+    if (left, right) == (MIN_INT, -1):
+        raise CelError("integer overflow")  # as the quotient would
     size = abs(left) % abs(right)
     return -size if left < 0 else size
 
@@ -149,7 +151,9 @@ def is_in_list(value: Any, items: list[Any]) -> bool:
 
 
 def is_in_map(key: Any, holder: dict[Any, Any]) -> bool:
-    return is_key(key) and has_key(holder, key)
+    if not is_key(key):
+        raise CelError("unsupported key type")
+    return has_key(holder, key)
 
 
 def is_key(key: Any) -> bool:

@@ -266,9 +266,13 @@ class InterPodAffinity(Plugin):
         return self._matches_all(terms.required_anti, old) or self._matches_all(refused_us, pod)
 
     def _matches_all(self, terms: Iterable[AffinityTerm], pod: Pod) -> bool:
-        """Whether there are terms and all match. Unlike kube-scheduler we look up the namespace's labels."""
+        """Whether there are terms and all match.
+
+        Unlike kube-scheduler, which asks namespace selectors about a namespace without labels, we also ask
+        them about the labels it has: a pod that waits for one in such a namespace is woken when it comes.
+        """
         namespace, terms = self._namespace_labels(pod.namespace), tuple(terms)
-        return bool(terms) and all(term.matches(pod, namespace) for term in terms)
+        return bool(terms) and all(term.matches(pod, namespace) or term.matches(pod, {}) for term in terms)
 
 
 def _all_of(terms: tuple[OwnTerm, ...]) -> PodQuery:

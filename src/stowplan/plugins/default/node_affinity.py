@@ -107,9 +107,11 @@ class NodeAffinity(Plugin):
         ):
             return Hint.SKIP
         required = required_nodes(pod)
-        fits = required.matches(new.labels, new.name)
+        if not required.matches(new.labels, new.name):
+            # parity: where a term cannot be built, no node is known not to match
+            return Hint.QUEUE if required.fails_on(new.labels) else Hint.SKIP
         fitted = old is not None and required.matches(old.labels, old.name)
-        return Hint.QUEUE if fits and not fitted else Hint.SKIP
+        return Hint.SKIP if fitted else Hint.QUEUE
 
 
 def preferred_terms(pod: Pod) -> tuple[WeightedTerm, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import msgspec
 import numpy as np
@@ -28,10 +28,17 @@ class RequiredNodes(msgspec.Struct, frozen=True):
             mask &= nodes.matches(requirement)
         return mask
 
-    def matches(self, labels: dict[str, str], name: str) -> bool:
-        return all(requirement.matches(labels) for requirement in self.selector) and (
+    def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        return self._selects(labels) and (
             self.terms is None or any(term.matches(labels, name) for term in self.terms)
         )
+
+    def fails_on(self, labels: Mapping[str, str]) -> bool:
+        """Of a node that does not match: whether a term that cannot be built might be why."""
+        return self._selects(labels) and any(term.error for term in self.terms or ())
+
+    def _selects(self, labels: Mapping[str, str]) -> bool:
+        return all(requirement.matches(labels) for requirement in self.selector)
 
 
 def required_nodes(pod: Pod) -> RequiredNodes:

@@ -12,6 +12,8 @@ from stowplan.framework import MAX_SCORE, CycleState, NodeTable, Plugin, Pod, Re
 from stowplan.plugins.default.args import NodeResourcesBalancedAllocationArgs
 
 Floats = NDArray[np.float64]
+NEUTRAL = 75
+"""What a node gets whose balance the pod does not change."""
 
 
 class NodeResourcesBalancedAllocation(Plugin):
@@ -25,61 +27,54 @@ class NodeResourcesBalancedAllocation(Plugin):
         return None if any(self._wanted(pod)) else Status.skip()
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-        before: list[Floats] = []
-        after: list[Floats] = []
-        missing: list[NDArray[np.bool_]] = []
-        for resource, wanted in zip(self.args.resources, self._wanted(pod), strict=True):
-            capacity = nodes.allocatable[resource.name]
-            lacking = capacity <= 0
-            if (wanted == 0 and requests.is_scalar(resource.name)) or lacking.all():
-                continue
-            used, whole = nodes.requested[resource.name], np.maximum(capacity, 1)
-            before.append(np.minimum(used / whole, 1.0))
-            after.append(np.minimum((used + wanted) / whole, 1.0))
-            missing.append(lacking)
-        gain = _evenness(after, missing, len(nodes)) - _evenness(before, missing, len(nodes))
-        return 50 + (50 + gain) // 2
+        counted = [
+            (resource.name, amount)
+            for resource, amount in zip(self.args.resources, self._wanted(pod), strict=True)
+            if amount or not requests.is_scalar(resource.name)
+        ]
+        if len(counted) < 2:
+            return np.full(len(nodes), NEUTRAL, np.int64)
+        resources, amounts = zip(*counted, strict=True)
+        capacity = nodes.allocatable.block(resources)
+        used = nodes.requested.block(resources)
+        lacking = capacity <= 0
+        # Without the pod, and with it: the share of each resource that is used on each node.
+        shares = np.empty((2, *capacity.shape))
+        np.divide(used, np.maximum(capacity, 1), out=shares[0])
+        np.divide(used + np.array(amounts)[:, None], np.maximum(capacity, 1), out=shares[1])
+        np.minimum(shares, 1.0, out=shares)
+        apart = _apart(shares) if not np.count_nonzero(lacking) else _apart_where(shares, ~lacking)
+        even = ((1 - apart) * MAX_SCORE).astype(np.int64)
+        return 50 + (50 + even[1] - even[0]) // 2
 
     def _wanted(self, pod: Pod) -> list[int]:
         taken = (pod.assigned or pod.shape.assigned).requests
         return [taken.get(resource.name, 0) for resource in self.args.resources]
 
 
-def _evenness(shares: list[Floats], missing: list[NDArray[np.bool_]], length: int) -> Scores:
-    """100 where all resources of a node are used alike, less the further their shares are apart."""
-    if len(shares) < 2:
-        return np.full(length, MAX_SCORE, np.int64)
-    if len(shares) == 2:
-        apart = np.abs((shares[0] - shares[1]) / 2)
-        apart[missing[0] | missing[1]] = 0.0
-    else:
-        apart = _deviation(shares, missing)
-    return ((1 - apart) * MAX_SCORE).astype(np.int64)
+def _apart(shares: Floats) -> Floats:
+    """How far the shares of a node's resources are apart: their standard deviation."""
+    if shares.shape[1] == 2:
+        # parity: two shares are half their distance apart, which is worked out without a square root
+        return np.abs((shares[:, 0] - shares[:, 1]) / 2)
+    mean = _total(shares) / shares.shape[1]
+    distance = shares - mean[:, None]
+    return np.sqrt(_total(distance * distance) / shares.shape[1])
 
 
-def _deviation(shares: list[Floats], missing: list[NDArray[np.bool_]]) -> Floats:
-    """The standard deviation of each node's shares, of those resources that it has."""
-    counts = sum(~lacking for lacking in missing).astype(np.int64)  # type: ignore[union-attr]
-    present = [np.where(lacking, 0.0, share) for share, lacking in zip(shares, missing, strict=True)]
-    mean = _total(present) / np.maximum(counts, 1)
-    squares = [
-        np.where(lacking, 0.0, (share - mean) * (share - mean))
-        for share, lacking in zip(shares, missing, strict=True)
-    ]
-    deviation = np.sqrt(_total(squares) / np.maximum(counts, 1))
-    highest = np.max(
-        [np.where(lacking, -1.0, share) for share, lacking in zip(shares, missing, strict=True)], 0
-    )
-    lowest = np.min(
-        [np.where(lacking, 2.0, share) for share, lacking in zip(shares, missing, strict=True)], 0
-    )
-    # parity: two shares are half their distance apart, which is worked out without a square root
-    return np.where(counts < 2, 0.0, np.where(counts == 2, (highest - lowest) / 2, deviation))
+def _apart_where(shares: Floats, present: NDArray[np.bool_]) -> Floats:
+    """The same for nodes that lack some of the resources: those are left out."""
+    apart = np.zeros((shares.shape[0], shares.shape[2]))
+    for pattern in np.unique(present, axis=1).T:
+        if np.count_nonzero(pattern) >= 2:
+            rows = (present == pattern[:, None]).all(0)
+            apart[:, rows] = _apart(shares[:, pattern][:, :, rows])
+    return apart
 
 
-def _total(columns: list[Floats]) -> Floats:
-    """Summed one after another: another order may differ in the last bit."""
-    total = np.zeros(len(columns[0]))
-    for column in columns:
-        total = total + column
+def _total(shares: Floats) -> Floats:
+    """Summed one resource after another: another order may differ in the last bit."""
+    total = np.zeros((shares.shape[0], shares.shape[2]))
+    for line in range(shares.shape[1]):
+        total += shares[:, line]
     return total

@@ -44,6 +44,7 @@ class NodeResourcesFit(Plugin):
         super().__init__(args, handle)
         ratio = args.scoring_strategy.requested_to_capacity_ratio
         self.curve = None if ratio is None else curve_of(ratio.shape)
+        self.weights = [resource.weight for resource in args.scoring_strategy.resources]
 
     def sign_pod(self, pod: Pod) -> Hashable:
         key = pod.shape.memo.get("resources")
@@ -60,49 +61,64 @@ class NodeResourcesFit(Plugin):
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         yield Reject(nodes.pod_count >= nodes.allocatable["pods"], "Too many pods")
-        for resource, wanted in pod.requests.items():
-            if wanted <= 0 or self._is_ignored(resource):
-                continue
-            capacity = nodes.allocatable[resource]
-            full = wanted > capacity - nodes.requested[resource]
+        checked = {
+            name: amount for name, amount in pod.requests.items() if amount > 0 and not self._is_ignored(name)
+        }
+        if not checked:
+            return
+        resources, wanted = tuple(checked), np.array([[amount] for amount in checked.values()])
+        capacity = nodes.allocatable.block(resources)
+        full = wanted > capacity - nodes.requested.block(resources)
+        # Evicting pods cannot help a node that is too small even when empty.
+        too_small = wanted > capacity
+        for line, resource in enumerate(resources):
             if self._has_devices(resource):  # nodes that do not count it leave it to DynamicResources
-                full &= capacity > 0
-            # Evicting pods cannot help a node that is too small even when empty.
-            yield Reject(full, f"Insufficient {resource}", unresolvable=wanted > capacity)
+                full[line] &= capacity[line] > 0
+            yield Reject(full[line], f"Insufficient {resource}", unresolvable=too_small[line])
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-        wanted = self._score_requests(pod)
-        points: Ints = np.zeros(len(nodes), np.int64)
-        weights: Ints | int = 0
-        for resource in self.args.scoring_strategy.resources:
-            amount = wanted[resource.name]
-            capacity = nodes.allocatable[resource.name]
-            lacking = capacity <= 0
-            lacks_any = bool(np.count_nonzero(lacking))
-            if (amount == 0 and requests.is_scalar(resource.name)) or np.count_nonzero(lacking) == len(nodes):
-                continue
-            counted = nodes.nonzero_requested if resource.name in requests.DEFAULTS else nodes.requested
-            used = counted[resource.name]
-            score = self._score(used + amount, np.maximum(capacity, 1) if lacks_any else capacity)
-            counts = score > 0 if self.curve is not None else None
-            if lacks_any:
-                score[lacking] = 0  # parity: a resource the node lacks does not lower its score
-                counts = ~lacking if counts is None else counts & ~lacking
-            points += score if resource.weight == 1 else score * resource.weight
-            weights = weights + (resource.weight if counts is None else resource.weight * counts)
-        if self.curve is not None:
-            return np.floor(points / np.maximum(weights, 1) + 0.5).astype(np.int64)
-        return points // np.maximum(weights, 1)
+        counted = [
+            (name, amount, weight)
+            for (name, amount), weight in zip(self._score_requests(pod).items(), self.weights, strict=True)
+            if amount or not requests.is_scalar(name)
+        ]
+        if not counted:
+            return np.zeros(len(nodes), np.int64)
+        resources, amounts, weights = zip(*counted, strict=True)
+        capacity = nodes.allocatable.block(resources)
+        scores = self._scores(self._used(nodes, resources) + np.array(amounts)[:, None], capacity)
+        weighing = np.array(weights)
+        lacking = capacity <= 0
+        if self.curve is None and not np.count_nonzero(lacking):
+            return weighing @ scores // sum(weights)
+        # parity: a resource the node lacks does not lower its score, nor, on a curve, one that scores nothing
+        counts = ~lacking if self.curve is None else ~lacking & (scores > 0)
+        points = weighing @ np.where(counts, scores, 0)
+        weight = np.maximum(weighing @ counts, 1)
+        if self.curve is None:
+            return points // weight
+        return np.floor(points / weight + 0.5).astype(np.int64)
 
-    def _score(self, used: Ints, capacity: Ints) -> Ints:
-        exact = int(capacity.max(initial=0)) >= EXACT_BELOW
+    def _used(self, nodes: NodeTable, resources: tuple[str, ...]) -> Ints:
+        if all(name in requests.DEFAULTS for name in resources):
+            return nodes.nonzero_requested.block(resources)
+        return np.stack(
+            [
+                nodes.nonzero_requested[name] if name in requests.DEFAULTS else nodes.requested[name]
+                for name in resources
+            ]
+        )
+
+    def _scores(self, used: Ints, capacity: Ints) -> Ints:
+        whole = np.maximum(capacity, 1)
+        exact = int(whole.max(initial=0)) >= EXACT_BELOW
         kind = self.args.scoring_strategy.type
         if kind == LEAST_ALLOCATED:
-            return percent(np.maximum(capacity - used, 0), capacity, exact=exact)
-        share = percent(np.minimum(used, capacity), capacity, exact=exact)
+            return percent(np.maximum(capacity - used, 0), whole, exact=exact)
+        share = percent(np.minimum(used, capacity), whole, exact=exact)
         if kind == MOST_ALLOCATED:
             return share
         assert self.curve is not None

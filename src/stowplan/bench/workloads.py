@@ -1,0 +1,89 @@
+"""The workloads: read from their file, and made into objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+import yaml
+
+from stowplan.api.kinds import object_of
+from stowplan.api.pod import Pod
+from stowplan.cluster import Cluster
+from stowplan.errors import InputError
+
+
+class InitialPods(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    per_node: int = 0
+    template: dict[str, Any] = {}
+
+
+class Workload(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    name: str
+    says: str
+    pod_template: dict[str, Any]
+    measured: int = 1000
+    objects: list[dict[str, Any]] = []
+    node_template: dict[str, Any] = {}
+    initial_pods: InitialPods = msgspec.field(default_factory=InitialPods)
+
+
+def read_workloads(text: str | None = None) -> list[Workload]:
+    """The workloads of a file, those that come with the package by default."""
+    text = files("stowplan.bench").joinpath("workloads.yaml").read_text() if text is None else text
+    try:
+        plain = yaml.load(text, yaml.CSafeLoader)
+        shared = {key: plain[key] for key in ("nodeTemplate", "initialPods")}
+        return [msgspec.convert({**shared, **each}, Workload) for each in plain["workloads"]]
+    except (yaml.YAMLError, msgspec.ValidationError, KeyError, TypeError) as error:
+        raise InputError(f"is no file of workloads: {error}") from None
+
+
+def build(workload: Workload, nodes: int) -> Cluster:
+    """The cluster before the clock runs."""
+    cluster = Cluster.of(_made(each) for each in workload.objects)
+    for number in range(nodes):
+        cluster.apply(_made({"kind": "Node", **_filled(workload.node_template, number)}))
+    initial = workload.initial_pods
+    for number in range(initial.per_node * nodes):
+        filled = _filled(initial.template, number)
+        filled["spec"] = {**filled["spec"], "nodeName": f"node-{number % nodes}"}
+        filled["status"] = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
+        cluster.apply(_pod(f"initial-{number}", filled))
+    return cluster
+
+
+def pending(workload: Workload, count: int) -> Iterator[Pod]:
+    """The pods to measure."""
+    for number in range(count):
+        yield _pod(f"pod-{number}", _filled(workload.pod_template, number))
+
+
+def _pod(name: str, filled: dict[str, Any]) -> Pod:
+    metadata = {"name": name, "namespace": "default", "uid": name, **filled.get("metadata", {})}
+    found = object_of({"kind": "Pod", **filled, "metadata": metadata})
+    assert isinstance(found, Pod)
+    return found
+
+
+def _made(plain: dict[str, Any]) -> Any:
+    found = object_of(plain)
+    assert found is not None
+    return found
+
+
+def _filled(template: Any, number: int) -> Any:
+    if isinstance(template, str):
+        return template.replace("$n", str(number)).replace("$i", str(number))
+    if isinstance(template, list):
+        return [_filled(each, number) for each in template]
+    if not isinstance(template, dict):
+        return template
+    if "choose" in template:
+        return template["choose"][number % len(template["choose"])]
+    if "vary" in template:
+        start, step = template["vary"]
+        return f"{start + number * step}{template.get('unit', '')}"
+    return {key: _filled(value, number) for key, value in template.items()}

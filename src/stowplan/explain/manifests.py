@@ -1,0 +1,204 @@
+"""Reads manifests and dumps of `kubectl get`: YAML or JSON, files, directories or standard input.
+
+Nothing is raised for what a file holds: all that is wrong is collected, so that a user hears of it at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+import yaml
+
+from stowplan.api.defaults import Plain, default_storage_class, with_defaults, with_namespace
+from stowplan.api.kinds import KINDS, describe, object_of
+from stowplan.api.meta import Object
+from stowplan.api.pod import Pod
+from stowplan.api.storage import StorageClass
+from stowplan.api.workloads import PriorityClass
+from stowplan.errors import InputError
+
+STDIN = "-"
+SUFFIXES = (".json", ".yaml", ".yml")
+WORKLOADS = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController")
+"""Kinds that make pods from a template."""
+GROUP_OF = {
+    **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"), "apps"),
+    "Job": "batch",
+    "PodDisruptionBudget": "policy",
+    "PriorityClass": "scheduling.k8s.io",
+    **dict.fromkeys(
+        ("StorageClass", "CSINode", "CSIDriver", "CSIStorageCapacity", "VolumeAttachment"), "storage.k8s.io"
+    ),
+    **dict.fromkeys(
+        ("ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", "DeviceClass"), "resource.k8s.io"
+    ),
+}
+"""API groups by kind, to tell a Service from someone else's kind of that name; the core group is left out."""
+
+
+class Found(NamedTuple):
+    """A document or an item of a list: where it stands in which file."""
+
+    file: str
+    place: str
+    data: Any
+
+
+class Manifests:
+    """What the files show. An object that is given twice counts as it was given last."""
+
+    def __init__(self, namespace: str = "default") -> None:
+        self.namespace = namespace
+        self.objects: dict[tuple[str, str], Pod | Object] = {}
+        self.workloads: dict[tuple[str, str], Plain] = {}
+        """Objects with a pod template, as plain data, by kind and key."""
+        self.ignored: Counter[str] = Counter()
+        """Kinds that do not concern scheduling, with how many there were."""
+        self.faults: list[InputError] = []
+        self.priority_classes: dict[str, PriorityClass] = {}
+        self.storage_class: str | None = None
+
+    @property
+    def pods(self) -> dict[str, Pod]:
+        return {key: item for (_, key), item in self.objects.items() if isinstance(item, Pod)}
+
+    def add(self, found: Iterable[Found]) -> None:
+        """Classes come first: what pods and claims default to depends on them."""
+        concerning = [each for each in found if self._concerns_scheduling(each)]
+        classes = [each for each in concerning if each.data["kind"] in ("PriorityClass", "StorageClass")]
+        for each in classes:
+            self._put(each)
+        known = self.objects.values()
+        self.priority_classes = {each.name: each for each in known if isinstance(each, PriorityClass)}
+        self.storage_class = default_storage_class(each for each in known if isinstance(each, StorageClass))
+        for each in concerning:
+            if each.data["kind"] not in ("PriorityClass", "StorageClass"):
+                self._put(each)
+
+    def decoded(self, data: Plain) -> Pod | Object | None:
+        """The object as a scheduler would see it."""
+        try:
+            return object_of(with_defaults(data, self.priority_classes, self.storage_class))
+        except InputError as error:
+            raise InputError(error.message, what=error.what or describe(data), field=error.field) from None
+
+    def _concerns_scheduling(self, found: Found) -> bool:
+        data = found.data
+        if not isinstance(data, dict) or not all(
+            isinstance(data.get(each), str) for each in ("apiVersion", "kind")
+        ):
+            message = "is not a Kubernetes object: it needs at least apiVersion, kind and metadata"
+            self.faults.append(InputError(message, where=found.file, what=found.place))
+            return False
+        group, slash, _ = data["apiVersion"].partition("/")
+        kind = data["kind"]
+        known = kind == "Pod" or kind in KINDS or kind in WORKLOADS
+        if not known or (group if slash else "") != GROUP_OF.get(kind, ""):
+            self.ignored[kind] += 1
+            return False
+        return True
+
+    def _put(self, found: Found) -> None:
+        data = with_namespace(self._named(found.data), self.namespace)
+        try:
+            item = self.decoded(data)
+        except InputError as error:
+            fault = InputError(error.message, where=found.file, what=error.what, field=error.field)
+            self.faults.append(fault)
+            return
+        meta = data["metadata"]
+        key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else meta["name"]
+        if item is not None:
+            self.objects[data["kind"], key] = item
+        if data["kind"] in WORKLOADS:
+            self.workloads[data["kind"], key] = data
+
+    def _named(self, data: Plain) -> Plain:
+        """The API server completes a generateName at random; here the next free number does."""
+        meta = data.get("metadata")
+        if not isinstance(meta, dict) or meta.get("name") or not isinstance(meta.get("generateName"), str):
+            return data
+        number = sum(kind == data["kind"] for kind, _ in self.objects)
+        return data | {"metadata": meta | {"name": f"{meta['generateName']}{number}"}}
+
+
+def read(sources: Iterable[str], stdin: BinaryIO, namespace: str = "default") -> Manifests:
+    """What files, directories (their files, not those further down) and `-` for `stdin` show."""
+    manifests = Manifests(namespace)
+    found: list[Found] = []
+    for source in sources:
+        try:
+            for name, text in _texts(source, stdin):
+                found += _objects(name, text, manifests.faults)
+        except OSError as error:
+            manifests.faults.append(InputError(f"cannot be read: {error.strerror}", where=source))
+    manifests.add(found)
+    return manifests
+
+
+def _texts(source: str, stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    path = Path(source)
+    if source == STDIN:
+        yield "standard input", stdin.read()
+    elif path.is_dir():
+        for each in sorted(path.iterdir()):
+            if each.suffix in SUFFIXES:
+                yield str(each), each.read_bytes()
+    else:
+        yield source, path.read_bytes()
+
+
+def _objects(file: str, text: bytes, faults: list[InputError]) -> Iterator[Found]:
+    empty = True
+    try:
+        for number, document in enumerate(_documents(text), start=1):
+            if document is not None:
+                empty = False
+                yield from _flat(Found(file, f"document {number}", document))
+    except InputError as error:
+        faults.append(InputError(error.message, where=file))
+    else:
+        if empty:
+            faults.append(InputError("holds no Kubernetes object", where=file))
+
+
+def _documents(text: bytes) -> Iterator[Any]:
+    try:
+        if text.lstrip()[:1] in (b"{", b"["):
+            yield msgspec.json.decode(text)
+        else:
+            yield from yaml.load_all(text, _Loader)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"is not JSON: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise InputError(f"is not YAML: {place}{error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _flat(found: Found) -> Iterator[Found]:
+    """The items of a list, which need not repeat their kind."""
+    data = found.data
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(data.get("items"), list):
+        yield found
+        return
+    implied = (
+        {"apiVersion": data.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
+    )
+    for index, item in enumerate(data["items"]):
+        whole = implied | item if isinstance(item, dict) else item
+        yield from _flat(Found(found.file, f"{found.place}: items[{index}]", whole))
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML as the API server takes it: what looks like a date is text."""
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)

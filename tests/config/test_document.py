@@ -1,0 +1,52 @@
+"""Text into plain data."""
+
+import pytest
+
+from stowplan.config.document import parse, repeated_keys
+from stowplan.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        pytest.param('{"a": [1, {"b": null}]}', {"a": [1, {"b": None}]}, id="JSON"),
+        pytest.param(b"a: 1\n", {"a": 1}, id="bytes of YAML"),
+        pytest.param("---\na: 1\n---\n", {"a": 1}, id="an empty second document"),
+        pytest.param("a: 2020-01-31", {"a": "2020-01-31"}, id="a date stays text"),
+        pytest.param("yes: 1\n5: 2", {"true": 1, "5": 2}, id="keys become text"),
+        pytest.param(
+            "x: &x {a: 1}\ny: {<<: *x, b: 2}", {"x": {"a": 1}, "y": {"a": 1, "b": 2}}, id="merge keys"
+        ),
+        pytest.param("", None, id="nothing"),
+    ],
+)
+def test_parse(text, plain):
+    assert parse(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        pytest.param("a: 1\nb: 2", [], id="none in YAML"),
+        pytest.param("a: 1\na: 2", ["a"], id="at the top in YAML"),
+        pytest.param("a:\n- b: 1\n  b: 2", ["a[0].b"], id="deep in YAML"),
+        pytest.param('{"a": {"b": 1, "b": 2}, "a": {"c": 1, "c": 1}}', ["a", "a.c"], id="twice in JSON"),
+    ],
+)
+def test_repeated_keys(text, paths):
+    assert list(repeated_keys(parse(text))) == paths
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param('{"a": ', "is not JSON", id="JSON cut short"),
+        pytest.param("a: b: c", "is not YAML", id="YAML"),
+        pytest.param(b"\xff\xfe\x00", "is not YAML", id="no text at all"),
+        pytest.param("a: !!python/object:os.system {}", "is not YAML", id="a tag that would run code"),
+        pytest.param("a: 1\n---\nb: 1", "has 2 YAML documents", id="two documents"),
+    ],
+)
+def test_what_is_no_document(text, words):
+    with pytest.raises(ConfigError, match=words):
+        parse(text)
