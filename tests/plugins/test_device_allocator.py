@@ -216,6 +216,17 @@ TWO_POOLS = [a_slice("a", "a0", "a1", pool="pa"), a_slice("b", "b0", allNodes=Tr
             "is currently invalid",
             id="a pool is invalid",
         ),
+        pytest.param(
+            [
+                *TWO_POOLS,
+                a_slice("c", pool="pc", count=2, sharedCounters=[{"name": "set"}], nodeName="n2"),
+            ],
+            [ask_all()],
+            [],
+            "error: claim default/c, request r: asks for all devices, but resource pool gpu.example.com/pc "
+            "is currently being updated",
+            id="a pool of which nothing is there but counters",
+        ),
     ],
 )
 def test_all_devices(slices, requests, taken, expected):
@@ -327,6 +338,44 @@ def test_admin_access_is_noted_in_the_result():
 )
 def test_constraints(requests, constraints, taken, expected):
     assert given([claim(*requests, **constraints)], [RED_AND_BLUE], taken=taken) == expected
+
+
+NEEDS_BLUE = ask("b", cel=f'device.attributes["{DRIVER}"].color == "blue"')
+NEEDS_FIRST = ask("b", cel=f'device.attributes["{DRIVER}"].first')
+
+
+@pytest.mark.parametrize(
+    ("devices", "requests", "constraints", "expected"),
+    [
+        pytest.param(
+            [
+                device("a", color="red"),
+                device("b", color="blue", shape=1),
+                device("c", color="blue", shape=1),
+            ],
+            [ask(count=2)],
+            [{"matchAttribute": f"{DRIVER}/color"}, {"matchAttribute": f"{DRIVER}/shape"}],
+            ["r: b", "r: c"],
+            id="a device that meets the first constraint and not the second leaves no trace",
+        ),
+        pytest.param(
+            [device("a", color="red", first=True), device("b", color="red", first=False)],
+            [ask("a"), NEEDS_FIRST],
+            [{"distinctAttribute": f"{DRIVER}/color", "requests": ["a"]}],
+            ["a: b", "b: a"],
+            id="a device that is given back is not different from itself any more",
+        ),
+        pytest.param(
+            [device("a", color="red"), device("b", color="blue"), device("c", color="red")],
+            [ask("a", 2), NEEDS_BLUE],
+            [{"distinctAttribute": f"{DRIVER}/color", "requests": ["a"]}],
+            ["a: a", "a: c", "b: b"],
+            id="after one is given back the request may have two equal ones",
+        ),
+    ],
+)
+def test_constraints_when_choices_are_taken_back(devices, requests, constraints, expected):
+    assert given([claim(*requests, constraints=constraints)], [a_slice("s", *devices)]) == expected
 
 
 def test_values_of_different_types_do_not_match():
@@ -731,7 +780,14 @@ def test_results_carry_what_drivers_and_kubelets_need():
     ]
 
 
-def test_a_hopeless_search_ends_soon():
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(claim(ask("a", 16), ask("b", 15)), id="two requests for more than there is"),
+        pytest.param(claim(ask("a", 16), **MATCH), id="more of a kind than there are"),
+    ],
+)
+def test_a_hopeless_search_ends_soon(wanted):
     tries = 0
 
     def is_late():
@@ -739,8 +795,8 @@ def test_a_hopeless_search_ends_soon():
         tries += 1
         return tries > 1000
 
-    slices = [a_slice("s", *(f"d{i}" for i in range(30)))]
-    assert given([claim(ask("a", 16), ask("b", 15))], slices, is_late=is_late) == NO_SOLUTION
+    slices = [a_slice("s", *(device(f"d{i}", color=i % 2) for i in range(30)))]
+    assert given([wanted], slices, is_late=is_late) == NO_SOLUTION
     assert tries < 10
 
 

@@ -121,9 +121,14 @@ def some_cluster(random: Random) -> list[Any]:
     claims = [some_claim(random, f"c{number}", volumes) for number in range(random.randint(1, 8))]
     for each in volumes:
         if random.random() < 0.25:
-            owner = random.choice(claims)["metadata"]
-            uid = random.choice([owner["uid"], owner["uid"], "", "old"])
-            each["spec"]["claimRef"] = {"namespace": "default", "name": owner["name"], "uid": uid}
+            owner = random.choice(claims)
+            name, uid = owner["metadata"]["name"], owner["metadata"]["uid"]
+            each["spec"]["claimRef"] = {
+                "namespace": "default",
+                "name": name,
+                "uid": random.choice([uid, uid, "", "old"]),
+            }
+            each["spec"]["storageClassName"] = owner["spec"]["storageClassName"]
     drivers = ["d", "e", "ebs.csi.aws.com"]
     csi_nodes = [
         csi_node(
@@ -432,7 +437,7 @@ def asked_for(each: Any) -> int:
     return int(each["spec"]["resources"]["requests"].get("storage", "0Gi")[:-2])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.integers(0, 2**32))
 def test_agrees_with_its_twin(seed):
     random = Random(seed)

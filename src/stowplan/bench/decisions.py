@@ -68,7 +68,9 @@ def measure_here(workload: Workload, nodes: int, count: int | None = None) -> Me
 def _place(planner: Planner, pod: Any) -> None:
     decision = planner.decide(pod)
     if decision.chosen is None and decision.nominated is None:
-        raise StowplanError(f"pod {pod.key} of the workload does not fit: {decision.error or decision.message}")
+        raise StowplanError(
+            f"pod {pod.key} of the workload does not fit: {decision.error or decision.message}"
+        )
     planner.carry_out(decision)
 
 

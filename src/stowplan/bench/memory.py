@@ -96,7 +96,11 @@ def _pod(number: int, nodes: int) -> dict[str, Any]:
             "uid": f"10000000-0000-4000-8000-{number:012d}",
             "resourceVersion": str(1_000_000 + number),
             "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {"app": f"service-{owner}", "pod-template-hash": "7d4b9c6f5d", "team": f"team-{owner % 40}"},
+            "labels": {
+                "app": f"service-{owner}",
+                "pod-template-hash": "7d4b9c6f5d",
+                "team": f"team-{owner % 40}",
+            },
             "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": "8080"},
             "ownerReferences": [
                 {
@@ -129,7 +133,12 @@ def _spec(number: int, owner: int, nodes: int) -> dict[str, Any]:
             {"name": "settings", "configMap": {"name": f"service-{owner}", "defaultMode": 420}},
         ],
         "tolerations": [
-            {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            {
+                "key": f"node.kubernetes.io/{key}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": 300,
+            }
             for key in ("not-ready", "unreachable")
         ],
         "affinity": {
@@ -195,5 +204,9 @@ def _status(owner: int, number: int) -> dict[str, Any]:
 
 
 def _managed_fields() -> list[dict[str, Any]]:
-    fields = {f"f:part-{index}": {".": {}, "f:name": {}, "f:value": {}} for index in range(12)}
-    return [{"manager": "controller", "operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:spec": fields}}]
+    fields: dict[str, Any] = {
+        f"f:part-{index}": {".": {}, "f:name": {}, "f:value": {}} for index in range(12)
+    }
+    return [
+        {"manager": "controller", "operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:spec": fields}}
+    ]

@@ -49,7 +49,10 @@ def config() -> None:
 @FILE
 @POLICY
 def show(file: Path, policy: Path | None) -> None:
-    """Show each profile's plugins by extension point, with weights and arguments."""
+    """Show the plugins by extension point.
+
+    For each profile: the plugins in the order in which they run, their weights and their arguments.
+    """
     found, profiles = _resolved(file, policy)
     click.echo("\n\n".join("\n".join(_profile_lines(profile)) for profile in profiles))
     for extender in found.extenders:
@@ -61,7 +64,10 @@ def show(file: Path, policy: Path | None) -> None:
 @FILE
 @POLICY
 def check(file: Path, policy: Path | None) -> None:
-    """Say what is wrong with a configuration: nothing, and exit status 0, if it is fine."""
+    """Say what is wrong with a configuration.
+
+    Prints nothing, and the exit status is 0, if it is fine.
+    """
     _resolved(file, policy)
 
 
@@ -77,10 +83,11 @@ def convert(file: Path, policy: Path | None) -> None:
 @config.command()
 @POLICY
 def resolve(policy: Path | None) -> None:
-    """Resolve configurations from standard input, one JSON object {"name", "config"} a line.
+    """Resolve configurations, for programs.
 
-    Each line gets a line of JSON on standard output: the profiles' plugins and arguments, or the stage at
-    which the configuration is refused, and why. The exit status is 0 if every line could be read.
+    Standard input has one JSON object {"name", "config"} a line. Each line gets a line of JSON on standard
+    output: the profiles' plugins and arguments, or the stage at which the configuration is refused, and why.
+    The exit status is 0 if every line could be read.
     """
     registry = Registry.installed()
     unreadable = False

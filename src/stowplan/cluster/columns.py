@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ Mask = NDArray[np.bool_]
 Ids = NDArray[np.int32]
 Rows = NDArray[np.intp]
 Columns = tuple[NDArray[Any], ...]
+
+T = TypeVar("T")
 
 KEPT_BYTES = 64 * 2**20
 """How much memory kept columns may take before the least recently used ones go."""
@@ -82,36 +84,41 @@ class Interned:
 class Resources:
     """Amounts by resource and row: one array, with a line a resource. What nobody has named is all zeros."""
 
-    __slots__ = ("amounts", "index")
+    __slots__ = ("_slices", "amounts", "index")
 
-    def __init__(self, amounts: Ints, index: dict[str, int]) -> None:
+    def __init__(
+        self, amounts: Ints, index: dict[str, int], slices: dict[tuple[str, ...], slice] | None = None
+    ) -> None:
         self.amounts, self.index = amounts, index
+        self._slices = {} if slices is None else slices
 
     def __getitem__(self, resource: str) -> Ints:
         line = self.index.get(resource, MANY)
         if line < len(self.amounts):
-            return self.amounts[line]
+            found: Ints = self.amounts[line]
+            return found
         return np.zeros(self.amounts.shape[1], np.int64)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index)
 
-    def block(self, resources: Sequence[str]) -> Ints:
+    def block(self, resources: tuple[str, ...]) -> Ints:
         """Several resources at once, a line each."""
-        first = self.index.get(resources[0], MANY)
-        last = first + len(resources)
-        if last <= len(self.amounts) and all(
-            self.index.get(name) == first + place for place, name in enumerate(resources)
-        ):
-            return self.amounts[first:last]
-        return np.stack([self[name] for name in resources])
+        found = self._slices.get(resources)
+        if found is None:
+            lines = [self.index.get(name, MANY) for name in resources]
+            if lines != list(range(lines[0], lines[0] + len(lines))) or lines[-1] >= len(self.amounts):
+                return np.stack([self[name] for name in resources])
+            found = self._slices[resources] = slice(lines[0], lines[-1] + 1)
+        block: Ints = self.amounts[found]
+        return block
 
     def at(self, rows: Rows) -> Resources:
         """A copy of some rows."""
-        return Resources(self.amounts[:, rows], self.index)
+        return Resources(self.amounts[:, rows], self.index, self._slices)
 
     def copy(self) -> Resources:
-        return Resources(self.amounts.copy(), self.index)
+        return Resources(self.amounts.copy(), self.index, self._slices)
 
     def grow(self, lines: int, length: int) -> None:
         """Room for more resources or rows."""
@@ -124,11 +131,12 @@ class Resources:
         found = self.index.setdefault(resource, len(self.index))
         if found >= len(self.amounts):
             self.grow(len(self.index), 0)
-        return self.amounts[found]
+        line: Ints = self.amounts[found]
+        return line
 
     def view(self, length: int) -> Resources:
         """The first rows, read-only."""
-        return Resources(read_only(self.amounts[:, :length]), self.index)
+        return Resources(read_only(self.amounts[:, :length]), self.index, self._slices)
 
 
 MANY = 2**31
@@ -155,48 +163,73 @@ class ChangeLog:
         return None if position < self._dropped else self._rows[position - self._dropped :]
 
 
-class _Entry(NamedTuple):
-    columns: Columns
-    nodes: int
-    usage: int
-    size: int
+class _Entry:
+    """Columns, what was made of them, and how far they have followed the changes."""
+
+    __slots__ = ("columns", "nodes", "product", "size", "usage")
+
+    def __init__(self, columns: Columns, product: Any, nodes: int, usage: int) -> None:
+        self.columns, self.product, self.nodes, self.usage = columns, product, nodes, usage
+        self.size = sum(column.nbytes for column in columns) + 500
 
 
 class KeptColumns:
-    """Columns by key, with how far each has followed the changes of nodes and of the pods on them."""
+    """Columns by key, worked out again only for rows that changed."""
 
     def __init__(self) -> None:
         self.node_changes, self.usage_changes = ChangeLog(), ChangeLog()
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._bytes = 0
 
-    def find(self, key: Hashable, usage: bool) -> tuple[Columns, list[int]] | None:
-        """What is kept under the key, and the rows that changed since; None if there is nothing."""
+    def find(self, key: Hashable) -> _Entry | None:
         entry = self._entries.get(key)
-        if entry is None:
-            return None
-        self._entries.move_to_end(key)
-        changed: list[int] | None = []
-        if entry.nodes != self.node_changes.position:
-            changed = self.node_changes.since(entry.nodes)
-        if changed is not None and usage and entry.usage != self.usage_changes.position:
-            used = self.usage_changes.since(entry.usage)
-            changed = None if used is None else changed + used
-        if changed is None:
-            return None
-        return entry.columns, sorted(set(changed)) if len(changed) > 1 else changed
+        if entry is not None:
+            self._entries.move_to_end(key)
+        return entry
 
-    def put(self, key: Hashable, columns: Columns) -> None:
+    def is_fresh(self, entry: _Entry, usage: bool) -> bool:
+        return entry.nodes == self.node_changes.position and (
+            not usage or entry.usage == self.usage_changes.position
+        )
+
+    def changed_since(self, entry: _Entry, usage: bool) -> list[int] | None:
+        """The rows that changed since the entry was last looked at; None if that is no longer known."""
+        nodes = self.node_changes.since(entry.nodes)
+        used = self.usage_changes.since(entry.usage) if usage else []
+        if nodes is None or used is None:
+            return None
+        rows = nodes + used
+        return sorted(set(rows)) if len(rows) > 1 else rows
+
+    def catch_up(self, entry: _Entry) -> None:
+        entry.nodes, entry.usage = self.node_changes.position, self.usage_changes.position
+
+    def put(self, key: Hashable, columns: Columns, product: Any) -> None:
+        entry = _Entry(columns, product, self.node_changes.position, self.usage_changes.position)
         previous = self._entries.pop(key, None)
-        size = sum(column.nbytes for column in columns) + 500
-        self._bytes += size - (previous.size if previous else 0)
-        self._entries[key] = _Entry(columns, self.node_changes.position, self.usage_changes.position, size)
+        self._bytes += entry.size - (0 if previous is None else previous.size)
+        self._entries[key] = entry
         while self._bytes > KEPT_BYTES and len(self._entries) > 1:
             self._bytes -= self._entries.popitem(last=False)[1].size
 
     def clear(self) -> None:
         self._entries.clear()
         self._bytes = 0
+
+
+class lazy(Generic[T]):  # noqa: N801
+    """An attribute worked out when first asked for; functools' own takes a lock every time."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self.make, self.__doc__ = make, make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, thing: Any, owner: type | None = None) -> T:
+        found: T = self.make(thing)
+        thing.__dict__[self.name] = found
+        return found
 
 
 def longer(column: NDArray[Any], length: int) -> NDArray[Any]:

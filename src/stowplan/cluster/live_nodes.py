@@ -27,7 +27,7 @@ from stowplan.cluster.columns import (
     read_only,
 )
 from stowplan.cluster.node_indexes import ImageIndex, PortIndex
-from stowplan.cluster.node_table import NodeSubset, NodeTable, remove_swapping
+from stowplan.cluster.node_table import NodeSubset, NodeTable, as_they_are, remove_swapping
 from stowplan.cluster.pod_table import PodTable
 from stowplan.cluster.tallies import Tallies
 
@@ -41,6 +41,10 @@ class LiveNodeTable(NodeTable):
         self.objects, self.names = [], []
         self.layout = 0
         """Grows whenever rows come, go or move: what was worked out for another layout is void."""
+        self.largest = 0
+        """The largest amount of any resource that a node has had."""
+        self.lacked: set[str] = set()
+        """Resources that some node has been without."""
         self.taint_sets, self.feature_sets = Interned(), Interned()
         self.images, self.ports = ImageIndex(), PortIndex()
         self.pods = PodTable()
@@ -96,16 +100,29 @@ class LiveNodeTable(NodeTable):
             mask[list(state.rows)] = True
         return mask
 
-    def keep(self, key: Hashable, compute: Callable[[NodeTable], Columns], *, usage: bool = False) -> Columns:
-        found = self.kept.find(key, usage)
-        if found is not None and not found[1]:
-            return found[0]
-        if found is None or len(found[1]) * 8 > len(self) + 64:
-            columns = compute(self)
-        else:
-            columns = self._refreshed(found[0], found[1], compute)
-        self.kept.put(key, columns)
-        return columns
+    def keep(
+        self,
+        key: Hashable,
+        compute: Callable[[NodeTable], Columns],
+        *,
+        usage: bool = False,
+        finish: Callable[[Columns], Any] = as_they_are,
+    ) -> Any:
+        entry = self.kept.find(key)
+        if entry is not None:
+            if self.kept.is_fresh(entry, usage):
+                return entry.product
+            changed = self.kept.changed_since(entry, usage)
+            if changed is not None and len(changed) * 8 <= len(self) + 64:
+                columns = self._refreshed(entry.columns, changed, compute)
+                if columns is not entry.columns:
+                    entry.columns, entry.product = columns, finish(columns)
+                self.kept.catch_up(entry)
+                return entry.product
+        columns = compute(self)
+        product = finish(columns)
+        self.kept.put(key, columns, product)
+        return product
 
     def domain_sizes(self, key: str, counted: Mask) -> Ints:
         """How many rows of `counted` have each value of the label, by value id."""
@@ -214,7 +231,11 @@ class LiveNodeTable(NodeTable):
             self._allocatable.line(resource)
             self.allocatable = self._allocatable.view(len(self.names))
         for resource, line in self._allocatable.index.items():
-            self._allocatable.amounts[line, row] = allocatable.get(resource, 0)
+            amount = allocatable.get(resource, 0)
+            self._allocatable.amounts[line, row] = amount
+            self.largest = max(self.largest, amount)
+            if amount <= 0:
+                self.lacked.add(resource)
         self._unschedulable[row] = node.unschedulable
         self._taint_ids[row] = self.taint_sets.id_of(node.taints)
         self._feature_ids[row] = self.feature_sets.id_of(node.declared_features)
@@ -281,11 +302,15 @@ class LiveNodeTable(NodeTable):
     def _refreshed(
         self, columns: Columns, rows: list[int], compute: Callable[[NodeTable], Columns]
     ) -> Columns:
+        """The columns with these rows worked out again; the very same ones if that changed nothing."""
         part = self._part(rows)
-        fresh = tuple(column.copy() for column in columns)
-        for column, values in zip(fresh, compute(part), strict=True):
-            column[part.rows] = values
-        return fresh
+        fresh, is_same = [], True
+        for column, values in zip(columns, compute(part), strict=True):
+            if column[part.rows].tobytes() != values.tobytes():
+                column, is_same = column.copy(), False
+                column[part.rows] = values
+            fresh.append(column)
+        return columns if is_same else tuple(fresh)
 
     def _part(self, rows: list[int]) -> NodeSubset:
         """The changed rows; several columns in a row are refreshed for the same ones."""

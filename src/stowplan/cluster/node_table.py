@@ -7,7 +7,6 @@ same table over a few rows, on which pods may be added and removed without anyon
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +15,15 @@ from numpy.typing import NDArray
 from stowplan.api.node import ContainerImage, NodeObject, Taint
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.selectors import NodeTerm, Requirement
-from stowplan.cluster.columns import Columns, Ints, LabelColumn, Mask, Resources, Rows
+from stowplan.cluster.columns import Columns, Ints, LabelColumn, Mask, Resources, Rows, lazy
 from stowplan.cluster.node_indexes import ports_conflict
 
 if TYPE_CHECKING:
     from stowplan.cluster.live_nodes import LiveNodeTable
+
+
+def as_they_are(columns: Columns) -> Columns:
+    return columns
 
 
 class Node:
@@ -127,12 +130,14 @@ class NodeTable:
         compute: Callable[[NodeTable], Columns],
         *,
         usage: bool = False,
-    ) -> Columns:
+        finish: Callable[[Columns], Any] = as_they_are,
+    ) -> Any:
         """Columns that depend, for each row, on `key` and that row alone (with `usage`: on its pods too).
 
         They are kept under `key` and worked out again only for rows that changed. Never change them in place.
+        What `finish` makes of them is what is kept and given back.
         """
-        return compute(self)
+        return finish(compute(self))
 
     def take(self, rows: Iterable[int] | Rows) -> NodeSubset:
         """The same table over a few rows."""
@@ -181,7 +186,8 @@ class NodeSubset(NodeTable):
     """Some rows of a table, copied, so that pods can be added and removed without anyone noticing."""
 
     def __init__(self, source: NodeTable, rows: Rows) -> None:
-        self.live, self.rows = source.live, source.rows[rows]
+        self.live = source.live
+        self.rows = rows if source is source.live else source.rows[rows]
         self._source, self._local = source, rows
         self._pods: dict[int, list[Pod]] = {}
         self._ports: dict[int, set[HostPort]] = {}
@@ -191,34 +197,34 @@ class NodeSubset(NodeTable):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @cached_property
-    def names(self) -> Sequence[str]:  # type: ignore[override]
+    @lazy
+    def names(self) -> Sequence[str]:
         names = self.live.names
         return [names[row] for row in self.rows.tolist()]
 
-    @cached_property
-    def objects(self) -> Sequence[NodeObject]:  # type: ignore[override]
+    @lazy
+    def objects(self) -> Sequence[NodeObject]:
         objects = self.live.objects
         return [objects[row] for row in self.rows.tolist()]
 
-    @cached_property
-    def allocatable(self) -> Resources:  # type: ignore[override]
+    @lazy
+    def allocatable(self) -> Resources:
         return self._source.allocatable.at(self._local)
 
-    @cached_property
-    def requested(self) -> Resources:  # type: ignore[override]
+    @lazy
+    def requested(self) -> Resources:
         return self._source.requested.at(self._local)
 
-    @cached_property
-    def nonzero_requested(self) -> Resources:  # type: ignore[override]
+    @lazy
+    def nonzero_requested(self) -> Resources:
         return self._source.nonzero_requested.at(self._local)
 
-    @cached_property
-    def pod_count(self) -> Ints:  # type: ignore[override]
+    @lazy
+    def pod_count(self) -> Ints:
         return self._source.pod_count[self._local]
 
-    @cached_property
-    def unschedulable(self) -> Mask:  # type: ignore[override]
+    @lazy
+    def unschedulable(self) -> Mask:
         return self._source.unschedulable[self._local]
 
     def label(self, key: str) -> LabelColumn:
@@ -288,7 +294,7 @@ class NodeSubset(NodeTable):
                 mine.line(resource)[:] += sign * change
         self.pod_count[:] = self.pod_count + sign * np.bincount(where, minlength=length)
 
-    @cached_property
+    @lazy
     def _places(self) -> Rows:
         """Where each row of the live table stands in this one."""
         places = np.full(len(self.live), -1, np.intp)

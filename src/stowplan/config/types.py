@@ -154,7 +154,7 @@ class KubeSchedulerConfiguration(Part, frozen=True):
 
     def as_json(self) -> dict[str, Any]:
         """Plain data as files spell it, defaults included."""
-        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))
         return plain
 
     def without_defaults(self) -> dict[str, Any]:

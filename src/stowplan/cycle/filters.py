@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
+from stowplan.cluster.columns import Columns, Mask
 from stowplan.cluster.node_table import NodeSubset, NodeTable
 from stowplan.cycle.errors import CycleError, failure
 from stowplan.framework.decision import Decision, Statuses, Verdicts
 from stowplan.framework.nominations import Nominations
-from stowplan.framework.plugin import Mask, Reject
+from stowplan.framework.plugin import Reject
 from stowplan.framework.profile import MAX_REASONS, FilterStep, Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
+
+Refusals = list[Verdicts | Statuses]
 
 
 def run_pre_filters(
@@ -56,55 +57,67 @@ def _nothing_left(plugins: Sequence[str]) -> str:
     return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(plugins))}] simultaneously"
 
 
-def run_filters(
-    profile: Profile, state: CycleState, pod: Pod, nodes: NodeTable
-) -> tuple[list[Verdicts | Statuses], Mask | None]:
-    """What each filter refused, and the rows nobody refused (None: nobody refused any)."""
-    found: list[Verdicts | Statuses] = []
-    passing: Mask | None = None
+def run_filters(profile: Profile, state: CycleState, pod: Pod, nodes: NodeTable) -> Refusals:
+    """What each filter refused, in order; those that refused nothing are left out."""
+    found: Refusals = []
     for step in profile.filters:
         if step.name in state.skipped_filters:
             continue
-        verdicts = _ask(step, state, pod, nodes, passing)
-        if verdicts is None:
-            continue
-        found.append(verdicts)
-        passing = ~verdicts.fails if passing is None else passing & ~verdicts.fails
-        if not np.count_nonzero(passing):
-            break
-    return found, passing
+        if step.sign is not None:
+            refused: Verdicts | Statuses | None = _ask_kept(step, state, pod, nodes)
+        else:
+            passing = passing_all(found)
+            if passing is not None and not np.count_nonzero(passing):
+                break
+            refused = _ask_all(step, state, pod, nodes, passing)
+        if refused is not None:
+            found.append(refused)
+    return found
 
 
-def _ask(
+def passing_all(refusals: Refusals) -> Mask | None:
+    """The rows that nobody refused; None for all."""
+    passing: Mask | None = None
+    for refused in refusals:
+        passing = ~refused.fails if passing is None else passing & ~refused.fails
+    return passing
+
+
+def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Verdicts | None:
+    try:
+        step.make_room()
+        found: Verdicts | None = nodes.keep(
+            ("filter", step.plugin.serial, step.generation, step.sign(pod)),
+            lambda part: _columns(step, step.filter_nodes(state, pod, part), len(part)),
+            usage=step.reads_usage,
+            finish=step.verdicts,
+        )
+    except Exception as error:
+        raise failure(f'running "{step.name}" filter plugin', error, pod) from error
+    return found
+
+
+def _ask_all(
     step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable, passing: Mask | None
 ) -> Verdicts | Statuses | None:
     if step.filter_nodes is None:
         return _ask_each(step, state, pod, nodes, passing)
-    step.make_room()
     try:
-        if step.sign is not None:
-            fails, unresolvable, bits = nodes.keep(
-                (step.name, "filter", id(step.plugin), id(step.reasons), step.sign(pod)),
-                lambda part: _columns(step, step.filter_nodes(state, pod, part), len(part)),
-                usage=step.reads_usage,
-            )
-        else:
-            fails, unresolvable, bits = _columns(step, step.filter_nodes(state, pod, nodes), len(nodes))
+        step.make_room()
+        return step.verdicts(_columns(step, step.filter_nodes(state, pod, nodes), len(nodes)))
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
-    return Verdicts(step.name, step.reasons, fails, unresolvable, bits) if np.count_nonzero(fails) else None
 
 
-def _columns(step: FilterStep, rejects: Iterable[Reject], length: int) -> tuple[NDArray[Any], ...]:
+def _columns(step: FilterStep, rejects: Iterable[Reject], length: int) -> Columns:
     fails, unresolvable = np.zeros(length, np.bool_), np.zeros(length, np.bool_)
     bits = np.zeros(length, np.uint64)
     for mask, reason, hard in rejects:
-        if not np.count_nonzero(mask):
-            continue
         number = step.reason_id(reason) % MAX_REASONS
-        fails |= mask
-        unresolvable |= mask & hard
-        bits |= mask.astype(np.uint64) << np.uint64(number)
+        if np.count_nonzero(mask):
+            fails |= mask
+            unresolvable |= mask & hard
+            bits |= mask.astype(np.uint64) << np.uint64(number)
     return fails, unresolvable, bits
 
 
@@ -131,8 +144,8 @@ def _ask_each(
 
 def first_refusal(profile: Profile, state: CycleState, pod: Pod, nodes: NodeSubset) -> Status | None:
     """What the filters say of a table of one node."""
-    for verdicts in run_filters(profile, state, pod, nodes)[0]:
-        return verdicts.status(0)
+    for refused in run_filters(profile, state, pod, nodes):
+        return refused.status(0)
     return None
 
 
@@ -169,7 +182,5 @@ def tell(profile: Profile, state: CycleState, method: str, pod: Pod, other: Pod,
         try:
             getattr(plugin, method)(state, pod, other, node.node(0))
         except Exception as error:
-            point = "AddPod" if method == "add_pod" else "RemovePod"
-            raise failure(
-                f'running {point} on PreFilter plugin "{name}"', error, pod, node.names[0]
-            ) from error
+            doing = f'running {"AddPod" if method == "add_pod" else "RemovePod"} on PreFilter plugin "{name}"'
+            raise failure(doing, error, pod, node.names[0]) from error

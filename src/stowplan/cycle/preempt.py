@@ -18,7 +18,7 @@ from stowplan.api.workloads import PodDisruptionBudget
 from stowplan.cluster import PodTable
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeSubset
-from stowplan.cycle.filters import first_refusal, refusal_with, run_filters, tell
+from stowplan.cycle.filters import first_refusal, passing_all, refusal_with, run_filters, tell
 from stowplan.framework.decision import Decision, fit_message
 from stowplan.framework.plugin import Nomination, Reads
 from stowplan.framework.profile import Profile
@@ -94,10 +94,11 @@ def _try_together(
     has_victims = np.bincount(places[pods.row[slots]], minlength=len(rows)) > 0
     refusals.update((row, NO_VICTIMS) for row in rows[~has_victims].tolist())
     table.set_aside(slots)
-    verdicts, passing = run_filters(profile, state, pod, table)
+    refused = run_filters(profile, state, pod, table)
+    passing = passing_all(refused)
     usable = has_victims if passing is None else has_victims & passing
     for place in np.flatnonzero(has_victims & ~usable).tolist():
-        refusals[int(rows[place])] = next(each.status(place) for each in verdicts if each.fails[place])
+        refusals[int(rows[place])] = next(each.status(place) for each in refused if each.fails[place])
     slots = slots[usable[places[pods.row[slots]]]]
     slots = slots[np.lexsort((*_importance(pods, slots), pods.row[slots]))]
     violating = budgets.violated_by(pods, slots)
@@ -119,7 +120,7 @@ def _reprieve(
     for number in range(int(turn.max()) + 1):
         mine = np.flatnonzero(turn == number)
         table.bring_back(slots[mine])
-        _, passing = run_filters(profile, state, pod, table)
+        passing = passing_all(run_filters(profile, state, pod, table))
         fits = np.ones(len(mine), np.bool_) if passing is None else passing[where[mine]]
         kept[mine] = fits
         table.set_aside(slots[mine[~fits]])

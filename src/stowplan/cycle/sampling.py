@@ -27,8 +27,8 @@ def nodes_to_find(count: int, percentage: int) -> int:
     return max(count * percentage // 100, MIN_NODES)
 
 
-def looked_at_by(sampling: Sampling, nodes: NodeTable, passing: Mask) -> tuple[Mask, Mask]:
-    """The rows that a search in turn would have looked at, and those of them that pass.
+def looked_at_by(sampling: Sampling, nodes: NodeTable, passing: Mask) -> Mask:
+    """The rows that a search in turn would have looked at.
 
     The search begins where the last one ended and stops at the first feasible node too many.
     """
@@ -41,7 +41,7 @@ def looked_at_by(sampling: Sampling, nodes: NodeTable, passing: Mask) -> tuple[M
     looked_at = np.zeros(len(nodes), np.bool_)
     looked_at[turn[:end]] = True
     sampling.start = (sampling.start + end) % max(len(nodes.live), 1)
-    return looked_at, looked_at & passing
+    return looked_at
 
 
 def _order(nodes: NodeTable) -> NDArray[np.intp]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
+from stowplan.cluster.columns import Mask, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.errors import CycleError, failure
@@ -19,17 +19,18 @@ from stowplan.cycle.filters import overrule_for_nominated, run_filters, run_pre_
 from stowplan.cycle.sampling import Sampling, looked_at_by
 from stowplan.cycle.scoring import run_scores
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Mask, Nomination
+from stowplan.framework.plugin import Nomination
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
-Rows = NDArray[np.intp]
-TieBreak = Callable[[LiveNodeTable, Rows], int]
+TieBreak = Callable[[LiveNodeTable, Rows, Mask], int]
+"""Chooses among the feasible rows those that the mask marks as best; its answer is a place among them."""
 
 
-def first_by_name(nodes: LiveNodeTable, best: Rows) -> int:
-    return int(best[0] if len(best) == 1 else best[np.argmin(nodes.name_ranks[best])])
+def first_by_name(nodes: LiveNodeTable, feasible: Rows, is_best: Mask) -> int:
+    ranks = nodes.name_ranks if feasible is nodes.rows else nodes.name_ranks[feasible]
+    return int(np.where(is_best, ranks, len(nodes)).argmin())
 
 
 def schedule(
@@ -79,41 +80,39 @@ def _look_at(
     profile: Profile, state: CycleState, decision: Decision, table: NodeTable, sampling: Sampling | None
 ) -> NodeTable | None:
     decision.looked_at, decision.overruled = table.rows, {}
-    decision.filters, passing = run_filters(profile, state, decision.pod, table)
+    decision.filters = run_filters(profile, state, decision.pod, table)
     if profile.handle.nominations:
         overrule_for_nominated(profile, state, decision, table, profile.handle.nominations)
-        if decision.overruled:
-            passing = np.ones(len(table), np.bool_) if passing is None else passing.copy()
-            passing[list(decision.overruled)] = False
-    if sampling is not None:
-        passing = _sampled(decision, table, passing, sampling)
-    if passing is None or passing.all():
-        decision.feasible = table.rows
+    if decision.overruled or sampling is not None:
+        feasible = _thinned_out(decision, table, sampling)
+    else:
+        feasible = profile.feasible(decision.filters, table.rows)
+    decision.feasible = feasible
+    if feasible is table.rows:
         return table if len(table) else None
-    places = np.flatnonzero(passing)
-    decision.feasible = table.rows[places]
-    return table.take(places) if len(places) else None
+    return table.live.take(feasible) if len(feasible) else None
 
 
-def _sampled(decision: Decision, table: NodeTable, passing: Mask | None, sampling: Sampling) -> Mask:
-    """Nodes past the point where the search would have stopped are neither feasible nor refused."""
-    passing = np.ones(len(table), np.bool_) if passing is None else passing
-    looked_at, feasible = looked_at_by(sampling, table, passing)
-    decision.not_looked_at = ~looked_at
-    return feasible
+def _thinned_out(decision: Decision, table: NodeTable, sampling: Sampling | None) -> Rows:
+    """The feasible nodes without those overruled, and without those that a sample does not come to."""
+    passing = ~decision.refused()
+    if sampling is not None:
+        looked_at = looked_at_by(sampling, table, passing)
+        decision.not_looked_at = ~looked_at
+        passing &= looked_at
+    return table.rows[passing]
 
 
 def choose(
     profile: Profile, state: CycleState, decision: Decision, feasible: NodeTable, tie_break: TieBreak
 ) -> None:
     """Pick the best of the feasible nodes; a lone one is taken without scoring."""
-    if len(feasible) == 1:
-        decision.best = decision.feasible
-    else:
-        run_scores(profile, state, decision, feasible)
-        assert decision.totals is not None
-        decision.best = decision.feasible[decision.totals == decision.totals.max()]
-    decision.chosen = decision.names[tie_break(feasible.live, decision.best)]
+    place = 0
+    if len(feasible) > 1:
+        totals = run_scores(profile, state, decision, feasible)
+        decision.is_best = totals == totals[totals.argmax()]
+        place = tie_break(feasible.live, decision.feasible, decision.is_best)
+    decision.chosen = decision.names[decision.feasible[place]]
 
 
 def run_post_filters(profile: Profile, state: CycleState, decision: Decision) -> None:

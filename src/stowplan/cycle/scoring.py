@@ -5,32 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
+from stowplan.cluster.columns import Columns, Rows
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.errors import CycleError, failure
-from stowplan.framework.decision import Decision, ScoreColumn
+from stowplan.framework.decision import Decision, ScoreColumn, SmallScores
 from stowplan.framework.plugin import MAX_SCORE, Scores
 from stowplan.framework.profile import Profile, ScoreStep
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
 
 
-def run_scores(profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable) -> None:
-    """Scores every node of `nodes`, the feasible ones."""
+def run_scores(profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable) -> NDArray[Any]:
+    """Scores every node of `nodes`, the feasible ones; their totals, less what all of them have in common."""
     pod = decision.pod
     _run_pre_scores(profile, state, pod, nodes)
-    total: Scores | None = None
+    total: NDArray[Any] | None = None
     for step in profile.scores:
         if step.name in state.skipped_scores:
             continue
-        scores = _checked(step, pod, nodes, _scores(step, state, pod, nodes))
-        decision.scores.append(ScoreColumn(step.name, step.weight, scores))
-        weighted = scores if step.weight == 1 else scores * step.weight
-        total = weighted if total is None else total + weighted
-    decision.totals = np.ones(len(nodes), np.int64) if total is None and not profile.scores else total
-    if decision.totals is None:
-        decision.totals = np.zeros(len(nodes), np.int64)
+        column = _column(step, state, pod, nodes)
+        decision.scores.append(column)
+        if column.uniform is None:
+            weighted = column.scores.astype(profile.total_type, copy=False)
+            if step.weight != 1:
+                weighted = weighted * profile.total_type(step.weight)
+            total = weighted if total is None else total + weighted
+    decision.is_scored, decision.has_scorers = True, bool(profile.scores)
+    return np.zeros(len(nodes), profile.total_type) if total is None else total
 
 
 def _run_pre_scores(profile: Profile, state: CycleState, pod: Pod, nodes: NodeTable) -> None:
@@ -46,38 +50,80 @@ def _run_pre_scores(profile: Profile, state: CycleState, pod: Pod, nodes: NodeTa
         state.skipped_scores.add(name)
 
 
-def _scores(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-    doing = f'running Score plugins: plugin "{step.name}" failed with'
-    try:
-        if step.score_nodes is None:
-            scores = _score_each(step, state, pod, nodes, doing)
-        elif step.sign is not None:
-            (kept,) = nodes.live.keep(
-                (step.name, "score", id(step.plugin), step.sign(pod)),
-                lambda part: (_as_scores(step.score_nodes(state, pod, part), len(part)),),
-                usage=step.reads_usage,
-            )
-            scores = kept if nodes is nodes.live else kept[nodes.rows]
-        else:
-            scores = _as_scores(step.score_nodes(state, pod, nodes), len(nodes))
-    except Exception as error:
-        raise failure(doing, error, pod) from error
-    if step.normalize is None:
-        return scores
-    try:
-        return _as_scores(step.normalize(state, pod, scores), len(nodes))
-    except Exception as error:
-        doing = f'running Normalize on Score plugins: plugin "{step.name}" failed with'
-        raise failure(doing, error, pod) from error
+class KeptScores:
+    """Scores of all nodes of the cluster, with the column last made of them for the feasible ones."""
+
+    __slots__ = ("final", "raw")
+
+    def __init__(self, columns: Columns) -> None:
+        (self.raw,) = columns
+        self.final: tuple[Rows, ScoreColumn] | None = None
 
 
-def _score_each(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, doing: str) -> Scores:
+def _column(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> ScoreColumn:
+    if step.sign is None:
+        asked = _asked(step, state, pod, nodes)
+        return ScoreColumn(step.name, step.weight, _normalized(step, state, pod, nodes, asked), None)
+    kept = _kept(step, state, pod, nodes)
+    if kept.final is None or kept.final[0] is not nodes.rows:
+        scores: Any = kept.raw if nodes is nodes.live else kept.raw[nodes.rows]
+        if step.normalize is not None:
+            scores = _normalized(step, state, pod, nodes, scores)
+        uniform = None if step.reads_usage else _uniform(scores)
+        kept.final = (nodes.rows, ScoreColumn(step.name, step.weight, scores, uniform))
+    return kept.final[1]
+
+
+def _uniform(scores: SmallScores) -> int | None:
+    return int(scores[0]) if np.count_nonzero(scores == scores[0]) == len(scores) else None
+
+
+def _kept(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> KeptScores:
+    def compute(part: NodeTable) -> Columns:
+        scores = _as_scores(step.score_nodes(state, pod, part), len(part))
+        return (scores if step.normalize is not None else _checked(step, pod, part, scores),)
+
+    try:
+        found: KeptScores = nodes.live.keep(
+            ("score", step.plugin.serial, step.sign(pod)), compute, usage=step.reads_usage, finish=KeptScores
+        )
+    except Exception as error:
+        raise _score_failure(step, error, pod) from error
+    return found
+
+
+def _asked(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+    if step.score_nodes is None:
+        return _score_each(step, state, pod, nodes)
+    try:
+        return _as_scores(step.score_nodes(state, pod, nodes), len(nodes))
+    except Exception as error:
+        raise _score_failure(step, error, pod) from error
+
+
+def _normalized(
+    step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, scores: Scores
+) -> SmallScores:
+    if step.normalize is not None:
+        try:
+            scores = _as_scores(step.normalize(state, pod, scores), len(scores))
+        except Exception as error:
+            doing = f'running Normalize on Score plugins: plugin "{step.name}" failed with'
+            raise failure(doing, error, pod) from error
+    return _checked(step, pod, nodes, scores)
+
+
+def _score_failure(step: ScoreStep, error: Exception, pod: Pod, node_name: str = "") -> CycleError:
+    return failure(f'running Score plugins: plugin "{step.name}" failed with', error, pod, node_name)
+
+
+def _score_each(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
     scores = np.empty(len(nodes), np.int64)
     for row in range(len(nodes)):
         try:
             scores[row] = step.score(state, pod, nodes.node(row))
         except Exception as error:
-            raise failure(doing, error, pod, nodes.names[row]) from error
+            raise _score_failure(step, error, pod, nodes.names[row]) from error
     return scores
 
 
@@ -90,14 +136,14 @@ def _as_scores(answer: Any, length: int) -> Scores:
     return scores.astype(np.int64, copy=False)
 
 
-def _checked(step: ScoreStep, pod: Pod, nodes: NodeTable, scores: Scores) -> Scores:
-    if (
-        len(scores) and scores.view(np.uint64).max() > MAX_SCORE
-    ):  # negative ones are huge when read as unsigned
-        row = int(np.argmax(scores.view(np.uint64)))
+def _checked(step: ScoreStep, pod: Pod, nodes: NodeTable, scores: Scores) -> SmallScores:
+    """Scores known to be 0 to 100, in the least room."""
+    unsigned = scores.view(np.uint64)  # in which negative ones are huge
+    if len(scores) and np.maximum.reduce(unsigned) > MAX_SCORE:
+        row = int(unsigned.argmax())
         raise CycleError(
             f'applying score defaultWeights on Score plugins: plugin "{step.name}" returns an invalid score '
             f"{scores[row]}, it should in the range of [0, {MAX_SCORE}] after normalizing "
             f"(pod {pod.key}, node {nodes.names[row]})"
         )
-    return scores
+    return scores.astype(np.int16)

@@ -1,1 +1,1 @@
-
+"""Words, tables and data for a Decision: why a pod lands where it does, or nowhere."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -15,16 +16,18 @@ import yaml
 
 from stowplan.api.defaults import Plain, default_storage_class, with_defaults, with_namespace
 from stowplan.api.kinds import KINDS, describe, object_of
-from stowplan.api.meta import Object
+from stowplan.api.meta import Object, decode
 from stowplan.api.pod import Pod
 from stowplan.api.storage import StorageClass
 from stowplan.api.workloads import PriorityClass
 from stowplan.errors import InputError
 
+POD = "Pod"
 STDIN = "-"
 SUFFIXES = (".json", ".yaml", ".yml")
 WORKLOADS = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController")
 """Kinds that make pods from a template."""
+READ = frozenset((POD, *KINDS))
 GROUP_OF = {
     **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"), "apps"),
     "Job": "batch",
@@ -61,6 +64,7 @@ class Manifests:
         self.faults: list[InputError] = []
         self.priority_classes: dict[str, PriorityClass] = {}
         self.storage_class: str | None = None
+        self._numbers = count(1)
 
     @property
     def pods(self) -> dict[str, Pod]:
@@ -79,10 +83,14 @@ class Manifests:
             if each.data["kind"] not in ("PriorityClass", "StorageClass"):
                 self._put(each)
 
-    def decoded(self, data: Plain) -> Pod | Object | None:
-        """The object as a scheduler would see it."""
+    def decoded(self, data: Plain) -> Pod | Object:
+        """The object as a scheduler would see it; of a kind that it does not look at, only the metadata."""
         try:
-            return object_of(with_defaults(data, self.priority_classes, self.storage_class))
+            item = object_of(with_defaults(data, self.priority_classes, self.storage_class))
+            item = item or decode(Object, data)
+            if not item.name:
+                raise InputError("is required", field="metadata.name")
+            return item
         except InputError as error:
             raise InputError(error.message, what=error.what or describe(data), field=error.field) from None
 
@@ -96,7 +104,7 @@ class Manifests:
             return False
         group, slash, _ = data["apiVersion"].partition("/")
         kind = data["kind"]
-        known = kind == "Pod" or kind in KINDS or kind in WORKLOADS
+        known = kind in READ or kind in WORKLOADS
         if not known or (group if slash else "") != GROUP_OF.get(kind, ""):
             self.ignored[kind] += 1
             return False
@@ -110,20 +118,17 @@ class Manifests:
             fault = InputError(error.message, where=found.file, what=error.what, field=error.field)
             self.faults.append(fault)
             return
-        meta = data["metadata"]
-        key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else meta["name"]
-        if item is not None:
-            self.objects[data["kind"], key] = item
+        if data["kind"] in READ:
+            self.objects[data["kind"], item.key] = item
         if data["kind"] in WORKLOADS:
-            self.workloads[data["kind"], key] = data
+            self.workloads[data["kind"], item.key] = data
 
     def _named(self, data: Plain) -> Plain:
-        """The API server completes a generateName at random; here the next free number does."""
+        """The API server completes a generateName at random; here a number does."""
         meta = data.get("metadata")
         if not isinstance(meta, dict) or meta.get("name") or not isinstance(meta.get("generateName"), str):
             return data
-        number = sum(kind == data["kind"] for kind, _ in self.objects)
-        return data | {"metadata": meta | {"name": f"{meta['generateName']}{number}"}}
+        return data | {"metadata": meta | {"name": f"{meta['generateName']}{next(self._numbers)}"}}
 
 
 def read(sources: Iterable[str], stdin: BinaryIO, namespace: str = "default") -> Manifests:
@@ -172,14 +177,16 @@ def _documents(text: bytes) -> Iterator[Any]:
             yield msgspec.json.decode(text)
         else:
             yield from yaml.load_all(text, _Loader)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise InputError(f"is not JSON: {error}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise InputError(f"is not YAML: {place}{error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"is not YAML: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"is neither YAML nor JSON: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise InputError("is nested too deeply") from None
 
 
 def _flat(found: Found) -> Iterator[Found]:

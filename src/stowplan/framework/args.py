@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from stowplan.api import quantity
-from stowplan.config import field_errors, strict
-from stowplan.config.duration import Duration
+from stowplan.config import field_errors
 from stowplan.config.load import ReadArgs
+from stowplan.config.strict import Decoder
 from stowplan.config.types import GROUP, V1
 
 
@@ -32,7 +31,7 @@ class PluginArgs(msgspec.Struct, rename="camel"):
 
     def as_json(self) -> dict[str, Any]:
         """The arguments as a file would spell them, with every default; what is empty is left out."""
-        plain = msgspec.to_builtins(self, enc_hook=str)
+        plain = msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))
         return {"apiVersion": V1, "kind": type(self).__name__, **_without_empty(plain)}
 
     @classmethod
@@ -43,7 +42,7 @@ class PluginArgs(msgspec.Struct, rename="camel"):
             if fault := cls._type_fault(plugin, raw):
                 return ReadArgs(None, [fault], [])
             raw = {name: value for name, value in raw.items() if name not in ("apiVersion", "kind")}
-        decoder = strict.Decoder(_decode_hook)
+        decoder = Decoder()
         args = decoder.struct(cls, raw)
         if decoder.faults:
             return ReadArgs(None, [cls._form_fault(plugin, decoder)], [])
@@ -71,7 +70,7 @@ class PluginArgs(msgspec.Struct, rename="camel"):
         return ""
 
     @classmethod
-    def _form_fault(cls, plugin: str, decoder: strict.Decoder) -> str:
+    def _form_fault(cls, plugin: str, decoder: Decoder) -> str:
         fault = f"strict decoding error: decoding args for plugin {plugin}: strict decoding error: "
         fault += ", ".join(decoder.faults)
         if any("." not in path for path in decoder.unknown):
@@ -80,12 +79,8 @@ class PluginArgs(msgspec.Struct, rename="camel"):
         return fault
 
 
-def _decode_hook(kind: type, value: Any) -> Any:
-    return strict.decode_hook(kind, value) if kind is Duration else quantity.decode_hook(kind, value)
-
-
 def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
         kept = {name: _without_empty(item) for name, item in value.items()}
-        return {name: item for name, item in kept.items() if item is not None and item != [] and item != ()}
-    return [_without_empty(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {name: item for name, item in kept.items() if item is not None and item != []}
+    return [_without_empty(item) for item in value] if isinstance(value, list) else value

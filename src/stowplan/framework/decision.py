@@ -13,6 +13,7 @@ from stowplan.cluster import NodeTable
 from stowplan.framework.plugin import Mask, Scores
 from stowplan.framework.status import Code, Status
 
+SmallScores = NDArray[np.int16]
 NO_NODES = "no nodes available to schedule pods"
 
 
@@ -46,8 +47,14 @@ class Statuses(NamedTuple):
 class ScoreColumn(NamedTuple):
     plugin: str
     weight: int
-    scores: Scores
+    scores: SmallScores
     """0 to 100, for the feasible nodes in order."""
+    uniform: int | None
+    """The score that all have, where that is known."""
+
+    @property
+    def weighted(self) -> Scores:
+        return self.scores.astype(np.int64) * self.weight
 
 
 class Decision:
@@ -69,13 +76,23 @@ class Decision:
         """Rows that only pods nominated to them make unfit."""
         self.feasible: NDArray[np.intp] = nodes.rows[:0]
         self.scores: list[ScoreColumn] = []
-        self.totals: Scores | None = None
-        self.best: NDArray[np.intp] = self.feasible
+        self.is_scored = False
+        self.has_scorers = True
+        """Without any score plugin every node gets a total of one."""
+        self.is_best: Mask | None = None
+        """Which of the feasible nodes have the highest total; None where a lone one needed no scores."""
         self.chosen: str | None = None
         self.post_filter: Status | None = None
         self.nominated: str | None = None
         self.victims: tuple[Pod, ...] = ()
         self.error: str | None = None
+
+    @property
+    def best(self) -> NDArray[np.intp]:
+        """The rows of the nodes with the highest total."""
+        if self.chosen is None:
+            return self.feasible[:0]
+        return self.feasible if self.is_best is None else self.feasible[self.is_best]
 
     def status_of(self, node_name: str) -> Status | None:
         """Why a node was refused; None if it was not, or was not looked at."""
@@ -153,6 +170,18 @@ class Decision:
         return counts
 
     @property
+    def totals(self) -> Scores | None:
+        """The weighted sums, for the feasible nodes in order; None where a lone node needed no scores."""
+        if not self.is_scored:
+            return None
+        if not self.has_scorers:
+            return np.ones(len(self.feasible), np.int64)
+        total = np.zeros(len(self.feasible), np.int64)
+        for column in self.scores:
+            total += column.weighted
+        return total
+
+    @property
     def narrowed_reason(self) -> str:
         return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(self.narrowed_by))}]"
 
@@ -194,12 +223,13 @@ class Decision:
         names = [self.names[row] for row in self.feasible.tolist()]
         if names:
             found["feasible"] = sorted(names)
-        if self.totals is not None:
+        totals = self.totals
+        if totals is not None:
             found["scores"] = {
-                column.plugin: dict(zip(names, (column.scores * column.weight).tolist(), strict=True))
+                column.plugin: dict(zip(names, column.weighted.tolist(), strict=True))
                 for column in self.scores
             }
-            found["totals"] = dict(zip(names, self.totals.tolist(), strict=True))
+            found["totals"] = dict(zip(names, totals.tolist(), strict=True))
         if self.chosen is not None:
             found["best"] = sorted(self.names[row] for row in self.best.tolist())
             found["chosen"] = self.chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 Scores = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 MAX_SCORE = 100
+_serials = itertools.count()
 
 
 class Reads(Enum):
@@ -58,6 +60,8 @@ class Plugin:
 
     def __init__(self, args: PluginArgs, handle: Handle) -> None:
         self.args, self.handle = args, handle
+        self.serial = next(_serials)
+        """A number no other instance has: a key for what it keeps in the memo of a pod's shape or labels."""
 
     @property
     def name(self) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from stowplan.cluster.columns import Columns, Rows
 from stowplan.framework.args import PluginArgs
+from stowplan.framework.decision import Statuses, Verdicts
 from stowplan.framework.handle import Handle
-from stowplan.framework.plugin import Plugin, Reads
+from stowplan.framework.plugin import MAX_SCORE, Plugin, Reads
 from stowplan.framework.resolve import ResolvedProfile
 
 MAX_REASONS = 64
@@ -24,6 +28,7 @@ class FilterStep:
         self.sign, self.reads_usage = _keeping(plugin)
         self.reasons: list[str] = []
         """Reasons this filter has given so far; verdicts refer to them by number."""
+        self.generation = 0
         self._index: dict[str, int] = {}
 
     def reason_id(self, reason: str) -> int:
@@ -33,10 +38,18 @@ class FilterStep:
             self.reasons.append(reason)
         return found
 
+    def verdicts(self, columns: Columns) -> Verdicts | None:
+        """What the filter said, if it refused any node at all."""
+        fails, unresolvable, bits = columns
+        if not np.count_nonzero(fails):
+            return None
+        return Verdicts(self.name, self.reasons, fails, unresolvable, bits)
+
     def make_room(self) -> None:
         """Starts a new list of reasons where the old one is nearly full; earlier verdicts keep theirs."""
         if len(self.reasons) > MAX_REASONS // 2:
             self.reasons, self._index = [], {}
+            self.generation += 1
 
 
 class ScoreStep:
@@ -62,6 +75,7 @@ class Profile:
         self.points: dict[str, list[str]] = {
             point: [name for name, _ in entries] for point, entries in resolved.points.items()
         }
+        self._feasible: dict[tuple[int, ...], tuple[tuple[Verdicts | Statuses, ...], Rows, Rows]] = {}
         self.pre_filters = self.at("preFilter")
         self.filters = [FilterStep(self.plugins[name], name) for name in self.points.get("filter", ())]
         self.post_filters = self.at("postFilter")
@@ -69,6 +83,22 @@ class Profile:
         self.scores = [
             ScoreStep(self.plugins[name], name, weight) for name, weight in resolved.points.get("score", ())
         ]
+        highest = MAX_SCORE * sum(step.weight for step in self.scores)
+        self.total_type: Any = np.int16 if highest < 2**15 else np.int64
+        """Whole numbers that hold any total, the smaller the faster."""
+
+    def feasible(self, refusals: list[Verdicts | Statuses], rows: Rows) -> Rows:
+        """The rows that nobody refused. The same answers give the very same array, so more can be kept."""
+        if not refusals:
+            return rows
+        key = tuple(map(id, refusals))
+        found = self._feasible.get(key)
+        if found is None or found[1] is not rows:
+            refused = np.logical_or.reduce([each.fails for each in refusals])
+            if len(self._feasible) > 64:
+                self._feasible.clear()
+            found = self._feasible[key] = (tuple(refusals), rows, rows[~refused])
+        return found[2]
 
     def at(self, point: str) -> Sequence[tuple[str, Any]]:
         """The plugins of an extension point, by name and in order."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
+from inspect import get_annotations
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 from stowplan.config.load import ReadArgs
@@ -53,7 +56,16 @@ class Registry:
 
     def args_type(self, name: str) -> type[PluginArgs] | None:
         """The struct that the plugin's arguments must fit; None for one that takes none."""
-        found = get_type_hints(self.find(name)).get("args", PluginArgs)
+        plugin = self.find(name)
+        owner = next(kind for kind in plugin.__mro__ if "args" in get_annotations(kind))
+        try:
+            # Only this one annotation: others may name what is imported for type checkers alone.
+            hint = SimpleNamespace(__annotations__={"args": get_annotations(owner)["args"]})
+            found: type[PluginArgs] = get_type_hints(hint, vars(sys.modules[owner.__module__]))["args"]
+        except NameError as error:
+            raise ConfigError(
+                f'"{name}" has arguments of no known type: {error}', stage="framework"
+            ) from None
         return None if found is PluginArgs else found
 
     def read_args(self, plugin: str, raw: Any, path: str) -> ReadArgs | None:

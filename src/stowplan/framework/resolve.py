@@ -104,18 +104,23 @@ def _args(
     profile: ProfileConfig, multi_point: tuple[PluginEntry, ...], registry: Registry
 ) -> tuple[dict[str, PluginArgs], list[str]]:
     """Arguments of every enabled plugin, defaults where the profile has none, and what is wrong with them."""
-    args = {entry.name: entry.args for entry in profile.plugin_config if isinstance(entry.args, PluginArgs)}
+    given = {entry.name: entry.args for entry in profile.plugin_config}
+    args = {name: found for name, found in given.items() if isinstance(found, PluginArgs)}
     enabled = {entry.name for point in _TYPES for entry in profile.plugins.at(point).enabled}
     faults = []
     for name in sorted(enabled.union(entry.name for entry in multi_point)):
         try:
-            kind = registry.args_type(name) or PluginArgs
+            kind = registry.args_type(name)
         except ConfigError:
             continue  # A point that enables it says so.
+        if kind is None:
+            args[name] = PluginArgs()
+            continue
         wrong: list[str] = []
         if name not in args:
-            args[name], _, wrong = kind.read(name, None, "args")
-        if kind.checked_late:
+            read = kind.read(name, given.get(name), "args")
+            args[name], wrong = read.args, read.malformed + read.faults
+        if kind.checked_late and not wrong:
             wrong = list(args[name].validate(""))
         if wrong:
             faults.append(f'initializing plugin "{name}": {joined(wrong)}')

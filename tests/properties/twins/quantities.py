@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 FORM = re.compile(r"([+-]?)([0-9]*\.?[0-9]*)(.*)")
 TENS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -12,6 +13,7 @@ TWOS = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 NANO = Fraction(1, 10**9)
 
 
+@lru_cache(maxsize=4096, typed=True)
 def amount(text: str | int | float) -> Fraction:
     """The exact value, what is finer than a nano-unit rounded away from zero."""
     sign, digits, suffix = FORM.fullmatch(str(text)).groups()

@@ -6,9 +6,7 @@ once and kept; nothing here reads files, clocks or the network.
 
 from __future__ import annotations
 
-from stowplan.api.cel.compiler import Declarations, Program, compile_cel
-from stowplan.api.cel.values import DeviceVariable, Domains, Optional, UInt, Version
+from stowplan.api.cel.compiler import Program, compile_cel
+from stowplan.api.cel.values import DeviceVariable, Domains, Version
 
-__all__ = [
-    "Declarations", "DeviceVariable", "Domains", "Optional", "Program", "UInt", "Version", "compile_cel"
-]  # fmt: skip
+__all__ = ["DeviceVariable", "Domains", "Program", "Version", "compile_cel"]

@@ -27,7 +27,7 @@ DEVICE: Declarations = (("device", DeviceVariable),)
 class Program:
     """A compiled expression; `kind` is the type of its result, `object` if that is not known beforehand."""
 
-    __slots__ = ("_names", "_run", "_spare", "expression", "kind")
+    __slots__ = ("_names", "_run", "_spare", "kind")
 
     def __init__(self, expression: str, declarations: Declarations) -> None:
         compiler = Compiler(declarations)
@@ -35,7 +35,7 @@ class Program:
             typed = compiler.compile(parse(expression))
         except RecursionError:
             raise CelError(TOO_DEEP) from None
-        self.expression, self.kind, self._run = expression, typed.kind, typed.run
+        self.kind, self._run = typed.kind, typed.run
         self._names = [name for name, _ in declarations]
         self._spare = [None] * (compiler.slots - len(declarations))
 

@@ -169,7 +169,7 @@ class _Search:
         if not wanted:
             return self.request(number + 1)
         claim = self.steps[number].claim
-        if not self.has_enough(claim, ask, start, wanted):
+        if wanted > 1 and not self.has_enough(claim, ask, start, wanted):
             return False
         for place in range(start, len(self.devices)):
             pool, device = self.devices[place]
@@ -215,21 +215,10 @@ class _Search:
         key = (claim, ask.name, device.id)
         found = self.matches.get(key)
         if found is None:
-            found = self.matches[key] = self.passes_selectors(claim, ask, device) and (
+            found = self.matches[key] = _passes(ask, device) and (
                 not device.has_own_scope or is_in_scope(device.scope, self.node)
             )
         return found
-
-    def passes_selectors(self, claim: int, ask: Ask, device: OfferedDevice) -> bool:
-        for where, selector in ask.selectors(self.demands[claim].claim):
-            if selector.cel is None:
-                raise AllocationError(f"{where}: CEL expression empty (unsupported selector type?)")
-            try:
-                if not device.satisfies(selector.cel.expression):
-                    return False
-            except CelError as error:
-                raise AllocationError(f"{where}: {error}") from None
-        return True
 
     def capacity_left(self, ask: Ask, device: OfferedDevice) -> Mapping[str, int] | None:
         """What the request would consume of the device; None if the device has not so much left."""
@@ -348,3 +337,15 @@ class _Search:
             and self.is_selected(claim, ask, device)
             and ask.tolerates(device)
         }
+
+
+def _passes(ask: Ask, device: OfferedDevice) -> bool:
+    for where, selector in ask.selectors:
+        if selector.cel is None:
+            raise AllocationError(f"{where}: CEL expression empty (unsupported selector type?)")
+        try:
+            if not device.satisfies(selector.cel.expression):
+                return False
+        except CelError as error:
+            raise AllocationError(f"{where}: {error}") from None
+    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,13 +34,9 @@ class Ask(NamedTuple):
     """That, or `request/alternative`."""
     details: DeviceRequestDetails
     device_class: DeviceClass
-    is_admin: bool
-
-    def selectors(self, claim: ResourceClaim) -> Iterable[tuple[str, DeviceSelector]]:
-        for position, selector in enumerate(self.device_class.spec.selectors):
-            yield f"class {self.device_class.name}: selector #{position}", selector
-        for position, selector in enumerate(self.details.selectors):
-            yield f"claim {claim.key}: selector #{position}", selector
+    selectors: tuple[tuple[str, DeviceSelector], ...]
+    """Those of the class, then those of the request, each with the place where it stands."""
+    is_admin: bool = False
 
     def tolerates(self, device: OfferedDevice) -> bool:
         return all(is_tolerated(taint, self.details.tolerations) for taint in device.hard_taints)
@@ -100,19 +96,35 @@ ClassOf = Callable[[str, str], DeviceClass]
 
 
 def demand_of(claim: ResourceClaim, class_of: ClassOf) -> Demand:
-    return Demand(claim, tuple(_asks(request, class_of) for request in claim.spec.devices.requests))
+    requests = claim.spec.devices.requests
+    return Demand(claim, tuple(tuple(_asks(claim, request, class_of)) for request in requests))
 
 
-def _asks(request: DeviceRequest, class_of: ClassOf) -> tuple[Ask, ...]:
-    if request.exactly is not None:
-        exactly = request.exactly
-        device_class = class_of(exactly.device_class_name, request.name)
-        return (Ask(request.name, request.name, exactly, device_class, bool(exactly.admin_access)),)
-    found = []
+def _asks(claim: ResourceClaim, request: DeviceRequest, class_of: ClassOf) -> Iterator[Ask]:
+    base, exactly = request.name, request.exactly
+    if exactly is not None:
+        device_class = class_of(exactly.device_class_name, base)
+        selectors = _selectors(claim, device_class, exactly)
+        yield Ask(base, base, exactly, device_class, selectors, bool(exactly.admin_access))
+        return
     for each in request.first_available:
-        name = f"{request.name}/{each.name}"
-        found.append(Ask(request.name, name, each, class_of(each.device_class_name, name), False))
-    return tuple(found)
+        name = f"{base}/{each.name}"
+        device_class = class_of(each.device_class_name, name)
+        yield Ask(base, name, each, device_class, _selectors(claim, device_class, each))
+
+
+def _selectors(
+    claim: ResourceClaim, device_class: DeviceClass, details: DeviceRequestDetails
+) -> tuple[tuple[str, DeviceSelector], ...]:
+    places = (
+        (f"class {device_class.name}", device_class.spec.selectors),
+        (f"claim {claim.key}", details.selectors),
+    )
+    return tuple(
+        (f"{place}: selector #{number}", selector)
+        for place, selectors in places
+        for number, selector in enumerate(selectors)
+    )
 
 
 def allocation_of(demand: Demand, held: Sequence[Held], node: Node) -> Allocation:

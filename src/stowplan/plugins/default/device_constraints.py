@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from stowplan.api.resource import ResourceClaim
-from stowplan.plugins.default.device_pools import AllocationError, OfferedDevice
-
-Value = tuple[str, str | int | bool]
+from stowplan.plugins.default.device_pools import AllocationError, OfferedDevice, Value
 
 
 class _OnRequests:

@@ -13,6 +13,9 @@ from stowplan.api.selectors import node_terms_of
 from stowplan.errors import CelError, StowplanError
 from stowplan.framework import Node
 
+Value = tuple[str, str | int | bool]
+"""An attribute's type and value."""
+
 
 class AllocationError(StowplanError):
     """Something in a slice, class or claim is so wrong that allocating must stop."""
@@ -38,6 +41,7 @@ class OfferedDevice:
         taints = (Taint(taint.key, taint.value, taint.effect) for taint in spec.taints)
         self.hard_taints = tuple(taint for taint in taints if taint.is_hard)
         self._answers: dict[str, bool | str] = {}
+        self._attributes: dict[str, Value | None] = {}
 
     def satisfies(self, expression: str) -> bool:
         """What a selector says of the device; CelError if it cannot tell."""
@@ -48,13 +52,15 @@ class OfferedDevice:
             raise CelError(answer)
         return answer
 
-    def attribute(self, name: str) -> tuple[str, str | int | bool] | None:
+    def attribute(self, name: str) -> Value | None:
         """The value of a fully named attribute and its type; names without a domain are in the driver's."""
-        domain, _, short = name.partition("/")
-        found = self.spec.attributes.get(name)
-        if found is None and domain == self.id.driver:
-            found = self.spec.attributes.get(short)
-        return found.typed_value if found is not None else None
+        if name not in self._attributes:
+            domain, _, short = name.partition("/")
+            found = self.spec.attributes.get(name)
+            if found is None and domain == self.id.driver:
+                found = self.spec.attributes.get(short)
+            self._attributes[name] = found.typed_value if found is not None else None
+        return self._attributes[name]
 
     def _ask(self, expression: str) -> bool | str:
         try:

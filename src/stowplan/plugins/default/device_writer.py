@@ -27,6 +27,7 @@ class ClaimError(StowplanError):
 class ClaimWriter:
     def __init__(self, handle: Handle, ledger: ClaimLedger) -> None:
         self._handle, self._ledger = handle, ledger
+        self.poll_seconds = POLL_SECONDS
 
     async def create(self, claim: ResourceClaim) -> ResourceClaim:
         """A claim that has existed in memory only; the server gives it a name."""
@@ -89,7 +90,7 @@ class ClaimWriter:
                 return
             if self._handle.now() >= end:
                 raise ClaimError("device binding timeout")
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(self.poll_seconds)
 
     async def deallocate(self, claim: ResourceClaim) -> None:
         await self._update_status(claim, None, ())

@@ -217,14 +217,14 @@ class InterPodAffinity(Plugin):
     def _matching(self, pod: Pod, live: LiveNodeTable) -> Mapping[str, list[TermEntry]]:
         """The terms of pods on nodes that are about this pod, kept while no term or namespace changes."""
         versions = (live.tallies.terms_version, self.handle.cluster.namespaces.version)
-        kept = pod.label_set.memo.get(id(self))
+        kept = pod.label_set.memo.get(self.serial)
         if kept is None or kept[0] != versions:
             namespace = self._namespace_labels(pod.namespace)
             found = {
                 group: [entry for entry in entries.values() if entry.term.matches(pod, namespace)]
                 for group, entries in live.tallies.terms.items()
             }
-            kept = pod.label_set.memo[id(self)] = (versions, found)
+            kept = pod.label_set.memo[self.serial] = (versions, found)
         found_terms: Mapping[str, list[TermEntry]] = kept[1]
         return found_terms
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,23 @@ from stowplan.framework import (
 from stowplan.framework.scores import EXACT_BELOW, percent
 from stowplan.plugins.default.args import (
     LEAST_ALLOCATED,
-    MOST_ALLOCATED,
     NodeResourcesFitArgs,
     ShapePoint,
 )
 
 Ints = NDArray[np.int64]
+
+
+class Demand(NamedTuple):
+    """What a pod wants, in the form that filtering and scoring need it."""
+
+    key: Hashable
+    checked: tuple[str, ...]
+    wanted: Ints
+    scored: tuple[str, ...]
+    amounts: Ints
+    weights: Ints
+    weight: int
 
 
 class NodeResourcesFit(Plugin):
@@ -44,16 +55,10 @@ class NodeResourcesFit(Plugin):
         super().__init__(args, handle)
         ratio = args.scoring_strategy.requested_to_capacity_ratio
         self.curve = None if ratio is None else curve_of(ratio.shape)
-        self.weights = [resource.weight for resource in args.scoring_strategy.resources]
 
     def sign_pod(self, pod: Pod) -> Hashable:
-        key = pod.shape.memo.get("resources")
-        if key is None:
-            key = pod.shape.memo["resources"] = (
-                tuple(pod.requests.items()),
-                tuple(self._score_requests(pod).items()),
-            )
         devices = self.handle.cluster.device_classes
+        key = self._demand(pod).key
         return (key, devices.version) if len(devices) else key
 
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
@@ -61,17 +66,14 @@ class NodeResourcesFit(Plugin):
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         yield Reject(nodes.pod_count >= nodes.allocatable["pods"], "Too many pods")
-        checked = {
-            name: amount for name, amount in pod.requests.items() if amount > 0 and not self._is_ignored(name)
-        }
-        if not checked:
+        demand = self._demand(pod)
+        if not demand.checked:
             return
-        resources, wanted = tuple(checked), np.array([[amount] for amount in checked.values()])
-        capacity = nodes.allocatable.block(resources)
-        full = wanted > capacity - nodes.requested.block(resources)
+        capacity = nodes.allocatable.block(demand.checked)
+        full = demand.wanted > capacity - nodes.requested.block(demand.checked)
         # Evicting pods cannot help a node that is too small even when empty.
-        too_small = wanted > capacity
-        for line, resource in enumerate(resources):
+        too_small = demand.wanted > capacity
+        for line, resource in enumerate(demand.checked):
             if self._has_devices(resource):  # nodes that do not count it leave it to DynamicResources
                 full[line] &= capacity[line] > 0
             yield Reject(full[line], f"Insufficient {resource}", unresolvable=too_small[line])
@@ -80,30 +82,30 @@ class NodeResourcesFit(Plugin):
         return None
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-        counted = [
-            (name, amount, weight)
-            for (name, amount), weight in zip(self._score_requests(pod).items(), self.weights, strict=True)
-            if amount or not requests.is_scalar(name)
-        ]
-        if not counted:
+        demand = self._demand(pod)
+        if not demand.scored:
             return np.zeros(len(nodes), np.int64)
-        resources, amounts, weights = zip(*counted, strict=True)
-        capacity = nodes.allocatable.block(resources)
-        scores = self._scores(self._used(nodes, resources) + np.array(amounts)[:, None], capacity)
-        weighing = np.array(weights)
+        capacity = nodes.allocatable.block(demand.scored)
+        used = self._used(nodes, demand.scored) + demand.amounts
+        exact = nodes.live.largest >= EXACT_BELOW
+        if self.curve is None and nodes.live.lacked.isdisjoint(demand.scored):
+            scores = self._scores(used, capacity, exact)
+            if demand.weight != len(demand.scored):
+                scores *= demand.weights
+            mean: Scores = np.add.reduce(scores, 0) // demand.weight
+            return mean
+        scores = self._scores(used, np.maximum(capacity, 1), exact)
         lacking = capacity <= 0
-        if self.curve is None and not np.count_nonzero(lacking):
-            return weighing @ scores // sum(weights)
         # parity: a resource the node lacks does not lower its score, nor, on a curve, one that scores nothing
         counts = ~lacking if self.curve is None else ~lacking & (scores > 0)
-        points = weighing @ np.where(counts, scores, 0)
-        weight = np.maximum(weighing @ counts, 1)
-        if self.curve is None:
-            return points // weight
-        return np.floor(points / weight + 0.5).astype(np.int64)
+        weights = np.where(counts, demand.weights, 0)
+        points: Ints = (scores * weights).sum(0)
+        weight = np.maximum(weights.sum(0), 1)
+        mean = points // weight if self.curve is None else np.floor(points / weight + 0.5).astype(np.int64)
+        return mean
 
     def _used(self, nodes: NodeTable, resources: tuple[str, ...]) -> Ints:
-        if all(name in requests.DEFAULTS for name in resources):
+        if requests.DEFAULTS.keys() >= set(resources):
             return nodes.nonzero_requested.block(resources)
         return np.stack(
             [
@@ -112,26 +114,39 @@ class NodeResourcesFit(Plugin):
             ]
         )
 
-    def _scores(self, used: Ints, capacity: Ints) -> Ints:
-        whole = np.maximum(capacity, 1)
-        exact = int(whole.max(initial=0)) >= EXACT_BELOW
-        kind = self.args.scoring_strategy.type
-        if kind == LEAST_ALLOCATED:
-            return percent(np.maximum(capacity - used, 0), whole, exact=exact)
-        share = percent(np.minimum(used, capacity), whole, exact=exact)
-        if kind == MOST_ALLOCATED:
-            return share
-        assert self.curve is not None
-        return self.curve[share]
+    def _scores(self, used: Ints, capacity: Ints, exact: bool) -> Ints:
+        if self.args.scoring_strategy.type == LEAST_ALLOCATED:
+            return percent(np.maximum(capacity - used, 0), capacity, exact=exact)
+        share = percent(np.minimum(used, capacity), capacity, exact=exact)
+        return share if self.curve is None else self.curve[share]
 
-    def _score_requests(self, pod: Pod) -> dict[str, int]:
-        """What the pod counts as when nodes are scored, by the resources that count."""
+    def _demand(self, pod: Pod) -> Demand:
+        """Worked out once for all pods of a shape."""
+        found: Demand | None = pod.shape.memo.get(self.serial)
+        if found is None:
+            found = pod.shape.memo[self.serial] = self._demand_of(pod)
+        return found
+
+    def _demand_of(self, pod: Pod) -> Demand:
+        checked = {
+            name: amount for name, amount in pod.requests.items() if amount > 0 and not self._is_ignored(name)
+        }
         # parity: the pod's own pod-level requests are not looked at here, though filtering honours them
         nanos = requests.of_spec(pod.spec, pod_level=False, fill=requests.DEFAULTS)
-        return {
-            resource.name: requests.amount_of(resource.name, nanos.get(resource.name, 0))
-            for resource in self.args.scoring_strategy.resources
-        }
+        scored = []
+        for resource in self.args.scoring_strategy.resources:
+            amount = requests.amount_of(resource.name, nanos.get(resource.name, 0))
+            if amount or not requests.is_scalar(resource.name):
+                scored.append((resource.name, amount, resource.weight))
+        return Demand(
+            (tuple(checked.items()), tuple(scored)),
+            tuple(checked),
+            _upright(checked.values()),
+            tuple(name for name, _, _ in scored),
+            _upright(amount for _, amount, _ in scored),
+            _upright(weight for _, _, weight in scored),
+            sum(weight for _, _, weight in scored),
+        )
 
     def _is_ignored(self, resource: str) -> bool:
         return requests.is_extended(resource) and (
@@ -183,6 +198,11 @@ class NodeResourcesFit(Plugin):
         names = {name for name, amount in pod.requests.items() if amount}
         implicit = old is None and f"{requests.DEVICE_CLASS_PREFIX}{new.name}" in names
         return implicit or new.spec.extended_resource_name in names
+
+
+def _upright(numbers: Iterable[int]) -> Ints:
+    """One number a line, to go with blocks of columns."""
+    return np.array([[number] for number in numbers], np.int64)
 
 
 def _shrank(pod: Pod, old: Pod, new: Pod) -> bool:

@@ -216,10 +216,10 @@ class PodTopologySpread(Plugin):
             cluster.stateful_sets,
         )
         versions = tuple(store.version for store in stores)
-        kept = pod.label_set.memo.get((id(self), pod.controller))
+        kept = pod.label_set.memo.get((self.serial, pod.controller))
         if kept is None or kept[0] != versions:
             kept = (versions, self._owner_selector(pod))
-            pod.label_set.memo[id(self), pod.controller] = kept
+            pod.label_set.memo[self.serial, pod.controller] = kept
         found: Selector = kept[1]
         return found
 
@@ -260,7 +260,8 @@ class PodTopologySpread(Plugin):
                 mask &= ~untolerated(nodes, pod)
             return (mask,)
 
-        return live.keep(("eligible to spread", keys, affinity, tolerations), compute)[0]
+        mask: Mask = live.keep(("eligible to spread", keys, affinity, tolerations), compute)[0]
+        return mask
 
     def _counts(self, live: LiveNodeTable, pod: Pod, constraint: Constraint, eligible: Mask) -> Ints:
         if constraint.selector.everything:  # parity: the empty selector selects all pods, but counts none

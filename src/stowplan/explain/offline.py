@@ -1,0 +1,121 @@
+"""Explains pods on what files show: each is decided, explained and placed before the next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+
+from stowplan.api.pod import Pod
+from stowplan.cluster import Cluster
+from stowplan.cluster.columns import Mask, Rows
+from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.config import KubeSchedulerConfiguration
+from stowplan.cycle import Planner, first_by_name
+from stowplan.cycle.schedule import TieBreak
+from stowplan.errors import InputError, PluginError
+from stowplan.explain.manifests import Manifests
+from stowplan.explain.report import Explanation, explanation_of, node_explanation_of
+from stowplan.explain.targets import there_is
+from stowplan.explain.templates import Target
+from stowplan.framework.decision import Decision
+from stowplan.framework.profile import Profile
+from stowplan.framework.registry import Registry
+from stowplan.framework.status import Code, Status
+
+
+class Explainer:
+    """With a seed, ties are drawn at random; without one, the first by name wins."""
+
+    def __init__(
+        self,
+        manifests: Manifests,
+        config: KubeSchedulerConfiguration | None = None,
+        *,
+        registry: Registry | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.seed = seed
+        self.cluster = Cluster.of(manifests.objects.values())
+        tie_break = first_by_name if seed is None else drawn_by(random.Random(seed))
+        self.planner = Planner(self.cluster, config, registry=registry, tie_break=tie_break)
+        for pod in manifests.pods.values():
+            if pod.nominated_node_name and not pod.node_name and not pod.is_finished:
+                for profile in self.planner.profiles.values():
+                    profile.handle.nominations.put(pod, pod.nominated_node_name)
+
+    def explain(self, target: Target, node_name: str | None = None) -> Explanation:
+        """Decides the pod and places it for those after it; one that runs already stays where it is."""
+        if node_name is not None and self.cluster.nodes.row_of(node_name) is None:
+            raise InputError(f"there is no node {node_name}; {there_is(node_name, self.cluster.nodes.names)}")
+        for item in target.objects:
+            self.cluster.apply(item)
+        placed = self.cluster.pod(target.pod.uid)
+        if placed is not None:
+            self.cluster.remove_pod(placed)
+        pod = target.pod.on("")
+        profile = self.planner.profile_of(pod)
+        decision = self._decide(pod)
+        found = explanation_of(
+            decision,
+            self.cluster.nodes,
+            profile.scheduler_name,
+            held_back=_held_back(profile, pod),
+            notes=(*target.notes, *self._notes(target.pod, placed)),
+            seed=self.seed,
+        )
+        if node_name is not None:
+            found = found._replace(node=node_explanation_of(found, self.cluster.nodes, node_name))
+        if placed is not None:
+            self.cluster.add_pod(placed)
+        elif not (found.held_back or pod.is_finished or pod.is_terminating):
+            self._place(decision)
+        return found
+
+    def _decide(self, pod: Pod) -> Decision:
+        decision = self.planner.decide(pod)
+        if decision.error is not None:
+            raise PluginError(decision.error)
+        if decision.post_filter is not None and decision.post_filter.code is Code.ERROR:
+            raise PluginError(decision.post_filter.message)
+        return decision
+
+    def _place(self, decision: Decision) -> None:
+        self.planner.carry_out(decision)
+        for profile in self.planner.profiles.values():
+            profile.handle.nominations.remove(decision.pod)
+
+    def _notes(self, pod: Pod, placed: Pod | None) -> Iterator[str]:
+        if not len(self.cluster.nodes):
+            yield "The files show no nodes."
+        if placed is not None:
+            where = placed.node_name
+            if self.cluster.nodes.row_of(where) is None:
+                where += ", a node that the files do not show"
+            yield f"It is on {where} now; this is what would be decided if it were not."
+        elif pod.is_finished:
+            yield f"It has finished ({pod.phase}); this is what would be decided if it were new."
+        if pod.is_terminating:
+            yield "It is being deleted, so kube-scheduler would not place it any more."
+
+
+def drawn_by(generator: random.Random) -> TieBreak:
+    """Draws one of the best nodes; in which order the files name them does not matter."""
+
+    def draw(nodes: LiveNodeTable, feasible: Rows, is_best: Mask) -> int:
+        best = np.flatnonzero(is_best)
+        by_name = best[np.argsort(nodes.name_ranks[feasible[best]])]
+        # Of all draws only random() is promised to be the same in every version of Python.
+        return int(by_name[int(generator.random() * len(by_name))])
+
+    return draw
+
+
+def _held_back(profile: Profile, pod: Pod) -> Status | None:
+    """Who keeps the pod out of the queue, if someone does."""
+    for name, plugin in profile.at("preEnqueue"):
+        status: Status | None = plugin.pre_enqueue(pod)
+        if status is not None and status.code is not Code.SUCCESS:
+            return status.by(name)
+    return None

@@ -1,0 +1,209 @@
+"""Refusals in words: what a group of nodes lacks that the pod asks for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stowplan.api.meta import LabelSelector, LabelSelectorRequirement, NodeSelectorRequirement
+from stowplan.api.pod import Pod, PodAffinityTerm
+from stowplan.api.taints import first_untolerated
+from stowplan.cluster import NodeTable
+from stowplan.cycle.preempt import NO_VICTIMS, NOT_HELPFUL
+from stowplan.explain.amounts import amount_text
+from stowplan.framework.decision import Decision
+from stowplan.framework.status import Code, Status
+
+INSUFFICIENT = "Insufficient "
+TOO_MANY_PODS = "Too many pods"
+
+
+class Shortage(NamedTuple):
+    """How much of a resource a node lacks for the pod, in the units that nodes are counted in."""
+
+    resource: str
+    asked: int
+    free: int
+    allocatable: int
+
+    @property
+    def lacking(self) -> int:
+        return self.asked - self.free
+
+
+class Closest(NamedTuple):
+    """Of the nodes with too little room, the one that lacks the least."""
+
+    node: str
+    shortages: tuple[Shortage, ...]
+
+
+def closest(pod: Pod, reasons: Sequence[str], nodes: NodeTable, rows: Sequence[int]) -> Closest | None:
+    """For nodes refused for want of resources; None for those refused for anything else."""
+    resources = [each.removeprefix(INSUFFICIENT) for each in reasons if each.startswith(INSUFFICIENT)]
+    if TOO_MANY_PODS in reasons:
+        resources.append("pods")
+    if not resources:
+        return None
+    missing = np.zeros(len(rows))
+    for resource in resources:
+        asked = 1 if resource == "pods" else pod.requests.get(resource, 0)
+        free = nodes.allocatable[resource][rows] - _used(nodes, resource)[rows]
+        missing += np.maximum(asked - free, 0) / max(asked, 1)
+    row = rows[int(np.lexsort((nodes.live.name_ranks[rows], missing))[0])]
+    return Closest(nodes.names[row], tuple(shortages(pod, resources, nodes, row)))
+
+
+def shortages(pod: Pod, resources: Sequence[str], nodes: NodeTable, row: int) -> Iterator[Shortage]:
+    """What the pod asks of each resource beside what the node has left of it."""
+    for resource in resources:
+        allocatable = int(nodes.allocatable[resource][row])
+        asked = 1 if resource == "pods" else pod.requests.get(resource, 0)
+        yield Shortage(resource, asked, allocatable - int(_used(nodes, resource)[row]), allocatable)
+
+
+def detail(pod: Pod, status: Status, nodes: NodeTable, rows: Sequence[int]) -> str:
+    """What the nodes lack, in a sentence; empty where the reasons say it all."""
+    found = closest(pod, status.reasons, nodes, rows)
+    if found is not None:
+        lacks = "; ".join(_shortage_text(each, nodes) for each in found.shortages)
+        return f"{found.node} comes closest: it {lacks}" if len(rows) > 1 else f"it {lacks}"
+    match status.plugin:
+        case "TaintToleration":
+            return _taints_text(pod, nodes, rows)
+        case "NodeAffinity":
+            asked = _node_terms(pod)
+        case "NodePorts":
+            asked = [f"{each.port}/{each.protocol} of the host" for each in pod.shape.ports]
+        case "PodTopologySpread":
+            asked = _spread_terms(pod)
+        case "InterPodAffinity":
+            if any("existing pods" in reason for reason in status.reasons):
+                return "pods that run there, or near, keep pods with its labels away"
+            asked = _pod_terms(pod, anti=any("anti-affinity" in reason for reason in status.reasons))
+        case _:
+            asked = []
+    return f"the pod asks for {', and '.join(asked)}" if asked else ""
+
+
+def preemption_text(decision: Decision) -> str:
+    """Why evicting pods does not help a pod that fits nowhere."""
+    pod, status = decision.pod, decision.post_filter
+    if status is None:
+        return "No plugin of the profile evicts pods." if decision.node_count else ""
+    if "not eligible" in status.message:
+        return f"Preemption is not tried: {status.message.removeprefix('preemption: ')}"
+    candidates = int((decision.codes() == Code.UNSCHEDULABLE).sum())
+    if not candidates:
+        return "Preemption cannot help: no node refuses for a reason that evicting pods would change."
+    hopeless = _counted(NOT_HELPFUL, status.message)
+    spared = _counted(NO_VICTIMS.message, status.message)
+    parts = (
+        (hopeless, "for reasons that evicting pods would not change"),
+        (spared, f"since no pod there has a priority below {pod.priority}"),
+        (candidates - spared, "even with all pods of a lower priority gone"),
+    )
+    listed = "; ".join(f"on {_nodes(count)} {why}" for count, why in parts if count)
+    return f"Preemption cannot help. The pod does not fit {listed}."
+
+
+def taint_text(key: str, value: str, effect: str) -> str:
+    return f"{key}={value}:{effect}" if value else f"{key}:{effect}"
+
+
+def _used(nodes: NodeTable, resource: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return nodes.pod_count if resource == "pods" else nodes.requested[resource]
+
+
+def _shortage_text(shortage: Shortage, nodes: NodeTable) -> str:
+    resource, asked, free, allocatable = shortage
+    if resource == "pods":
+        return f"has {allocatable - free} pods and takes {allocatable}"
+    wanted, left, whole, lacking = (
+        amount_text(resource, each) for each in (asked, free, allocatable, shortage.lacking)
+    )
+    found = f"lacks {lacking} of {resource} ({wanted} asked, {left} of {whole} free)"
+    if asked > int(nodes.live.allocatable[resource].max(initial=0)):
+        return f"{found}, and no node is that large"
+    return found
+
+
+def _taints_text(pod: Pod, nodes: NodeTable, rows: Sequence[int]) -> str:
+    taints = (first_untolerated(nodes.objects[row].taints, pod.spec.tolerations) for row in rows)
+    counts = Counter(taint_text(*taint) for taint in taints if taint is not None)
+    listed = ", ".join(f"{taint} ({_nodes(count)})" for taint, count in counts.most_common(5))
+    return f"the pod does not tolerate {listed}" if listed else ""
+
+
+def _node_terms(pod: Pod) -> list[str]:
+    found = []
+    if pod.spec.node_selector:
+        found.append(f"nodes with {_labels(pod.spec.node_selector)}")
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    if required is not None:
+        terms = (
+            " and ".join(_requirement(each) for each in (*term.match_expressions, *term.match_fields))
+            for term in required.node_selector_terms
+        )
+        found.append(f"nodes with {' or '.join(terms)}")
+    return found
+
+
+def _spread_terms(pod: Pod) -> list[str]:
+    return [
+        f"pods with {_selector(each.label_selector)} spread over {each.topology_key}, "
+        f"at most {each.max_skew} apart"
+        for each in pod.spec.topology_spread_constraints
+        if each.when_unsatisfiable == "DoNotSchedule"
+    ]
+
+
+def _pod_terms(pod: Pod, *, anti: bool) -> list[str]:
+    affinity = pod.spec.affinity
+    side = affinity and (affinity.pod_anti_affinity if anti else affinity.pod_affinity)
+    terms: Sequence[PodAffinityTerm] = (
+        side.required_during_scheduling_ignored_during_execution if side else ()
+    )
+    which = "no pod" if anti else "a pod"
+    return [f"{which} with {_selector(each.label_selector)} in its {each.topology_key}" for each in terms]
+
+
+def _selector(selector: LabelSelector | None) -> str:
+    if selector is None:
+        return "no labels that match"
+    parts = [_labels(selector.match_labels)] if selector.match_labels else []
+    parts += [_requirement(each) for each in selector.match_expressions]
+    return " and ".join(parts) or "any labels"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return " and ".join(f"{key}={value}" for key, value in labels.items())
+
+
+def _requirement(each: LabelSelectorRequirement | NodeSelectorRequirement) -> str:
+    if each.operator == "In" and len(each.values) == 1:
+        return f"{each.key}={each.values[0]}"
+    values = f" ({', '.join(each.values)})" if each.values else ""
+    words = {
+        "In": "in",
+        "NotIn": "not in",
+        "Exists": "present",
+        "DoesNotExist": "absent",
+        "Gt": ">",
+        "Lt": "<",
+    }
+    return f"{each.key} {words[each.operator]}{values}"
+
+
+def _counted(reason: str, message: str) -> int:
+    found = re.search(rf"(\d+) {re.escape(reason)}", message)
+    return int(found[1]) if found else 0
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count != 1 else ''}"

@@ -1,0 +1,286 @@
+"""An explanation as data: a Decision turned round, so that a person's questions have ready answers.
+
+Who won and by how much, who was refused and why, what is missing, what preemption would do. Pure functions;
+`text.py` puts the result into words.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stowplan.cluster import NodeTable
+from stowplan.explain import reasons
+from stowplan.framework.decision import Decision
+from stowplan.framework.status import Code, Status
+
+
+class Column(NamedTuple):
+    """What one plugin gave, times its weight, to each node of the ranking."""
+
+    plugin: str
+    weight: int
+    points: list[int]
+
+    @property
+    def is_flat(self) -> bool:
+        return len(set(self.points)) <= 1
+
+
+class Refusal(NamedTuple):
+    """Nodes that the same plugin refused for the same reasons."""
+
+    status: Status
+    nodes: list[str]
+    detail: str = ""
+    closest: reasons.Closest | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Evicting pods would not change it."""
+        return self.status.code is not Code.UNSCHEDULABLE
+
+
+class Margin(NamedTuple):
+    """How far the winner is ahead of another node, and which plugins made the difference."""
+
+    over: str
+    by: int
+    plugins: dict[str, int]
+
+
+class Explanation(NamedTuple):
+    decision: Decision
+    profile: str
+    ranking: list[str]
+    """The nodes that fit, the winner first."""
+    totals: list[int]
+    """Empty where a lone node was taken without scoring."""
+    columns: list[Column]
+    refusals: list[Refusal]
+    not_looked_at: int
+    """Nodes that a search over a sample, or of the nominated node alone, did not come to."""
+    held_back: Status | None
+    """Set where a plugin keeps the pod from being tried at all."""
+    notes: tuple[str, ...] = ()
+    seed: int | None = None
+    """What ties were drawn with; None: the first by name was taken."""
+    node: NodeExplanation | None = None
+    """The node that was asked about."""
+
+    @property
+    def outcome(self) -> str:
+        if self.held_back:
+            return "held back"
+        if self.decision.chosen is not None:
+            return "placed"
+        return "preempting" if self.decision.nominated is not None else "pending"
+
+    @property
+    def ties(self) -> list[str]:
+        """Nodes as good as the winner."""
+        return self.ranking[1 : self.totals.count(self.totals[0])] if self.totals else []
+
+    def margin(self, place: int) -> Margin | None:
+        """The winner's lead over the node at `place` of the ranking, where the winner is at 0."""
+        if place >= len(self.totals):
+            return None
+        leads = {column.plugin: column.points[0] - column.points[place] for column in self.columns}
+        return Margin(
+            self.ranking[place],
+            self.totals[0] - self.totals[place],
+            {plugin: lead for plugin, lead in sorted(leads.items(), key=lambda item: -item[1]) if lead},
+        )
+
+
+def explanation_of(
+    decision: Decision,
+    nodes: NodeTable,
+    profile: str,
+    *,
+    held_back: Status | None = None,
+    notes: tuple[str, ...] = (),
+    seed: int | None = None,
+) -> Explanation:
+    """Asked with the nodes as they were when the decision was made."""
+    order = _order(decision, nodes)
+    skipped = 0 if decision.not_looked_at is None else int(decision.not_looked_at.sum())
+    if not decision.narrowed_by and decision.pre_filter is None:
+        skipped += decision.node_count - len(decision.looked_at)
+    return Explanation(
+        decision=decision,
+        profile=profile,
+        ranking=[decision.names[row] for row in decision.feasible[order].tolist()],
+        totals=[] if decision.totals is None else decision.totals[order].tolist(),
+        columns=[
+            Column(each.plugin, each.weight, (each.scores[order] * each.weight).tolist())
+            for each in decision.scores
+        ],
+        refusals=_refusals(decision, nodes),
+        not_looked_at=skipped,
+        held_back=held_back,
+        notes=notes,
+        seed=seed,
+    )
+
+
+def _order(decision: Decision, nodes: NodeTable) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """Places of the feasible nodes: by total, the chosen one before its equals, then by name."""
+    names = nodes.live.name_ranks[decision.feasible]
+    if decision.totals is None:
+        return np.argsort(names)
+    chosen = nodes.live.row_of(decision.chosen or "")
+    return np.lexsort((names, decision.feasible != chosen, -decision.totals))
+
+
+def _refusals(decision: Decision, nodes: NodeTable) -> list[Refusal]:
+    """The most frequent first."""
+    groups: dict[Status, list[str]] = {}
+    for name, status in decision.rejected().items():
+        groups.setdefault(status, []).append(name)
+    if decision.narrowed_by and decision.pre_filter is None:
+        status = Status(Code.UNRESOLVABLE, (decision.narrowed_reason,), " and ".join(decision.narrowed_by))
+        kept = set(decision.looked_at.tolist())
+        if apart := [name for row, name in enumerate(decision.names) if row not in kept]:
+            groups[status] = apart
+    found = [_refusal(decision, nodes, status, sorted(names)) for status, names in groups.items()]
+    return sorted(found, key=lambda each: (-len(each.nodes), each.status.plugin, each.status.reasons))
+
+
+def _refusal(decision: Decision, nodes: NodeTable, status: Status, names: list[str]) -> Refusal:
+    rows = [row for row in map(nodes.live.row_of, names) if row is not None]
+    return Refusal(
+        status,
+        names,
+        reasons.detail(decision.pod, status, nodes, rows),
+        reasons.closest(decision.pod, status.reasons, nodes, rows),
+    )
+
+
+class NodeScore(NamedTuple):
+    plugin: str
+    weight: int
+    points: int
+    winner: int
+
+
+class NodeExplanation(NamedTuple):
+    """All there is to say about one node."""
+
+    name: str
+    place: int | None
+    """In the ranking, from 1; None for a node that was refused or not looked at."""
+    total: int | None
+    behind: int
+    scores: list[NodeScore]
+    refusals: list[Refusal]
+    """The first one is what kube-scheduler reports; it does not ask on."""
+    room: list[reasons.Shortage]
+    taints: list[str]
+    is_cordoned: bool
+
+
+def node_explanation_of(explanation: Explanation, nodes: NodeTable, name: str) -> NodeExplanation:
+    decision = explanation.decision
+    row = nodes.live.row_of(name)
+    assert row is not None, f"no node {name}"
+    place = explanation.ranking.index(name) if name in explanation.ranking else None
+    margin = None if place is None else explanation.margin(place)
+    resources = ["pods", *(resource for resource, amount in decision.pod.requests.items() if amount)]
+    node = nodes.objects[row]
+    return NodeExplanation(
+        name=name,
+        place=None if place is None else place + 1,
+        total=None if place is None or not explanation.totals else explanation.totals[place],
+        behind=margin.by if margin else 0,
+        scores=[
+            NodeScore(column.plugin, column.weight, column.points[place], column.points[0])
+            for column in explanation.columns
+            if place is not None
+        ],
+        refusals=[_refusal(decision, nodes, status, [name]) for status in _statuses(decision, row)],
+        room=list(reasons.shortages(decision.pod, resources, nodes, row)),
+        taints=[reasons.taint_text(*taint) for taint in node.taints],
+        is_cordoned=node.unschedulable,
+    )
+
+
+def _statuses(decision: Decision, row: int) -> list[Status]:
+    """What every filter that was asked about the node had against it."""
+    if decision.pre_filter is not None:
+        return [decision.pre_filter]
+    places = np.flatnonzero(decision.looked_at == row).tolist()
+    if not places:
+        unlike = Status(Code.UNRESOLVABLE, (decision.narrowed_reason,), " and ".join(decision.narrowed_by))
+        return [unlike] if decision.narrowed_by else []
+    found = [decision.overruled[places[0]]] if places[0] in decision.overruled else []
+    return found + [each.status(places[0]) for each in decision.filters if each.fails[places[0]]]
+
+
+def as_json(explanation: Explanation) -> dict[str, Any]:
+    """For programs. `decision` is the decision as `stowplan decide` prints it."""
+    decision, margin = explanation.decision, explanation.margin(1)
+    totals: list[int | None] = [*explanation.totals] or [None] * len(explanation.ranking)
+    found: dict[str, Any] = {
+        "pod": decision.pod.key,
+        "profile": explanation.profile,
+        "outcome": explanation.outcome,
+        "node": None if explanation.held_back else decision.chosen,
+        "notes": list(explanation.notes),
+        "heldBack": _plain(explanation.held_back) if explanation.held_back else None,
+        "nodeCount": decision.node_count,
+        "notLookedAt": explanation.not_looked_at,
+        "ranking": [
+            {"node": name, "total": total} for name, total in zip(explanation.ranking, totals, strict=True)
+        ],
+        "ties": explanation.ties,
+        "margin": margin._asdict() if margin else None,
+        "seed": explanation.seed,
+        "refused": [_plain_refusal(each) for each in explanation.refusals],
+        "message": decision.message,
+        "preemption": _plain_preemption(decision),
+        "decision": decision.as_golden(),
+    }
+    return found | {"explainedNode": _plain_node(explanation.node)} if explanation.node else found
+
+
+def _plain(status: Status) -> dict[str, Any]:
+    return {"plugin": status.plugin, "code": status.code.wire_name, "reasons": list(status.reasons)}
+
+
+def _plain_refusal(refusal: Refusal) -> dict[str, Any]:
+    found = refusal.closest
+    return {
+        **_plain(refusal.status),
+        "nodes": refusal.nodes,
+        "detail": refusal.detail,
+        "closest": found and {"node": found.node, "lacks": [_plain_room(each) for each in found.shortages]},
+    }
+
+
+def _plain_room(room: reasons.Shortage) -> dict[str, Any]:
+    return {**room._asdict(), "lacking": max(room.lacking, 0)}
+
+
+def _plain_preemption(decision: Decision) -> dict[str, Any] | None:
+    if decision.chosen is not None:
+        return None
+    victims = [{"pod": victim.key, "priority": victim.priority} for victim in decision.victims]
+    helps = decision.nominated is not None
+    why = "" if helps else reasons.preemption_text(decision)
+    return {"helps": helps, "node": decision.nominated, "victims": victims, "why": why}
+
+
+def _plain_node(node: NodeExplanation) -> dict[str, Any]:
+    return {
+        "node": node.name,
+        "place": node.place,
+        "total": node.total,
+        "behind": node.behind,
+        "scores": [each._asdict() for each in node.scores],
+        "refusals": [_plain_refusal(each) for each in node.refusals],
+        "room": [_plain_room(each) for each in node.room],
+        "taints": node.taints,
+        "cordoned": node.is_cordoned,
+    }

@@ -1,0 +1,51 @@
+"""Which pod is meant: one that the files show, or the one that a workload would make next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from stowplan.errors import InputError
+from stowplan.explain.manifests import POD, Manifests
+from stowplan.explain.templates import Target, next_pod
+
+KIND_OF = {
+    **dict.fromkeys(("po", "pod", "pods"), POD),
+    **dict.fromkeys(("deploy", "deployment", "deployments"), "Deployment"),
+    **dict.fromkeys(("rs", "replicaset", "replicasets"), "ReplicaSet"),
+    **dict.fromkeys(("sts", "statefulset", "statefulsets"), "StatefulSet"),
+    **dict.fromkeys(("ds", "daemonset", "daemonsets"), "DaemonSet"),
+    **dict.fromkeys(("job", "jobs"), "Job"),
+    **dict.fromkeys(("rc", "replicationcontroller", "replicationcontrollers"), "ReplicationController"),
+}
+NAMES_SHOWN = 8
+
+
+def find_target(manifests: Manifests, wanted: str) -> Target:
+    """`wanted` is a name, `namespace/name`, or `kind/name` as kubectl takes it."""
+    pods = manifests.pods
+    if wanted in pods:
+        return Target(pods[wanted])
+    prefix, slash, name = wanted.rpartition("/")
+    kind = KIND_OF.get(prefix.lower().partition(".")[0])
+    key = wanted if slash and kind is None else f"{manifests.namespace}/{name}"
+    if kind is None or kind == POD:
+        if key not in pods:
+            raise InputError(f"there is no pod {key}; {there_is(key, pods)}")
+        return Target(pods[key])
+    workload = manifests.workloads.get((kind, key))
+    if workload is None:
+        known = (other for each, other in manifests.workloads if each == kind)
+        raise InputError(f"there is no {kind} {key}; {there_is(key, known)}")
+    return next_pod(manifests, workload)
+
+
+def there_is(wanted: str, known: Iterable[str]) -> str:
+    """Names that exist, the closest first."""
+    names = sorted(known)
+    if not names:
+        return "the files show none"
+    close = get_close_matches(wanted, names, NAMES_SHOWN)
+    shown = [*close, *(name for name in names if name not in close)][:NAMES_SHOWN]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return f"there is {', '.join(shown)}{more}"

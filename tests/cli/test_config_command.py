@@ -1,0 +1,122 @@
+"""`stowplan config` from the outside."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+POLICY = {"kind": "Policy", "predicates": [], "priorities": [{"name": "ImageLocalityPriority", "weight": 7}]}
+ALPHA = {
+    "apiVersion": "componentconfig/v1alpha1",
+    "kind": "KubeSchedulerConfiguration",
+    "schedulerName": "mine",
+    "algorithmSource": {"policy": {"configMap": {"namespace": "default", "name": "p"}}},
+}
+
+
+def stowplan(*arguments, stdin=""):
+    command = [sys.executable, "-c", "from stowplan.cli import main; main()", "config", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(document, name="config.yaml"):
+        path = tmp_path / name
+        path.write_text(document if isinstance(document, str) else yaml.safe_dump(document))
+        return path
+
+    return write
+
+
+def test_show_prints_plugins_weights_and_arguments(file):
+    profiles = [{"plugins": {"score": {"enabled": [{"name": "NodeAffinity", "weight": 8}]}}}]
+    run = stowplan("show", file({**V1, "profiles": profiles, "percentageOfNodesToScore": 30}))
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = [line.split() for line in run.stdout.splitlines()]
+    assert lines[:2] == [["profile", "default-scheduler"], ["scores", "30%", "of", "the", "nodes"]]
+    assert ["score", "NodeAffinity", "8"] in lines
+    assert ["InterPodAffinity", "hardPodAffinityWeight:", "1"] in lines
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_a_plugin_that_is_not_known_is_named(file, command):
+    path = file({**V1, "profiles": [{"plugins": {"score": {"enabled": [{"name": "NetworkTraffic"}]}}}]})
+    run = stowplan(command, path)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert f"{path}: " in run.stderr
+    assert 'ScorePlugin "NetworkTraffic" does not exist' in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_check_says_nothing_where_nothing_is_wrong(file):
+    run = stowplan("check", file(V1))
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        pytest.param({**V1, "foo": 1}, 'unknown field "foo"', id="an unknown field"),
+        pytest.param({**V1, "parallelism": 0}, "parallelism: Invalid value: 0", id="a wrong value"),
+        pytest.param("a: b: c", "is not YAML", id="no YAML"),
+        pytest.param("", "is no scheduler configuration", id="an empty file"),
+    ],
+)
+def test_check_says_what_is_wrong(file, document, words):
+    path = file(document)
+    run = stowplan("check", path)
+    assert (run.returncode, run.stdout) == (1, "")
+    (line,) = run.stderr.splitlines()
+    assert f"{path}: " in line
+    assert words in line
+
+
+def test_convert_prints_v1(file):
+    run = stowplan("convert", file({**V1, "apiVersion": "kubescheduler.config.k8s.io/v1beta3"}))
+    assert "v1beta3 (Kubernetes 1.23 to 1.28) was converted to v1" in run.stderr
+    disabled = [{"name": "DynamicResources"}, {"name": "NodeDeclaredFeatures"}]
+    plugins = {"multiPoint": {"disabled": disabled}}
+    assert yaml.safe_load(run.stdout) == {
+        **V1,
+        "profiles": [{"schedulerName": "default-scheduler", "plugins": plugins}],
+    }
+
+
+def test_a_policy_is_given_or_missed(file):
+    config, policy = file(ALPHA), file(POLICY, "policy.yaml")
+    without = stowplan("check", config)
+    assert (without.returncode, len(without.stderr.splitlines())) == (0, 2)
+    assert "give it with --policy FILE" in without.stderr
+    given = stowplan("show", config, "--policy", policy)
+    assert (given.returncode, len(given.stderr.splitlines())) == (0, 1)
+    assert ["score", "ImageLocality", "7"] in [line.split() for line in given.stdout.splitlines()]
+
+
+def test_resolve_answers_every_line():
+    lines = [
+        json.dumps({"name": "good", "config": V1}),
+        json.dumps({"name": "bad", "config": {**V1, "parallelism": 0}}),
+        "",
+        json.dumps({"name": "old", "config": {**V1, "apiVersion": "kubescheduler.config.k8s.io/v1beta1"}}),
+    ]
+    run = stowplan("resolve", stdin="\n".join(lines))
+    good, bad, old = map(json.loads, run.stdout.splitlines())
+    assert run.returncode == 0
+    assert (good["name"], good["stage"], good["topLevel"]["parallelism"]) == ("good", "ok", 16)
+    message = "parallelism: Invalid value: 0: should be an integer value greater than zero"
+    assert bad == {"name": "bad", "stage": "validate", "error": message}
+    assert old["stage"] == "ok"
+    assert "old: kubescheduler.config.k8s.io/v1beta1" in run.stderr
+
+
+@pytest.mark.parametrize("line", ["{", "5", '{"name": "x"}', '{"name": "x", "config": 5}'])
+def test_resolve_says_which_lines_it_cannot_read(line):
+    run = stowplan("resolve", stdin=f"{line}\n{json.dumps({'name': 'good', 'config': V1})}\n")
+    unreadable, good = map(json.loads, run.stdout.splitlines())
+    assert run.returncode == 1
+    assert (unreadable["name"], unreadable["stage"]) == (None, "decode")
+    assert good["stage"] == "ok"
