@@ -285,13 +285,13 @@ def test_extended_resources_in_the_score(requests, allocatable, expected):
     assert found.tolist() == [expected]
 
 
-def test_nodes_that_lack_a_resource_beside_one_that_has_it():
+def test_a_node_that_lacks_a_resource_beside_one_that_has_it():
     args = strategy("LeastAllocated", resources=[("cpu", 1), (GPU, 1)])
     room = {"cpu": "4", "memory": "8Gi", "pods": "9"}
-    nodes = [make_node("before", allocatable=room), make_node("has", allocatable=room | {GPU: "2"})]
-    plugin = plugin_of("NodeResourcesFit", *nodes, make_node("after", allocatable=room), args=args)
+    nodes = [make_node("lacks", allocatable=room), make_node("has", allocatable=room | {GPU: "2"})]
+    plugin = plugin_of("NodeResourcesFit", *nodes, args=args)
     pod = make_pod(requests={"cpu": "1", GPU: "1"})
-    assert plugin.score_nodes(None, pod, plugin.handle.cluster.nodes).tolist() == [75, 62, 75]
+    assert plugin.score_nodes(None, pod, plugin.handle.cluster.nodes).tolist() == [75, 62]
 
 
 # Waking

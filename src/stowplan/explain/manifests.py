@@ -27,6 +27,7 @@ STDIN = "-"
 SUFFIXES = (".json", ".yaml", ".yml")
 WORKLOADS = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController")
 """Kinds that make pods from a template."""
+CLASSES = ("PriorityClass", "StorageClass")
 READ = frozenset((POD, *KINDS))
 GROUP_OF = {
     **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"), "apps"),
@@ -73,14 +74,14 @@ class Manifests:
     def add(self, found: Iterable[Found]) -> None:
         """Classes come first: what pods and claims default to depends on them."""
         concerning = [each for each in found if self._concerns_scheduling(each)]
-        classes = [each for each in concerning if each.data["kind"] in ("PriorityClass", "StorageClass")]
-        for each in classes:
-            self._put(each)
+        for each in concerning:
+            if each.data["kind"] in CLASSES:
+                self._put(each)
         known = self.objects.values()
         self.priority_classes = {each.name: each for each in known if isinstance(each, PriorityClass)}
         self.storage_class = default_storage_class(each for each in known if isinstance(each, StorageClass))
         for each in concerning:
-            if each.data["kind"] not in ("PriorityClass", "StorageClass"):
+            if each.data["kind"] not in CLASSES:
                 self._put(each)
 
     def decoded(self, data: Plain) -> Pod | Object:
@@ -140,7 +141,10 @@ def read(sources: Iterable[str], stdin: BinaryIO, namespace: str = "default") ->
             for name, text in _texts(source, stdin):
                 found += _objects(name, text, manifests.faults)
         except OSError as error:
-            manifests.faults.append(InputError(f"cannot be read: {error.strerror}", where=source))
+            where = error.filename or source
+            manifests.faults.append(InputError(f"cannot be read: {error.strerror}", where=where))
+        except InputError as error:
+            manifests.faults.append(error)
     manifests.add(found)
     return manifests
 
@@ -150,9 +154,11 @@ def _texts(source: str, stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:
     if source == STDIN:
         yield "standard input", stdin.read()
     elif path.is_dir():
-        for each in sorted(path.iterdir()):
-            if each.suffix in SUFFIXES:
-                yield str(each), each.read_bytes()
+        files = [each for each in sorted(path.iterdir()) if each.suffix in SUFFIXES]
+        if not files:
+            raise InputError(f"holds no file that ends in {', '.join(SUFFIXES)}", where=source)
+        for each in files:
+            yield str(each), each.read_bytes()
     else:
         yield source, path.read_bytes()
 

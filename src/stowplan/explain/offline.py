@@ -96,6 +96,8 @@ class Explainer:
             yield f"It is on {where} now; this is what would be decided if it were not."
         elif pod.is_finished:
             yield f"It has finished ({pod.phase}); this is what would be decided if it were new."
+        elif pod.node_name:
+            yield f"It was evicted from {pod.node_name} for a pod before it."
         if pod.is_terminating:
             yield "It is being deleted, so kube-scheduler would not place it any more."
 

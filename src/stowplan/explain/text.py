@@ -15,8 +15,8 @@ from stowplan.framework.status import Status
 WIDTH = 100
 ROWS_SHOWN = 20
 NAMES_SHOWN = 10
-HEADER_WIDTH = 13
-"""Names of plugins are broken between their words to stand above a column."""
+HEADER_WIDTH, NARROW_HEADER_WIDTH, FEW_COLUMNS = 13, 10, 3
+"""Names of plugins are broken between their words to stand above a column, sooner where there are many."""
 
 
 def render(explanation: Explanation, *, all_nodes: bool = False) -> str:
@@ -113,18 +113,19 @@ def _ranking(explanation: Explanation, shown: int) -> Iterator[str]:
 
 def _headers(columns: Sequence[Column]) -> list[tuple[str, ...]]:
     """Lines of headers, the last words at the bottom."""
+    width = HEADER_WIDTH if len(columns) <= FEW_COLUMNS else NARROW_HEADER_WIDTH
     stacks = [["NODE"], ["TOTAL"]]
     for column in columns:
         times = [f"×{column.weight}"] if column.weight != 1 else []
-        stacks.append([*_broken(column.plugin), *times])
+        stacks.append([*_broken(column.plugin, width), *times])
     lines = list(zip_longest(*(reversed(stack) for stack in stacks), fillvalue=""))
     return lines[::-1]
 
 
-def _broken(name: str) -> list[str]:
+def _broken(name: str, width: int) -> list[str]:
     lines = [""]
     for word in re.findall(r"[A-Z]?[^A-Z]+|[A-Z]+", name):
-        if lines[-1] and len(lines[-1] + word) > HEADER_WIDTH:
+        if lines[-1] and len(lines[-1] + word) > width:
             lines.append("")
         lines[-1] += word
     return lines
