@@ -7,7 +7,7 @@ from alone import UNRESOLVABLE, UNSCHEDULABLE, ask, planner, plugin_of, refusals
 
 from make import make_node, make_pod
 from stowplan.api.kinds import object_of
-from stowplan.framework import QUEUE, SKIP_HINT, Action, ClusterEvent, Resource, Status
+from stowplan.framework import QUEUE, SKIP_HINT, Action, ClusterEvent, CycleState, Resource, Status
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -198,11 +198,8 @@ def test_a_term_of_another_pod_that_cannot_be_built_is_passed_over():
     ],
 )
 def test_when_there_is_nothing_to_filter(asking, others, skips):
-    decision_state = planner("InterPodAffinity", A, B, *others)
-    plugin = decision_state.profiles["default-scheduler"].plugins["InterPodAffinity"]
-    from stowplan.framework import CycleState
-
-    status = plugin.pre_filter(CycleState(), asking, decision_state.cluster.nodes)
+    plugin = plugin_of("InterPodAffinity", A, B, *others)
+    status = plugin.pre_filter(CycleState(), asking, plugin.handle.cluster.nodes)
     assert status == (Status.skip() if skips else None)
 
 

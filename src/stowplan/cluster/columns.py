@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -84,13 +83,10 @@ class Interned:
 class Resources:
     """Amounts by resource and row: one array, with a line a resource. What nobody has named is all zeros."""
 
-    __slots__ = ("_slices", "amounts", "index")
+    __slots__ = ("amounts", "index")
 
-    def __init__(
-        self, amounts: Ints, index: dict[str, int], slices: dict[tuple[str, ...], slice] | None = None
-    ) -> None:
+    def __init__(self, amounts: Ints, index: dict[str, int]) -> None:
         self.amounts, self.index = amounts, index
-        self._slices = {} if slices is None else slices
 
     def __getitem__(self, resource: str) -> Ints:
         line = self.index.get(resource, MANY)
@@ -102,23 +98,16 @@ class Resources:
     def __iter__(self) -> Iterator[str]:
         return iter(self.index)
 
-    def block(self, resources: tuple[str, ...]) -> Ints:
-        """Several resources at once, a line each."""
-        found = self._slices.get(resources)
-        if found is None:
-            lines = [self.index.get(name, MANY) for name in resources]
-            if lines != list(range(lines[0], lines[0] + len(lines))) or lines[-1] >= len(self.amounts):
-                return np.stack([self[name] for name in resources])
-            found = self._slices[resources] = slice(lines[0], lines[-1] + 1)
-        block: Ints = self.amounts[found]
-        return block
+    def row(self, row: int) -> RowAmounts:
+        """One row, as plain numbers."""
+        return RowAmounts(zip(self.index, self.amounts[:, row].tolist(), strict=False))
 
     def at(self, rows: Rows) -> Resources:
         """A copy of some rows."""
-        return Resources(self.amounts[:, rows], self.index, self._slices)
+        return Resources(self.amounts[:, rows], self.index)
 
     def copy(self) -> Resources:
-        return Resources(self.amounts.copy(), self.index, self._slices)
+        return Resources(self.amounts.copy(), self.index)
 
     def grow(self, lines: int, length: int) -> None:
         """Room for more resources or rows."""
@@ -136,7 +125,16 @@ class Resources:
 
     def view(self, length: int) -> Resources:
         """The first rows, read-only."""
-        return Resources(read_only(self.amounts[:, :length]), self.index, self._slices)
+        return Resources(read_only(self.amounts[:, :length]), self.index)
+
+
+class RowAmounts(dict[str, int]):
+    """Amounts by resource of one row, as plain numbers."""
+
+    __slots__ = ()
+
+    def __missing__(self, resource: str) -> int:
+        return 0
 
 
 MANY = 2**31
@@ -163,57 +161,58 @@ class ChangeLog:
         return None if position < self._dropped else self._rows[position - self._dropped :]
 
 
-class _Entry:
+class KeptEntry:
     """Columns, what was made of them, and how far they have followed the changes."""
 
-    __slots__ = ("columns", "nodes", "product", "size", "usage")
+    __slots__ = ("columns", "is_used", "nodes", "product", "size", "usage")
 
-    def __init__(self, columns: Columns, product: Any, nodes: int, usage: int) -> None:
-        self.columns, self.product, self.nodes, self.usage = columns, product, nodes, usage
+    def __init__(self, columns: Columns, product: Any) -> None:
+        self.columns, self.product = columns, product
         self.size = sum(column.nbytes for column in columns) + 500
+        self.nodes = self.usage = 0
+        self.is_used = False
 
 
 class KeptColumns:
-    """Columns by key, worked out again only for rows that changed."""
+    """Columns by key, worked out again only for rows that changed; those not asked for lately go first."""
 
     def __init__(self) -> None:
         self.node_changes, self.usage_changes = ChangeLog(), ChangeLog()
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self.entries: dict[Hashable, KeptEntry] = {}
         self._bytes = 0
 
-    def find(self, key: Hashable) -> _Entry | None:
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries.move_to_end(key)
-        return entry
-
-    def is_fresh(self, entry: _Entry, usage: bool) -> bool:
-        return entry.nodes == self.node_changes.position and (
-            not usage or entry.usage == self.usage_changes.position
-        )
-
-    def changed_since(self, entry: _Entry, usage: bool) -> list[int] | None:
-        """The rows that changed since the entry was last looked at; None if that is no longer known."""
+    def changed_since(self, entry: KeptEntry, usage: bool) -> list[int] | None:
+        """The rows that changed since the entry caught up last; None if that is no longer known."""
         nodes = self.node_changes.since(entry.nodes)
         used = self.usage_changes.since(entry.usage) if usage else []
         if nodes is None or used is None:
             return None
-        rows = nodes + used
+        rows = nodes + used if nodes else used
         return sorted(set(rows)) if len(rows) > 1 else rows
 
-    def catch_up(self, entry: _Entry) -> None:
+    def catch_up(self, entry: KeptEntry) -> None:
         entry.nodes, entry.usage = self.node_changes.position, self.usage_changes.position
 
     def put(self, key: Hashable, columns: Columns, product: Any) -> None:
-        entry = _Entry(columns, product, self.node_changes.position, self.usage_changes.position)
-        previous = self._entries.pop(key, None)
+        previous = self.entries.pop(key, None)
+        entry = self.entries[key] = KeptEntry(columns, product)
+        self.catch_up(entry)
         self._bytes += entry.size - (0 if previous is None else previous.size)
-        self._entries[key] = entry
-        while self._bytes > KEPT_BYTES and len(self._entries) > 1:
-            self._bytes -= self._entries.popitem(last=False)[1].size
+        while self._bytes > KEPT_BYTES and len(self.entries) > 1:
+            self._drop_one()
+
+    def _drop_one(self) -> None:
+        """The oldest goes, but one that was used since gets another turn."""
+        key = next(iter(self.entries))
+        entry = self.entries.pop(key)
+        if entry.is_used:
+            entry.is_used = False
+            self.entries[key] = entry
+        else:
+            self._bytes -= entry.size
 
     def clear(self) -> None:
-        self._entries.clear()
+        self.entries.clear()
         self._bytes = 0
 
 

@@ -16,6 +16,7 @@ from stowplan.api.pod import HostPort, Pod
 from stowplan.api.requests import DEFAULTS, NATIVE, Assigned
 from stowplan.cluster.columns import (
     Columns,
+    Ids,
     Interned,
     Ints,
     KeptColumns,
@@ -27,9 +28,12 @@ from stowplan.cluster.columns import (
     read_only,
 )
 from stowplan.cluster.node_indexes import ImageIndex, PortIndex
-from stowplan.cluster.node_table import NodeSubset, NodeTable, as_they_are, remove_swapping
+from stowplan.cluster.node_table import NodeRow, NodeTable, as_they_are, remove_swapping
 from stowplan.cluster.pod_table import PodTable
 from stowplan.cluster.tallies import Tallies
+
+FEW = 16
+"""Up to so many changed rows are faster one by one, in plain numbers."""
 
 
 class LiveNodeTable(NodeTable):
@@ -63,9 +67,9 @@ class LiveNodeTable(NodeTable):
         self._label_ids: dict[str, LabelColumn] = {}
         self._labels: dict[str, LabelColumn] = {}
         self._domain_sizes: dict[tuple[str, int], tuple[Ints, Mask]] = {}
-        self._name_ranks: tuple[int, Ints] = (-1, self._pod_count)
+        self._name_ranks: tuple[int, Ids] = (-1, self._taint_ids)
         self._order: tuple[int, Rows] = (-1, self._all_rows)
-        self._changed_part: tuple[object, NodeSubset | None] = (None, None)
+        self._plain_rows: dict[int, NodeRow] = {}
         self._lay_out()
 
     # What is asked
@@ -107,21 +111,29 @@ class LiveNodeTable(NodeTable):
         *,
         usage: bool = False,
         finish: Callable[[Columns], Any] = as_they_are,
+        compute_row: Callable[[NodeRow], tuple[Any, ...]] | None = None,
     ) -> Any:
-        entry = self.kept.find(key)
+        kept = self.kept
+        entry = kept.entries.get(key)
         if entry is not None:
-            if self.kept.is_fresh(entry, usage):
+            entry.is_used = True
+            if entry.nodes == kept.node_changes.position and (
+                not usage or entry.usage == kept.usage_changes.position
+            ):
                 return entry.product
-            changed = self.kept.changed_since(entry, usage)
+            changed = kept.changed_since(entry, usage)
             if changed is not None and len(changed) * 8 <= len(self) + 64:
-                columns = self._refreshed(entry.columns, changed, compute)
+                if compute_row is not None and len(changed) <= FEW:
+                    columns = self._refreshed_singly(entry.columns, changed, compute_row)
+                else:
+                    columns = self._refreshed(entry.columns, changed, compute)
                 if columns is not entry.columns:
                     entry.columns, entry.product = columns, finish(columns)
-                self.kept.catch_up(entry)
+                kept.catch_up(entry)
                 return entry.product
         columns = compute(self)
         product = finish(columns)
-        self.kept.put(key, columns, product)
+        kept.put(key, columns, product)
         return product
 
     def domain_sizes(self, key: str, counted: Mask) -> Ints:
@@ -137,10 +149,10 @@ class LiveNodeTable(NodeTable):
         return found[0]
 
     @property
-    def name_ranks(self) -> Ints:
+    def name_ranks(self) -> Ids:
         """The place of each row's name among all names, sorted."""
         if self._name_ranks[0] != self.layout:
-            ranks = np.empty(len(self), np.int64)
+            ranks = np.empty(len(self), np.int32)
             by_name = np.array(sorted(range(len(self)), key=self.names.__getitem__), np.intp)
             ranks[by_name] = np.arange(len(self))
             self._name_ranks = (self.layout, ranks)
@@ -176,6 +188,7 @@ class LiveNodeTable(NodeTable):
         if old.labels != node.labels:
             self._forget_domains()
         self.kept.node_changes.mark(row)
+        self._plain_rows.pop(row, None)
         return row
 
     def remove_node(self, name: str) -> list[Pod]:
@@ -224,6 +237,7 @@ class LiveNodeTable(NodeTable):
         self._nonzero.amounts[1, row] += sign * taken.nonzero_memory
         self._pod_count[row] += sign
         self.kept.usage_changes.mark(row)
+        self._plain_rows.pop(row, None)
 
     def _fill(self, row: int, node: NodeObject) -> None:
         allocatable = node.allocatable
@@ -289,7 +303,7 @@ class LiveNodeTable(NodeTable):
         self.feature_sets.ids = read_only(self._feature_ids[:length])
         self._labels = {key: self._visible(column) for key, column in self._label_ids.items()}
         self.kept.clear()
-        self._changed_part = (None, None)
+        self._plain_rows.clear()
         self._forget_domains()
 
     def _forget_domains(self) -> None:
@@ -303,7 +317,7 @@ class LiveNodeTable(NodeTable):
         self, columns: Columns, rows: list[int], compute: Callable[[NodeTable], Columns]
     ) -> Columns:
         """The columns with these rows worked out again; the very same ones if that changed nothing."""
-        part = self._part(rows)
+        part = self.take(rows)
         fresh, is_same = [], True
         for column, values in zip(columns, compute(part), strict=True):
             if column[part.rows].tobytes() != values.tobytes():
@@ -312,14 +326,32 @@ class LiveNodeTable(NodeTable):
             fresh.append(column)
         return columns if is_same else tuple(fresh)
 
-    def _part(self, rows: list[int]) -> NodeSubset:
-        """The changed rows; several columns in a row are refreshed for the same ones."""
-        at = (rows, self.kept.node_changes.position, self.kept.usage_changes.position)
-        if self._changed_part[0] != at:
-            self._changed_part = (at, self.take(rows))
-        part = self._changed_part[1]
-        assert part is not None
-        return part
+    def _refreshed_singly(
+        self, columns: Columns, rows: list[int], compute: Callable[[NodeRow], tuple[Any, ...]]
+    ) -> Columns:
+        fresh = columns
+        for row in rows:
+            for place, value in enumerate(compute(self._row(row))):
+                if fresh[place][row] != value:
+                    if fresh[place] is columns[place]:
+                        fresh = (*fresh[:place], columns[place].copy(), *fresh[place + 1 :])
+                    fresh[place][row] = value
+        return fresh
+
+    def _row(self, row: int) -> NodeRow:
+        """A row as plain numbers, kept until it changes: many columns ask for the same ones."""
+        found = self._plain_rows.get(row)
+        if found is None:
+            if len(self._plain_rows) > 4096:
+                self._plain_rows.clear()
+            found = self._plain_rows[row] = NodeRow(
+                self,
+                self.allocatable.row(row),
+                self.requested.row(row),
+                self.nonzero_requested.row(row),
+                int(self.pod_count[row]),
+            )
+        return found
 
 
 ZONE_LABELS = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone")

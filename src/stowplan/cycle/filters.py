@@ -10,7 +10,7 @@ from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Mask
 from stowplan.cluster.node_table import NodeSubset, NodeTable
 from stowplan.cycle.errors import CycleError, failure
-from stowplan.framework.decision import Decision, Statuses, Verdicts
+from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Statuses, Verdicts
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import Reject
 from stowplan.framework.profile import MAX_REASONS, FilterStep, Profile
@@ -91,6 +91,9 @@ def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -
             lambda part: _columns(step, step.filter_nodes(state, pod, part), len(part)),
             usage=step.reads_usage,
             finish=step.verdicts,
+            compute_row=(lambda row: _numbers(step, step.filter_nodes(state, pod, row)))
+            if step.takes_rows
+            else None,
         )
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
@@ -110,15 +113,23 @@ def _ask_all(
 
 
 def _columns(step: FilterStep, rejects: Iterable[Reject], length: int) -> Columns:
-    fails, unresolvable = np.zeros(length, np.bool_), np.zeros(length, np.bool_)
     bits = np.zeros(length, np.uint64)
     for mask, reason, hard in rejects:
         number = step.reason_id(reason) % MAX_REASONS
         if np.count_nonzero(mask):
-            fails |= mask
-            unresolvable |= mask & hard
             bits |= mask.astype(np.uint64) << np.uint64(number)
-    return fails, unresolvable, bits
+            bits |= (mask & hard).astype(np.uint64) << np.uint64(UNRESOLVABLE_BIT)
+    return (bits,)
+
+
+def _numbers(step: FilterStep, rejects: Iterable[Reject]) -> tuple[int]:
+    """The same for one row, whose masks are plain truth values."""
+    bits = 0
+    for refused, reason, hard in rejects:
+        number = step.reason_id(reason) % MAX_REASONS
+        if refused:
+            bits |= 1 << number | (1 << UNRESOLVABLE_BIT if hard else 0)
+    return (bits,)
 
 
 def _ask_each(

@@ -30,7 +30,7 @@ TieBreak = Callable[[LiveNodeTable, Rows, Mask], int]
 
 def first_by_name(nodes: LiveNodeTable, feasible: Rows, is_best: Mask) -> int:
     ranks = nodes.name_ranks if feasible is nodes.rows else nodes.name_ranks[feasible]
-    return int(np.where(is_best, ranks, len(nodes)).argmin())
+    return int(np.where(is_best, ranks, np.int32(len(nodes))).argmin())
 
 
 def schedule(

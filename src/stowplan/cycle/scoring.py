@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Rows
-from stowplan.cluster.node_table import NodeTable
+from stowplan.cluster.node_table import NodeRow, NodeTable
 from stowplan.cycle.errors import CycleError, failure
 from stowplan.framework.decision import Decision, ScoreColumn, SmallScores
 from stowplan.framework.plugin import MAX_SCORE, Scores
@@ -83,9 +83,19 @@ def _kept(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Kep
         scores = _as_scores(step.score_nodes(state, pod, part), len(part))
         return (scores if step.normalize is not None else _checked(step, pod, part, scores),)
 
+    def compute_row(row: NodeRow) -> tuple[int]:
+        score = int(step.score_nodes(state, pod, row))
+        if step.normalize is None and not 0 <= score <= MAX_SCORE:
+            raise ValueError(f"score {score} is not in the range of [0, {MAX_SCORE}]")
+        return (score,)
+
     try:
         found: KeptScores = nodes.live.keep(
-            ("score", step.plugin.serial, step.sign(pod)), compute, usage=step.reads_usage, finish=KeptScores
+            ("score", step.plugin.serial, step.sign(pod)),
+            compute,
+            usage=step.reads_usage,
+            finish=KeptScores,
+            compute_row=compute_row if step.takes_rows else None,
         )
     except Exception as error:
         raise _score_failure(step, error, pod) from error

@@ -77,8 +77,10 @@ class Explainer:
         decision = self.planner.decide(pod)
         if decision.error is not None:
             raise PluginError(decision.error)
-        if decision.post_filter is not None and decision.post_filter.code is Code.ERROR:
-            raise PluginError(decision.post_filter.message)
+        after = decision.post_filter
+        # parity: an error that a post_filter returns is part of the answer; one that it raises is not
+        if after is not None and after.message.startswith("running PostFilter plugin"):
+            raise PluginError(after.message)
         return decision
 
     def _place(self, decision: Decision) -> None:
@@ -90,10 +92,9 @@ class Explainer:
         if not len(self.cluster.nodes):
             yield "The files show no nodes."
         if placed is not None:
-            where = placed.node_name
-            if self.cluster.nodes.row_of(where) is None:
-                where += ", a node that the files do not show"
-            yield f"It is on {where} now; this is what would be decided if it were not."
+            known = self.cluster.nodes.row_of(placed.node_name) is not None
+            where = placed.node_name if known else f"{placed.node_name}, which the files do not show"
+            yield f"Now it is on {where}; this is what would be decided if it were not."
         elif pod.is_finished:
             yield f"It has finished ({pod.phase}); this is what would be decided if it were new."
         elif pod.node_name:

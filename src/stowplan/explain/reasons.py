@@ -95,8 +95,10 @@ def preemption_text(decision: Decision) -> str:
     pod, status = decision.pod, decision.post_filter
     if status is None:
         return "No plugin of the profile evicts pods." if decision.node_count else ""
+    if status.code is not Code.UNSCHEDULABLE:
+        return f"Preemption is not tried: {status.plugin} ends the search with {status.message!r}."
     if "not eligible" in status.message:
-        return f"Preemption is not tried: {status.message.removeprefix('preemption: ')}"
+        return f"Preemption is not tried: {status.message.rpartition('preemption: ')[2]}"
     candidates = int((decision.codes() == Code.UNSCHEDULABLE).sum())
     if not candidates:
         return "Preemption cannot help: no node refuses for a reason that evicting pods would change."

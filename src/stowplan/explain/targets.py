@@ -41,11 +41,15 @@ def find_target(manifests: Manifests, wanted: str) -> Target:
 
 
 def there_is(wanted: str, known: Iterable[str]) -> str:
-    """Names that exist, the closest first."""
-    names = sorted(known)
-    if not names:
+    """Names that exist, those that look like the wanted one first, in whatever namespace."""
+    keys = sorted(known)
+    if not keys:
         return "the files show none"
-    close = get_close_matches(wanted, names, NAMES_SHOWN)
-    shown = [*close, *(name for name in names if name not in close)][:NAMES_SHOWN]
-    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
-    return f"there is {', '.join(shown)}{more}"
+    close = get_close_matches(_name(wanted), {_name(key) for key in keys}, NAMES_SHOWN)
+    keys.sort(key=lambda key: close.index(_name(key)) if _name(key) in close else len(close))
+    more = f" and {len(keys) - NAMES_SHOWN} more" if len(keys) > NAMES_SHOWN else ""
+    return f"there is {', '.join(keys[:NAMES_SHOWN])}{more}"
+
+
+def _name(key: str) -> str:
+    return key.rpartition("/")[2]

@@ -17,20 +17,27 @@ SmallScores = NDArray[np.int16]
 NO_NODES = "no nodes available to schedule pods"
 
 
+UNRESOLVABLE_BIT = 63
+
+
 class Verdicts(NamedTuple):
-    """What one filter said of every row: bit k of `bits` stands for `reasons[k]`."""
+    """What one filter said of every row: bit k of `bits` is for `reasons[k]`, the last for unresolvable."""
 
     plugin: str
     reasons: Sequence[str]
-    fails: Mask
-    unresolvable: Mask
     bits: NDArray[np.uint64]
+    fails: Mask
 
     def status(self, row: int) -> Status:
         bits = int(self.bits[row])
-        reasons = tuple(self.reasons[k] for k in range(bits.bit_length()) if bits >> k & 1)
-        code = Code.UNRESOLVABLE if self.unresolvable[row] else Code.UNSCHEDULABLE
+        reasons = tuple(reason for k, reason in enumerate(self.reasons) if bits >> k & 1)
+        code = Code.UNRESOLVABLE if bits >> UNRESOLVABLE_BIT else Code.UNSCHEDULABLE
         return Status(code, reasons, self.plugin)
+
+    @property
+    def codes(self) -> NDArray[np.int8]:
+        unresolvable = self.bits >> np.uint64(UNRESOLVABLE_BIT) > 0
+        return np.where(unresolvable, Code.UNRESOLVABLE, Code.UNSCHEDULABLE).astype(np.int8)
 
 
 class Statuses(NamedTuple):
@@ -129,9 +136,7 @@ class Decision:
             codes[self.looked_at] = 0
         for verdicts in reversed(self.filters):  # the first filter to refuse a node has the last word
             if isinstance(verdicts, Verdicts):
-                found = np.where(verdicts.unresolvable, Code.UNRESOLVABLE, Code.UNSCHEDULABLE).astype(np.int8)
-                rows = self.looked_at[verdicts.fails]
-                codes[rows] = found[verdicts.fails]
+                codes[self.looked_at[verdicts.fails]] = verdicts.codes[verdicts.fails]
             else:
                 for place, status in verdicts.by_row.items():
                     codes[self.looked_at[place]] = status.code

@@ -57,6 +57,8 @@ class Plugin:
 
     args: PluginArgs
     reads: ClassVar[Reads] = Reads.ANYTHING
+    takes_rows: ClassVar[bool] = False
+    """Whether `filter_nodes` and `score_nodes` also work on a NodeRow, which has numbers for columns."""
 
     def __init__(self, args: PluginArgs, handle: Handle) -> None:
         self.args, self.handle = args, handle

@@ -9,13 +9,13 @@ import numpy as np
 
 from stowplan.cluster.columns import Columns, Rows
 from stowplan.framework.args import PluginArgs
-from stowplan.framework.decision import Statuses, Verdicts
+from stowplan.framework.decision import UNRESOLVABLE_BIT, Statuses, Verdicts
 from stowplan.framework.handle import Handle
 from stowplan.framework.plugin import MAX_SCORE, Plugin, Reads
 from stowplan.framework.resolve import ResolvedProfile
 
-MAX_REASONS = 64
-"""Bits in a verdict."""
+MAX_REASONS = UNRESOLVABLE_BIT
+"""How many a verdict has bits for."""
 
 
 class FilterStep:
@@ -26,6 +26,7 @@ class FilterStep:
         self.filter: Any = getattr(plugin, "filter", None)
         self.filter_nodes: Any = getattr(plugin, "filter_nodes", None)
         self.sign, self.reads_usage = _keeping(plugin)
+        self.takes_rows = plugin.takes_rows
         self.reasons: list[str] = []
         """Reasons this filter has given so far; verdicts refer to them by number."""
         self.generation = 0
@@ -40,10 +41,9 @@ class FilterStep:
 
     def verdicts(self, columns: Columns) -> Verdicts | None:
         """What the filter said, if it refused any node at all."""
-        fails, unresolvable, bits = columns
-        if not np.count_nonzero(fails):
-            return None
-        return Verdicts(self.name, self.reasons, fails, unresolvable, bits)
+        (bits,) = columns
+        fails = bits > 0
+        return Verdicts(self.name, self.reasons, bits, fails) if np.count_nonzero(fails) else None
 
     def make_room(self) -> None:
         """Starts a new list of reasons where the old one is nearly full; earlier verdicts keep theirs."""
@@ -61,6 +61,7 @@ class ScoreStep:
         self.score_nodes: Any = getattr(plugin, "score_nodes", None)
         self.normalize: Any = getattr(plugin, "normalize_score", None)
         self.sign, self.reads_usage = _keeping(plugin)
+        self.takes_rows = plugin.takes_rows
 
 
 class Profile:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numpy.typing import NDArray
 
 from stowplan.framework.plugin import MAX_SCORE, Scores
 
@@ -20,9 +21,28 @@ def scale_to_max(scores: Scores, *, reverse: bool = False) -> Scores:
     return MAX_SCORE - scaled if reverse else scaled
 
 
-def percent(part: NDArray[np.int64], whole: NDArray[np.int64], *, exact: bool) -> NDArray[np.int64]:
-    """part · 100 // whole for 0 ≤ part ≤ whole; `exact` keeps to integers, as past EXACT_BELOW it must."""
-    if exact:
-        return part * MAX_SCORE // whole
+# The same arithmetic for a column and for a plain number.
+
+Number = Any
+"""A whole number, or a column of them."""
+
+
+def larger(one: Number, other: Number) -> Number:
+    return np.maximum(one, other) if isinstance(one, np.ndarray) else max(one, other)
+
+
+def smaller(one: Number, other: Number) -> Number:
+    return np.minimum(one, other) if isinstance(one, np.ndarray) else min(one, other)
+
+
+def whole(number: Number) -> Number:
+    """Without its fraction."""
+    return number.astype(np.int64) if isinstance(number, np.ndarray) else int(number)
+
+
+def percent(part: Number, of: Number, *, exact: bool) -> Number:
+    """part · 100 // of, for 0 ≤ part ≤ of; `exact` keeps to integers, as past EXACT_BELOW it must."""
+    if exact or not isinstance(part, np.ndarray):
+        return part * MAX_SCORE // of
     share = np.multiply(part, float(MAX_SCORE))
-    return np.divide(share, whole, out=share).astype(np.int64)
+    return np.divide(share, of, out=share).astype(np.int64)

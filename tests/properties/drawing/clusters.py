@@ -126,8 +126,8 @@ def budgets() -> st.SearchStrategy[list[Json]]:
 @st.composite
 def scenes(
     draw: Any,
-    pod_parts: frozenset[str] = pods.ALL,
-    node_parts: frozenset[str] = nodes.ALL,
+    pod_parts: frozenset[str],
+    node_parts: frozenset[str],
     *,
     most_nodes: int = MOST_NODES,
     most_pods: int = 20,
@@ -150,3 +150,11 @@ def scenes(
     promised = draw(few(st.tuples(pods.pod_kinds(pod_parts), st.sampled_from(names)), 2))
     nominated = [(pods.pod(f"ahead{index}", kind), name) for index, (kind, name) in enumerate(promised)]
     return Scene(objects, new, nominated)
+
+
+def mixed_scenes(**how: Any) -> st.SearchStrategy[Scene]:
+    """Scenes that use some parts at a time, others the next time: with all of them at once hardly a node fits."""
+    return st.tuples(
+        st.sets(st.sampled_from(sorted(pods.ALL)), min_size=1, max_size=5),
+        st.sets(st.sampled_from(sorted(nodes.ALL)), max_size=3),
+    ).flatmap(lambda parts: scenes(frozenset(parts[0]), frozenset(parts[1]), **how))

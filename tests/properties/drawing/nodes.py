@@ -40,6 +40,7 @@ IMAGES = st.sets(st.sampled_from(sorted(IMAGE_SIZES)), max_size=3).map(
 )
 FEATURES = ("InPlaceThings", "RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport")
 ALL = frozenset(("taints", "resources", "images", "features"))
+"""`tight` is another: nodes that a few pods fill."""
 
 
 def node_kinds(of: frozenset[str] = ALL) -> st.SearchStrategy[Json]:
@@ -54,6 +55,14 @@ def node_kinds(of: frozenset[str] = ALL) -> st.SearchStrategy[Json]:
         )
         pods = st.sampled_from(PODS)
         status["allocatable"] = st.tuples(perhaps(usual, some(ALLOCATABLE), 4), pods).map(_with_pods)
+    if "tight" in of:
+        status["allocatable"] = st.fixed_dictionaries(
+            {
+                "cpu": st.sampled_from(("1", "2")),
+                "memory": st.sampled_from(("1Gi", "2Gi")),
+                "pods": st.sampled_from(("110", "3", "2")),
+            }
+        )
     if "images" in of:
         status["images"] = IMAGES
     if "features" in of:

@@ -66,6 +66,9 @@ def containers(of: frozenset[str]) -> st.SearchStrategy[Json]:
     if "resources" in of:
         limits = seldom({}, some(COMMON).map(lambda limits: {"limits": limits}), 4)
         parts["resources"] = st.tuples(requests(), limits).map(lambda both: {"requests": both[0]} | both[1])
+    if "tight" in of:
+        wanted = {"cpu": ("400m", "700m", "1"), "memory": ("300Mi", "500Mi", "0")}
+        parts["resources"] = most(wanted).map(_requests)
     if "ports" in of:
         parts["ports"] = few(PORTS, 2)
     if "features" in of:

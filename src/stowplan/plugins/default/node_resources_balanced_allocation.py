@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stowplan.api import requests
 from stowplan.framework import MAX_SCORE, CycleState, NodeTable, Plugin, Pod, Reads, Scores, Status
+from stowplan.framework.scores import Number, larger, smaller, whole
 from stowplan.plugins.default.args import NodeResourcesBalancedAllocationArgs
-
-Floats = NDArray[np.float64]
-NEUTRAL = 75
-"""What a node gets whose balance the pod does not change."""
 
 
 class NodeResourcesBalancedAllocation(Plugin):
     args: NodeResourcesBalancedAllocationArgs
     reads = Reads.USAGE
+    takes_rows = True
 
     def sign_pod(self, pod: Pod) -> Hashable:
         return self._demand(pod)
@@ -27,24 +25,20 @@ class NodeResourcesBalancedAllocation(Plugin):
         return None if any(amount for _, amount in self._demand(pod)) else Status.skip()
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-        demand = self._demand(pod)
-        if len(demand) < 2:
-            return np.full(len(nodes), NEUTRAL, np.int64)
-        resources, amounts = zip(*demand, strict=True)
-        capacity = nodes.allocatable.block(resources)
-        # Without the pod, and with it: the share of each resource that is used on each node.
-        shares = np.empty((2, *capacity.shape))
-        shares[0] = nodes.requested.block(resources)
-        np.add(shares[0], np.array(amounts)[:, None], out=shares[1])
-        is_lacking = not nodes.live.lacked.isdisjoint(resources)
-        shares /= np.maximum(capacity, 1) if is_lacking else capacity
-        np.minimum(shares, 1.0, out=shares)
-        apart = _apart_where(shares, capacity > 0) if is_lacking else _apart(shares)
-        np.subtract(1, apart, out=apart)
-        apart *= MAX_SCORE
-        even = apart.astype(np.int64)
-        scores: Scores = 50 + (50 + even[1] - even[0]) // 2
-        return scores
+        before, after, present = [], [], []
+        demand, lacked = self._demand(pod), nodes.live.lacked
+        is_lacking = any(resource in lacked for resource, _ in demand) if lacked else False
+        for resource, amount in demand:
+            capacity, used = nodes.allocatable[resource], nodes.requested[resource]
+            room = larger(capacity, 1) if is_lacking else capacity
+            before.append(smaller(used / room, 1.0))
+            after.append(smaller((used + amount) / room, 1.0))
+            present.append(capacity > 0)
+        if len(before) == 2 and not is_lacking:
+            gain = _evenness(_half_distance(*after)) - _evenness(_half_distance(*before))
+        else:
+            gain = _evenness(_deviation(after, present)) - _evenness(_deviation(before, present))
+        return cast(Scores, 50 + (50 + gain) // 2)
 
     def _demand(self, pod: Pod) -> tuple[tuple[str, int], ...]:
         """The resources that count and what the pod takes of them."""
@@ -61,32 +55,42 @@ class NodeResourcesBalancedAllocation(Plugin):
         return tuple(each for each in amounts if each[1] or not requests.is_scalar(each[0]))
 
 
-def _apart(shares: Floats) -> Floats:
-    """How far the shares of a node's resources are apart: their standard deviation."""
-    if shares.shape[1] == 2:
-        # parity: two shares are half their distance apart, which is worked out without a square root
-        distance: Floats = shares[:, 0] - shares[:, 1]
-        distance /= 2
-        return np.abs(distance, out=distance)
-    mean = _total(shares) / shares.shape[1]
-    distance = shares - mean[:, None]
-    apart: Floats = np.sqrt(_total(distance * distance) / shares.shape[1])
-    return apart
+def _evenness(apart: Number) -> Number:
+    """100 where all resources of a node are used alike, less the further their shares are apart."""
+    return whole((1 - apart) * MAX_SCORE)
 
 
-def _apart_where(shares: Floats, present: NDArray[np.bool_]) -> Floats:
-    """The same for nodes that lack some of the resources: those are left out."""
-    apart = np.zeros((shares.shape[0], shares.shape[2]))
+def _half_distance(one: Number, other: Number) -> Number:
+    """The standard deviation of two shares."""
+    # parity: worked out without a square root, which might differ in the last bit
+    return abs((one - other) / 2)
+
+
+def _deviation(shares: list[Number], present: list[Number]) -> Number:
+    """The standard deviation of each node's shares, of those resources that it has."""
+    if not shares or not isinstance(shares[0], np.ndarray):
+        having = [share for share, has in zip(shares, present, strict=True) if has]
+        return _deviation_of(having) if len(having) > 1 else 0.0
+    apart = np.zeros(len(shares[0]))
     for pattern in np.unique(present, axis=1).T:
-        if np.count_nonzero(pattern) >= 2:
-            rows = (present == pattern[:, None]).all(0)
-            apart[:, rows] = _apart(shares[:, pattern][:, :, rows])
+        if np.count_nonzero(pattern) > 1:
+            rows = np.all(np.equal(present, pattern[:, None]), axis=0)
+            apart[rows] = _deviation_of(
+                [share[rows] for share, has in zip(shares, pattern, strict=True) if has]
+            )
     return apart
 
 
-def _total(shares: Floats) -> Floats:
-    """Summed one resource after another: another order may differ in the last bit."""
-    total = np.zeros((shares.shape[0], shares.shape[2]))
-    for line in range(shares.shape[1]):
-        total += shares[:, line]
+def _deviation_of(shares: list[Number]) -> Number:
+    if len(shares) == 2:
+        return _half_distance(*shares)
+    mean = _sum(shares) / len(shares)
+    return np.sqrt(_sum([(share - mean) * (share - mean) for share in shares]) / len(shares))
+
+
+def _sum(numbers: list[Number]) -> Number:
+    """One after another: another order may differ in the last bit."""
+    total: Number = 0.0
+    for number in numbers:
+        total = total + number
     return total

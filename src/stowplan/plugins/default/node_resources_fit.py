@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from stowplan.framework import (
     Scores,
     Status,
 )
-from stowplan.framework.scores import EXACT_BELOW, percent
+from stowplan.framework.scores import EXACT_BELOW, Number, larger, percent, smaller, whole
 from stowplan.plugins.default.args import (
     LEAST_ALLOCATED,
     NodeResourcesFitArgs,
@@ -36,20 +36,18 @@ Ints = NDArray[np.int64]
 
 
 class Demand(NamedTuple):
-    """What a pod wants, in the form that filtering and scoring need it."""
+    """What a pod wants, by resource, in the form that filtering and scoring need it."""
 
-    key: Hashable
-    checked: tuple[str, ...]
-    wanted: Ints
-    scored: tuple[str, ...]
-    amounts: Ints
-    weights: Ints
-    weight: int
+    checked: tuple[tuple[str, int], ...]
+    """Resource and amount."""
+    scored: tuple[tuple[str, int, int], ...]
+    """Resource, amount and weight."""
 
 
 class NodeResourcesFit(Plugin):
     args: NodeResourcesFitArgs
     reads = Reads.USAGE
+    takes_rows = True
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -58,66 +56,51 @@ class NodeResourcesFit(Plugin):
 
     def sign_pod(self, pod: Pod) -> Hashable:
         devices = self.handle.cluster.device_classes
-        key = self._demand(pod).key
-        return (key, devices.version) if len(devices) else key
+        demand = self._demand(pod)
+        return (demand, devices.version) if len(devices) else demand
 
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         yield Reject(nodes.pod_count >= nodes.allocatable["pods"], "Too many pods")
-        demand = self._demand(pod)
-        if not demand.checked:
-            return
-        capacity = nodes.allocatable.block(demand.checked)
-        full = demand.wanted > capacity - nodes.requested.block(demand.checked)
-        # Evicting pods cannot help a node that is too small even when empty.
-        too_small = demand.wanted > capacity
-        for line, resource in enumerate(demand.checked):
+        for resource, wanted in self._demand(pod).checked:
+            capacity = nodes.allocatable[resource]
+            full = wanted > capacity - nodes.requested[resource]
             if self._has_devices(resource):  # nodes that do not count it leave it to DynamicResources
-                full[line] &= capacity[line] > 0
-            yield Reject(full[line], f"Insufficient {resource}", unresolvable=too_small[line])
+                full = full & (capacity > 0)
+            # Evicting pods cannot help a node that is too small even when empty.
+            yield Reject(full, f"Insufficient {resource}", unresolvable=wanted > capacity)
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-        demand = self._demand(pod)
-        if not demand.scored:
-            return np.zeros(len(nodes), np.int64)
-        capacity = nodes.allocatable.block(demand.scored)
-        used = self._used(nodes, demand.scored) + demand.amounts
+        points: Number = nodes.pod_count * 0
+        weights: Number = 0
         exact = nodes.live.largest >= EXACT_BELOW
-        if self.curve is None and nodes.live.lacked.isdisjoint(demand.scored):
-            scores = self._scores(used, capacity, exact)
-            if demand.weight != len(demand.scored):
-                scores *= demand.weights
-            mean: Scores = np.add.reduce(scores, 0) // demand.weight
-            return mean
-        scores = self._scores(used, np.maximum(capacity, 1), exact)
-        lacking = capacity <= 0
-        # parity: a resource the node lacks does not lower its score, nor, on a curve, one that scores nothing
-        counts = ~lacking if self.curve is None else ~lacking & (scores > 0)
-        weights = np.where(counts, demand.weights, 0)
-        points: Ints = (scores * weights).sum(0)
-        weight = np.maximum(weights.sum(0), 1)
-        mean = points // weight if self.curve is None else np.floor(points / weight + 0.5).astype(np.int64)
-        return mean
+        for resource, amount, weight in self._demand(pod).scored:
+            capacity = nodes.allocatable[resource]
+            counted = nodes.nonzero_requested if resource in requests.DEFAULTS else nodes.requested
+            is_lacked = resource in nodes.live.lacked
+            room = larger(capacity, 1) if is_lacked else capacity
+            score = self._score(counted[resource] + amount, room, exact)
+            counts: Number = weight
+            # parity: a resource the node lacks, or on a curve scores nothing for, does not lower its score
+            if is_lacked:
+                counts = counts * (capacity > 0)
+            if self.curve is not None:
+                counts = counts * (score > 0)
+            points = points + score * counts
+            weights = weights + counts
+        if self.curve is not None:
+            return cast(Scores, whole(points / larger(weights, 1) + 0.5))
+        return cast(Scores, points // larger(weights, 1))
 
-    def _used(self, nodes: NodeTable, resources: tuple[str, ...]) -> Ints:
-        if requests.DEFAULTS.keys() >= set(resources):
-            return nodes.nonzero_requested.block(resources)
-        return np.stack(
-            [
-                nodes.nonzero_requested[name] if name in requests.DEFAULTS else nodes.requested[name]
-                for name in resources
-            ]
-        )
-
-    def _scores(self, used: Ints, capacity: Ints, exact: bool) -> Ints:
+    def _score(self, used: Number, capacity: Number, exact: bool) -> Number:
         if self.args.scoring_strategy.type == LEAST_ALLOCATED:
-            return percent(np.maximum(capacity - used, 0), capacity, exact=exact)
-        share = percent(np.minimum(used, capacity), capacity, exact=exact)
+            return percent(larger(capacity - used, 0), capacity, exact=exact)
+        share = percent(smaller(used, capacity), capacity, exact=exact)
         return share if self.curve is None else self.curve[share]
 
     def _demand(self, pod: Pod) -> Demand:
@@ -128,9 +111,11 @@ class NodeResourcesFit(Plugin):
         return found
 
     def _demand_of(self, pod: Pod) -> Demand:
-        checked = {
-            name: amount for name, amount in pod.requests.items() if amount > 0 and not self._is_ignored(name)
-        }
+        checked = (
+            (name, amount)
+            for name, amount in pod.requests.items()
+            if amount > 0 and not self._is_ignored(name)
+        )
         # parity: the pod's own pod-level requests are not looked at here, though filtering honours them
         nanos = requests.of_spec(pod.spec, pod_level=False, fill=requests.DEFAULTS)
         scored = []
@@ -138,15 +123,7 @@ class NodeResourcesFit(Plugin):
             amount = requests.amount_of(resource.name, nanos.get(resource.name, 0))
             if amount or not requests.is_scalar(resource.name):
                 scored.append((resource.name, amount, resource.weight))
-        return Demand(
-            (tuple(checked.items()), tuple(scored)),
-            tuple(checked),
-            _upright(checked.values()),
-            tuple(name for name, _, _ in scored),
-            _upright(amount for _, amount, _ in scored),
-            _upright(weight for _, _, weight in scored),
-            sum(weight for _, _, weight in scored),
-        )
+        return Demand(tuple(checked), tuple(scored))
 
     def _is_ignored(self, resource: str) -> bool:
         return requests.is_extended(resource) and (
@@ -198,11 +175,6 @@ class NodeResourcesFit(Plugin):
         names = {name for name, amount in pod.requests.items() if amount}
         implicit = old is None and f"{requests.DEVICE_CLASS_PREFIX}{new.name}" in names
         return implicit or new.spec.extended_resource_name in names
-
-
-def _upright(numbers: Iterable[int]) -> Ints:
-    """One number a line, to go with blocks of columns."""
-    return np.array([[number] for number in numbers], np.int64)
 
 
 def _shrank(pod: Pod, old: Pod, new: Pod) -> bool:

@@ -1,0 +1,62 @@
+"""Whole profiles against the twins: the first filter to refuse a node, every score, the message, preemption."""
+
+from __future__ import annotations
+
+import pytest
+from comparing import assert_agree, examples
+from drawing.clusters import mixed_scenes, scenes
+from drawing.profiles import profiles
+from hypothesis import given
+from hypothesis import strategies as st
+from twins.cycle import TWINS, WEIGHTS, Profile
+
+ONE_NODE_AT_A_TIME = ("NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodeResourcesFit")
+"""Plugins whose answer for a node depends on that node alone: preemption tries all nodes at once."""
+
+
+@given(scene=mixed_scenes(most_pods=12, pending=2), profile=profiles())
+@examples(150)
+def test_every_plugin_at_once(scene, profile):
+    assert_agree(scene, profile)
+
+
+def important(scene):
+    """The same scene with pods to place that others may have to make room for."""
+    return scene._replace(pending=[_important(pod) for pod in scene.pending])
+
+
+def _important(pod):
+    constraints = [
+        each | {"whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1}
+        for each in pod["spec"].get("topologySpreadConstraints", [])
+    ]
+    return pod | {"spec": pod["spec"] | {"priority": 10, "topologySpreadConstraints": constraints}}
+
+
+@pytest.mark.parametrize(
+    ("pod_parts", "plugins"),
+    [
+        pytest.param({"tight"}, ONE_NODE_AT_A_TIME, id="resources, all nodes together"),
+        pytest.param({"tight"}, tuple(TWINS), id="resources"),
+        pytest.param({"ports"}, tuple(TWINS), id="ports"),
+        pytest.param({"near"}, tuple(TWINS), id="pod affinity"),
+        pytest.param({"spread"}, tuple(TWINS), id="topology spread"),
+        pytest.param({"tight", "near", "spread", "ports"}, tuple(TWINS), id="all of it"),
+    ],
+)
+@given(data=st.data())
+@examples(50)
+def test_preemption(pod_parts, plugins, data):
+    scene = data.draw(
+        scenes(
+            frozenset(pod_parts | {"priority"}),
+            frozenset({"tight"} & pod_parts),
+            most_nodes=4,
+            most_pods=12,
+            pending=2,
+            preemption=True,
+        ).map(important),
+        label="scene",
+    )
+    everything = plugins == tuple(TWINS)
+    assert_agree(scene, Profile(plugins, WEIGHTS if everything else {}, claims=everything))
