@@ -1,0 +1,22 @@
+"""Stowplan: a Kubernetes scheduler you extend in Python.
+
+What a plugin needs is imported from here; it is loaded when first asked for, so that a command that needs none
+of it starts fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stowplan.framework import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    try:
+        return getattr(import_module("stowplan.framework"), name)
+    except AttributeError:
+        raise AttributeError(f"stowplan has no {name!r}") from None

@@ -20,7 +20,7 @@ INSTALLED = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 def plan(
     objects: Iterable[Any], *plugins: type[Plugin] | str, default: bool = False, **config: Any
 ) -> Planner:
-    """A planner with these plugins, classes or names, in order: after the default ones, or instead of them."""
+    """A planner with these plugins, classes or names, in order, after the default ones or instead of them."""
     return planner_of(objects, [profile(*plugins, default=default)], *plugins, **config)
 
 

@@ -78,6 +78,11 @@ def test_what_looks_like_a_date_is_text():
     assert read_text(text).pods["default/p"].creation_timestamp == "2026-01-31T12:00:00Z"
 
 
+def test_keys_are_text():
+    text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {no: a, 8: b, on: c}}"
+    assert read_text(text).pods["default/p"].labels == {"false": "a", "8": "b", "true": "c"}
+
+
 def bad_pod(**spec):
     return yaml.safe_dump(pod("web") | {"spec": spec})
 

@@ -242,8 +242,16 @@ def test_says_why_preemption_cannot_help(objects, spec, why):
 
 def test_pods_nominated_to_a_node_keep_their_room():
     nominated = pod("nominated", priority=10, status={"nominatedNodeName": "full"})
-    assert explain("p", FULL, nominated, pod("p")).outcome == "pending"
+    found = explain("p", FULL, nominated, pod("p"))
+    assert found.outcome == "pending"
+    assert found.refusals[0].detail == "it has promised its room to pods that are nominated to it"
     assert explain("nominated", FULL, ROOMY, nominated).not_looked_at == 1
+
+
+def test_a_node_that_runs_as_many_pods_as_it_may():
+    small = node("n") | {"status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "1"}}}
+    found = explain("p", small, pod("x", on="n"), pod("p"))
+    assert found.refusals[0].detail == "it has 1 pods and takes 1"
 
 
 def test_a_sample_of_the_nodes():

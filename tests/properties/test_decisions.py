@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from comparing import assert_agree, examples
-from drawing.clusters import mixed_scenes, scenes
+from drawing.clusters import crowded_scenes, mixed_scenes
 from drawing.profiles import profiles
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,23 +14,10 @@ ONE_NODE_AT_A_TIME = ("NodeUnschedulable", "TaintToleration", "NodeAffinity", "N
 """Plugins whose answer for a node depends on that node alone: preemption tries all nodes at once."""
 
 
-@given(scene=mixed_scenes(most_pods=12, pending=2), profile=profiles())
+@given(scene=mixed_scenes(most_pods=12), profile=profiles())
 @examples(150)
 def test_every_plugin_at_once(scene, profile):
     assert_agree(scene, profile)
-
-
-def important(scene):
-    """The same scene with pods to place that others may have to make room for."""
-    return scene._replace(pending=[_important(pod) for pod in scene.pending])
-
-
-def _important(pod):
-    constraints = [
-        each | {"whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1}
-        for each in pod["spec"].get("topologySpreadConstraints", [])
-    ]
-    return pod | {"spec": pod["spec"] | {"priority": 10, "topologySpreadConstraints": constraints}}
 
 
 @pytest.mark.parametrize(
@@ -47,16 +34,7 @@ def _important(pod):
 @given(data=st.data())
 @examples(50)
 def test_preemption(pod_parts, plugins, data):
-    scene = data.draw(
-        scenes(
-            frozenset(pod_parts | {"priority"}),
-            frozenset({"tight"} & pod_parts),
-            most_nodes=4,
-            most_pods=12,
-            pending=2,
-            preemption=True,
-        ).map(important),
-        label="scene",
-    )
+    parts = frozenset(pod_parts)
+    scene = data.draw(crowded_scenes(parts, parts & {"tight"}), label="scene")
     everything = plugins == tuple(TWINS)
     assert_agree(scene, Profile(plugins, WEIGHTS if everything else {}, claims=everything))

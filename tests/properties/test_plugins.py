@@ -29,6 +29,6 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
 def test_agrees_with_its_twin(plugin, data):
     pod_parts, node_parts = PARTS[plugin]
     scene = data.draw(
-        scenes(frozenset(pod_parts), frozenset(node_parts), pending=2, mistakes=True), label="scene"
+        scenes(frozenset(pod_parts), frozenset(node_parts), mistakes=True), label="scene"
     )
     assert_agree(scene, data.draw(only(plugin), label="profile"))

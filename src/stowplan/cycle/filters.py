@@ -18,6 +18,8 @@ from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
 Refusals = list[Verdicts | Statuses]
+ONE = np.uint64(1)
+UNRESOLVABLE = ONE << np.uint64(UNRESOLVABLE_BIT)
 
 
 def run_pre_filters(
@@ -117,8 +119,12 @@ def _columns(step: FilterStep, rejects: Iterable[Reject], length: int) -> Column
     for mask, reason, hard in rejects:
         number = step.reason_id(reason) % MAX_REASONS
         if np.count_nonzero(mask):
-            bits |= mask.astype(np.uint64) << np.uint64(number)
-            bits |= (mask & hard).astype(np.uint64) << np.uint64(UNRESOLVABLE_BIT)
+            if hard is True:
+                bits |= mask * (ONE << np.uint64(number) | UNRESOLVABLE)
+            else:
+                bits |= mask * (ONE << np.uint64(number))
+                if hard is not False:
+                    bits |= (mask & hard) * UNRESOLVABLE
     return (bits,)
 
 

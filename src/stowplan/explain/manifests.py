@@ -5,6 +5,7 @@ Nothing is raised for what a file holds: all that is wrong is collected, so that
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -211,7 +212,13 @@ def _flat(found: Found) -> Iterator[Found]:
 
 
 class _Loader(yaml.CSafeLoader):
-    """YAML as the API server takes it: what looks like a date is text."""
+    """YAML as kubectl takes it: what looks like a date is text, and so are all keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep)
+        if all(isinstance(key, str) for key in found):
+            return found
+        return {key if isinstance(key, str) else json.dumps(key): value for key, value in found.items()}
 
 
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)

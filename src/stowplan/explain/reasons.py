@@ -20,6 +20,7 @@ from stowplan.framework.status import Code, Status
 
 INSUFFICIENT = "Insufficient "
 TOO_MANY_PODS = "Too many pods"
+PROMISED = "has promised its room to pods that are nominated to it"
 
 
 class Shortage(NamedTuple):
@@ -36,7 +37,7 @@ class Shortage(NamedTuple):
 
 
 class Closest(NamedTuple):
-    """Of the nodes with too little room, the one that lacks the least."""
+    """Of the nodes with too little room, the one that lacks the least; nothing, if others were promised it."""
 
     node: str
     shortages: tuple[Shortage, ...]
@@ -55,7 +56,8 @@ def closest(pod: Pod, reasons: Sequence[str], nodes: NodeTable, rows: Sequence[i
         free = nodes.allocatable[resource][rows] - _used(nodes, resource)[rows]
         missing += np.maximum(asked - free, 0) / max(asked, 1)
     row = rows[int(np.lexsort((nodes.live.name_ranks[rows], missing))[0])]
-    return Closest(nodes.names[row], tuple(shortages(pod, resources, nodes, row)))
+    found = (each for each in shortages(pod, resources, nodes, row) if each.lacking > 0)
+    return Closest(nodes.names[row], tuple(found))
 
 
 def shortages(pod: Pod, resources: Sequence[str], nodes: NodeTable, row: int) -> Iterator[Shortage]:
@@ -70,7 +72,7 @@ def detail(pod: Pod, status: Status, nodes: NodeTable, rows: Sequence[int]) -> s
     """What the nodes lack, in a sentence; empty where the reasons say it all."""
     found = closest(pod, status.reasons, nodes, rows)
     if found is not None:
-        lacks = "; ".join(_shortage_text(each, nodes) for each in found.shortages)
+        lacks = "; ".join(_shortage_text(each, nodes) for each in found.shortages) or PROMISED
         return f"{found.node} comes closest: it {lacks}" if len(rows) > 1 else f"it {lacks}"
     match status.plugin:
         case "TaintToleration":

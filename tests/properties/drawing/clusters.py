@@ -37,7 +37,7 @@ def node_lists(draw: Any, of: frozenset[str], most: int = MOST_NODES) -> list[Js
 
 @st.composite
 def bound_pods(draw: Any, of: frozenset[str], node_names: list[str], most: int = 20) -> list[Json]:
-    count = draw(st.sampled_from((5, 10, most, 0)))
+    count = draw(st.sampled_from((most // 2, most, 3, 0)))
     if not count:
         return []
     kinds = draw(st.lists(pods.pod_kinds(of, mistakes=True), min_size=1, max_size=4))
@@ -49,7 +49,7 @@ def bound_pods(draw: Any, of: frozenset[str], node_names: list[str], most: int =
                 st.sampled_from((None, *STARTS)),
                 seldom(False, st.booleans(), 3),
             ),
-            min_size=count // 2,
+            min_size=count * 2 // 3,
             max_size=count,
         )
     )
@@ -131,10 +131,9 @@ def scenes(
     *,
     most_nodes: int = MOST_NODES,
     most_pods: int = 20,
-    pending: int = 1,
     mistakes: bool = False,
-    preemption: bool = False,
 ) -> Scene:
+    """Two pods to place."""
     found = draw(node_lists(node_parts, most_nodes))
     names = [node["metadata"]["name"] for node in found]
     objects = [*found, *draw(bound_pods(pod_parts, names, most_pods))]
@@ -142,14 +141,25 @@ def scenes(
         objects += draw(namespaces())
     if "owners" in pod_parts:
         objects += draw(owners())
-    kinds = draw(st.lists(pods.pod_kinds(pod_parts, mistakes=mistakes), min_size=pending, max_size=pending))
-    new = [pods.pod(f"new{index}", kind) for index, kind in enumerate(kinds)]
-    if not preemption:
-        return Scene(objects, new)
-    objects += draw(budgets())
-    promised = draw(few(st.tuples(pods.pod_kinds(pod_parts), st.sampled_from(names)), 2))
+    kinds = pods.pod_kinds(pod_parts, mistakes=mistakes)
+    return Scene(objects, [pods.pod(f"new{index}", draw(kinds)) for index in range(2)])
+
+
+@st.composite
+def crowded_scenes(draw: Any, pod_parts: frozenset[str], node_parts: frozenset[str]) -> Scene:
+    """Few nodes with many pods, an important one to place, and pods that were promised a node."""
+    scene = draw(scenes(pod_parts | {"priority"}, node_parts, most_nodes=3, most_pods=12))
+    names = [item["metadata"]["name"] for item in scene.objects if item["kind"] == "Node"]
+    kinds = pods.pod_kinds(pod_parts | {"priority"})
+    promised = draw(few(st.tuples(kinds, st.sampled_from(names)), 2))
     nominated = [(pods.pod(f"ahead{index}", kind), name) for index, (kind, name) in enumerate(promised)]
-    return Scene(objects, new, nominated)
+    status = draw(seldom({}, st.just({"nominatedNodeName": names[0]}), 5))
+    policy = draw(seldom({}, st.just({"preemptionPolicy": "Never"}), 12))
+    pending = [
+        pod | {"spec": pod["spec"] | draw(pods.demands(pod_parts)) | policy, "status": status}
+        for pod in scene.pending
+    ]
+    return Scene([*scene.objects, *draw(budgets())], pending, nominated)
 
 
 def mixed_scenes(**how: Any) -> st.SearchStrategy[Scene]:

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from drawing.words import (
+    HOSTNAME,
     NAMESPACE_LABELS,
     NAMESPACES,
     NODE_LABELS,
@@ -252,3 +253,38 @@ def pod(name: str, kind: Json, *, node: str = "", status: Json | None = None, le
         "spec": spec,
         "status": kind["status"] | (status or {}),
     }
+
+
+def demands(of: frozenset[str]) -> st.SearchStrategy[Json]:
+    """Fields for the spec of an important pod that a crowded node can often not meet."""
+    all_apps = st.sampled_from(({"matchExpressions": [{"key": "app", "operator": "Exists"}]}, {}))
+    selector = st.one_of(one({"app": POD_LABELS["app"]}).map(lambda labels: {"matchLabels": labels}), all_apps)
+    key = st.sampled_from((HOSTNAME, ZONE))
+    parts: dict[str, Any] = {"priority": st.just(10)}
+    if "ports" in of or "tight" in of:
+        port = st.sampled_from(({"hostPort": 80}, {"hostPort": 81, "hostIP": "10.0.0.1"}))
+        ports = st.lists(port, min_size=1, max_size=1) if "ports" in of else st.just([])
+        size = st.sampled_from(("900m", "1", "100m")) if "tight" in of else st.just("0")
+        parts["containers"] = st.tuples(ports, size).map(_container)
+    if "near" in of:
+        term = st.fixed_dictionaries({"topologyKey": key, "labelSelector": selector})
+        parts["affinity"] = st.lists(term, min_size=1, max_size=2).map(
+            lambda terms: {"podAntiAffinity": {REQUIRED: terms}}
+        )
+    if "spread" in of:
+        constraint = {
+            "maxSkew": st.integers(1, 2),
+            "topologyKey": key,
+            "whenUnsatisfiable": st.just("DoNotSchedule"),
+            "labelSelector": selector,
+            "minDomains": st.sampled_from((5, 1)),
+        }
+        parts["topologySpreadConstraints"] = st.lists(
+            st.fixed_dictionaries(constraint), min_size=1, max_size=2
+        )
+    return st.fixed_dictionaries(parts)
+
+
+def _container(found: tuple[list[Json], str]) -> list[Json]:
+    ports, size = found
+    return [{"name": "c0", "image": "web", "ports": ports, "resources": {"requests": {"cpu": size}}}]
