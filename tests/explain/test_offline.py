@@ -29,6 +29,13 @@ def test_ranks_nodes_and_says_what_made_the_difference():
     assert (refusal.status.plugin, refusal.nodes) == ("NodeResourcesFit", ["tiny"])
 
 
+def test_points_may_be_huge():
+    weights = {"score": {"enabled": [{"name": "NodeResourcesFit", "weight": 100_000}]}}
+    found = explain("p", node("a", cpu="8"), node("b"), pod("p"), config={"profiles": [{"plugins": weights}]})
+    assert found.margin(1).plugins["NodeResourcesFit"] == 600_000
+    assert found.margin(1).by == sum(found.margin(1).plugins.values())
+
+
 def test_each_pod_is_placed_before_the_next():
     found = explain("first second third", node("n", cpu="2"), pod("first"), pod("second"), pod("third"))
     assert found.outcome == "pending"
@@ -251,7 +258,7 @@ def test_pods_nominated_to_a_node_keep_their_room():
 def test_a_node_that_runs_as_many_pods_as_it_may():
     small = node("n") | {"status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "1"}}}
     found = explain("p", small, pod("x", on="n"), pod("p"))
-    assert found.refusals[0].detail == "it has 1 pods and takes 1"
+    assert found.refusals[0].detail == "it runs 1 of the 1 pods it takes"
 
 
 def test_a_sample_of_the_nodes():

@@ -90,6 +90,12 @@ def test_a_pod_that_preempts():
     )
 
 
+def test_a_pod_that_waits_for_victims_to_leave():
+    leaving = pod("x", on="a", metadata={"deletionTimestamp": "2026-01-31T12:00:00Z"})
+    text = render(explain("p", node("a", cpu="1"), priority_class("high", 7), leaving, pod("p", priority=7)))
+    assert text.endswith("Preemption: a has room for the pod once the pods that are leaving are gone.")
+
+
 def test_one_node():
     nodes = [node("a", cpu="8"), node("b")]
     text = render(explain("p", *nodes, pod("p"), node_name="b"))
@@ -131,7 +137,7 @@ memory      1Gi   8Gi          8Gi"""
         pytest.param(
             [node("a"), node("b", cpu="500m")],
             "b",
-            "  NodeResourcesFit: Insufficient cpu (evicting pods would not help)",
+            "     it lacks 500m of cpu (1 asked, 500m of 500m free); evicting pods would not help",
             id="refused",
         ),
     ],

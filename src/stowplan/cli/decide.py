@@ -48,7 +48,11 @@ def answer_to(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:
     answer = {"name": scenario.get("name"), "decisions": decisions}
     try:
         cluster = Cluster.of(_objects(scenario, "objects"))
-        config = load(scenario["config"], registry).config if scenario.get("config") else None
+        config = None
+        if scenario.get("config"):
+            config, warnings, _ = load(scenario["config"], registry)
+            for warning in warnings:
+                click.echo(f"{scenario.get('name')}: {warning}", err=True)
         planner = Planner(cluster, config, registry=registry)
         for pod in _objects(scenario, "pending"):
             if not isinstance(pod, Pod):

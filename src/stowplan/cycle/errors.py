@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stowplan.api.pod import Pod
 from stowplan.errors import PluginError
 
@@ -15,3 +17,7 @@ def failure(doing: str, error: Exception, pod: Pod, node_name: str = "") -> Cycl
         return error
     where = f"pod {pod.key}" + (f", node {node_name}" if node_name else "")
     return CycleError(f"{doing}: {type(error).__name__}: {error} ({where})")
+
+
+def no_status(answer: Any) -> TypeError:
+    return TypeError(f"expected a Status or None, got {answer!r}")

@@ -9,11 +9,11 @@ import numpy as np
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Mask
 from stowplan.cluster.node_table import NodeSubset, NodeTable
-from stowplan.cycle.errors import CycleError, failure
+from stowplan.cycle.errors import CycleError, failure, no_status
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Statuses, Verdicts
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import Reject
-from stowplan.framework.profile import MAX_REASONS, FilterStep, Profile
+from stowplan.framework.profile import FilterStep, Profile, TooManyReasons
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
@@ -34,12 +34,14 @@ def run_pre_filters(
             raise failure(f'running PreFilter plugin "{name}"', error, pod) from error
         if answer is None:
             continue
-        if isinstance(answer, frozenset):
-            names = answer if names is None else names & answer
+        if isinstance(answer, (frozenset, set)):
+            names = frozenset(answer) if names is None else names & answer
             narrowed_by.append(name)
             if not names:
                 decision.pre_filter = Status.unresolvable(_nothing_left(narrowed_by))
                 break
+        elif not isinstance(answer, Status):
+            raise failure(f'running PreFilter plugin "{name}"', no_status(answer), pod)
         elif answer.code is Code.SKIP:
             state.skipped_filters.add(name)
         elif answer.code is Code.UNRESOLVABLE:
@@ -85,10 +87,10 @@ def passing_all(refusals: Refusals) -> Mask | None:
     return passing
 
 
-def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Verdicts | None:
+def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Verdicts | Statuses | None:
     try:
         step.make_room()
-        found: Verdicts | None = nodes.keep(
+        found: Verdicts | Statuses | None = nodes.keep(
             ("filter", step.plugin.serial, step.generation, step.sign(pod)),
             lambda part: _columns(step, step.filter_nodes(state, pod, part), len(part)),
             usage=step.reads_usage,
@@ -97,6 +99,8 @@ def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -
             if step.takes_rows
             else None,
         )
+    except TooManyReasons:
+        return _ask_at_length(step, state, pod, nodes)
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
     return found
@@ -110,6 +114,8 @@ def _ask_all(
     try:
         step.make_room()
         return step.verdicts(_columns(step, step.filter_nodes(state, pod, nodes), len(nodes)))
+    except TooManyReasons:
+        return _ask_at_length(step, state, pod, nodes)
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
 
@@ -117,7 +123,9 @@ def _ask_all(
 def _columns(step: FilterStep, rejects: Iterable[Reject], length: int) -> Columns:
     bits = np.zeros(length, np.uint64)
     for mask, reason, hard in rejects:
-        number = step.reason_id(reason) % MAX_REASONS
+        if getattr(mask, "shape", None) != bits.shape or mask.dtype.kind != "b":
+            raise ValueError(f"expected {length} truth values, one a node, to reject for {reason!r}")
+        number = step.reason_id(reason)
         if np.count_nonzero(mask):
             if hard is True:
                 bits |= mask * (ONE << np.uint64(number) | UNRESOLVABLE)
@@ -132,10 +140,26 @@ def _numbers(step: FilterStep, rejects: Iterable[Reject]) -> tuple[int]:
     """The same for one row, whose masks are plain truth values."""
     bits = 0
     for refused, reason, hard in rejects:
-        number = step.reason_id(reason) % MAX_REASONS
+        number = step.reason_id(reason)
         if refused:
             bits |= 1 << number | (1 << UNRESOLVABLE_BIT if hard else 0)
     return (bits,)
+
+
+def _ask_at_length(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Statuses | None:
+    """For a filter with more reasons than a verdict has bits for: a status for each node."""
+    reasons: dict[int, list[str]] = {}
+    unresolvable: set[int] = set()
+    try:
+        for mask, reason, hard in step.filter_nodes(state, pod, nodes):
+            for row in np.flatnonzero(mask).tolist():
+                reasons.setdefault(row, []).append(reason)
+            unresolvable.update(np.flatnonzero(mask & hard).tolist())
+    except Exception as error:
+        raise failure(f'running "{step.name}" filter plugin', error, pod) from error
+    codes = {row: Code.UNRESOLVABLE if row in unresolvable else Code.UNSCHEDULABLE for row in reasons}
+    refused = {row: Status(codes[row], tuple(found), step.name) for row, found in reasons.items()}
+    return _statuses(step, refused, len(nodes))
 
 
 def _ask_each(
@@ -147,14 +171,22 @@ def _ask_each(
             status = step.filter(state, pod, nodes.node(row))
         except Exception as error:
             raise failure(f'running "{step.name}" filter plugin', error, pod, nodes.names[row]) from error
-        if status is None or status.code is Code.SUCCESS:
+        if status is None:
+            continue
+        if not isinstance(status, Status):
+            raise failure(f'running "{step.name}" filter plugin', no_status(status), pod, nodes.names[row])
+        if status.code is Code.SUCCESS:
             continue
         if not status.code.is_rejection:
             raise CycleError(f'running "{step.name}" filter plugin: {status.message}')
         refused[row] = status.by(step.name)
+    return _statuses(step, refused, len(nodes))
+
+
+def _statuses(step: FilterStep, refused: dict[int, Status], length: int) -> Statuses | None:
     if not refused:
         return None
-    fails = np.zeros(len(nodes), np.bool_)
+    fails = np.zeros(length, np.bool_)
     fails[list(refused)] = True
     return Statuses(step.name, refused, fails)
 
@@ -170,14 +202,14 @@ def overrule_for_nominated(
     profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable, nominations: Nominations
 ) -> None:
     """Nodes that would not fit once the pods nominated to them arrive are refused for that."""
-    places = {int(row): place for place, row in enumerate(nodes.rows.tolist())}
     for node_name, ahead in nominations.before(decision.pod):
-        row = nodes.live.row_of(node_name)
-        if row is None or row not in places:
+        place = nodes.row_of(node_name)
+        if place is None:
             continue
-        status = refusal_with(profile, state, decision.pod, nodes.live.take([row]), ahead)
+        node = nodes.live.take([int(nodes.rows[place])])
+        status = refusal_with(profile, state, decision.pod, node, ahead)
         if status is not None:
-            decision.overruled[places[row]] = status
+            decision.overruled[place] = status
 
 
 def refusal_with(

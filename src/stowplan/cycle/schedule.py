@@ -121,6 +121,8 @@ def run_post_filters(profile: Profile, state: CycleState, decision: Decision) ->
     for name, plugin in profile.post_filters:
         try:
             answer = plugin.post_filter(state, decision.pod, decision)
+            if not isinstance(answer, (Nomination, Status)):
+                raise TypeError(f"expected a Status or a Nomination, got {answer!r}")
         except Exception as error:
             answer = Status.error(str(failure(f'running PostFilter plugin "{name}"', error, decision.pod)))
         if isinstance(answer, Nomination):

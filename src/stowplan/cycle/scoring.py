@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ from numpy.typing import NDArray
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Rows
 from stowplan.cluster.node_table import NodeRow, NodeTable
-from stowplan.cycle.errors import CycleError, failure
+from stowplan.cycle.errors import CycleError, failure, no_status
 from stowplan.framework.decision import Decision, ScoreColumn, SmallScores
 from stowplan.framework.plugin import MAX_SCORE, Scores
 from stowplan.framework.profile import Profile, ScoreStep
 from stowplan.framework.state import CycleState
-from stowplan.framework.status import Code
+from stowplan.framework.status import Code, Status
 
 
 def run_scores(profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable) -> NDArray[Any]:
@@ -43,7 +44,11 @@ def _run_pre_scores(profile: Profile, state: CycleState, pod: Pod, nodes: NodeTa
             status = plugin.pre_score(state, pod, nodes)
         except Exception as error:
             raise failure(f'running PreScore plugin "{name}"', error, pod) from error
-        if status is None or status.code is Code.SUCCESS:
+        if status is None:
+            continue
+        if not isinstance(status, Status):
+            raise failure(f'running PreScore plugin "{name}"', no_status(status), pod)
+        if status.code is Code.SUCCESS:
             continue
         if status.code is not Code.SKIP:
             raise CycleError(f'running PreScore plugin "{name}": {status.message}')
@@ -115,8 +120,10 @@ def _normalized(
     step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, scores: Scores
 ) -> SmallScores:
     if step.normalize is not None:
+        given = scores.view()  # which others may hold on to
+        given.flags.writeable = False
         try:
-            scores = _as_scores(step.normalize(state, pod, scores), len(scores))
+            scores = _as_scores(step.normalize(state, pod, given), len(scores))
         except Exception as error:
             doing = f'running Normalize on Score plugins: plugin "{step.name}" failed with'
             raise failure(doing, error, pod) from error
@@ -131,7 +138,7 @@ def _score_each(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) 
     scores = np.empty(len(nodes), np.int64)
     for row in range(len(nodes)):
         try:
-            scores[row] = step.score(state, pod, nodes.node(row))
+            scores[row] = index(step.score(state, pod, nodes.node(row)))
         except Exception as error:
             raise _score_failure(step, error, pod, nodes.names[row]) from error
     return scores

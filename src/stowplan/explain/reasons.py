@@ -37,7 +37,7 @@ class Shortage(NamedTuple):
 
 
 class Closest(NamedTuple):
-    """Of the nodes with too little room, the one that lacks the least; nothing, if others were promised it."""
+    """Of the nodes with too little room, the one that lacks the least: nothing, where it is promised."""
 
     node: str
     shortages: tuple[Shortage, ...]
@@ -126,7 +126,7 @@ def _used(nodes: NodeTable, resource: str) -> np.ndarray[tuple[int], np.dtype[np
 def _shortage_text(shortage: Shortage, nodes: NodeTable) -> str:
     resource, asked, free, allocatable = shortage
     if resource == "pods":
-        return f"has {allocatable - free} pods and takes {allocatable}"
+        return f"runs {allocatable - free} of the {allocatable} pods it takes"
     wanted, left, whole, lacking = (
         amount_text(resource, each) for each in (asked, free, allocatable, shortage.lacking)
     )

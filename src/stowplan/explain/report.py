@@ -113,10 +113,7 @@ def explanation_of(
         profile=profile,
         ranking=[decision.names[row] for row in decision.feasible[order].tolist()],
         totals=[] if decision.totals is None else decision.totals[order].tolist(),
-        columns=[
-            Column(each.plugin, each.weight, (each.scores[order] * each.weight).tolist())
-            for each in decision.scores
-        ],
+        columns=[Column(each.plugin, each.weight, each.weighted[order].tolist()) for each in decision.scores],
         refusals=_refusals(decision, nodes),
         not_looked_at=skipped,
         held_back=held_back,

@@ -148,7 +148,7 @@ def _refused(explanation: Explanation, all_nodes: bool) -> Iterator[str]:
 
 
 def _refusal(refusal: Refusal, all_nodes: bool) -> Iterator[str]:
-    yield f"{len(refusal.nodes):4} {_reason(refusal.status)}"
+    yield _wrapped(_reason(refusal.status), indent=5, start=f"{len(refusal.nodes):4} ")
     yield _wrapped(_names(refusal.nodes, None if all_nodes else NAMES_SHOWN), indent=5)
     if refusal.detail:
         yield _wrapped(refusal.detail, indent=5)
@@ -183,9 +183,8 @@ def _verdict(explanation: Explanation, node: NodeExplanation) -> Iterator[str]:
         yield f"Node {node.name} is refused."
         for number, each in enumerate(node.refusals):
             helps = "evicting pods would not help" if each.is_final else "evicting pods might help"
-            yield f"  {'also ' if number else ''}{_reason(each.status)} ({helps})"
-            if each.detail:
-                yield _wrapped(each.detail, indent=5)
+            yield _wrapped(_reason(each.status), indent=5, start="  also " if number else "  ")
+            yield _wrapped(f"{each.detail}; {helps}" if each.detail else helps, indent=5)
     else:
         yield f"Node {node.name} was not looked at."
     if node.is_cordoned:
@@ -200,6 +199,10 @@ def _preemption(explanation: Explanation) -> str:
         return ""
     if decision.nominated is None:
         return _wrapped(preemption_text(decision))
+    if not decision.victims:
+        return (
+            f"Preemption: {decision.nominated} has room for the pod once the pods that are leaving are gone."
+        )
     victims = [f"{victim.key} (priority {victim.priority})" for victim in decision.victims]
     return _wrapped(
         f"Preemption: evicting {_names(victims, None)} from {decision.nominated} makes room for the pod "
@@ -222,12 +225,12 @@ def _names(names: Sequence[str], shown: int | None = NAMES_SHOWN) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _wrapped(text: str, indent: int = 0) -> str:
+def _wrapped(text: str, indent: int = 0, start: str | None = None) -> str:
     space = " " * indent
     return textwrap.fill(
         text,
         WIDTH,
-        initial_indent=space,
+        initial_indent=space if start is None else start,
         subsequent_indent=space,
         break_long_words=False,
         break_on_hyphens=False,

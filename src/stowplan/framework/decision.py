@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -149,16 +149,20 @@ class Decision:
             return self.overruled[place]
         return next((each.status(place) for each in self.filters if each.fails[place]), None)
 
+    def _first_refusals(self) -> Iterator[tuple[Verdicts | Statuses, Mask]]:
+        """Each filter with the rows that nobody before it refused."""
+        still_open = np.ones(len(self.looked_at), np.bool_)
+        still_open[list(self.overruled)] = False
+        for verdicts in self.filters:
+            yield verdicts, verdicts.fails & still_open
+            still_open &= ~verdicts.fails
+
     def histogram(self) -> dict[str, int]:
         """How many nodes were refused for each reason."""
         counts: dict[str, int] = {}
-        open_rows = np.ones(len(self.looked_at), np.bool_)
-        open_rows[list(self.overruled)] = False
         for status in self.overruled.values():
             _count(counts, status.reasons)
-        for verdicts in self.filters:
-            fresh = verdicts.fails & open_rows
-            open_rows &= ~verdicts.fails
+        for verdicts, fresh in self._first_refusals():
             if isinstance(verdicts, Statuses):
                 for place in np.flatnonzero(fresh).tolist():
                     _count(counts, verdicts.by_row[place].reasons)
@@ -209,7 +213,7 @@ class Decision:
     def rejectors(self) -> frozenset[str]:
         """The plugins that stand in the pod's way."""
         names = {status.plugin for status in self.overruled.values()} | set(self.narrowed_by)
-        names |= {each.plugin for each in self.filters if each.fails.any()}
+        names |= {verdicts.plugin for verdicts, fresh in self._first_refusals() if fresh.any()}
         if self.pre_filter is not None:
             names.add(self.pre_filter.plugin)
         return frozenset(names - {""})

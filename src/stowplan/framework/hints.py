@@ -22,6 +22,7 @@ from stowplan.api.storage import (
     StorageClass,
     VolumeAttachment,
 )
+from stowplan.errors import PluginError
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import Profile
@@ -90,7 +91,7 @@ class QueueingHints:
         self._registered: dict[str, list[tuple[ClusterEvent, AskHint]]] = {}
         for name, plugin in profile.plugins.items():
             if hasattr(plugin, "events_to_register"):
-                self._registered[name] = _registered(plugin, plugin.events_to_register())
+                self._registered[name] = _registered(plugin, _wanted(name, plugin))
             elif name in refusing:
                 self._registered[name] = _registered(plugin, EVERYTHING)
         self._listeners: dict[ClusterEvent, dict[str, AskHint]] = {}
@@ -112,6 +113,15 @@ class QueueingHints:
         if event.resource is Resource.UNSCHEDULABLE_POD and new.uid != pod.uid:
             return {}
         return {name: ask(pod, event, old, new) for name, ask in self.listeners(event).items()}
+
+
+def _wanted(name: str, plugin: Any) -> Iterable[ClusterEvent]:
+    try:
+        return tuple(plugin.events_to_register())
+    except Exception as error:
+        raise PluginError(
+            f'asking plugin "{name}" for its events: {type(error).__name__}: {error}'
+        ) from error
 
 
 def _registered(plugin: Plugin, wanted: Iterable[ClusterEvent]) -> list[tuple[ClusterEvent, AskHint]]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stowplan.cluster.columns import Columns, Rows
+from stowplan.errors import ConfigError, PluginError
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Statuses, Verdicts
 from stowplan.framework.handle import Handle
@@ -16,6 +17,10 @@ from stowplan.framework.resolve import ResolvedProfile
 
 MAX_REASONS = UNRESOLVABLE_BIT
 """How many a verdict has bits for."""
+
+
+class TooManyReasons(PluginError):
+    """A filter has given more different reasons in one go than a verdict has bits for."""
 
 
 class FilterStep:
@@ -35,6 +40,8 @@ class FilterStep:
     def reason_id(self, reason: str) -> int:
         found = self._index.get(reason)
         if found is None:
+            if len(self.reasons) == MAX_REASONS:
+                raise TooManyReasons
             found = self._index[reason] = len(self.reasons)
             self.reasons.append(reason)
         return found
@@ -70,7 +77,7 @@ class Profile:
         self.percentage_of_nodes_to_score = resolved.percentage_of_nodes_to_score
         self.handle = handle
         self.plugins: dict[str, Plugin] = {
-            name: kind(resolved.args.get(name, PluginArgs()), handle)
+            name: _build(name, kind, resolved.args.get(name, PluginArgs()), handle)
             for name, kind in resolved.classes.items()
         }
         self.points: dict[str, list[str]] = {
@@ -104,6 +111,14 @@ class Profile:
     def at(self, point: str) -> Sequence[tuple[str, Any]]:
         """The plugins of an extension point, by name and in order."""
         return tuple((name, self.plugins[name]) for name in self.points.get(point, ()))
+
+
+def _build(name: str, kind: type[Plugin], args: PluginArgs, handle: Handle) -> Plugin:
+    try:
+        return kind(args, handle)
+    except Exception as error:
+        text = f'initializing plugin "{name}": {type(error).__name__}: {error}'
+        raise ConfigError(text, stage="framework") from error
 
 
 def _keeping(plugin: Plugin) -> tuple[Any, bool]:
