@@ -14,7 +14,8 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 demo: $(READY) ## explain where a few pods land on a sample cluster; SEED=2 draws other ties
-	$(BIN)/stowplan explain -f examples/demo --seed $(SEED) web api trainer huge urgent
+	$(BIN)/stowplan explain newsletter deployment/mailer web-4 trainer-2 warehouse checkout \
+		-n shop -f examples/demo --seed $(SEED)
 
 test: $(READY) ## all tests that need Python alone
 	$(BIN)/pytest -n auto tests

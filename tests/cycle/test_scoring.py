@@ -78,7 +78,7 @@ def test_weights_multiply_and_add_up():
 def test_ties_go_to_the_first_by_name_unless_said_otherwise():
     planner = plan(nodes("c", "a", "b"), constant("Even", 5))
     assert planner.decide(make_pod()).chosen == "a"
-    planner.tie_break = lambda nodes, best: int(best[-1])
+    planner.tie_break = lambda nodes, feasible, is_best: len(feasible) - 1
     decision = planner.decide(make_pod())
     assert decision.chosen == "b"
     assert sorted(decision.names[row] for row in decision.best) == ["a", "b", "c"]

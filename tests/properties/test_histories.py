@@ -163,8 +163,10 @@ def columns(cluster: Any) -> dict[str, Any]:
     table = cluster.nodes
     found: dict[str, Any] = {"pods": list(table.pods.pods), "pod count": table.pod_count.copy()}
     for group in ("allocatable", "requested", "nonzero_requested"):
-        found |= {f"{group} {name}": column.copy() for name, column in getattr(table, group).items()}
+        amounts = getattr(table, group)
+        found |= {f"{group} {name}": amounts[name].copy() for name in amounts}
     for number, tally in enumerate(table.tallies._all()):
         found[f"tally {number}"] = tally.by_row.copy()
-    found |= {f"ports {row}": sorted(map(str, table.ports_on(row))) for row in range(len(table))}
+    for row in range(len(table)):
+        found[f"ports {row}"] = sorted(map(str, table.ports.on(row)))
     return found

@@ -120,7 +120,7 @@ def decode(kind: type[T], data: bytes | str | dict[str, Any]) -> T:
     try:
         return msgspec.convert(_without_nulls(plain), kind, dec_hook=quantity.decode_hook)
     except msgspec.ValidationError as error:
-        raise _with_field(error, plain) from None
+        raise _with_field(error, kind, plain) from None
 
 
 @lru_cache(maxsize=256)
@@ -136,10 +136,12 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _with_field(error: msgspec.ValidationError, plain: Any) -> InputError:
+def _with_field(error: msgspec.ValidationError, kind: type, plain: Any) -> InputError:
     """Make `… - at `$.spec.x[...]`` a field path, with the map's key where it can be found."""
     message, _, path = str(error).partition(" - at `")
-    steps = path.rstrip("`").removeprefix("$").lstrip(".")
+    steps = path.rstrip("`").removeprefix("key` in `").removeprefix("$").lstrip(".")
+    if message.startswith("Invalid enum value") and (choices := _choices(kind, steps)):
+        message += f"; it is one of {', '.join(choices)}"
     if steps.endswith("[...]"):
         holder = _walk(plain, steps.removesuffix("[...]"))
         for key, value in holder.items() if isinstance(holder, dict) else ():
@@ -151,8 +153,25 @@ def _with_field(error: msgspec.ValidationError, plain: Any) -> InputError:
     return InputError(message, field=steps)
 
 
+def _choices(kind: type, steps: str) -> list[str]:
+    """The values that the field at the end of the path may have, if it has a choice of them."""
+    info: Any = msgspec.inspect.type_info(kind)
+    for step in _split(steps):
+        for part in getattr(info, "types", (info,)):  # of an optional one, what it is when it is there
+            if isinstance(part, msgspec.inspect.StructType):
+                info = next((field.type for field in part.fields if field.encode_name == step), None)
+            elif isinstance(part, (msgspec.inspect.VarTupleType, msgspec.inspect.ListType)):
+                info = part.item_type
+    values = [value for part in getattr(info, "types", (info,)) for value in getattr(part, "values", ())]
+    return [str(value) for value in values]
+
+
+def _split(steps: str) -> list[str]:
+    return steps.replace("[", ".").replace("]", "").split(".")
+
+
 def _walk(plain: Any, steps: str) -> Any:
-    for step in steps.replace("[", ".").replace("]", "").split("."):
+    for step in _split(steps):
         try:
             plain = plain[int(step)] if isinstance(plain, list) else plain.get(step)
         except (ValueError, IndexError, AttributeError):

@@ -26,6 +26,7 @@ from stowplan.api.meta import (
     parse_time,
 )
 from stowplan.api.quantity import Quantity
+from stowplan.errors import InputError
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 KEPT_CONDITIONS = ("PodScheduled", "DisruptionTarget", "PodResizePending")
@@ -357,7 +358,7 @@ class Pod(msgspec.Struct, gc=False, eq=False):
             annotations=_shared_annotations(meta.annotations) if meta.annotations else _NONE,
             controller=_shared_owner(meta.controller()),
             phase=sys.intern(status.phase),
-            start_time=parse_time(status.start_time) if status.start_time else None,
+            start_time=_start_of(status),
             deletion_timestamp=meta.deletion_timestamp,
             creation_timestamp=meta.creation_timestamp,
             resource_version=meta.resource_version,
@@ -460,6 +461,15 @@ def _kept(conditions: tuple[Condition, ...]) -> Iterator[Condition]:
             condition.type == "PodScheduled" and condition.status == "True"
         ):
             yield condition
+
+
+def _start_of(status: PodStatus) -> float | None:
+    if not status.start_time:
+        return None
+    try:
+        return parse_time(status.start_time)
+    except InputError as error:
+        raise InputError(error.message, field="status.startTime") from None
 
 
 def _claim_names(status: PodStatus) -> Mapping[str, str | None]:

@@ -47,8 +47,8 @@ class LiveNodeTable(NodeTable):
         """Grows whenever rows come, go or move: what was worked out for another layout is void."""
         self.largest = 0
         """The largest amount of any resource that a node has had."""
-        self.lacked: set[str] = set()
-        """Resources that some node has been without."""
+        self.everywhere: set[str] = set()
+        """Resources that no node is, or has been, without."""
         self.taint_sets, self.feature_sets = Interned(), Interned()
         self.images, self.ports = ImageIndex(), PortIndex()
         self.pods = PodTable()
@@ -248,8 +248,8 @@ class LiveNodeTable(NodeTable):
             amount = allocatable.get(resource, 0)
             self._allocatable.amounts[line, row] = amount
             self.largest = max(self.largest, amount)
-            if amount <= 0:
-                self.lacked.add(resource)
+        found = {resource for resource, amount in allocatable.items() if amount > 0}
+        self.everywhere = found if len(self.names) == 1 else self.everywhere & found
         self._unschedulable[row] = node.unschedulable
         self._taint_ids[row] = self.taint_sets.id_of(node.taints)
         self._feature_ids[row] = self.feature_sets.id_of(node.declared_features)

@@ -26,8 +26,8 @@ class NodeResourcesBalancedAllocation(Plugin):
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
         before, after, present = [], [], []
-        demand, lacked = self._demand(pod), nodes.live.lacked
-        is_lacking = any(resource in lacked for resource, _ in demand) if lacked else False
+        demand, everywhere = self._demand(pod), nodes.live.everywhere
+        is_lacking = any(resource not in everywhere for resource, _ in demand)
         for resource, amount in demand:
             capacity, used = nodes.allocatable[resource], nodes.requested[resource]
             room = larger(capacity, 1) if is_lacking else capacity

@@ -82,7 +82,7 @@ class NodeResourcesFit(Plugin):
         for resource, amount, weight in self._demand(pod).scored:
             capacity = nodes.allocatable[resource]
             counted = nodes.nonzero_requested if resource in requests.DEFAULTS else nodes.requested
-            is_lacked = resource in nodes.live.lacked
+            is_lacked = resource not in nodes.live.everywhere
             room = larger(capacity, 1) if is_lacked else capacity
             score = self._score(counted[resource] + amount, room, exact)
             counts: Number = weight
