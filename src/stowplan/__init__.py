@@ -1,7 +1,7 @@
 """Stowplan: a Kubernetes scheduler you extend in Python.
 
-What a plugin needs is imported from here; it is loaded when first asked for, so that a command that needs none
-of it starts fast.
+What a plugin needs is imported from here; it is loaded when first asked for, so that a command that needs
+none of it starts fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plugins that raise or answer nonsense: one line that names the plugin, the pod and the node, and life goes on."""
+"""Plugins that raise or answer nonsense: one line names plugin, pod and node, and life goes on."""
 
 from __future__ import annotations
 

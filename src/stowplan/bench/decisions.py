@@ -21,7 +21,7 @@ WARM_UP = 20
 
 
 class Measurement(msgspec.Struct, rename="camel"):
-    """Times in microseconds: `p50` and `p99` of deciding and placing a pod, `cpu` the mean of the processor's."""
+    """In microseconds: `p50` and `p99` of deciding and placing a pod, `cpu` the mean of processor time."""
 
     workload: str
     nodes: int

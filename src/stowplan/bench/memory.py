@@ -1,4 +1,4 @@
-"""Measures the memory of a cluster as an API server describes it: nodes with their images, pods of 5 to 6 KB."""
+"""Measures the memory of a cluster as an API server describes it: nodes with images, pods of 5 to 6 KB."""
 
 from __future__ import annotations
 

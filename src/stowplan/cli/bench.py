@@ -13,6 +13,10 @@ from stowplan.bench.memory import measure_memory
 from stowplan.bench.workloads import read_workloads
 from stowplan.errors import InputError
 
+HEADER = (
+    f"{'workload':20}{'nodes':>7}{'decisions/s':>13}{'p50 µs':>10}{'p99 µs':>10}{'cpu µs':>10}{'RSS MB':>9}"
+)
+
 
 @click.group()
 def bench() -> None:
@@ -23,7 +27,9 @@ def bench() -> None:
 @click.option("--nodes", type=click.IntRange(1), multiple=True, default=(5000,), show_default=True)
 @click.option("--workload", "names", multiple=True, help="Only this one; may be given again.")
 @click.option("--count", type=click.IntRange(1), help="Pods to measure instead of the workload's own number.")
-@click.option("--workloads", "file", type=click.Path(exists=True, path_type=Path), help="Another file of workloads.")
+@click.option(
+    "--workloads", "file", type=click.Path(exists=True, path_type=Path), help="Another file of them."
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def decisions(
     nodes: tuple[int, ...], names: tuple[str, ...], count: int | None, file: Path | None, output: str
@@ -39,7 +45,7 @@ def decisions(
         known = ", ".join(workload.name for workload in workloads)
         raise InputError(f"there is no workload {', '.join(sorted(unknown))}; there are {known}")
     if output == "table":
-        click.echo(f"{'workload':20}{'nodes':>7}{'decisions/s':>13}{'p50 µs':>10}{'p99 µs':>10}{'cpu µs':>10}{'RSS MB':>9}")
+        click.echo(HEADER)
     for size in nodes:
         for workload in workloads:
             if not names or workload.name in names:
@@ -63,6 +69,6 @@ def memory(nodes: int, pods: int) -> None:
     """Read a cluster from JSON, node by node and pod by pod, and say how much memory holds it."""
     found = measure_memory(nodes, pods)
     click.echo(
-        f"{found.nodes} nodes and {found.pods} pods of {found.pod_bytes} bytes of JSON: {found.rss_mb} MB resident "
-        f"({found.before_mb} MB before), read in {found.seconds} s"
+        f"{found.nodes} nodes and {found.pods} pods of {found.pod_bytes} bytes of JSON: "
+        f"{found.rss_mb} MB resident ({found.before_mb} MB before), read in {found.seconds} s"
     )

@@ -16,7 +16,6 @@ from stowplan.api.pod import HostPort, Pod
 from stowplan.api.requests import DEFAULTS, NATIVE, Assigned
 from stowplan.cluster.columns import (
     Columns,
-    Ids,
     Interned,
     Ints,
     KeptColumns,
@@ -67,7 +66,7 @@ class LiveNodeTable(NodeTable):
         self._label_ids: dict[str, LabelColumn] = {}
         self._labels: dict[str, LabelColumn] = {}
         self._domain_sizes: dict[tuple[str, int], tuple[Ints, Mask]] = {}
-        self._name_ranks: tuple[int, Ids] = (-1, self._taint_ids)
+        self._names_sorted: tuple[int, Rows, Rows] = (-1, self._all_rows, self._all_rows)
         self._order: tuple[int, Rows] = (-1, self._all_rows)
         self._plain_rows: dict[int, NodeRow] = {}
         self._lay_out()
@@ -149,14 +148,22 @@ class LiveNodeTable(NodeTable):
         return found[0]
 
     @property
-    def name_ranks(self) -> Ids:
+    def by_name(self) -> Rows:
+        """Rows in the order of their names."""
+        return self._sorted()[1]
+
+    @property
+    def name_ranks(self) -> Rows:
         """The place of each row's name among all names, sorted."""
-        if self._name_ranks[0] != self.layout:
-            ranks = np.empty(len(self), np.int32)
+        return self._sorted()[2]
+
+    def _sorted(self) -> tuple[int, Rows, Rows]:
+        if self._names_sorted[0] != self.layout:
             by_name = np.array(sorted(range(len(self)), key=self.names.__getitem__), np.intp)
-            ranks[by_name] = np.arange(len(self))
-            self._name_ranks = (self.layout, ranks)
-        return self._name_ranks[1]
+            ranks = np.empty(len(self), np.intp)
+            ranks[by_name] = self.rows
+            self._names_sorted = (self.layout, by_name, ranks)
+        return self._names_sorted
 
     @property
     def order(self) -> Rows:
@@ -346,6 +353,7 @@ class LiveNodeTable(NodeTable):
                 self._plain_rows.clear()
             found = self._plain_rows[row] = NodeRow(
                 self,
+                row,
                 self.allocatable.row(row),
                 self.requested.row(row),
                 self.nonzero_requested.row(row),

@@ -85,17 +85,19 @@ class NodeRow:
     that is much faster.
     """
 
-    __slots__ = ("allocatable", "live", "nonzero_requested", "pod_count", "requested")
+    __slots__ = ("allocatable", "live", "nonzero_requested", "pod_count", "requested", "rows")
 
     def __init__(
         self,
         live: LiveNodeTable,
+        rows: int,
         allocatable: RowAmounts,
         requested: RowAmounts,
         nonzero_requested: RowAmounts,
         pod_count: int,
     ) -> None:
-        self.live, self.allocatable, self.requested = live, allocatable, requested
+        self.live, self.rows = live, rows
+        self.allocatable, self.requested = allocatable, requested
         self.nonzero_requested, self.pod_count = nonzero_requested, pod_count
 
 

@@ -96,6 +96,11 @@ class Tallies:
         self.terms_version = 0
         """Grows when a term appears that no pod had, or the last pod with one leaves."""
 
+    @property
+    def has_terms(self) -> bool:
+        """Whether any pod on a node carries an affinity term."""
+        return bool(self._entries_of_set)
+
     def of_pods(self, query: PodQuery) -> Tally:
         """The pods that match, counted; kept up to date as long as it is asked for now and then."""
         found = self._queries.get(query)

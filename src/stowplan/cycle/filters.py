@@ -13,7 +13,7 @@ from stowplan.cycle.errors import CycleError, failure, no_status
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Statuses, Verdicts
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import Reject
-from stowplan.framework.profile import FilterStep, Profile, TooManyReasons
+from stowplan.framework.profile import FilterStep, Profile, TooManyReasonsError
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
@@ -99,7 +99,7 @@ def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -
             if step.takes_rows
             else None,
         )
-    except TooManyReasons:
+    except TooManyReasonsError:
         return _ask_at_length(step, state, pod, nodes)
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
@@ -114,7 +114,7 @@ def _ask_all(
     try:
         step.make_room()
         return step.verdicts(_columns(step, step.filter_nodes(state, pod, nodes), len(nodes)))
-    except TooManyReasons:
+    except TooManyReasonsError:
         return _ask_at_length(step, state, pod, nodes)
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error

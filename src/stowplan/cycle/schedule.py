@@ -7,11 +7,13 @@ arrives as an argument; what it learned leaves in the Decision, the reasons incl
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
-from stowplan.cluster.columns import Mask, Rows
+from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.errors import CycleError, failure
@@ -24,13 +26,15 @@ from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
-TieBreak = Callable[[LiveNodeTable, Rows, Mask], int]
-"""Chooses among the feasible rows those that the mask marks as best; its answer is a place among them."""
+TieBreak = Callable[[LiveNodeTable, Rows, NDArray[Any]], int]
+"""Given the feasible rows and their totals, the place among them of one with the highest total."""
 
 
-def first_by_name(nodes: LiveNodeTable, feasible: Rows, is_best: Mask) -> int:
-    ranks = nodes.name_ranks if feasible is nodes.rows else nodes.name_ranks[feasible]
-    return int(np.where(is_best, ranks, np.int32(len(nodes))).argmin())
+def first_by_name(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
+    if feasible is nodes.rows:
+        return int(nodes.by_name[totals[nodes.by_name].argmax()])
+    best = np.flatnonzero(totals == totals.max())
+    return int(best[nodes.name_ranks[feasible[best]].argmin()])
 
 
 def schedule(
@@ -109,9 +113,8 @@ def choose(
     """Pick the best of the feasible nodes; a lone one is taken without scoring."""
     place = 0
     if len(feasible) > 1:
-        totals = run_scores(profile, state, decision, feasible)
-        decision.is_best = totals == totals[totals.argmax()]
-        place = tie_break(feasible.live, decision.feasible, decision.is_best)
+        decision.differences = run_scores(profile, state, decision, feasible)
+        place = tie_break(feasible.live, decision.feasible, decision.differences)
     decision.chosen = decision.names[decision.feasible[place]]
 
 

@@ -34,7 +34,7 @@ def run_scores(profile: Profile, state: CycleState, decision: Decision, nodes: N
             if step.weight != 1:
                 weighted = weighted * profile.total_type(step.weight)
             total = weighted if total is None else total + weighted
-    decision.is_scored, decision.has_scorers = True, bool(profile.scores)
+    decision.has_scorers = bool(profile.scores)
     return np.zeros(len(nodes), profile.total_type) if total is None else total
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
-from stowplan.cluster.columns import Mask, Rows
+from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
@@ -106,8 +108,8 @@ class Explainer:
 def drawn_by(generator: random.Random) -> TieBreak:
     """Draws one of the best nodes; in which order the files name them does not matter."""
 
-    def draw(nodes: LiveNodeTable, feasible: Rows, is_best: Mask) -> int:
-        best = np.flatnonzero(is_best)
+    def draw(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
+        best = np.flatnonzero(totals == totals.max())
         by_name = best[np.argsort(nodes.name_ranks[feasible[best]])]
         # Of all draws only random() is promised to be the same in every version of Python.
         return int(by_name[int(generator.random() * len(by_name))])

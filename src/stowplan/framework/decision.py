@@ -83,11 +83,10 @@ class Decision:
         """Rows that only pods nominated to them make unfit."""
         self.feasible: NDArray[np.intp] = nodes.rows[:0]
         self.scores: list[ScoreColumn] = []
-        self.is_scored = False
         self.has_scorers = True
         """Without any score plugin every node gets a total of one."""
-        self.is_best: Mask | None = None
-        """Which of the feasible nodes have the highest total; None where a lone one needed no scores."""
+        self.differences: NDArray[Any] | None = None
+        """The totals less what all have in common; None where a lone node needed no scores."""
         self.chosen: str | None = None
         self.post_filter: Status | None = None
         self.nominated: str | None = None
@@ -99,7 +98,10 @@ class Decision:
         """The rows of the nodes with the highest total."""
         if self.chosen is None:
             return self.feasible[:0]
-        return self.feasible if self.is_best is None else self.feasible[self.is_best]
+        if self.differences is None:
+            return self.feasible
+        is_best: Mask = self.differences == self.differences.max()
+        return self.feasible[is_best]
 
     def status_of(self, node_name: str) -> Status | None:
         """Why a node was refused; None if it was not, or was not looked at."""
@@ -181,7 +183,7 @@ class Decision:
     @property
     def totals(self) -> Scores | None:
         """The weighted sums, for the feasible nodes in order; None where a lone node needed no scores."""
-        if not self.is_scored:
+        if self.differences is None:
             return None
         if not self.has_scorers:
             return np.ones(len(self.feasible), np.int64)

@@ -19,7 +19,7 @@ MAX_REASONS = UNRESOLVABLE_BIT
 """How many a verdict has bits for."""
 
 
-class TooManyReasons(PluginError):
+class TooManyReasonsError(PluginError):
     """A filter has given more different reasons in one go than a verdict has bits for."""
 
 
@@ -41,7 +41,7 @@ class FilterStep:
         found = self._index.get(reason)
         if found is None:
             if len(self.reasons) == MAX_REASONS:
-                raise TooManyReasons
+                raise TooManyReasonsError
             found = self._index[reason] = len(self.reasons)
             self.reasons.append(reason)
         return found

@@ -112,14 +112,15 @@ class DynamicResources(Plugin):
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         found = PodClaims()
         state.write(found)
+        if not pod.spec.resource_claims and not len(self.handle.cluster.device_classes):
+            return self._nothing_to_do(state)
         classes = DeviceClassIndex.of(self.handle.cluster.device_classes)
         uses_special = bool(classes) and any(map(classes.class_for, device_resources(pod)))
         try:
             claims = self._claims_of(pod)
             special = special_claim(pod, self.ledger) if uses_special else None
             if not claims and special is None:
-                state.skipped_scores.add(self.name)  # they would be zero for all nodes
-                return Status.skip()
+                return self._nothing_to_do(state)
             demands = list(self._demands_of(claims))
             selectors = dict(map(_usable_on, filter(_is_restricted, claims)))
         except ClaimError as error:
@@ -128,6 +129,10 @@ class DynamicResources(Plugin):
             return Status.error(str(error))
         found.claims, found.special, found.demands, found.selectors = claims, special, demands, selectors
         return None
+
+    def _nothing_to_do(self, state: CycleState) -> Status:
+        state.skipped_scores.add(self.name)  # they would be zero for all nodes
+        return Status.skip()
 
     def filter(self, state: CycleState, pod: Pod, node: Node) -> Status | None:
         found = state.read(PodClaims)

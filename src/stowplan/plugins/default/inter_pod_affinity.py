@@ -153,7 +153,8 @@ class InterPodAffinity(Plugin):
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         terms, live = terms_of(pod), nodes.live
         has_own = bool(terms.preferred or terms.preferred_anti)
-        if self.args.ignore_preferred_terms_of_existing_pods and not has_own:
+        others = live.tallies.has_terms and not self.args.ignore_preferred_terms_of_existing_pods
+        if not (has_own or others):
             return Status.skip()
         points: Counts = {}
         for key, weight, counts in self._contributions(terms, pod, live):
@@ -172,7 +173,7 @@ class InterPodAffinity(Plugin):
             for weight, term in group:
                 own = self._resolved(term)
                 yield own.key, sign * weight, live.tallies.of_pods(own.query).by_domain(own.key)
-        if not any(live.tallies.terms[group] for group in ("required", "preferred", "preferred_anti")):
+        if not live.tallies.has_terms:
             return
         matching = self._matching(pod, live)
         hard = self.args.hard_pod_affinity_weight

@@ -24,6 +24,9 @@ from stowplan.framework import (
 class NodeName(Plugin):
     reads = Reads.NODE
 
+    def sign_pod(self, pod: Pod) -> str:
+        return pod.node_name
+
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         if pod.node_name:
             others = np.ones(len(nodes), np.bool_)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api import requests
-from stowplan.api.resource import DeviceClassIndex
+from stowplan.api.resource import DeviceClass, DeviceClassIndex
 from stowplan.framework import (
     Action,
     ClusterEvent,
@@ -31,6 +31,7 @@ from stowplan.plugins.default.args import (
     NodeResourcesFitArgs,
     ShapePoint,
 )
+from stowplan.plugins.default.device_counts import DeviceCounts
 
 Ints = NDArray[np.int64]
 
@@ -53,11 +54,18 @@ class NodeResourcesFit(Plugin):
         super().__init__(args, handle)
         ratio = args.scoring_strategy.requested_to_capacity_ratio
         self.curve = None if ratio is None else curve_of(ratio.shape)
+        self.devices = DeviceCounts(handle)
+        scored = args.scoring_strategy.resources
+        self.may_score_devices = any(requests.is_device_resource(resource.name) for resource in scored)
 
     def sign_pod(self, pod: Pod) -> Hashable:
-        devices = self.handle.cluster.device_classes
+        classes = self.handle.cluster.device_classes
         demand = self._demand(pod)
-        return (demand, devices.version) if len(devices) else demand
+        if not len(classes):
+            return demand
+        if self.may_score_devices and any(self._class_for(resource) for resource, _, _ in demand.scored):
+            return demand, classes.version, self.devices.follow()
+        return demand, classes.version
 
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None
@@ -67,7 +75,7 @@ class NodeResourcesFit(Plugin):
         for resource, wanted in self._demand(pod).checked:
             capacity = nodes.allocatable[resource]
             full = wanted > capacity - nodes.requested[resource]
-            if self._has_devices(resource):  # nodes that do not count it leave it to DynamicResources
+            if self._class_for(resource):  # nodes that do not count it leave it to DynamicResources
                 full = full & (capacity > 0)
             # Evicting pods cannot help a node that is too small even when empty.
             yield Reject(full, f"Insufficient {resource}", unresolvable=wanted > capacity)
@@ -82,9 +90,14 @@ class NodeResourcesFit(Plugin):
         for resource, amount, weight in self._demand(pod).scored:
             capacity = nodes.allocatable[resource]
             counted = nodes.nonzero_requested if resource in requests.DEFAULTS else nodes.requested
+            used = counted[resource] + amount
             is_lacked = resource not in nodes.live.everywhere
+            if is_lacked and (device_class := self._class_for(resource)):
+                offered, taken = self.devices.columns(device_class, nodes)
+                used = used * (capacity > 0) + (taken + amount) * (capacity == 0)
+                capacity = capacity + offered * (capacity == 0)
             room = larger(capacity, 1) if is_lacked else capacity
-            score = self._score(counted[resource] + amount, room, exact)
+            score = self._score(used, room, exact)
             counts: Number = weight
             # parity: a resource the node lacks, or on a curve scores nothing for, does not lower its score
             if is_lacked:
@@ -131,14 +144,12 @@ class NodeResourcesFit(Plugin):
             or resource.partition("/")[0] in self.args.ignored_resource_groups
         )
 
-    def _has_devices(self, resource: str) -> bool:
-        """Whether a DeviceClass stands behind the resource."""
-        devices = self.handle.cluster.device_classes
-        return (
-            len(devices) > 0
-            and requests.is_device_resource(resource)
-            and DeviceClassIndex.of(devices).class_for(resource) is not None
-        )
+    def _class_for(self, resource: str) -> DeviceClass | None:
+        """The DeviceClass that stands behind the resource."""
+        classes = self.handle.cluster.device_classes
+        if not len(classes) or not requests.is_device_resource(resource):
+            return None
+        return DeviceClassIndex.of(classes).class_for(resource)
 
     def events_to_register(self) -> tuple[ClusterEvent, ...]:
         return (
@@ -161,7 +172,7 @@ class NodeResourcesFit(Plugin):
     def _node_helps(self, pod: Pod, old: Any, new: Any) -> bool:
         now, wanted = new.allocatable, {name: amount for name, amount in pod.requests.items() if amount > 0}
         before = {} if old is None else old.allocatable
-        delegated = {name for name in wanted if now.get(name, 0) <= 0 and self._has_devices(name)}
+        delegated = {name for name in wanted if now.get(name, 0) <= 0 and self._class_for(name)}
         if now.get("pods", 0) < 1 or any(
             amount > now.get(name, 0) for name, amount in wanted.items() if name not in delegated
         ):

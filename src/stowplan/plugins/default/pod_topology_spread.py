@@ -92,7 +92,11 @@ class PodTopologySpread(Plugin):
     def __init__(self, args: PodTopologySpreadArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self.is_system = args.defaulting_type == "System"
-        self.defaults = SYSTEM_DEFAULTS if self.is_system else args.default_constraints
+        defaults = SYSTEM_DEFAULTS if self.is_system else args.default_constraints
+        self.defaults = {
+            action: [each for each in defaults if each.when_unsatisfiable == action]
+            for action in (HARD, SOFT)
+        }
 
     # Filtering
 
@@ -198,8 +202,8 @@ class PodTopologySpread(Plugin):
         own = pod.spec.topology_spread_constraints
         if own:
             return _own_constraints(pod, action)
-        defaults = tuple(each for each in self.defaults if each.when_unsatisfiable == action)
-        if not defaults:
+        defaults = self.defaults[action]
+        if not defaults or (pod.controller is None and not len(self.handle.cluster.services)):
             return ()
         selector = self._default_selector(pod)
         if not selector.requirements:
