@@ -83,11 +83,14 @@ ARGS: dict[str, st.SearchStrategy[Json]] = {
 }
 
 
-def only(plugin: str) -> st.SearchStrategy[Profile]:
+def alone(plugin: str, args: Json | None = None) -> Profile:
     """A profile of one plugin."""
-    return ARGS.get(plugin, st.just({})).map(
-        lambda args: Profile((plugin,), {}, {plugin: args} if args else {}, claims=False, preempts=False)
-    )
+    return Profile((plugin,), {}, {plugin: args} if args else {}, claims=False, preempts=False)
+
+
+def only(plugin: str) -> st.SearchStrategy[Profile]:
+    """The same, with arguments."""
+    return ARGS.get(plugin, st.just({})).map(lambda args: alone(plugin, args))
 
 
 def profiles() -> st.SearchStrategy[Profile]:

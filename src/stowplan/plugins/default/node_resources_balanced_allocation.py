@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -12,6 +12,22 @@ from stowplan.framework import MAX_SCORE, CycleState, NodeTable, Plugin, Pod, Re
 from stowplan.framework.scores import Number, larger, smaller, whole
 from stowplan.plugins.default.args import NodeResourcesBalancedAllocationArgs
 
+Amounts = tuple[tuple[str, int], ...]
+"""Resources, each with an amount."""
+
+
+class Demand(NamedTuple):
+    """What a pod takes of the resources that count, and nothing of them."""
+
+    amounts: Amounts
+    nothing: Amounts
+    resources: frozenset[str]
+
+    @classmethod
+    def of(cls, amounts: Amounts) -> Demand:
+        names = [resource for resource, _ in amounts]
+        return cls(amounts, tuple((name, 0) for name in names), frozenset(names))
+
 
 class NodeResourcesBalancedAllocation(Plugin):
     args: NodeResourcesBalancedAllocationArgs
@@ -19,45 +35,48 @@ class NodeResourcesBalancedAllocation(Plugin):
     takes_rows = True
 
     def sign_pod(self, pod: Pod) -> Hashable:
-        return self._demand(pod)
+        return self._demand(pod).amounts
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
-        return None if any(amount for _, amount in self._demand(pod)) else Status.skip()
+        demand = self._demand(pod)
+        return Status.skip() if demand.amounts == demand.nothing else None
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-        before, after, present = [], [], []
-        demand, everywhere = self._demand(pod), nodes.live.everywhere
-        is_lacking = any(resource not in everywhere for resource, _ in demand)
-        for resource, amount in demand:
-            capacity, used = nodes.allocatable[resource], nodes.requested[resource]
-            room = larger(capacity, 1) if is_lacking else capacity
-            before.append(smaller(used / room, 1.0))
-            after.append(smaller((used + amount) / room, 1.0))
-            present.append(capacity > 0)
-        if len(before) == 2 and not is_lacking:
-            gain = _evenness(_half_distance(*after)) - _evenness(_half_distance(*before))
+        amounts, nothing, resources = self._demand(pod)
+        is_everywhere = nodes.live.everywhere >= resources
+        if nodes is nodes.live:  # how even nodes are without the pod is the same for all pods
+            before = nodes.keep(
+                (self.serial, nothing), lambda part: (_evenness(part, nothing, is_everywhere),), usage=True
+            )[0]
         else:
-            gain = _evenness(_deviation(after, present)) - _evenness(_deviation(before, present))
-        return cast(Scores, 50 + (50 + gain) // 2)
+            before = _evenness(nodes, nothing, is_everywhere)
+        return cast(Scores, 50 + (50 + _evenness(nodes, amounts, is_everywhere) - before) // 2)
 
-    def _demand(self, pod: Pod) -> tuple[tuple[str, int], ...]:
-        """The resources that count and what the pod takes of them."""
+    def _demand(self, pod: Pod) -> Demand:
         if pod.assigned is not None:
             return self._demand_of(pod.assigned)
-        found: tuple[tuple[str, int], ...] | None = pod.shape.memo.get(self.serial)
+        found: Demand | None = pod.shape.memo.get(self.serial)
         if found is None:
             found = pod.shape.memo[self.serial] = self._demand_of(pod.shape.assigned)
         return found
 
-    def _demand_of(self, assigned: requests.Assigned) -> tuple[tuple[str, int], ...]:
+    def _demand_of(self, assigned: requests.Assigned) -> Demand:
         taken = assigned.requests
         amounts = ((resource.name, taken.get(resource.name, 0)) for resource in self.args.resources)
-        return tuple(each for each in amounts if each[1] or not requests.is_scalar(each[0]))
+        return Demand.of(tuple(each for each in amounts if each[1] or not requests.is_scalar(each[0])))
 
 
-def _evenness(apart: Number) -> Number:
-    """100 where all resources of a node are used alike, less the further their shares are apart."""
-    return whole((1 - apart) * MAX_SCORE)
+def _evenness(nodes: NodeTable, more: Amounts, is_everywhere: bool) -> Number:
+    """100 where a node's resources, with `more` taken, are used alike; less the further they are apart."""
+    shares = []
+    for resource, amount in more:
+        capacity = nodes.allocatable[resource]
+        used = nodes.requested[resource] + amount
+        shares.append(smaller(used / (capacity if is_everywhere else larger(capacity, 1)), 1.0))
+    if len(shares) == 2 and is_everywhere:
+        return whole((1 - _half_distance(*shares)) * MAX_SCORE)
+    present = [nodes.allocatable[resource] > 0 for resource, _ in more]
+    return whole((1 - _deviation(shares, present)) * MAX_SCORE)
 
 
 def _half_distance(one: Number, other: Number) -> Number:

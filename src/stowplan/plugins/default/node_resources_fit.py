@@ -90,14 +90,14 @@ class NodeResourcesFit(Plugin):
         for resource, amount, weight in self._demand(pod).scored:
             capacity = nodes.allocatable[resource]
             counted = nodes.nonzero_requested if resource in requests.DEFAULTS else nodes.requested
-            used = counted[resource] + amount
+            used = counted[resource]
             is_lacked = resource not in nodes.live.everywhere
             if is_lacked and (device_class := self._class_for(resource)):
                 offered, taken = self.devices.columns(device_class, nodes)
-                used = used * (capacity > 0) + (taken + amount) * (capacity == 0)
+                used = used * (capacity > 0) + taken * (capacity == 0)
                 capacity = capacity + offered * (capacity == 0)
             room = larger(capacity, 1) if is_lacked else capacity
-            score = self._score(used, room, exact)
+            score = self._score(used + amount, room, exact)
             counts: Number = weight
             # parity: a resource the node lacks, or on a curve scores nothing for, does not lower its score
             if is_lacked:

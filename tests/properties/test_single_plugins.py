@@ -1,0 +1,61 @@
+"""Each plugin alone against its twin, on random clusters that dwell on what it reads."""
+
+from __future__ import annotations
+
+import pytest
+from comparing import assert_agree, examples
+from drawing.clusters import scenes
+from drawing.profiles import alone, only
+from drawing.words import seldom
+from hypothesis import given
+from hypothesis import strategies as st
+
+PARTS: dict[str, tuple[set[str], set[str]]] = {
+    "NodeUnschedulable": ({"tolerations"}, {"taints"}),
+    "TaintToleration": ({"tolerations"}, {"taints"}),
+    "NodeAffinity": ({"nodes"}, set()),
+    "NodePorts": ({"ports"}, set()),
+    "NodeResourcesFit": ({"resources"}, {"resources"}),
+    "NodeResourcesBalancedAllocation": ({"resources"}, {"resources"}),
+    "ImageLocality": ({"images"}, {"images"}),
+    "NodeDeclaredFeatures": ({"features"}, {"features"}),
+    "PodTopologySpread": ({"spread", "owners", "nodes", "tolerations"}, {"taints"}),
+    "InterPodAffinity": ({"near"}, set()),
+}
+"""What pods and nodes are drawn with, beside their labels."""
+DEVICE_CLASSES = [
+    {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
+    for name, spec in (("gpu", {"extendedResourceName": "example.com/gpu"}), ("nic", {}))
+]
+
+
+@pytest.mark.parametrize("plugin", PARTS)
+@given(data=st.data())
+@examples(100)
+def test_agrees_with_its_twin(plugin, data):
+    pod_parts, node_parts = map(frozenset, PARTS[plugin])
+    scene = data.draw(scenes(pod_parts, node_parts, mistakes=True), label="scene")
+    assert_agree(scene, data.draw(only(plugin), label="profile"))
+
+
+@given(scene=scenes(frozenset(), frozenset()), name=st.sampled_from(("n00", "n01", "n05", "unknown")))
+@examples(30)
+def test_node_name(scene, name):
+    pending = [pod | {"spec": pod["spec"] | {"nodeName": name}} for pod in scene.pending]
+    assert_agree(scene._replace(pending=pending), alone("NodeName"))
+
+
+@given(
+    scene=scenes(frozenset({"resources"}), frozenset({"resources"})),
+    resource=st.sampled_from(("example.com/gpu", "deviceclass.resource.kubernetes.io/nic", "other.org/nic")),
+    amount=seldom("1", st.just("0"), 4),
+)
+@examples(50)
+def test_resources_that_device_classes_stand_behind(scene, resource, amount):
+    """NodeResourcesFit leaves them to DynamicResources where the node does not count them itself."""
+    containers = [{"name": "c0", "image": "web", "resources": {"requests": {resource: amount}}}]
+    pending = [pod | {"spec": pod["spec"] | {"containers": containers}} for pod in scene.pending]
+    assert_agree(
+        scene._replace(objects=[*scene.objects, *DEVICE_CLASSES], pending=pending),
+        alone("NodeResourcesFit"),
+    )
