@@ -22,7 +22,8 @@ def test_every_workload_places_its_pods(workload):
 
 def test_json_has_one_measurement_a_line():
     result = CliRunner().invoke(
-        bench, ["decisions", "--nodes", "20", "--nodes", "30", "--count", "5", "--workload", "plain", "-o", "json"]
+        bench,
+        ["decisions", "--nodes", "20", "--nodes", "30", "--count", "5", "--workload", "plain", "-o", "json"],
     )
     assert result.exit_code == 0
     measured = [json.loads(line) for line in result.stdout.splitlines()]
@@ -48,7 +49,9 @@ def test_an_unknown_workload_is_refused_with_those_there_are():
         CliRunner().invoke(bench, ["decisions", "--workload", "nope"], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("text", ["[", "workloads: 3", "nodeTemplate: {}\ninitialPods: {}\nworkloads: [{name: x}]"])
+@pytest.mark.parametrize(
+    "text", ["[", "workloads: 3", "nodeTemplate: {}\ninitialPods: {}\nworkloads: [{name: x}]"]
+)
 def test_a_file_of_other_things_is_refused(text):
     with pytest.raises(InputError, match="is no file of workloads"):
         read_workloads(text)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 import click
 
-from stowplan.api.kinds import object_of
 from stowplan.api.pod import Pod
+from stowplan.cli.json_lines import Case, answer_lines, config_in, objects_in
 from stowplan.cluster import Cluster
-from stowplan.config import load
 from stowplan.cycle import Planner
 from stowplan.errors import InputError, StowplanError
 from stowplan.framework.registry import Registry
@@ -26,52 +23,20 @@ def decide() -> None:
     answered with an `error`. The exit status is 1 if a line was not a JSON object.
     """
     registry = Registry.installed()
-    unreadable = False
-    for line in sys.stdin:
-        if not line.strip():
-            continue
-        try:
-            scenario = json.loads(line)
-            if not isinstance(scenario, dict):
-                raise ValueError("a scenario is a JSON object")
-        except ValueError as error:
-            unreadable = True
-            answer: dict[str, Any] = {"name": None, "error": f"not a scenario: {error}"}
-        else:
-            answer = answer_to(scenario, registry)
-        click.echo(json.dumps(answer))
-    sys.exit(1 if unreadable else 0)
+    answer_lines("a scenario", lambda scenario: _answer(scenario, registry))
 
 
-def answer_to(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:
+def _answer(scenario: Case, registry: Registry) -> dict[str, Any]:
     decisions: list[dict[str, Any]] = []
-    answer = {"name": scenario.get("name"), "decisions": decisions}
     try:
-        cluster = Cluster.of(_objects(scenario, "objects"))
-        config = None
-        if scenario.get("config"):
-            config, warnings, _ = load(scenario["config"], registry)
-            for warning in warnings:
-                click.echo(f"{scenario.get('name')}: {warning}", err=True)
-        planner = Planner(cluster, config, registry=registry)
-        for pod in _objects(scenario, "pending"):
+        cluster = Cluster.of(objects_in(scenario, "objects"))
+        planner = Planner(cluster, config_in(scenario, registry), registry=registry)
+        for pod in objects_in(scenario, "pending"):
             if not isinstance(pod, Pod):
                 raise InputError("only pods can be pending", field="pending")
             decision = planner.decide(pod)
             decisions.append(decision.as_golden())
             planner.carry_out(decision)
     except StowplanError as error:
-        answer["error"] = str(error)
-    return answer
-
-
-def _objects(scenario: dict[str, Any], field: str) -> list[Any]:
-    found = []
-    for index, data in enumerate(scenario.get(field) or ()):
-        try:
-            item = object_of(data)
-        except InputError as error:
-            raise InputError(str(error), field=f"{field}[{index}]") from None
-        if item is not None:
-            found.append(item)
-    return found
+        return {"decisions": decisions, "error": str(error)}
+    return {"decisions": decisions}
