@@ -21,8 +21,8 @@ test: $(READY) ## all tests that need Python alone
 	$(BIN)/pytest -n auto tests
 
 check: $(READY) ## what must be clean on every commit
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n auto tests --ignore tests/golden --ignore tests/properties

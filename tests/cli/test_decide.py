@@ -76,4 +76,5 @@ def test_an_old_configuration_is_warned_about_on_standard_error():
     config = {"apiVersion": "kubescheduler.config.k8s.io/v1beta2", "kind": "KubeSchedulerConfiguration"}
     answers, code, errors = decided({"name": "old", "config": config, "objects": [NODE], "pending": [POD]})
     assert (code, answers[0]["decisions"][0]["chosen"]) == (0, "n1")
-    assert errors.startswith("old: kubescheduler.config.k8s.io/v1beta2") and errors.count("\n") == 1
+    assert errors.startswith("old: kubescheduler.config.k8s.io/v1beta2")
+    assert errors.count("\n") == 1

@@ -21,7 +21,7 @@ from stowplan.errors import SelectorError
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-_INT64 = re.compile(r"[+-]?\d+")
+_INT64 = re.compile(r"[+-]?[0-9]+")
 
 
 class Requirement(NamedTuple):

@@ -76,7 +76,7 @@ class DeviceCounts:
             if scope.node_name:
                 tally = by_name.setdefault(scope.node_name, [0, 0, 0])
             elif scope.is_given:
-                tally = by_selector.setdefault(None if scope.all_nodes else scope.node_selector, [0, 0, 0])
+                tally = by_selector.setdefault(scope.node_selector, [0, 0, 0])
             else:
                 continue
             try:
