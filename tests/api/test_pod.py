@@ -63,7 +63,7 @@ def test_pods_of_equal_spec_and_labels_share_them():
         pytest.param({"priority": 1}, {"priority": 2}, id="priority"),
         pytest.param({"nodeSelector": {}}, {}, id="an empty node selector is not none"),
         pytest.param({"overhead": {"cpu": "1"}}, {"overhead": {"cpu": "2"}}, id="a quantity"),
-        pytest.param({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}, id="a toleration"),
+        pytest.param({"tolerations": ["a"]}, {"tolerations": ["b"]}, id="a toleration"),
         pytest.param({"hostUsers": False}, {}, id="a flag that may be absent"),
     ],
 )
@@ -174,7 +174,7 @@ def test_of_init_containers_only_sidecars_hold_ports():
         ),
         pytest.param({"spec": spec(priority="high")}, "spec.priority", id="text for a number"),
         pytest.param({"spec": spec(containers={})}, "spec.containers", id="a map for a list"),
-        pytest.param({"metadata": {"name": "a", "labels": {"app": 1}}}, "metadata.labels.app", id="a label"),
+        pytest.param({"metadata": {"labels": {"app": "web", "no": 1}}}, "metadata.labels.no", id="a label"),
         pytest.param({"status": {"startTime": "yesterday"}}, "status.startTime", id="a time"),
     ],
 )

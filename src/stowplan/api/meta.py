@@ -145,12 +145,21 @@ def _with_field(error: msgspec.ValidationError, kind: type, plain: Any) -> Input
     if steps.endswith("[...]"):
         holder = _walk(plain, steps.removesuffix("[...]"))
         for key, value in holder.items() if isinstance(holder, dict) else ():
-            try:
-                quantity.parse(value)
-            except (QuantityError, TypeError):
+            if _is_at_fault(value, message):
                 steps = f"{steps.removesuffix('[...]')}.{key}"
                 break
     return InputError(message, field=steps)
+
+
+def _is_at_fault(value: Any, message: str) -> bool:
+    """Whether it is this value, in a map of texts or of quantities, that the message is about."""
+    if message.startswith("Expected `str"):
+        return not isinstance(value, str)
+    try:
+        quantity.parse(value)
+    except (QuantityError, TypeError):
+        return True
+    return False
 
 
 def _choices(kind: type, steps: str) -> list[str]:
