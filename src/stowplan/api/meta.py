@@ -113,10 +113,8 @@ def decode(kind: type[T], data: bytes | str | dict[str, Any]) -> T:
             return msgspec.convert(data, kind, dec_hook=quantity.decode_hook)
         decoder: msgspec.json.Decoder[T] = _decoder(kind)  # type: ignore[arg-type]
         return decoder.decode(data)
-    except msgspec.ValidationError:
-        plain = data if isinstance(data, dict) else msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
-        raise InputError(f"is not JSON: {error}") from None
+    except msgspec.DecodeError:
+        plain = data if isinstance(data, dict) else _parsed(data)
     try:
         return msgspec.convert(_without_nulls(plain), kind, dec_hook=quantity.decode_hook)
     except msgspec.ValidationError as error:
@@ -126,6 +124,13 @@ def decode(kind: type[T], data: bytes | str | dict[str, Any]) -> T:
 @lru_cache(maxsize=256)
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return msgspec.json.Decoder(kind, dec_hook=quantity.decode_hook)
+
+
+def _parsed(text: bytes | str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise InputError(f"is not JSON: {error}") from None
 
 
 def _without_nulls(value: Any) -> Any:

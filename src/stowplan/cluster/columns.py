@@ -18,8 +18,8 @@ Columns = tuple[NDArray[Any], ...]
 
 T = TypeVar("T")
 
-KEPT_BYTES = 64 * 2**20
-"""How much memory kept columns may take before the least recently used ones go."""
+KEPT_BYTES, KEPT_BYTES_PER_ROW = 16 * 2**20, 1024
+"""How much memory kept columns may take before those not used lately go: not much more than caches hold."""
 
 
 class LabelColumn:
@@ -198,7 +198,8 @@ class KeptColumns:
         entry = self.entries[key] = KeptEntry(columns, product)
         self.catch_up(entry)
         self._bytes += entry.size - (0 if previous is None else previous.size)
-        while self._bytes > KEPT_BYTES and len(self.entries) > 1:
+        limit = KEPT_BYTES + KEPT_BYTES_PER_ROW * len(columns[0])
+        while self._bytes > limit and len(self.entries) > 1:
             self._drop_one()
 
     def _drop_one(self) -> None:

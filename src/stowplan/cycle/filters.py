@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
-from stowplan.cluster.columns import Columns, Mask
+from stowplan.cluster.columns import Columns, Mask, read_only
 from stowplan.cluster.node_table import NodeSubset, NodeTable
 from stowplan.cycle.errors import CycleError, failure, no_status
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Statuses, Verdicts
@@ -18,7 +20,7 @@ from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
 Refusals = list[Verdicts | Statuses]
-ONE = np.uint64(1)
+NOTHING, ONE = np.uint64(0), np.uint64(1)
 UNRESOLVABLE = ONE << np.uint64(UNRESOLVABLE_BIT)
 
 
@@ -121,19 +123,23 @@ def _ask_all(
 
 
 def _columns(step: FilterStep, rejects: Iterable[Reject], length: int) -> Columns:
-    bits = np.zeros(length, np.uint64)
+    bits: NDArray[np.uint64] | None = None
     for mask, reason, hard in rejects:
-        if getattr(mask, "shape", None) != bits.shape or mask.dtype.kind != "b":
+        if getattr(mask, "shape", None) != (length,) or mask.dtype.kind != "b":
             raise ValueError(f"expected {length} truth values, one a node, to reject for {reason!r}")
         number = step.reason_id(reason)
         if np.count_nonzero(mask):
-            if hard is True:
-                bits |= mask * (ONE << np.uint64(number) | UNRESOLVABLE)
-            else:
-                bits |= mask * (ONE << np.uint64(number))
-                if hard is not False:
-                    bits |= (mask & hard) * UNRESOLVABLE
-    return (bits,)
+            found = mask * (ONE << np.uint64(number) | (UNRESOLVABLE if hard is True else NOTHING))
+            if not isinstance(hard, bool):
+                found |= (mask & hard) * UNRESOLVABLE
+            bits = found if bits is None else bits | found
+    return (_no_bits(length) if bits is None else bits,)
+
+
+@lru_cache(maxsize=64)
+def _no_bits(length: int) -> NDArray[np.uint64]:
+    """Nothing refused: all who say so share one column."""
+    return read_only(np.zeros(length, np.uint64))
 
 
 def _numbers(step: FilterStep, rejects: Iterable[Reject]) -> tuple[int]:

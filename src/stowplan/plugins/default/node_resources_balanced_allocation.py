@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -44,12 +44,14 @@ class NodeResourcesBalancedAllocation(Plugin):
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
         amounts, nothing, resources = self._demand(pod)
         is_everywhere = nodes.live.everywhere >= resources
+
+        def idle(part: Any) -> tuple[Any]:
+            return (_evenness(part, nothing, is_everywhere),)
+
         if nodes is nodes.live:  # how even nodes are without the pod is the same for all pods
-            before = nodes.keep(
-                (self.serial, nothing), lambda part: (_evenness(part, nothing, is_everywhere),), usage=True
-            )[0]
+            (before,) = nodes.keep((self.serial, nothing), idle, usage=True, compute_row=idle)
         else:
-            before = _evenness(nodes, nothing, is_everywhere)
+            (before,) = idle(nodes)
         return cast(Scores, 50 + (50 + _evenness(nodes, amounts, is_everywhere) - before) // 2)
 
     def _demand(self, pod: Pod) -> Demand:
