@@ -180,9 +180,21 @@ class KeptColumns:
         self.node_changes, self.usage_changes = ChangeLog(), ChangeLog()
         self.entries: dict[Hashable, KeptEntry] = {}
         self._bytes = 0
+        self._last_change: tuple[object, list[int] | None] = (None, None)
 
     def changed_since(self, entry: KeptEntry, usage: bool) -> list[int] | None:
         """The rows that changed since the entry caught up last; None if that is no longer known."""
+        span = (
+            entry.nodes,
+            entry.usage if usage else -1,
+            self.node_changes.position,
+            self.usage_changes.position,
+        )
+        if self._last_change[0] != span:
+            self._last_change = (span, self._changed(entry, usage))
+        return self._last_change[1]
+
+    def _changed(self, entry: KeptEntry, usage: bool) -> list[int] | None:
         nodes = self.node_changes.since(entry.nodes)
         used = self.usage_changes.since(entry.usage) if usage else []
         if nodes is None or used is None:

@@ -27,7 +27,7 @@ from stowplan.cluster.columns import (
     read_only,
 )
 from stowplan.cluster.node_indexes import ImageIndex, PortIndex
-from stowplan.cluster.node_table import NodeRow, NodeTable, as_they_are, remove_swapping
+from stowplan.cluster.node_table import CHANGED, NodeRow, NodeTable, as_they_are, remove_swapping
 from stowplan.cluster.pod_table import PodTable
 from stowplan.cluster.tallies import Tallies
 
@@ -116,11 +116,9 @@ class LiveNodeTable(NodeTable):
         entry = kept.entries.get(key)
         if entry is not None:
             entry.is_used = True
-            if entry.nodes == kept.node_changes.position and (
-                not usage or entry.usage == kept.usage_changes.position
-            ):
-                return entry.product
             changed = kept.changed_since(entry, usage)
+            if changed is not None and not changed:
+                return entry.product
             if changed is not None and len(changed) * 8 <= len(self) + 64:
                 if compute_row is not None and len(changed) <= FEW:
                     columns = self._refreshed_singly(entry.columns, changed, compute_row)
@@ -134,6 +132,17 @@ class LiveNodeTable(NodeTable):
         product = finish(columns)
         kept.put(key, columns, product)
         return product
+
+    def still(self, key: Hashable, usage: bool) -> Any:
+        entry = self.kept.entries.get(key)
+        if (
+            entry is None
+            or entry.nodes != self.kept.node_changes.position
+            or (usage and entry.usage != self.kept.usage_changes.position)
+        ):
+            return CHANGED
+        entry.is_used = True
+        return entry.product
 
     def domain_sizes(self, key: str, counted: Mask) -> Ints:
         """How many rows of `counted` have each value of the label, by value id."""

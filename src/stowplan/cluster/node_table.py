@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from stowplan.cluster.live_nodes import LiveNodeTable
 
 
+CHANGED = object()
+
+
 def as_they_are(columns: Columns) -> Columns:
     return columns
 
@@ -163,6 +166,10 @@ class NodeTable:
         for one row, in plain numbers, for where few rows changed.
         """
         return finish(compute(self))
+
+    def still(self, key: Hashable, usage: bool) -> Any:
+        """What is kept under the key, if no row changed since; CHANGED otherwise."""
+        return CHANGED
 
     def take(self, rows: Iterable[int] | Rows) -> NodeSubset:
         """The same table over a few rows."""

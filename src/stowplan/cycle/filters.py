@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Mask, read_only
-from stowplan.cluster.node_table import NodeSubset, NodeTable
+from stowplan.cluster.node_table import CHANGED, NodeSubset, NodeTable
 from stowplan.cycle.errors import CycleError, failure, no_status
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Statuses, Verdicts
 from stowplan.framework.nominations import Nominations
@@ -92,8 +92,12 @@ def passing_all(refusals: Refusals) -> Mask | None:
 def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Verdicts | Statuses | None:
     try:
         step.make_room()
-        found: Verdicts | Statuses | None = nodes.keep(
-            ("filter", step.plugin.serial, step.generation, step.sign(pod)),
+        key = ("filter", step.plugin.serial, step.generation, step.sign(pod))
+        found: Verdicts | Statuses | None = nodes.still(key, step.reads_usage)
+        if found is not CHANGED:
+            return found
+        found = nodes.keep(
+            key,
             lambda part: _columns(step, step.filter_nodes(state, pod, part), len(part)),
             usage=step.reads_usage,
             finish=step.verdicts,
@@ -124,10 +128,11 @@ def _ask_all(
 
 def _columns(step: FilterStep, rejects: Iterable[Reject], length: int) -> Columns:
     bits: NDArray[np.uint64] | None = None
-    for mask, reason, hard in rejects:
+    for reject in rejects:
+        mask, hard = reject.mask, reject.unresolvable
         if getattr(mask, "shape", None) != (length,) or mask.dtype.kind != "b":
-            raise ValueError(f"expected {length} truth values, one a node, to reject for {reason!r}")
-        number = step.reason_id(reason)
+            raise ValueError(f"expected {length} truth values, one a node, to reject for {reject.reason!r}")
+        number = step.reason_id(reject.reason)
         if np.count_nonzero(mask):
             found = mask * (ONE << np.uint64(number) | (UNRESOLVABLE if hard is True else NOTHING))
             if not isinstance(hard, bool):
@@ -145,10 +150,10 @@ def _no_bits(length: int) -> NDArray[np.uint64]:
 def _numbers(step: FilterStep, rejects: Iterable[Reject]) -> tuple[int]:
     """The same for one row, whose masks are plain truth values."""
     bits = 0
-    for refused, reason, hard in rejects:
-        number = step.reason_id(reason)
-        if refused:
-            bits |= 1 << number | (1 << UNRESOLVABLE_BIT if hard else 0)
+    for reject in rejects:
+        if reject.mask:
+            bits |= 1 << step.reason_id(reject.reason)
+            bits |= 1 << UNRESOLVABLE_BIT if reject.unresolvable else 0
     return (bits,)
 
 
@@ -157,10 +162,10 @@ def _ask_at_length(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTab
     reasons: dict[int, list[str]] = {}
     unresolvable: set[int] = set()
     try:
-        for mask, reason, hard in step.filter_nodes(state, pod, nodes):
-            for row in np.flatnonzero(mask).tolist():
-                reasons.setdefault(row, []).append(reason)
-            unresolvable.update(np.flatnonzero(mask & hard).tolist())
+        for reject in step.filter_nodes(state, pod, nodes):
+            for row in np.flatnonzero(reject.mask).tolist():
+                reasons.setdefault(row, []).append(reject.reason)
+            unresolvable.update(np.flatnonzero(reject.mask & reject.unresolvable).tolist())
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
     codes = {row: Code.UNRESOLVABLE if row in unresolvable else Code.UNSCHEDULABLE for row in reasons}

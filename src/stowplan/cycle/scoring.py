@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from operator import index
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Rows
-from stowplan.cluster.node_table import NodeRow, NodeTable
+from stowplan.cluster.node_table import CHANGED, NodeRow, NodeTable
 from stowplan.cycle.errors import CycleError, failure, no_status
 from stowplan.framework.decision import Decision, ScoreColumn, SmallScores
 from stowplan.framework.plugin import MAX_SCORE, Scores
@@ -84,6 +85,15 @@ def _uniform(scores: SmallScores) -> int | None:
 
 
 def _kept(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> KeptScores:
+    try:
+        key = ("score", step.plugin.serial, step.sign(pod))
+        found: KeptScores = nodes.live.still(key, step.reads_usage)
+        return _refreshed(step, state, pod, nodes, key) if found is CHANGED else found
+    except Exception as error:
+        raise _score_failure(step, error, pod) from error
+
+
+def _refreshed(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, key: Hashable) -> KeptScores:
     def compute(part: NodeTable) -> Columns:
         scores = _as_scores(step.score_nodes(state, pod, part), len(part))
         return (scores if step.normalize is not None else _checked(step, pod, part, scores),)
@@ -94,16 +104,13 @@ def _kept(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Kep
             raise ValueError(f"score {score} is not in the range of [0, {MAX_SCORE}]")
         return (score,)
 
-    try:
-        found: KeptScores = nodes.live.keep(
-            ("score", step.plugin.serial, step.sign(pod)),
-            compute,
-            usage=step.reads_usage,
-            finish=KeptScores,
-            compute_row=compute_row if step.takes_rows else None,
-        )
-    except Exception as error:
-        raise _score_failure(step, error, pod) from error
+    found: KeptScores = nodes.live.keep(
+        key,
+        compute,
+        usage=step.reads_usage,
+        finish=KeptScores,
+        compute_row=compute_row if step.takes_rows else None,
+    )
     return found
 
 

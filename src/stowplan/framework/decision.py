@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,7 +52,7 @@ class Statuses(NamedTuple):
         return self.by_row[row]
 
 
-class ScoreColumn(NamedTuple):
+class ScoreColumn(msgspec.Struct, frozen=True, gc=False):
     plugin: str
     weight: int
     scores: SmallScores

@@ -6,6 +6,7 @@ import itertools
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +29,7 @@ class Reads(Enum):
     USAGE = "the node object and the pods on it"
 
 
-class Reject(NamedTuple):
+class Reject(msgspec.Struct, gc=False):
     """Nodes that a filter refuses for one reason; `unresolvable` where evicting pods would not help."""
 
     mask: Mask
