@@ -30,7 +30,7 @@ def make_pod(
     metadata: Json | None = None,
     **spec: Any,
 ) -> Pod:
-    """A pod of one container. Other fields of the spec go by their names on the wire; a toleration is a key."""
+    """A pod of one container. Other fields of the spec go by their wire names; a toleration is a key."""
     container = {"name": "main", "image": "web", "resources": {"requests": dict(requests or {})}}
     plain = {
         "containers": [container],

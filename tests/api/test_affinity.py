@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from make import make_pod
 
+from make import make_pod
 from stowplan.api.affinity import terms_of
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -28,7 +28,9 @@ def built(plain, namespace="default"):
         pytest.param({}, {"default"}, id="the pod's own"),
         pytest.param({"namespaces": ["other"]}, {"other"}, id="those it names"),
         pytest.param({"namespaceSelector": {}}, {"default", "other"}, id="all"),
-        pytest.param({"namespaceSelector": {"matchLabels": {"env": "x"}}}, {"other"}, id="those with a label"),
+        pytest.param(
+            {"namespaceSelector": {"matchLabels": {"env": "x"}}}, {"other"}, id="those with a label"
+        ),
         pytest.param(
             {"namespaces": ["default"], "namespaceSelector": {"matchLabels": {"env": "x"}}},
             {"default", "other"},
@@ -62,7 +64,10 @@ def test_a_group_with_a_mistake_is_empty_and_says_so():
     terms = terms_of(make_pod(affinity=affinity))
     assert terms.required == terms.required_anti == ()
     assert [entry.weight for entry in terms.preferred] == [7]
-    assert [error.partition(":")[0] for error in terms.errors] == ["requiredAffinityTerms", "requiredAntiAffinityTerms"]
+    assert [error.partition(":")[0] for error in terms.errors] == [
+        "requiredAffinityTerms",
+        "requiredAntiAffinityTerms",
+    ]
 
 
 def _weighted(weight):

@@ -27,7 +27,9 @@ def test_other_kinds_do_not_concern_us(kind):
 
 @pytest.mark.parametrize("data", [None, [], "text", {}, {"kind": 5}, {"metadata": {"name": "a"}}])
 def test_what_is_no_object(data):
-    with pytest.raises(InputError, match="is not a Kubernetes object: it needs at least apiVersion, kind and metadata"):
+    with pytest.raises(
+        InputError, match="is not a Kubernetes object: it needs at least apiVersion, kind and metadata"
+    ):
         object_of(data)
 
 
@@ -35,16 +37,28 @@ def test_what_is_no_object(data):
     ("data", "text"),
     [
         pytest.param(
-            {"kind": "Pod", "metadata": {"name": "a", "namespace": "b"}, "spec": {"overhead": {"cpu": "1.5.3"}}},
+            {
+                "kind": "Pod",
+                "metadata": {"name": "a", "namespace": "b"},
+                "spec": {"overhead": {"cpu": "1.5.3"}},
+            },
             "Pod b/a: spec.overhead.cpu: '1.5.3' is not a quantity",
             id="object and field",
         ),
-        pytest.param({"kind": "Node", "metadata": {}}, "Node without a name: metadata.name: is required", id="nameless"),
-        pytest.param({"kind": "Node"}, "Node without a name: metadata.name: is required", id="without metadata"),
         pytest.param(
-            {"kind": "Node", "metadata": {"name": "n"}, "spec": 5}, "Node n: spec: Expected `object`", id="a number"
+            {"kind": "Node", "metadata": {}}, "Node without a name: metadata.name: is required", id="nameless"
         ),
-        pytest.param({"kind": "Node", "metadata": 5}, "Node without a name: metadata: Expected `object`", id="odd"),
+        pytest.param(
+            {"kind": "Node"}, "Node without a name: metadata.name: is required", id="without metadata"
+        ),
+        pytest.param(
+            {"kind": "Node", "metadata": {"name": "n"}, "spec": 5},
+            "Node n: spec: Expected `object`",
+            id="a number",
+        ),
+        pytest.param(
+            {"kind": "Node", "metadata": 5}, "Node without a name: metadata: Expected `object`", id="odd"
+        ),
     ],
 )
 def test_errors_name_the_object(data, text):

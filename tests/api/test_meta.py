@@ -26,8 +26,14 @@ def test_text_and_plain_data_are_alike(form):
 
 @pytest.mark.parametrize("form", [bytes, dict])
 def test_a_null_counts_as_absent(form):
-    plain = {"metadata": {"name": "n", "labels": None}, "spec": None, "status": {"allocatable": {"cpu": None}}}
-    text = b'{"metadata": {"name": "n", "labels": null}, "spec": null, "status": {"allocatable": {"cpu": null}}}'
+    plain = {
+        "metadata": {"name": "n", "labels": None},
+        "spec": None,
+        "status": {"allocatable": {"cpu": None}},
+    }
+    text = (
+        b'{"metadata": {"name": "n", "labels": null}, "spec": null, "status": {"allocatable": {"cpu": null}}}'
+    )
     assert decode(NodeObject, plain if form is dict else text) == NodeObject(metadata=ObjectMeta(name="n"))
 
 
@@ -49,10 +55,14 @@ def test_an_absent_selector_is_not_an_empty_one():
             id="a quantity",
         ),
         pytest.param(
-            NodeObject, {"spec": {"taints": [{"key": 7}]}}, "spec.taints[0].key", "Expected `str`", id="in a list"
+            NodeObject, {"spec": {"taints": [{"key": 7}]}}, "spec.taints[0].key", "got `int`", id="in a list"
         ),
         pytest.param(
-            NodeObject, {"metadata": {"labels": {"a": "b", "c": 5}}}, "metadata.labels.c", "got `int`", id="in a map"
+            NodeObject,
+            {"metadata": {"labels": {"a": "b", "c": 5}}},
+            "metadata.labels.c",
+            "got `int`",
+            id="in a map",
         ),
         pytest.param(
             ReplicaSet,
@@ -69,11 +79,15 @@ def test_an_absent_selector_is_not_an_empty_one():
             id="a field that is missing",
         ),
         pytest.param(
-            PodDisruptionBudget, {"status": {"disruptionsAllowed": "1"}}, "status.disruptionsAllowed", "int", id="text"
+            PodDisruptionBudget,
+            {"status": {"disruptionsAllowed": "1"}},
+            "status.disruptionsAllowed",
+            "Expected `int`",
+            id="text",
         ),
         pytest.param(NodeObject, {"metadata": []}, "metadata", "Expected `object`", id="a list"),
     ],
-)  # fmt: skip
+)
 def test_errors_say_where_and_what(kind, plain, field, message):
     with pytest.raises(InputError) as caught:
         decode(kind, plain)

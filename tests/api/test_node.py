@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from make import make_node
 
+from make import make_node
 from stowplan.api.node import Taint
 
 
@@ -12,7 +12,9 @@ from stowplan.api.node import Taint
     ("allocatable", "found"),
     [
         pytest.param({}, {}, id="none"),
-        pytest.param({"cpu": "7910m", "memory": "32986188Ki"}, {"cpu": 7910, "memory": 32986188 * 1024}, id="usual"),
+        pytest.param(
+            {"cpu": "7910m", "memory": "32986188Ki"}, {"cpu": 7910, "memory": 32986188 * 1024}, id="usual"
+        ),
         pytest.param({"cpu": "0.0001"}, {"cpu": 1}, id="rounded up"),
         pytest.param({"pods": "110"}, {"pods": 110}, id="pods"),
         pytest.param({"example.com/gpu": "1500m"}, {"example.com/gpu": 2}, id="devices are whole"),

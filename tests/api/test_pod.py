@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 
 import pytest
-from make import make_pod
 
+from make import make_pod
 from stowplan.api import pod as pods
 from stowplan.api.pod import HostPort, Pod
 from stowplan.errors import InputError
@@ -30,7 +30,8 @@ def test_what_is_kept():
         "metadata": {"name": "a", "namespace": "b", "uid": "u", "labels": {"app": "web"}, "generation": 3,
             "deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "7",
             "annotations": {"note": "kept", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
-            "ownerReferences": [{"kind": "Job", "name": "x"}, {"kind": "ReplicaSet", "name": "r", "controller": true}]},
+            "ownerReferences": [{"kind": "Job", "name": "x"},
+                {"kind": "ReplicaSet", "name": "r", "controller": true}]},
         "spec": {"nodeName": "n", "priority": 5, "schedulerName": "mine", "unknown": [1, {"deep": 2}]},
         "status": {"phase": "Running", "nominatedNodeName": "m", "startTime": "1970-01-01T00:01:00Z",
             "resourceClaimStatuses": [{"name": "c", "resourceClaimName": "d"}, {"name": "e"}],
@@ -97,7 +98,9 @@ def test_shapes_and_labels_go_with_the_last_pod_that_has_them():
 
 
 def test_on_a_node_everything_else_stays_the_same():
-    pod = make_pod("a", labels={"app": "web"}, status={"containerStatuses": [{"name": "main", "resources": {}}]})
+    pod = make_pod(
+        "a", labels={"app": "web"}, status={"containerStatuses": [{"name": "main", "resources": {}}]}
+    )
     placed = pod.on("n")
     assert placed.node_name == "n"
     assert pod.node_name == ""
@@ -148,7 +151,11 @@ def test_of_init_containers_only_sidecars_hold_ports():
     ("plain", "field"),
     [
         pytest.param(
-            {"spec": spec(containers=[{"name": "c", "resources": {"requests": {"memory": "1Gi", "cpu": "1.5.3"}}}])},
+            {
+                "spec": spec(
+                    containers=[{"name": "c", "resources": {"requests": {"memory": "1Gi", "cpu": "1.5.3"}}}]
+                )
+            },
             "spec.containers[0].resources.requests.cpu",
             id="a quantity",
         ),
@@ -161,7 +168,9 @@ def test_of_init_containers_only_sidecars_hold_ports():
                             "requiredDuringSchedulingIgnoredDuringExecution": [
                                 {
                                     "topologyKey": "zone",
-                                    "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Maybe"}]},
+                                    "labelSelector": {
+                                        "matchExpressions": [{"key": "a", "operator": "Maybe"}]
+                                    },
                                 }
                             ]
                         }
@@ -187,7 +196,9 @@ def test_errors_name_the_field(plain, field):
 def test_a_null_counts_as_absent():
     nulls = {
         "metadata": {"name": "a", "labels": None, "annotations": None, "ownerReferences": None},
-        "spec": spec(nodeName=None, priority=None, tolerations=None, affinity=None, nodeSelector=None, overhead=None),
+        "spec": spec(
+            nodeName=None, priority=None, tolerations=None, affinity=None, nodeSelector=None, overhead=None
+        ),
         "status": None,
     }
     assert Pod.decode(nulls).shape is Pod.decode({"metadata": {"name": "b"}, "spec": spec()}).shape

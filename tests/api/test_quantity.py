@@ -68,8 +68,8 @@ def test_parse_rounds_up_and_caps(text, nanos):
 @pytest.mark.parametrize(
     "text",
     [
-        "1.5.3", "", ".", "-", "+", "m", "Ki", "1ki", "1K", "1mi", "1 Gi", " 1", "1 ", "1e", "1ee3", "1e1.5", "0x10",
-        "1,5", "1Zi", "--1", "1e99999", "１", "٣Gi", "NaN", "inf", True,
+        "1.5.3", "", ".", "-", "+", "m", "Ki", "1ki", "1K", "1mi", "1 Gi", " 1", "1 ", "1e", "1ee3", "1e1.5",
+        "0x10", "1,5", "1Zi", "--1", "1e99999", "１", "٣Gi", "NaN", "inf", True,
     ],
 )  # fmt: skip
 def test_what_is_no_quantity(text):
@@ -78,7 +78,7 @@ def test_what_is_no_quantity(text):
 
 
 def test_the_error_says_what_would_be_right():
-    with pytest.raises(QuantityError, match="'1.5.3' is not a quantity: .* such as 500m, 2 or 1.5Gi"):
+    with pytest.raises(QuantityError, match=r"'1\.5\.3' is not a quantity: .* such as 500m, 2 or 1.5Gi"):
         parse("1.5.3")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from make import make_pod
 
+from make import make_pod
 from stowplan.api import requests
 
 MI = 2**20
@@ -13,8 +13,12 @@ FILL = {"cpu": 100, "memory": 200 * MI}
 
 def container(cpu=None, memory=None, *, name="c", sidecar=False, **others):
     wanted = {"cpu": cpu, "memory": memory} | others
-    wanted = {key.replace("__", "/").replace("_", "-"): value for key, value in wanted.items() if value is not None}
-    return {"name": name, "resources": {"requests": wanted}} | ({"restartPolicy": "Always"} if sidecar else {})
+    wanted = {
+        key.replace("__", "/").replace("_", "-"): value for key, value in wanted.items() if value is not None
+    }
+    return {"name": name, "resources": {"requests": wanted}} | (
+        {"restartPolicy": "Always"} if sidecar else {}
+    )
 
 
 def asked(*containers, init=(), **spec):
@@ -93,9 +97,15 @@ def test_memory_in_thousandths_is_rounded_up_once():
     [
         pytest.param({"cpu": "2"}, {}, {"cpu": 2000, "memory": 5}, id="replaces the sum"),
         pytest.param({"cpu": "100m"}, {}, {"cpu": 100, "memory": 5}, id="also by less"),
-        pytest.param({"cpu": "2"}, {"cpu": "1", "memory": "7"}, {"cpu": 3000, "memory": 12}, id="then overhead"),
-        pytest.param({"hugepages-2Mi": "4Mi"}, {}, {"cpu": 1000, "memory": 5, "hugepages-2Mi": 4 * MI}, id="pages"),
-        pytest.param({"example.com/gpu": "1", "storage": "1"}, {}, {"cpu": 1000, "memory": 5}, id="nothing else"),
+        pytest.param(
+            {"cpu": "2"}, {"cpu": "1", "memory": "7"}, {"cpu": 3000, "memory": 12}, id="then overhead"
+        ),
+        pytest.param(
+            {"hugepages-2Mi": "4Mi"}, {}, {"cpu": 1000, "memory": 5, "hugepages-2Mi": 4 * MI}, id="pages"
+        ),
+        pytest.param(
+            {"example.com/gpu": "1", "storage": "1"}, {}, {"cpu": 1000, "memory": 5}, id="nothing else"
+        ),
         pytest.param({}, {"cpu": "1"}, {"cpu": 2000, "memory": 5}, id="overhead alone"),
     ],
 )
@@ -132,7 +142,9 @@ DEFERRED = [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}
         pytest.param({"containerStatuses": [given("c", None, "3")]}, 1000, id="no resources in the status"),
         pytest.param({"containerStatuses": [given("other", "2")]}, 1000, id="another container"),
         pytest.param(
-            {"containerStatuses": [given("c", "500m", "700m")], "conditions": INFEASIBLE}, 700, id="infeasible"
+            {"containerStatuses": [given("c", "500m", "700m")], "conditions": INFEASIBLE},
+            700,
+            id="infeasible",
         ),
         pytest.param(
             {"containerStatuses": [given("c", "500m", "700m")], "conditions": DEFERRED}, 1000, id="deferred"
@@ -152,7 +164,8 @@ def test_of_init_containers_only_sidecars_are_resized(sidecar, cpu):
 
 
 @pytest.mark.parametrize(
-    ("conditions", "cpu"), [pytest.param([], 5000, id="asked"), pytest.param(INFEASIBLE, 4000, id="infeasible")]
+    ("conditions", "cpu"),
+    [pytest.param([], 5000, id="asked"), pytest.param(INFEASIBLE, 4000, id="infeasible")],
 )
 def test_a_resize_of_the_pod_as_a_whole(conditions, cpu):
     status = {
@@ -175,7 +188,9 @@ def nonzero(*containers, init=(), **spec):
         pytest.param([container()], [], {}, (100, 200 * MI), id="one that names nothing"),
         pytest.param([container("0", "0")], [], {}, (0, 0), id="zero is not nothing"),
         pytest.param([container("1"), container()], [], {}, (1100, 400 * MI), id="container by container"),
-        pytest.param([container("50m", "1Mi")], [container()], {}, (100, 200 * MI), id="init containers, too"),
+        pytest.param(
+            [container("50m", "1Mi")], [container()], {}, (100, 200 * MI), id="init containers, too"
+        ),
         pytest.param([container()], [container(sidecar=True)], {}, (200, 400 * MI), id="and sidecars"),
         pytest.param(
             [container(), container()],

@@ -24,8 +24,12 @@ GPU = Taint("gpu", "a", "NoSchedule")
         pytest.param(Toleration(value="a"), True, id="any key of that value"),
         pytest.param(Toleration(operator="Exists", effect="NoSchedule"), True, id="the effect"),
         pytest.param(Toleration(operator="Exists", effect="NoExecute"), False, id="another effect"),
-        pytest.param(Toleration(key="gpu", operator="Exists", value="b"), True, id="Exists does not look at values"),
-        pytest.param(Toleration(key="gpu", operator="Lt", value="b"), False, id="comparisons are an alpha feature"),
+        pytest.param(
+            Toleration(key="gpu", operator="Exists", value="b"), True, id="Exists does not look at values"
+        ),
+        pytest.param(
+            Toleration(key="gpu", operator="Lt", value="b"), False, id="comparisons are an alpha feature"
+        ),
         pytest.param(Toleration(key="gpu", operator="Near", value="a"), False, id="an unknown operator"),
     ],
 )

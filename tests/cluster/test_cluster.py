@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from make import make_node, make_pod
 
+from make import make_node, make_pod
 from stowplan.api.kinds import object_of
 from stowplan.cluster import Cluster
 from stowplan.errors import StowplanError
@@ -81,7 +81,9 @@ class TestAssuming:
         cluster.add_pod(make_pod("a", node="n1", requests={"cpu": "1"}))
         assert not cluster.is_assumed(pod)
         assert used_cpu(cluster) == {"n1": 1000}
-        with pytest.raises(StowplanError, match=r"pod uid-a\(default/a\) wasn't assumed so cannot be forgotten"):
+        with pytest.raises(
+            StowplanError, match=r"pod uid-a\(default/a\) wasn't assumed so cannot be forgotten"
+        ):
             cluster.forget_pod(pod)
 
     def test_seeing_it_elsewhere_moves_it(self):
@@ -105,7 +107,9 @@ class TestAssuming:
 
     def test_a_known_pod_cannot_be_assumed(self):
         cluster = Cluster.of([make_node("n1"), make_pod("a", node="n1")])
-        with pytest.raises(StowplanError, match=r"pod uid-a\(default/a\) is in the cache, so can't be assumed"):
+        with pytest.raises(
+            StowplanError, match=r"pod uid-a\(default/a\) is in the cache, so can't be assumed"
+        ):
             cluster.assume_pod(make_pod("a"), "n1")
 
     def test_nor_added_again(self):

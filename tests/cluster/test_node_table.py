@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from make import make_node, make_pod
 
+from make import make_node, make_pod
 from stowplan.api.meta import NodeSelector, decode
 from stowplan.api.selectors import Requirement, node_terms_of
 from stowplan.cluster import Cluster
@@ -28,8 +28,14 @@ class TestRows:
     def test_the_last_row_fills_the_hole(self):
         cluster = Cluster.of(
             [
-                *(make_node(name, labels={"zone": f"z-{name}"}, images={f"image-{name}": 5}) for name in "abcd"),
-                *(make_pod(f"on-{name}", node=name, requests={"cpu": "1"}, containers=[HERE]) for name in "bd"),
+                *(
+                    make_node(name, labels={"zone": f"z-{name}"}, images={f"image-{name}": 5})
+                    for name in "abcd"
+                ),
+                *(
+                    make_pod(f"on-{name}", node=name, requests={"cpu": "1"}, containers=[HERE])
+                    for name in "bd"
+                ),
             ]
         )
         nodes = cluster.nodes
@@ -117,11 +123,17 @@ class TestLabels:
         ("term", "found"),
         [
             pytest.param({}, set(), id="an empty term"),
-            pytest.param({"matchFields": [_in := {"key": "metadata.name", "operator": "In", "values": ["a"]}]}, {"a"}),
+            pytest.param(
+                {"matchFields": [_in := {"key": "metadata.name", "operator": "In", "values": ["a"]}]}, {"a"}
+            ),
             pytest.param({"matchFields": [_in | {"operator": "NotIn"}]}, {"b", "c"}, id="all names but one"),
             pytest.param({"matchFields": [_in | {"values": ["gone"]}]}, set(), id="a name nobody has"),
-            pytest.param({"matchFields": [_in | {"key": "metadata.uid"}]}, set(), id="another field is empty"),
-            pytest.param({"matchFields": [_in], "matchExpressions": [{"key": "zone", "operator": "Exists"}]}, set()),
+            pytest.param(
+                {"matchFields": [_in | {"key": "metadata.uid"}]}, set(), id="another field is empty"
+            ),
+            pytest.param(
+                {"matchFields": [_in], "matchExpressions": [{"key": "zone", "operator": "Exists"}]}, set()
+            ),
         ],
     )
     def test_terms_with_fields(self, term, found):
@@ -150,7 +162,9 @@ class TestPorts:
         assert named(nodes, ~nodes.ports_taken(make_pod(containers=[wanted]).shape.ports)) == free
 
     def test_a_shared_port_is_free_when_the_first_pod_leaves(self):
-        cluster = Cluster.of([make_node("a"), *(make_pod(name, node="a", containers=[HERE]) for name in "12")])
+        cluster = Cluster.of(
+            [make_node("a"), *(make_pod(name, node="a", containers=[HERE]) for name in "12")]
+        )
         cluster.remove_pod(make_pod("1"))
         assert not cluster.nodes.ports_taken(make_pod(containers=[HERE]).shape.ports).any()
 
@@ -181,7 +195,11 @@ class TestParts:
 
     def test_pods_come_and_go_unseen(self):
         cluster = Cluster.of(
-            [make_node("a"), make_node("b"), make_pod("1", node="b", requests={"cpu": "1"}, containers=[HERE])]
+            [
+                make_node("a"),
+                make_node("b"),
+                make_pod("1", node="b", requests={"cpu": "1"}, containers=[HERE]),
+            ]
         )
         nodes = cluster.nodes
         part = nodes.take([1])
@@ -212,7 +230,12 @@ def test_one_row():
         make_pod("p", node="a", requests={"cpu": "1"}),
     )
     node = nodes.node(0)
-    assert (node.name, node.labels["x"], node.unschedulable, node.declared_features) == ("a", "y", True, ("F",))
+    assert (node.name, node.labels["x"], node.unschedulable, node.declared_features) == (
+        "a",
+        "y",
+        True,
+        ("F",),
+    )
     assert [taint.key for taint in node.taints] == ["t"]
     assert (node.allocatable["cpu"], node.requested["cpu"]) == (4000, 1000)
     assert [pod.name for pod in node.pods] == ["p"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from make import make_node, make_pod
 
+from make import make_node, make_pod
 from stowplan.api.selectors import EVERYTHING, selector_of_map
 from stowplan.cluster import Cluster
 from stowplan.cluster.tallies import PodQuery
@@ -40,7 +40,9 @@ def by_zone(cluster, tally):
     [
         pytest.param(PodQuery(None, WEB), [2, 1, 0, 1], {"x": 3, "y": 0}, id="of all namespaces"),
         pytest.param(PodQuery(frozenset({"default"}), WEB), [1, 1, 0, 1], {"x": 2, "y": 0}, id="of one"),
-        pytest.param(PodQuery(frozenset({"default"}), WEB, True), [1, 0, 0, 1], {"x": 1, "y": 0}, id="that stay"),
+        pytest.param(
+            PodQuery(frozenset({"default"}), WEB, True), [1, 0, 0, 1], {"x": 1, "y": 0}, id="that stay"
+        ),
         pytest.param(PodQuery(None, EVERYTHING), [2, 1, 1, 1], {"x": 3, "y": 1}, id="whoever they are"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,8 @@ from drawing.profiles import configuration, profiles
 from drawing.words import Json
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from make import planner
 
+from make import planner
 from stowplan.api.kinds import object_of
 from stowplan.api.pod import Pod
 
@@ -70,7 +72,9 @@ class History:
                 self.cluster.remove(Pod.decode(self.pods.pop(f"uid-{name}")))
                 self.assumed.discard(f"uid-{name}")
             case ("leaving", name) if (plain := self.confirmed(name)) is not None:
-                self.put(plain | {"metadata": plain["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+                self.put(
+                    plain | {"metadata": plain["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+                )
             case ("resized", name, amount) if (plain := self.confirmed(name)) is not None:
                 given = {"name": "c0", "resources": {"requests": {"cpu": amount}}}
                 self.put(plain | {"status": plain["status"] | {"containerStatuses": [given]}})
@@ -101,7 +105,7 @@ class History:
             self.assumed.discard(plain["metadata"]["uid"])
 
     def takes_no_shared_port(self, plain: Json, node_name: str) -> bool:
-        """Of two pods with one port on one node the first to leave frees it: a matter of history, so not here."""
+        """Of two pods with one port the first to leave frees it: a matter of history, so not here."""
         mine = set(Pod.decode(plain).shape.ports)
         return not any(
             mine & set(Pod.decode(other).shape.ports)
@@ -111,9 +115,7 @@ class History:
 
     def from_scratch(self) -> Any:
         """A planner over the same objects; pods arrive in the order in which their nodes list them."""
-        listed = [
-            pod.uid for node in self.cluster.nodes for pod in node.pods
-        ]
+        listed = [pod.uid for node in self.cluster.nodes for pod in node.pods]
         assert sorted(listed) == sorted(
             uid for uid, plain in self.pods.items() if plain["spec"]["nodeName"] in self.nodes
         )
@@ -152,7 +154,9 @@ def test_assume_then_forget_changes_nothing(scene, choice):
         asked.decide(pod)
     before, answers = columns(asked.cluster), [asked.decide(pod).as_golden() for pod in pods]
     row = choice % len(asked.cluster.nodes)
-    assume(not set(pods[0].shape.ports) & set(asked.cluster.nodes.ports.on(row)))  # it would free a shared port
+    assume(
+        not set(pods[0].shape.ports) & set(asked.cluster.nodes.ports.on(row))
+    )  # it would free a shared port
     node_name = asked.cluster.nodes.names[row]
     asked.cluster.forget_pod(asked.cluster.assume_pod(pods[0], node_name))
     after = columns(asked.cluster)
@@ -161,6 +165,20 @@ def test_assume_then_forget_changes_nothing(scene, choice):
         zeros = np.zeros(len(asked.cluster.nodes), np.int64)
         assert np.array_equal(before.get(name, zeros), after.get(name, zeros)), name
     assert [asked.decide(pod).as_golden() for pod in pods] == answers
+
+
+@given(scene=mixed_scenes(most_nodes=6))
+@examples(20)
+def test_a_cluster_that_nobody_holds_is_freed(scene):
+    """Pods share what they have in common across clusters; that must not keep a cluster alive."""
+    survivors = [Pod.decode(plain) for plain in (*scene.pending, *scene.objects) if plain["kind"] == "Pod"]
+    asked = planner(scene.objects)
+    for pod in survivors[:2]:
+        asked.decide(pod)
+    table = weakref.ref(asked.cluster.nodes)
+    del asked
+    gc.collect()
+    assert table() is None
 
 
 def columns(cluster: Any) -> dict[str, Any]:

@@ -10,31 +10,31 @@ from drawing.words import seldom
 from hypothesis import given
 from hypothesis import strategies as st
 
-PARTS: dict[str, tuple[set[str], set[str]]] = {
-    "NodeUnschedulable": ({"tolerations"}, {"taints"}),
-    "TaintToleration": ({"tolerations"}, {"taints"}),
-    "NodeAffinity": ({"nodes"}, set()),
-    "NodePorts": ({"ports"}, set()),
-    "NodeResourcesFit": ({"resources"}, {"resources"}),
-    "NodeResourcesBalancedAllocation": ({"resources"}, {"resources"}),
-    "ImageLocality": ({"images"}, {"images"}),
-    "NodeDeclaredFeatures": ({"features"}, {"features"}),
-    "PodTopologySpread": ({"spread", "owners", "nodes", "tolerations"}, {"taints"}),
-    "InterPodAffinity": ({"near"}, set()),
-}
-"""What pods and nodes are drawn with, beside their labels."""
+PLUGINS = [
+    pytest.param("NodeUnschedulable", {"tolerations"}, {"taints"}, id="NodeUnschedulable"),
+    pytest.param("TaintToleration", {"tolerations"}, {"taints"}, id="TaintToleration"),
+    pytest.param("NodeAffinity", {"nodes"}, set(), id="NodeAffinity"),
+    pytest.param("NodePorts", {"ports"}, set(), id="NodePorts"),
+    pytest.param("NodeResourcesFit", {"resources"}, {"resources"}, id="NodeResourcesFit"),
+    pytest.param("NodeResourcesBalancedAllocation", {"resources"}, {"resources"}, id="BalancedAllocation"),
+    pytest.param("ImageLocality", {"images"}, {"images"}, id="ImageLocality"),
+    pytest.param("NodeDeclaredFeatures", {"features"}, {"features"}, id="NodeDeclaredFeatures"),
+    pytest.param("PodTopologySpread", {"spread", "nodes", "tolerations"}, {"taints"}, id="PodTopologySpread"),
+    pytest.param("PodTopologySpread", {"owners"}, set(), id="PodTopologySpread by default"),
+    pytest.param("InterPodAffinity", {"near"}, set(), id="InterPodAffinity"),
+]
+"""With what pods and nodes are drawn with, beside their labels."""
 DEVICE_CLASSES = [
     {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
     for name, spec in (("gpu", {"extendedResourceName": "example.com/gpu"}), ("nic", {}))
 ]
 
 
-@pytest.mark.parametrize("plugin", PARTS)
+@pytest.mark.parametrize(("plugin", "pod_parts", "node_parts"), PLUGINS)
 @given(data=st.data())
 @examples(100)
-def test_agrees_with_its_twin(plugin, data):
-    pod_parts, node_parts = map(frozenset, PARTS[plugin])
-    scene = data.draw(scenes(pod_parts, node_parts, mistakes=True), label="scene")
+def test_agrees_with_its_twin(plugin, pod_parts, node_parts, data):
+    scene = data.draw(scenes(frozenset(pod_parts), frozenset(node_parts), mistakes=True), label="scene")
     assert_agree(scene, data.draw(only(plugin), label="profile"))
 
 

@@ -1,4 +1,4 @@
-"""Whole profiles against the twins: the first filter to refuse a node, every score, the message, preemption."""
+"""Whole profiles against the twins: who refuses a node first, every score, the message, preemption."""
 
 from __future__ import annotations
 

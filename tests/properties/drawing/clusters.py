@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from drawing import nodes, pods
-from drawing.words import NAMESPACE_LABELS, NAMESPACES, POD_LABELS, Json, few, seldom, selectors, some
+from drawing.words import NAMESPACE_LABELS, NAMESPACES, POD_LABELS, Json, few, one, seldom, selectors, some
 
 MOST_NODES = 60
 STARTS = tuple(f"2026-01-01T00:00:0{second}Z" for second in range(4))
@@ -75,7 +75,10 @@ def namespaces() -> st.SearchStrategy[list[Json]]:
 
 def owners() -> st.SearchStrategy[list[Json]]:
     """Services and owners that select pods, one of each kind."""
-    plain, full = st.one_of(st.none(), some(POD_LABELS)), selectors(mistakes=True)
+    plain, full = (
+        st.one_of(one(POD_LABELS), one(POD_LABELS), some(POD_LABELS), st.none()),
+        selectors(mistakes=True),
+    )
     kinds = (
         ("v1", "Service", plain),
         ("v1", "Service", plain),
@@ -83,7 +86,12 @@ def owners() -> st.SearchStrategy[list[Json]]:
         ("apps/v1", "ReplicaSet", full),
         ("apps/v1", "StatefulSet", full),
     )
-    each = st.tuples(*(st.tuples(st.sampled_from(NAMESPACES), selector, st.booleans()) for *_, selector in kinds))
+    each = st.tuples(
+        *(
+            st.tuples(st.sampled_from(("default", *NAMESPACES)), selector, st.booleans())
+            for *_, selector in kinds
+        )
+    )
 
     def built(found: Any) -> list[Json]:
         return [
@@ -163,7 +171,7 @@ def crowded_scenes(draw: Any, pod_parts: frozenset[str], node_parts: frozenset[s
 
 
 def mixed_scenes(**how: Any) -> st.SearchStrategy[Scene]:
-    """Scenes that use some parts at a time, others the next time: with all of them at once hardly a node fits."""
+    """Scenes that use some parts at a time: with all of them at once hardly a node fits."""
     return st.tuples(
         st.sets(st.sampled_from(sorted(pods.ALL)), min_size=1, max_size=5),
         st.sets(st.sampled_from(sorted(nodes.ALL)), max_size=3),

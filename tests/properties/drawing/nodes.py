@@ -36,7 +36,9 @@ IMAGE_SIZES = {
 }
 """One size for a name, whichever node tells it: which node tells it first is a matter of history."""
 IMAGES = st.sets(st.sampled_from(sorted(IMAGE_SIZES)), max_size=3).map(
-    lambda names: [{"names": [name, f"{name}-alias"], "sizeBytes": IMAGE_SIZES[name]} for name in sorted(names)]
+    lambda names: [
+        {"names": [name, f"{name}-alias"], "sizeBytes": IMAGE_SIZES[name]} for name in sorted(names)
+    ]
 )
 FEATURES = ("InPlaceThings", "RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport")
 ALL = frozenset(("taints", "resources", "images", "features"))

@@ -29,7 +29,18 @@ from drawing.words import (
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 ALL = frozenset(
-    ("resources", "ports", "images", "features", "tolerations", "nodes", "near", "spread", "owners", "priority")
+    (
+        "resources",
+        "ports",
+        "images",
+        "features",
+        "tolerations",
+        "nodes",
+        "near",
+        "spread",
+        "owners",
+        "priority",
+    )
 )
 REQUESTS = {
     "cpu": ("100m", "0", "0.5", "1", "2500m", "0.1m", "33.3m"),
@@ -44,7 +55,16 @@ REQUESTS = {
     "storage": ("1Gi",),
 }
 COMMON = {name: REQUESTS[name] for name in ("cpu", "memory")}
-IMAGES = ("web", "web:v2", "host:5000/web", "reg.io/db@sha256:abc", "tiny", "huge", "huge:latest-alias", "none")
+IMAGES = (
+    "web",
+    "web:v2",
+    "host:5000/web",
+    "reg.io/db@sha256:abc",
+    "tiny",
+    "huge",
+    "huge:latest-alias",
+    "none",
+)
 WEIGHTS = st.sampled_from((1, 2, 29, 50, 100))
 
 
@@ -85,7 +105,9 @@ def _named(prefix: str) -> Any:
 
 def container_parts(of: frozenset[str]) -> st.SearchStrategy[Json]:
     each = containers(of)
-    first = st.tuples(each, st.sampled_from(({}, {"restartPolicy": "Always"}))).map(lambda two: two[0] | two[1])
+    first = st.tuples(each, st.sampled_from(({}, {"restartPolicy": "Always"}))).map(
+        lambda two: two[0] | two[1]
+    )
     most = 2 if of & {"resources", "ports", "images", "features"} else 1
     optional = {"initContainers": few(first, 3).map(_named("i"))} if most > 1 else {}
     return st.fixed_dictionaries(
@@ -196,13 +218,19 @@ def pod_kinds(of: frozenset[str] = ALL, mistakes: bool = False) -> st.SearchStra
     if "priority" in of:
         spec["priority"] = st.sampled_from((0, -10, 5, 10))
     if "images" in of:
-        volume = st.sampled_from(("web", "huge")).map(lambda name: {"name": "v", "image": {"reference": name}})
+        volume = st.sampled_from(("web", "huge")).map(
+            lambda name: {"name": "v", "image": {"reference": name}}
+        )
         spec["volumes"] = seldom([], volume.map(lambda each: [each]), 5)
     return st.tuples(
         container_parts(of),
         st.fixed_dictionaries(spec),
         st.fixed_dictionaries(
-            {"namespace": st.sampled_from(("default", "default", *NAMESPACES)), "labels": most(POD_LABELS), **meta}
+            {
+                "namespace": st.sampled_from(("default", "default", *NAMESPACES)),
+                "labels": most(POD_LABELS),
+                **meta,
+            }
         ),
     ).map(lambda parts: {"metadata": parts[2], "spec": parts[0] | parts[1], "status": {}})
 
@@ -258,7 +286,9 @@ def pod(name: str, kind: Json, *, node: str = "", status: Json | None = None, le
 def demands(of: frozenset[str]) -> st.SearchStrategy[Json]:
     """Fields for the spec of an important pod that a crowded node can often not meet."""
     all_apps = st.sampled_from(({"matchExpressions": [{"key": "app", "operator": "Exists"}]}, {}))
-    selector = st.one_of(one({"app": POD_LABELS["app"]}).map(lambda labels: {"matchLabels": labels}), all_apps)
+    selector = st.one_of(
+        one({"app": POD_LABELS["app"]}).map(lambda labels: {"matchLabels": labels}), all_apps
+    )
     key = st.sampled_from((HOSTNAME, ZONE))
     parts: dict[str, Any] = {"priority": st.just(10)}
     if "ports" in of or "tight" in of:

@@ -12,7 +12,10 @@ from drawing.pods import PREFERRED, REQUIRED
 from drawing.words import TOPOLOGY_KEYS, Json, few, node_terms
 
 SHAPES = st.lists(
-    st.tuples(st.integers(0, 100), st.integers(0, 10)), min_size=1, max_size=4, unique_by=lambda point: point[0]
+    st.tuples(st.integers(0, 100), st.integers(0, 10)),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda point: point[0],
 ).map(lambda points: [{"utilization": use, "score": score} for use, score in sorted(points)])
 RESOURCES = few(
     st.fixed_dictionaries(
@@ -41,19 +44,25 @@ def _affinity() -> st.SearchStrategy[Json]:
     preferred = st.fixed_dictionaries({"weight": st.sampled_from((1, 40)), "preference": node_terms(False)})
     return st.fixed_dictionaries(
         {},
-        optional={REQUIRED: terms.map(lambda found: {"nodeSelectorTerms": found}), PREFERRED: few(preferred, 2)},
+        optional={
+            REQUIRED: terms.map(lambda found: {"nodeSelectorTerms": found}),
+            PREFERRED: few(preferred, 2),
+        },
     )
 
 
 def _default_constraints() -> st.SearchStrategy[Json]:
     each = st.tuples(
-        st.sampled_from(TOPOLOGY_KEYS), st.sampled_from(("DoNotSchedule", "ScheduleAnyway")), st.integers(1, 4)
+        st.sampled_from(TOPOLOGY_KEYS),
+        st.sampled_from(("DoNotSchedule", "ScheduleAnyway")),
+        st.integers(1, 4),
     )
     return st.lists(each, max_size=3, unique_by=lambda one: one[:2]).map(
         lambda found: {
             "defaultingType": "List",
             "defaultConstraints": [
-                {"topologyKey": key, "whenUnsatisfiable": action, "maxSkew": skew} for key, action, skew in found
+                {"topologyKey": key, "whenUnsatisfiable": action, "maxSkew": skew}
+                for key, action, skew in found
             ],
         }
     )

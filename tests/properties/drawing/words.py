@@ -7,7 +7,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 Json = dict[str, Any]
-HOSTNAME, ZONE, REGION = "kubernetes.io/hostname", "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+HOSTNAME, ZONE, REGION = (
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+)
 TOPOLOGY_KEYS = (ZONE, HOSTNAME, "rack", REGION)
 NAMESPACES = ("default", "prod", "dev")
 
@@ -24,7 +28,9 @@ NAMESPACE_LABELS = {"env": ("prod", "test"), "team": ("a", "b")}
 
 def some(mapping: dict[str, Any]) -> st.SearchStrategy[Json]:
     """A dict with some of the keys, each with one of its values."""
-    return st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in mapping.items()})
+    return st.fixed_dictionaries(
+        {}, optional={key: st.sampled_from(values) for key, values in mapping.items()}
+    )
 
 
 def most(mapping: dict[str, Any]) -> st.SearchStrategy[Json]:
@@ -46,9 +52,7 @@ def few(strategy: st.SearchStrategy[Any], most: int = 3) -> st.SearchStrategy[li
     return st.lists(strategy, max_size=most)
 
 
-def perhaps(
-    usual: st.SearchStrategy[Any], rare: st.SearchStrategy[Any], of: int
-) -> st.SearchStrategy[Any]:
+def perhaps(usual: st.SearchStrategy[Any], rare: st.SearchStrategy[Any], of: int) -> st.SearchStrategy[Any]:
     """The rare one once in a while."""
     return st.integers(1, of).flatmap(lambda turn: rare if turn == of else usual)
 
@@ -57,9 +61,7 @@ def seldom(usual: Any, rare: st.SearchStrategy[Any], of: int = 8) -> st.SearchSt
     return perhaps(st.just(usual), rare, of)
 
 
-def requirements(
-    words: dict[str, tuple[str, ...]], numbers: bool = False
-) -> st.SearchStrategy[Json]:
+def requirements(words: dict[str, tuple[str, ...]], numbers: bool = False) -> st.SearchStrategy[Json]:
     """A requirement on one of the labels; now and then one that cannot be built."""
     keys = st.sampled_from((*words, "missing"))
     return keys.flatmap(lambda key: _requirement(key, words.get(key, ("v",)), numbers))
@@ -100,7 +102,10 @@ def selectors(
     """A label selector: none, empty, or with labels and expressions."""
     each = perhaps(requirements(words), MISTAKES, 15) if mistakes else requirements(words)
     full = st.fixed_dictionaries({}, optional={"matchLabels": some(words), "matchExpressions": few(each, 2)})
-    equal, right = one(words).map(_match_labels), each.map(lambda expression: {"matchExpressions": [expression]})
+    equal, right = (
+        one(words).map(_match_labels),
+        each.map(lambda expression: {"matchExpressions": [expression]}),
+    )
     return st.one_of(equal, equal, equal, right, right, full, st.just({}), st.none())
 
 
@@ -118,11 +123,19 @@ FIELDS = st.fixed_dictionaries(
 
 
 def node_terms(mistakes: bool = True) -> st.SearchStrategy[Json]:
-    each = requirements(NODE_LABELS, numbers=mistakes)
     if not mistakes:
+        each = requirements({key: tuple(filter(_is_usable, words)) for key, words in NODE_LABELS.items()})
         field = st.sampled_from(("n00", "n01")).map(
             lambda name: {"key": "metadata.name", "operator": "NotIn", "values": [name]}
         )
-        return st.fixed_dictionaries({}, optional={"matchExpressions": few(each, 2), "matchFields": few(field, 1)})
+        return st.fixed_dictionaries(
+            {}, optional={"matchExpressions": few(each, 2), "matchFields": few(field, 1)}
+        )
+    each = requirements(NODE_LABELS, numbers=True)
     expressions, fields = few(perhaps(each, MISTAKES, 15), 2), seldom([], few(FIELDS, 2), 5)
     return st.fixed_dictionaries({}, optional={"matchExpressions": expressions, "matchFields": fields})
+
+
+def _is_usable(value: str) -> bool:
+    """Whether a selector may name it; nodes may have more than that."""
+    return value == "" or value[0].isalnum()

@@ -7,14 +7,12 @@ from typing import Any
 
 from twins.cycle import Cycle, Profile
 from twins.preempting import preempt
-from twins.world import UNRESOLVABLE, Failed, Refusal, World, name_of
+from twins.world import UNRESOLVABLE, CycleError, Refusal, World, name_of
 
 Json = dict[str, Any]
 
 
-def decide(
-    world: World, pod: Json, profile: Profile, nominated: Iterable[tuple[Json, str]] = ()
-) -> Json:
+def decide(world: World, pod: Json, profile: Profile, nominated: Iterable[tuple[Json, str]] = ()) -> Json:
     """What should become of the pod, in the form of the golden answers, reasons as sets."""
     cycle = Cycle(world.copy(), pod, profile, nominated)
     answer: Json = {"pod": f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"}
@@ -24,7 +22,7 @@ def decide(
             choose(cycle, feasible, answer)
         else:
             preempt(cycle, statuses, answer)
-    except Failed:
+    except CycleError:
         return {"pod": answer["pod"], "error": True}
     return answer
 

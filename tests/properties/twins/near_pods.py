@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from twins.of_nodes import PREFERRED, REQUIRED
-from twins.selectors import CannotBuild, check_selector, labels_of, namespace_of, selects
+from twins.selectors import MistakeError, check_selector, labels_of, namespace_of, selects
 from twins.world import SKIP, Refusal, Twin, unresolvable, unschedulable
 
 Json = dict[str, Any]
@@ -32,7 +32,7 @@ def is_in_order(pod: Json, group: str) -> bool:
         for _, term in raw_group(pod, group):
             check_selector(term.get("labelSelector"))
             check_selector(term.get("namespaceSelector"))
-    except CannotBuild:
+    except MistakeError:
         return False
     return True
 
@@ -128,7 +128,10 @@ class InterPodAffinity(Twin):
     # Scoring
 
     def pre_score(self, nodes: list[Json]) -> str | None:
-        near, far = terms_of(self.pod, "preferredAffinityTerms"), terms_of(self.pod, "preferredAntiAffinityTerms")
+        near, far = (
+            terms_of(self.pod, "preferredAffinityTerms"),
+            terms_of(self.pod, "preferredAntiAffinityTerms"),
+        )
         if self.args.get("ignorePreferredTermsOfExistingPods") and not near and not far:
             return SKIP
         hard = self.args.get("hardPodAffinityWeight", 1)
@@ -157,5 +160,6 @@ class InterPodAffinity(Twin):
         if low == high:
             return dict.fromkeys(scores, 0)
         return {
-            name: math.trunc(100.0 * (float(score - low) / float(high - low))) for name, score in scores.items()
+            name: math.trunc(100.0 * (float(score - low) / float(high - low)))
+            for name, score in scores.items()
         }

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from twins.selectors import (
-    CannotBuild,
+    MistakeError,
     any_node_term_holds,
     check_node_term,
     has_untolerated,
@@ -16,7 +16,7 @@ from twins.selectors import (
     node_affinity,
     node_term_holds,
 )
-from twins.world import SKIP, Failed, Refusal, Twin, in_proportion, name_of, unresolvable
+from twins.world import SKIP, CycleError, Refusal, Twin, in_proportion, name_of, unresolvable
 
 Json = dict[str, Any]
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -67,7 +67,11 @@ class TaintToleration(Twin):
 class NodeAffinity(Twin):
     def pre_filter(self) -> Refusal | set[str] | str | None:
         required = node_affinity(self.pod).get(REQUIRED)
-        if required is None and self.added_required() is None and self.pod["spec"].get("nodeSelector") is None:
+        if (
+            required is None
+            and self.added_required() is None
+            and self.pod["spec"].get("nodeSelector") is None
+        ):
             return SKIP
         terms = (required or {}).get("nodeSelectorTerms", [])
         names: set[str] = set()
@@ -100,8 +104,8 @@ class NodeAffinity(Twin):
             if each["weight"] != 0:
                 try:
                     check_node_term(each["preference"])
-                except CannotBuild:
-                    raise Failed("preferred node affinity") from None
+                except MistakeError:
+                    raise CycleError("preferred node affinity") from None
         return SKIP if own is None and not self.added_preferred() else None
 
     def score(self, node: Json) -> int:

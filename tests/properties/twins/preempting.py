@@ -101,7 +101,7 @@ def victims_on(cycle: Cycle, node: Json) -> Refusal | Json:
 
 
 def by_importance(pods: list[Json]) -> list[Json]:
-    """An insertion sort whose comparison is not fair: of two pods that have not started, each beats the other."""
+    """An insertion sort by an unfair comparison: of two pods that have not started, each beats the other."""
     pods = list(pods)
     for index in range(1, len(pods)):
         while index > 0 and is_more_important(pods[index], pods[index - 1]):

@@ -24,7 +24,7 @@ def is_extended(name: str) -> bool:
 
 
 def is_scalar(name: str) -> bool:
-    special = name.startswith("hugepages-") or name.startswith("attachable-volumes-")
+    special = name.startswith(("hugepages-", "attachable-volumes-"))
     return special or "kubernetes.io/" in name or is_extended(name)
 
 

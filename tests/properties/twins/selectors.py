@@ -11,7 +11,7 @@ NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
-class CannotBuild(Exception):
+class MistakeError(Exception):
     """A selector with a mistake in it."""
 
 
@@ -43,7 +43,7 @@ def check(requirement: Json) -> None:
     else:
         wrong = wrong or len(values) != 1 or as_number(values[0]) is None
     if wrong:
-        raise CannotBuild(requirement)
+        raise MistakeError(requirement)
 
 
 def holds(requirement: Json, labels: Labels) -> bool:
@@ -89,7 +89,7 @@ def check_node_term(term: Json) -> None:
         check(each)
     for each in term.get("matchFields", []):
         if each["operator"] not in ("In", "NotIn") or len(each.get("values", [])) != 1:
-            raise CannotBuild(each)
+            raise MistakeError(each)
 
 
 def node_term_holds(term: Json, labels: Labels, name: str) -> bool:
@@ -110,7 +110,7 @@ def any_node_term_holds(terms: list[Json], labels: Labels, name: str) -> bool:
         try:
             if node_term_holds(term, labels, name):
                 return True
-        except CannotBuild:
+        except MistakeError:
             continue
     return False
 

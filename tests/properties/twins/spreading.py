@@ -7,7 +7,7 @@ from typing import Any
 
 from twins.of_usage import half_up
 from twins.selectors import (
-    CannotBuild,
+    MistakeError,
     check_selector,
     has_untolerated,
     is_empty,
@@ -16,7 +16,7 @@ from twins.selectors import (
     namespace_of,
     selects,
 )
-from twins.world import SKIP, Failed, Refusal, Twin, name_of, unresolvable, unschedulable
+from twins.world import SKIP, CycleError, Refusal, Twin, name_of, unresolvable, unschedulable
 
 Json = dict[str, Any]
 HARD, SOFT = "DoNotSchedule", "ScheduleAnyway"
@@ -53,7 +53,9 @@ class PodTopologySpread(Twin):
     def constraints(self, action: str) -> list[Constraint]:
         own = self.pod["spec"].get("topologySpreadConstraints", [])
         if own:
-            return [Constraint(raw, self.own_selector(raw)) for raw in own if raw["whenUnsatisfiable"] == action]
+            return [
+                Constraint(raw, self.own_selector(raw)) for raw in own if raw["whenUnsatisfiable"] == action
+            ]
         defaults = SYSTEM if self.is_system else self.args.get("defaultConstraints", [])
         selector = self.default_selector()
         if is_empty(selector):
@@ -64,8 +66,8 @@ class PodTopologySpread(Twin):
         selector = raw.get("labelSelector")
         try:
             check_selector(selector)
-        except CannotBuild:
-            raise Failed("a selector of a topology spread constraint") from None
+        except MistakeError:
+            raise CycleError("a selector of a topology spread constraint") from None
         if selector is None:
             return None
         labels = labels_of(self.pod)
@@ -78,9 +80,10 @@ class PodTopologySpread(Twin):
         merged: dict[str, str] = {}
         for service in world.all("Service"):
             wanted = service["spec"].get("selector")
-            if namespace_of(service) == namespace and wanted is not None:
-                if all(labels.get(key) == value for key, value in wanted.items()):
-                    merged |= wanted
+            if namespace_of(service) != namespace or wanted is None:
+                continue
+            if all(labels.get(key) == value for key, value in wanted.items()):
+                merged |= wanted
         expressions: list[Json] = []
         for owner in self.pod["metadata"].get("ownerReferences", []):
             if owner.get("controller"):
@@ -97,7 +100,7 @@ class PodTopologySpread(Twin):
     def requirements(selector: Json | None) -> list[Json]:
         try:
             check_selector(selector)
-        except CannotBuild:
+        except MistakeError:
             return []
         selector = selector or {}
         equalities = [equal(key, value) for key, value in selector.get("matchLabels", {}).items()]
@@ -168,7 +171,9 @@ class PodTopologySpread(Twin):
         if not self.soft:
             return SKIP
         needs_all = bool(self.pod["spec"].get("topologySpreadConstraints")) or not self.is_system
-        self.ignored = {name_of(node) for node in nodes if needs_all and not self.has_all_keys(node, self.soft)}
+        self.ignored = {
+            name_of(node) for node in nodes if needs_all and not self.has_all_keys(node, self.soft)
+        }
         for node in nodes:
             for each in self.soft:
                 if name_of(node) not in self.ignored and each.key != HOSTNAME:

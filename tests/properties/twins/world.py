@@ -65,12 +65,12 @@ def unresolvable(*reasons: str) -> Refusal:
     return Refusal(UNRESOLVABLE, frozenset(reasons))
 
 
-class Failed(Exception):
+class CycleError(Exception):
     """The attempt ends in an internal error."""
 
 
 class Twin:
-    """A plugin at work on one pod. What a twin does not override says yes, counts nothing, changes nothing."""
+    """A plugin at work on one pod. What a twin leaves out says yes and counts nothing."""
 
     filters = scores = True
 

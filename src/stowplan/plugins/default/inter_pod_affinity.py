@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.affinity import AffinityTerm, PodTerms, terms_of
-from stowplan.api.pod import Pod
+from stowplan.api.pod import LabelSet, Pod
 from stowplan.api.selectors import NOTHING, Selector
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
@@ -19,6 +20,7 @@ from stowplan.framework import (
     Action,
     ClusterEvent,
     CycleState,
+    Handle,
     Hint,
     Mask,
     Node,
@@ -66,6 +68,12 @@ class SoftState(NamedTuple):
 
 class InterPodAffinity(Plugin):
     args: InterPodAffinityArgs
+
+    def __init__(self, args: InterPodAffinityArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        # Not in the memo of the labels: terms lead to the cluster, which would live as long as they do.
+        self._kept: WeakKeyDictionary[LabelSet, tuple[object, Mapping[str, list[TermEntry]]]]
+        self._kept = WeakKeyDictionary()
 
     # Filtering
 
@@ -218,16 +226,15 @@ class InterPodAffinity(Plugin):
     def _matching(self, pod: Pod, live: LiveNodeTable) -> Mapping[str, list[TermEntry]]:
         """The terms of pods on nodes that are about this pod, kept while no term or namespace changes."""
         versions = (live.tallies.terms_version, self.handle.cluster.namespaces.version)
-        kept = pod.label_set.memo.get(self.serial)
+        kept = self._kept.get(pod.label_set)
         if kept is None or kept[0] != versions:
             namespace = self._namespace_labels(pod.namespace)
             found = {
                 group: [entry for entry in entries.values() if entry.term.matches(pod, namespace)]
                 for group, entries in live.tallies.terms.items()
             }
-            kept = pod.label_set.memo[self.serial] = (versions, found)
-        found_terms: Mapping[str, list[TermEntry]] = kept[1]
-        return found_terms
+            kept = self._kept[pod.label_set] = (versions, found)
+        return kept[1]
 
     def _namespace_labels(self, name: str) -> Mapping[str, str]:
         namespace = self.handle.cluster.namespaces.get(name)

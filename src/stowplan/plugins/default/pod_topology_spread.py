@@ -173,6 +173,8 @@ class PodTopologySpread(Plugin):
                 ids = nodes.label(constraint.key).ids
                 eligible = self._eligible(nodes.live, pod, constraint, keys)
                 counts = self._counts(nodes.live, pod, constraint, eligible)
+                if not soft.require_all:
+                    counts = self._with_unlabelled(nodes.live, pod, constraint, eligible, counts)
                 part = (counts * weight + constant)[ids] if len(counts) else np.zeros(len(nodes))
             missing = ids < 0
             if np.count_nonzero(missing):
@@ -271,6 +273,17 @@ class PodTopologySpread(Plugin):
         if constraint.selector.everything:  # parity: the empty selector selects all pods, but counts none
             return np.zeros(len(live.label(constraint.key).values), np.int64)
         return self._tally(live, pod, constraint).by_domain(constraint.key, eligible)
+
+    def _with_unlabelled(
+        self, live: LiveNodeTable, pod: Pod, constraint: Constraint, eligible: Mask, counts: Ints
+    ) -> Ints:
+        """The same with nodes that lack the label in the domain of those where it is empty, if any are."""
+        column = live.label(constraint.key)
+        empty = column.index.get("")
+        if empty is not None:
+            counts = counts.copy()
+            counts[empty] += self._tally(live, pod, constraint).by_row[eligible & (column.ids < 0)].sum()
+        return counts
 
     def _on_rows(self, nodes: NodeTable, pod: Pod, constraint: Constraint) -> Ints:
         if constraint.selector.everything:
@@ -375,10 +388,11 @@ def _lacking_any(nodes: NodeTable, constraints: tuple[Constraint, ...]) -> Mask 
 
 
 def _size(nodes: NodeTable, key: str, ignored: Mask | None) -> int:
-    """How many domains the nodes are in; those without the label are in one of their own."""
+    """How many domains the nodes are in; those without the label are in the one of the empty value."""
     if key == HOSTNAME:
         return len(nodes) - (0 if ignored is None else int(np.count_nonzero(ignored)))
     column = nodes.label(key)
     seen = np.zeros(len(column.values) + 1, np.bool_)
     seen[column.ids if ignored is None else column.ids[~ignored]] = True
-    return int(np.count_nonzero(seen))
+    seen[column.index.get("", -1)] |= seen[-1]
+    return int(np.count_nonzero(seen[:-1] if "" in column.index else seen))
