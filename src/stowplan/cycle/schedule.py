@@ -46,6 +46,7 @@ def schedule(
 ) -> Decision:
     """Choose the highest-scoring node that no filter refuses; `chosen` stays None if there is none."""
     decision, state = Decision(pod, nodes), CycleState()
+    decision.state = state
     if not len(nodes):
         return decision
     try:

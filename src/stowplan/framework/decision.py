@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stowplan.api.pod import Pod
 from stowplan.cluster import NodeTable
 from stowplan.framework.plugin import Mask, Scores
+from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
 SmallScores = NDArray[np.int16]
@@ -89,6 +90,8 @@ class Decision:
         self.differences: NDArray[Any] | None = None
         """The totals less what all have in common; None where a lone node needed no scores."""
         self.chosen: str | None = None
+        self.state: CycleState | None = None
+        """What plugins remembered, for the points after the choice."""
         self.post_filter: Status | None = None
         self.nominated: str | None = None
         self.victims: tuple[Pod, ...] = ()
@@ -220,6 +223,14 @@ class Decision:
         if self.pre_filter is not None:
             names.add(self.pre_filter.plugin)
         return frozenset(names - {""})
+
+    @property
+    def pending_plugins(self) -> frozenset[str]:
+        """The plugins that refused nodes only for now."""
+        statuses = [*self.overruled.values()]
+        for each in self.filters:
+            statuses += each.by_row.values() if isinstance(each, Statuses) else ()
+        return frozenset(status.plugin for status in statuses if status.code is Code.PENDING)
 
     def as_golden(self) -> dict[str, Any]:
         """The decision as `stowplan decide` prints it."""

@@ -46,9 +46,11 @@ class Handle:
         now: Callable[[], float] = time.time,
         api: Api | None = None,
         activate: Callable[[Iterable[Pod]], None] = lambda pods: None,
+        nominations: Nominations | None = None,
     ) -> None:
         self.cluster, self.now, self.activate = cluster, now, activate
-        self.nominations = Nominations()
+        self.nominations = Nominations() if nominations is None else nominations
+        """Those of all profiles of a host."""
         self._api = api
         self.preempt: Preempt = _no_preemption
 
