@@ -199,9 +199,9 @@ def filtered(plugin: Any, state: CycleState, waiting: Pod, nodes: Any) -> dict[s
             if status is not None:
                 found[each.name] = (status.code.wire_name, status.reasons)
         return found
-    for mask, reason, unresolvable in plugin.filter_nodes(state, waiting, nodes):
-        code = "UnschedulableAndUnresolvable" if unresolvable else "Unschedulable"
-        for row in np.flatnonzero(mask).tolist():
+    for reject in plugin.filter_nodes(state, waiting, nodes):
+        code = "UnschedulableAndUnresolvable" if reject.unresolvable else "Unschedulable"
+        for row in np.flatnonzero(reject.mask).tolist():
             _, reasons = found.get(nodes.names[row], ("", ()))
-            found[nodes.names[row]] = (code, (*reasons, reason))
+            found[nodes.names[row]] = (code, (*reasons, reject.reason))
     return found
