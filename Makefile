@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEED ?= 1
 READY := $(VENV)/.ready
 
-.PHONY: demo test check golden bench clean
+.PHONY: demo test test-cluster check golden bench clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -19,6 +19,10 @@ demo: $(READY) ## explain where a few pods land on a sample cluster; SEED=2 draw
 
 test: $(READY) ## all tests that need Python alone
 	$(BIN)/pytest -n auto tests
+
+test-cluster: $(READY) ## tests on a real control plane, which Go builds once (minutes) unless KUBEBUILDER_ASSETS has it
+	$(BIN)/python tests/controlplane/binaries.py
+	$(BIN)/pytest tests/cluster_suite
 
 check: $(READY) ## what must be clean on every commit
 	$(BIN)/ruff format --check src tests

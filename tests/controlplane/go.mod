@@ -1,5 +1,5 @@
 // The control plane that tests/cluster_suite runs against, pinned by module path and built by binaries.py.
-module stowplan.dev/tests/controlplane
+module stowplan/tests/controlplane
 
 go 1.26.0
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "debug": "Ask the engine about its inner workings.",
     "decide": "Decide scenarios from standard input, one JSON object a line.",
     "explain": "Show why a pod lands where it does, or nowhere.",
+    "run": "Schedule the pods of a cluster.",
 }
 
 

@@ -169,6 +169,10 @@ class Cluster(ClusterView):
             raise StowplanError(f"pod {pod.uid}({pod.key}) wasn't assumed so cannot be forgotten")
         self.remove_pod(pod)
 
+    @property
+    def assumed_count(self) -> int:
+        return len(self._assumed)
+
     def is_assumed(self, pod: Pod) -> bool:
         return pod.uid in self._assumed
 

@@ -19,6 +19,7 @@ from stowplan.cluster import PodTable
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeSubset
 from stowplan.cycle.filters import first_refusal, passing_all, refusal_with, run_filters, tell
+from stowplan.errors import SelectorError
 from stowplan.framework.decision import Decision, fit_message
 from stowplan.framework.plugin import Nomination, Reads
 from stowplan.framework.profile import Profile
@@ -226,7 +227,10 @@ class Budgets:
     def __init__(self, budgets: Iterable[PodDisruptionBudget]) -> None:
         self._budgets: list[tuple[PodDisruptionBudget, Selector]] = []
         for budget in budgets:
-            selector = selector_of(budget.spec.selector)
+            try:
+                selector = selector_of(budget.spec.selector)
+            except SelectorError:
+                continue  # a budget with a mistake in its selector covers nobody
             if not selector.everything and not selector.nothing:
                 self._budgets.append((budget, selector))
         self._covering: dict[int, list[int]] = {}

@@ -10,6 +10,11 @@ from drawing import nodes, pods
 from drawing.words import NAMESPACE_LABELS, NAMESPACES, POD_LABELS, Json, few, one, seldom, selectors, some
 
 MOST_NODES = 60
+EVICTIONS = (
+    [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}],
+    [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}],
+    [],
+)
 STARTS = tuple(f"2026-01-01T00:00:0{second}Z" for second in range(4))
 
 
@@ -58,6 +63,8 @@ def bound_pods(draw: Any, of: frozenset[str], node_names: list[str], most: int =
         status: Json = {} if start is None else {"startTime": start}
         if "resources" in of:
             status |= draw(seldom({}, pods.resizes(kinds[number]), 4))
+        if leaving and "priority" in of:
+            status["conditions"] = [*status.get("conditions", []), *draw(st.sampled_from(EVICTIONS))]
         found.append(pods.pod(f"p{index:02}", kinds[number], node=name, status=status, leaving=leaving))
     return found
 
@@ -113,7 +120,7 @@ def owners() -> st.SearchStrategy[list[Json]]:
 def budgets() -> st.SearchStrategy[list[Json]]:
     each = st.tuples(
         st.sampled_from(NAMESPACES),
-        selectors(),
+        selectors(mistakes=True),
         st.integers(0, 2),
         st.sampled_from(({}, {}, {"p00": "2026-01-01T00:00:00Z"})),
     )

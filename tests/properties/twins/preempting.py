@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from twins.cycle import Cycle, priority_of
-from twins.selectors import is_empty, labels_of, namespace_of, selects
+from twins.selectors import MistakeError, check_selector, is_empty, labels_of, namespace_of, selects
 from twins.world import UNSCHEDULABLE, Refusal, name_of, unresolvable
 
 Json = dict[str, Any]
@@ -124,7 +124,7 @@ def started(pod: Json) -> float:
 
 
 def split_by_budgets(cycle: Cycle, pods: list[Json]) -> tuple[list[Json], list[Json]]:
-    budgets = cycle.world.all("PodDisruptionBudget")
+    budgets = [each for each in cycle.world.all("PodDisruptionBudget") if is_in_order(each)]
     left = [each.get("status", {}).get("disruptionsAllowed", 0) for each in budgets]
     violating, others = [], []
     for pod in pods:
@@ -141,6 +141,14 @@ def split_by_budgets(cycle: Cycle, pods: list[Json]) -> tuple[list[Json], list[J
             is_one_too_many = is_one_too_many or left[index] < 0
         (violating if is_one_too_many else others).append(pod)
     return violating, others
+
+
+def is_in_order(budget: Json) -> bool:
+    try:
+        check_selector(budget["spec"].get("selector"))
+    except MistakeError:
+        return False
+    return True
 
 
 def harm(candidate: Json) -> tuple[Any, ...]:

@@ -1,0 +1,5 @@
+"""`python -m stowplan.cli`."""
+
+from stowplan.cli import main
+
+main()

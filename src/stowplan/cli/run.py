@@ -1,0 +1,84 @@
+"""`stowplan run`, also called `kube-scheduler`: schedules a live cluster, with kube-scheduler's flags."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+
+from stowplan.errors import InputError, StowplanError
+from stowplan.framework.registry import Registry
+from stowplan.log import configure, error, log, warn
+from stowplan.scheduler.options import PROGRAM, parse
+from stowplan.scheduler.options_flags import read
+from stowplan.scheduler.options_help import help_text
+from stowplan.scheduler.options_table import FLAGS
+from stowplan.scheduler.options_write import write_config
+
+_WIDTH = 110
+
+
+class GoStyleCommand(click.Command):
+    """Leaves its words alone: flags are read as kube-scheduler reads them, not as click does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.params["words"] = tuple(args)
+        return []
+
+    def get_help(self, ctx: click.Context) -> str:
+        return help_text(ctx.command_path, _WIDTH)
+
+
+@click.command(cls=GoStyleCommand, short_help="Schedule the pods of a cluster.")
+@click.pass_context
+def run(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Schedule the pods of a cluster."""
+    _run(words, ctx.command_path)
+
+
+def kube_scheduler() -> None:
+    """The console script that takes kube-scheduler's place."""
+    try:
+        _run(sys.argv[1:], PROGRAM)
+    except StowplanError as failure:
+        click.echo(f"{PROGRAM}: {failure}", err=True)
+        sys.exit(1)
+
+
+def _run(argv: Sequence[str], program: str) -> None:
+    given = read(argv, FLAGS, program)
+    if given.get("help"):
+        click.echo(help_text(program, _WIDTH))
+        return
+    if given.get("version", "false") != "false":
+        click.echo(f"Stowplan {version('stowplan')}, which decides as kube-scheduler v1.36.4")
+        return
+    configure(verbosity=given.get("v", 0), style=given.get("logging-format", "text"))
+    try:
+        _start(argv, program)
+    except StowplanError as failure:
+        error("command failed", failure)
+        sys.exit(1)
+
+
+def _start(argv: Sequence[str], program: str) -> None:
+    registry = Registry.installed()
+    options, warnings = parse(argv, program=program, registry=registry)
+    for warning in warnings:
+        warn(warning)
+    if options.write_config_to:
+        if options.policy_config_map:
+            raise InputError(
+                f"the Policy is in ConfigMap {options.policy_config_map}, which is not read here: "
+                "give it with --policy-config-file",
+                what="--write-config-to",
+            )
+        write_config(options.config, registry, Path(options.write_config_to))
+        log(0, "Wrote configuration", file=options.write_config_to)
+        return
+    from stowplan.scheduler.main import run as run_scheduler
+
+    run_scheduler(options)

@@ -1,0 +1,1 @@
+"""All we send over HTTP: who we are, list and watch, writes, leases and events."""

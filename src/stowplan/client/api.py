@@ -1,0 +1,302 @@
+"""Requests to one API server, and the writes that a scheduler makes.
+
+Answers are bytes; whoever asked decodes what it needs of them. Every refusal is an ApiError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from stowplan.api.meta import Object, Wire, decode
+from stowplan.api.pod import Pod
+from stowplan.api.quantity import NANO, Quantity
+from stowplan.client.connection import Connection
+from stowplan.client.errors import Conflict, NotFound, Unreachable, error_of
+from stowplan.client.http import HttpPool
+from stowplan.client.rate_limit import RateLimit
+from stowplan.client.resources import PODS, resource_of
+
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+RETRIES = 10
+ANSWERS_KEPT = 256
+
+T = TypeVar("T", bound=Object)
+
+
+class Answer(NamedTuple):
+    status: int
+    data: bytes
+
+
+class UserInfo(Wire, frozen=True):
+    """Who a token belongs to."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+class _TokenReviewStatus(Wire, frozen=True):
+    authenticated: bool = False
+    user: UserInfo = UserInfo()
+
+
+class _TokenReview(Wire, frozen=True):
+    status: _TokenReviewStatus = _TokenReviewStatus()
+
+
+class _AccessReviewStatus(Wire, frozen=True):
+    allowed: bool = False
+
+
+class _AccessReview(Wire, frozen=True):
+    status: _AccessReviewStatus = _AccessReviewStatus()
+
+
+class ApiClient:
+    """Open while in its `async with`. Each client has a request budget of its own.
+
+    `stored` finds the last seen version of an object; with it an update needs no read before its write.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        qps: float = 50,
+        burst: int = 100,
+        user_agent: str = "stowplan",
+        timeout: float = 60,
+        stored: Callable[[Object], Object | None] = lambda item: None,
+    ) -> None:
+        self.connection, self.timeout, self.stored = connection, timeout, stored
+        self._limit = RateLimit(qps, burst)
+        self._headers = (("User-Agent", user_agent), ("Accept", "application/json"))
+        self._pool: HttpPool | None = None
+        self._answers: OrderedDict[tuple[type, str], Object] = OrderedDict()
+
+    async def __aenter__(self) -> ApiClient:
+        connection = self.connection
+        self._pool = HttpPool(
+            connection.server,
+            ssl_context=connection.ssl_context,
+            server_hostname=connection.server_hostname,
+            proxy=connection.proxy,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content_type: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Sends a body as JSON, bytes as they are; waits and tries again when the server asks for that."""
+        is_ready = body is None or isinstance(body, bytes)
+        data = body if is_ready else msgspec.json.encode(body, enc_hook=_encoded)
+        kind = () if data is None else (("Content-Type", content_type),)
+        target = _target(path, query)
+        renewed = False
+        for attempt in range(RETRIES + 1):
+            pool, headers = await self._turn()
+            reply = await pool.request(method, target, (*headers, *kind), data, timeout=self.timeout)
+            if reply.status < 300:
+                break
+            if reply.status == 401 and not renewed and await self.connection.renew():
+                renewed = True
+                continue
+            is_busy = reply.status == 429 or reply.status >= 500
+            if not is_busy or reply.retry_after is None or attempt == RETRIES:
+                raise error_of(*reply)
+            await asyncio.sleep(reply.retry_after)
+        return Answer(reply.status, reply.data)
+
+    async def stream(
+        self,
+        path: str,
+        on_line: Callable[[bytes], None],
+        *,
+        query: Mapping[str, str],
+        silence: float,
+    ) -> None:
+        """Calls `on_line` with each line until the server ends the answer.
+
+        That nothing comes for `silence` seconds is an Unreachable, as a broken connection is. A last line
+        without its end is not handed on: the connection was cut in the middle of it.
+        """
+        unfinished: list[bytes] = []
+
+        def split(data: bytes) -> None:
+            first, *others = data.split(b"\n")
+            unfinished.append(first)
+            if others:
+                for line in (b"".join(unfinished), *others[:-1]):
+                    on_line(line)
+                unfinished[:] = [others[-1]]
+
+        pool, headers = await self._turn()
+        target = _target(path, query)
+        reply = await pool.stream(target, headers, split, timeout=self.timeout, silence=silence)
+        if reply.status == 401:
+            await self.connection.renew()  # for the next try
+        if reply.status >= 300:
+            raise error_of(*reply)
+
+    async def get_json(self, path: str) -> Any:
+        return msgspec.json.decode((await self.request("GET", path)).data)
+
+    async def create_binding(self, pod: Pod, node_name: str) -> None:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "target": {"kind": "Node", "name": node_name},
+        }
+        await self.request("POST", f"{PODS.item(pod.namespace, pod.name)}/binding", body)
+
+    async def patch_pod_status(self, pod: Pod, patch: dict[str, Any]) -> None:
+        """Patches this very pod: one of the same name that came after it is left alone (a NotFound)."""
+        path = f"{PODS.item(pod.namespace, pod.name)}/status"
+        body = {"metadata": {"uid": pod.uid}, **patch}
+        with _other_uid_is_not_found():
+            await self.request("PATCH", path, body, content_type=STRATEGIC_MERGE_PATCH)
+
+    async def create(self, item: T) -> T:
+        resource = resource_of(item)
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, **_plain(item)}
+        answer = await self.request("POST", resource.collection(item.namespace), body)
+        return self._remembered(decode(type(item), answer.data))
+
+    async def update(self, item: T) -> T:
+        """Writes what was changed besides the status; a Conflict if others wrote since the item's version."""
+        return await self._write(item, "", lambda field: field != "status")
+
+    async def update_status(self, item: T) -> T:
+        return await self._write(item, "/status", lambda field: field == "status")
+
+    async def delete(self, item: Pod | Object, *, grace_seconds: int | None = None) -> None:
+        """Deletes this very object: one of the same name that came after it is left alone (a NotFound)."""
+        uid = item.uid if isinstance(item, Pod) else item.metadata.uid
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        with _other_uid_is_not_found():
+            await self.request("DELETE", resource_of(item).item(item.namespace, item.name), options)
+
+    async def review_token(self, token: str) -> UserInfo | None:
+        """Who the token belongs to; None if the API server does not accept it."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token},
+        }
+        answer = await self.request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body)
+        status = decode(_TokenReview, answer.data).status
+        return status.user if status.authenticated else None
+
+    async def review_access(self, user: str, groups: Sequence[str], path: str, verb: str) -> bool:
+        """Whether the API server would let this user do that to a path that is no resource."""
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": user,
+                "groups": list(groups),
+                "nonResourceAttributes": {"path": path, "verb": verb},
+            },
+        }
+        answer = await self.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+        return decode(_AccessReview, answer.data).status.allowed
+
+    async def _write(self, item: T, subresource: str, concerns: Callable[[str], bool]) -> T:
+        """A merge patch of the differences, so that fields we do not decode stay as they are."""
+        path = resource_of(item).item(item.namespace, item.name)
+        # A part that is at its defaults now may still have fields that we do not decode: it is not removed.
+        parts: dict[str, Any] = {"spec": {}, "status": {}}
+        before, after = parts | _plain(await self._base_of(item, path)), parts | _plain(item)
+        patch = {field: value for field, value in _difference(before, after).items() if concerns(field)}
+        patch.setdefault("metadata", {})["resourceVersion"] = item.metadata.resource_version
+        answer = await self.request("PATCH", path + subresource, patch, content_type=MERGE_PATCH)
+        return self._remembered(decode(type(item), answer.data))
+
+    async def _base_of(self, item: T, path: str) -> Object:
+        """The object as it was before the caller changed it: same version, from memory if we have it."""
+        for known in (self._answers.get((type(item), item.key)), self.stored(item)):
+            if known is not None and known.metadata.resource_version == item.metadata.resource_version:
+                return known
+        return decode(type(item), (await self.request("GET", path)).data)
+
+    def _remembered(self, item: T) -> T:
+        """Kept for the next write, which often follows before the watch has shown this one."""
+        self._answers[type(item), item.key] = item
+        if len(self._answers) > ANSWERS_KEPT:
+            self._answers.popitem(last=False)
+        return item
+
+    async def _turn(self) -> tuple[HttpPool, list[tuple[str, str]]]:
+        """Waits until the next request may go; where it goes, and with which headers."""
+        await self._limit.wait()
+        identity = await self.connection.headers()
+        if self._pool is None:
+            raise Unreachable("the client is closed; use it within `async with`")
+        return self._pool, [*self._headers, *identity.items()]
+
+
+@contextmanager
+def _other_uid_is_not_found() -> Iterator[None]:
+    try:
+        yield
+    except Conflict as error:
+        if "UID in precondition" in error.message:
+            raise NotFound(404, "NotFound", error.message) from error
+        raise
+
+
+def _target(path: str, query: Mapping[str, str] | None) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def _encoded(value: object) -> object:
+    if isinstance(value, Quantity):
+        return f"{value}n" if value % NANO else str(value // NANO)
+    raise NotImplementedError(f"no encoder for {type(value)}")
+
+
+def _plain(item: Object) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(item, enc_hook=_encoded)
+    return plain
+
+
+def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch that makes one the other."""
+    patch: dict[str, Any] = {field: None for field in before if field not in after}
+    for field, value in after.items():
+        old = before.get(field)
+        if isinstance(value, dict) and isinstance(old, dict):
+            if inner := _difference(old, value):
+                patch[field] = inner
+        elif field not in before or value != old:
+            patch[field] = value
+    return patch

@@ -1,0 +1,97 @@
+"""What an API server refuses, and that it cannot be reached.
+
+ApiError
+├── Unauthorized     401: it does not know us
+├── Forbidden        403: it knows us and will not let us
+├── NotFound         404
+├── Conflict         409: changed by others in the meantime, or there already
+├── Gone             410: a resourceVersion or a page that is too old
+├── TooMany          429: it asks to be left alone for a while
+└── Unreachable      no answer at all, or half of one
+"""
+# ruff: noqa: N818 (the names are those that Kubernetes gives the reasons)
+
+from __future__ import annotations
+
+import msgspec
+
+from stowplan.errors import StowplanError
+
+
+class ApiError(StowplanError):
+    """A request that failed. `str()` of it is the server's own text; `advice` says what a person can do."""
+
+    advice = ""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message, self.retry_after = status, reason, message, retry_after
+
+    @property
+    def explanation(self) -> str:
+        """The message with what to do about it, for logs and for people."""
+        return f"{self.message}: {self.advice}" if self.advice else self.message
+
+
+class Unauthorized(ApiError):
+    advice = (
+        "the API server does not accept our credentials; check the token, client certificate or exec plugin "
+        "of the kubeconfig's user, and whether it has expired"
+    )
+
+
+class Forbidden(ApiError):
+    advice = (
+        "give this account the right, most simply by binding it to the ClusterRoles "
+        "system:kube-scheduler and system:volume-scheduler"
+    )
+
+
+class NotFound(ApiError):
+    pass
+
+
+class Conflict(ApiError):
+    pass
+
+
+class Gone(ApiError):
+    pass
+
+
+class TooMany(ApiError):
+    pass
+
+
+class Unreachable(ApiError):
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "Unreachable", message)
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    429: TooMany,
+}
+
+
+class _Status(msgspec.Struct):
+    """The Status object that explains a refusal."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+
+
+def error_of(status: int, data: bytes, retry_after: float | None = None) -> ApiError:
+    """The error that an answer means; `status` 0 leaves it to the Status object in the answer."""
+    try:
+        found = msgspec.json.decode(data, type=_Status)
+    except msgspec.DecodeError:
+        found = _Status(message=data[:1024].decode(errors="replace").strip())
+    status = status or found.code
+    message = found.message or f"the API server answered with status {status}"
+    return _BY_STATUS.get(status, ApiError)(status, found.reason, message, retry_after)

@@ -1,0 +1,336 @@
+"""HTTP/1.1 to one server, straight on asyncio's protocols.
+
+Small requests and long watches are all there is to do, and for those a general client takes twice the CPU.
+Every request has a connection to itself while it lasts; connections are kept for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import ssl
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import httptools
+
+from stowplan.client.errors import Unreachable
+from stowplan.errors import InputError
+
+CONNECTIONS = 100  # as many requests as are under way at once; watches come on top
+IDLE_SECONDS = 60.0  # API servers close connections after 90
+
+OnData = Callable[[bytes], None]
+
+
+class Reply(NamedTuple):
+    status: int
+    data: bytes
+    retry_after: float | None = None
+
+
+class BrokenError(Exception):
+    """The connection is no more, or what came was no HTTP."""
+
+
+class HttpPool:
+    """Connections to one server, made when needed."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        proxy: str = "",
+    ) -> None:
+        self._server, self._url = server, urlsplit(server)
+        self._tls = (ssl_context or ssl.create_default_context()) if self._url.scheme == "https" else None
+        self._server_hostname = server_hostname or self._url.hostname or ""
+        self._proxy = urlsplit(proxy) if proxy else None
+        self._idle: list[_Channel] = []
+        self._open: set[_Channel] = set()
+        self._turns = asyncio.Semaphore(CONNECTIONS)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None,
+        *,
+        timeout: float,
+    ) -> Reply:
+        """The whole answer, within `timeout` seconds of waiting for it."""
+        async with self._turns:
+            return await self._exchange(
+                method, path, self._head(method, path, headers, body), timeout=timeout
+            )
+
+    async def stream(
+        self,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        on_data: OnData,
+        *,
+        timeout: float,
+        silence: float,
+    ) -> Reply:
+        """Hands a good answer on as it comes, until its end; a refusal is returned whole."""
+        head = self._head("GET", path, headers, None)
+        return await self._exchange("GET", path, head, timeout=timeout, on_data=on_data, silence=silence)
+
+    async def close(self) -> None:
+        channels = list(self._open)
+        for channel in channels:
+            channel.abort()
+        if channels:
+            await asyncio.wait([channel.closed for channel in channels], timeout=1)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        message: bytes,
+        *,
+        timeout: float,
+        on_data: OnData | None = None,
+        silence: float = 0,
+    ) -> Reply:
+        channel = None
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                channel = self._kept() or await self._connect()
+                reply = channel.send(message, on_data)
+                if on_data is not None:
+                    limit.reschedule(None)
+                    channel.watch_silence(silence)
+                found = await reply
+        except (BrokenError, OSError, ssl.CertificateError) as error:  # time-outs are OSErrors too
+            raise Unreachable(
+                f"{method} {self._server}{path.partition('?')[0]}: {_in_words(error)}"
+            ) from error
+        finally:
+            if channel is not None:
+                self._release(channel)
+        return found
+
+    def _head(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
+        target = self._url.path + path
+        if self._proxy is not None and self._tls is None:
+            target = f"{self._url.scheme}://{self._url.netloc}{target}"
+            headers = (*headers, *_proxy_authorization(self._proxy))
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._url.netloc}"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        return _encoded(lines) + (body or b"")
+
+    def _kept(self) -> _Channel | None:
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            channel = self._idle.pop()
+            if channel.is_usable and now - channel.heard_at < IDLE_SECONDS:
+                return channel
+            channel.abort()
+        return None
+
+    def _release(self, channel: _Channel) -> None:
+        if channel.is_usable and channel.is_free:
+            self._idle.append(channel)
+        else:
+            channel.abort()
+
+    async def _connect(self) -> _Channel:
+        if self._proxy is not None:
+            return await self._connect_by(self._proxy)
+        channel = await self._dial(self._url, self._tls, self._server_hostname)
+        self._keep_track(channel)
+        return channel
+
+    async def _connect_by(self, proxy: SplitResult) -> _Channel:
+        proxy_tls = ssl.create_default_context() if proxy.scheme == "https" else None
+        channel = await self._dial(proxy, proxy_tls, proxy.hostname or "")
+        self._keep_track(channel)
+        if self._tls is None:
+            return channel
+        place = f"{self._url.hostname}:{_port(self._url)}"
+        lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
+        lines += [f"{name}: {value}" for name, value in _proxy_authorization(proxy)]
+        try:
+            reply = await channel.send(_encoded(lines), is_tunnel=True)
+            if reply.status != 200:
+                raise BrokenError(f"proxy {proxy.hostname} answered with status {reply.status}")
+            await channel.secure(self._tls, self._server_hostname)
+        except BaseException:
+            channel.abort()
+            raise
+        return channel
+
+    async def _dial(self, url: SplitResult, tls: ssl.SSLContext | None, name: str) -> _Channel:
+        loop = asyncio.get_running_loop()
+        _, channel = await loop.create_connection(
+            _Channel, url.hostname or "", _port(url), ssl=tls, server_hostname=name if tls else None
+        )
+        return channel
+
+    def _keep_track(self, channel: _Channel) -> None:
+        self._open.add(channel)
+        channel.closed.add_done_callback(lambda _: self._open.discard(channel))
+
+
+class _Channel(asyncio.Protocol):
+    """One connection. The parser calls `on_…` back for what it finds in an answer."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.heard_at = self._loop.time()
+        self._reply: asyncio.Future[Reply] | None = None
+        self._retry_after: float | None = None
+        self._silence: asyncio.TimerHandle | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._transport.is_closing()
+
+    @property
+    def is_free(self) -> bool:
+        return self._reply is None
+
+    def send(
+        self, message: bytes, on_data: OnData | None = None, *, is_tunnel: bool = False
+    ) -> asyncio.Future[Reply]:
+        self._parser = httptools.HttpResponseParser(self)
+        self._status, self._retry_after, self._has_end = 0, None, False
+        self._chunks: list[bytes] = []
+        self._on_data, self._is_tunnel = on_data, is_tunnel
+        self._reply = self._loop.create_future()
+        self._transport.write(message)
+        return self._reply
+
+    def watch_silence(self, seconds: float) -> None:
+        """Gives up once nothing has come for so long."""
+
+        def check() -> None:
+            left = self.heard_at + seconds - self._loop.time()
+            if left <= 0:
+                self._fail(TimeoutError())
+            else:
+                self._silence = self._loop.call_later(left, check)
+
+        self._silence = self._loop.call_later(seconds, check)
+
+    async def secure(self, tls: ssl.SSLContext, name: str) -> None:
+        transport = await self._loop.start_tls(self._transport, self, tls, server_hostname=name)
+        assert transport is not None
+        self._transport = transport
+
+    def abort(self) -> None:
+        self._end_silence()
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_at = self._loop.time()
+        if self._reply is None:  # nobody asked
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(BrokenError(f"what came is not HTTP: {error}"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+        if self._status and not self._has_end and self._on_data is None:
+            self._finish()  # an answer that ends with the connection
+        self._fail(error if isinstance(error, OSError) else BrokenError("closed by the other side"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name == b"retry-after" and value.isdigit():
+            self._retry_after = float(value)
+        elif name in (b"content-length", b"transfer-encoding"):
+            self._has_end = True
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+        if self._status >= 300:
+            self._on_data = None
+        if self._is_tunnel:
+            self._finish()
+
+    def on_body(self, data: bytes) -> None:
+        if self._on_data is None:
+            self._chunks.append(data)
+        elif self._reply is not None:
+            try:
+                self._on_data(data)
+            except Exception as error:
+                self._fail(error)
+
+    def on_message_complete(self) -> None:
+        keep = self._parser.should_keep_alive()
+        self._finish()
+        if not keep:
+            self.abort()
+
+    def _finish(self) -> None:
+        self._end_silence()
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result(Reply(self._status, b"".join(self._chunks), self._retry_after))
+        self._reply = None
+
+    def _fail(self, error: Exception) -> None:
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(error)
+        self._reply = None
+        self.abort()
+
+    def _end_silence(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+
+def _port(url: SplitResult) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _proxy_authorization(proxy: SplitResult) -> Iterable[tuple[str, str]]:
+    if proxy.username:
+        pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        yield "Proxy-Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _encoded(lines: list[str]) -> bytes:
+    text = "\r\n".join(lines)
+    if text.count("\n") >= len(lines) or text.count("\r") >= len(lines) or not text.isascii():
+        raise InputError(
+            "a header of the request has characters that HTTP does not allow; check the credentials"
+        )
+    return text.encode() + b"\r\n\r\n"
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the API server's certificate is not trusted ({error.verify_message}); set "
+            "certificate-authority or certificate-authority-data of the cluster in the kubeconfig to the authority that signed it"
+        )
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, (ConnectionResetError, BrokenPipeError, BrokenError, ssl.SSLError)):
+        return f"the connection broke ({error or type(error).__name__})"
+    number = getattr(error, "errno", None) or 0
+    reason = os.strerror(number) if number > 0 else getattr(error, "strerror", "") or error
+    return f"cannot connect ({reason}); is the server's address right, and is it running?"

@@ -1,0 +1,266 @@
+"""Leader election by a Lease: of several schedulers one works, the others stand by.
+
+The Lease is kube-scheduler's own, so that either can stand by for the other. Nothing here compares clocks of
+two machines: a standby waits until it has itself seen no change of the lease for as long as the lease lasts,
+and the leader stops when its lease has run out by its own clock, whether or not it got to notice before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from stowplan import config, log
+from stowplan.client.api import ApiClient
+from stowplan.client.errors import ApiError, Conflict, NotFound
+from stowplan.client.events import event_name, micro_time
+from stowplan.errors import ConfigError
+
+JITTER: Final = 1.2
+TOLERATED_SECONDS: Final = 20.0
+"""How long after the end of its lease a leader that was not told otherwise still counts as healthy."""
+
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+# Goes on while the machine sleeps, where the system has such a clock: a lease runs out meanwhile.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+_FAILURES = (ApiError, msgspec.DecodeError)
+
+
+def new_identity() -> str:
+    """Who we are in a lease: `<hostname>_<uuid>`."""
+    return f"{socket.gethostname()}_{uuid.uuid4()}"
+
+
+def seconds_since_boot() -> float:
+    return time.clock_gettime(_CLOCK)
+
+
+class LeaderElection:
+    """`run` it to take part; ask `is_leading` before every write that only a leader may make.
+
+    `on_started` and `on_lost` are called from `run`, which returns after the second: a scheduler that lost
+    its lease should end, as kube-scheduler does. `component` is who its events come from.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        identity: str,
+        settings: config.LeaderElection,
+        on_started: Callable[[], None],
+        on_lost: Callable[[], None],
+        *,
+        component: str = "default-scheduler",
+        clock: Callable[[], float] = seconds_since_boot,
+        now: Callable[[], float] = time.time,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        _check(settings)
+        self._api, self.identity, self._settings, self._component = api, identity, settings, component
+        self._name, self._namespace = settings.resource_name, settings.resource_namespace
+        self._key = f"{self._namespace}/{self._name}"
+        self._on_started, self._on_lost = on_started, on_lost
+        self._clock, self._now, self._draw = clock, now, draw
+        self._lease: dict[str, Any] = {}
+        self._observed_at = -math.inf
+        self._expires_at = -math.inf
+        self._leads = self._is_lost = False
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether the lease is ours at this moment: false as soon as it ran out, noticed or not."""
+        return self._leads and self._clock() < self._expires_at
+
+    @property
+    def holder(self) -> str:
+        """Who held the lease when we last saw it; empty if nobody did."""
+        return self._spec.get("holderIdentity") or ""
+
+    def check(self) -> str | None:
+        """For /healthz: what is wrong if we led and lost the lease, or have not renewed it for too long."""
+        is_overdue = self._leads and self._clock() > self._expires_at + TOLERATED_SECONDS
+        if self._is_lost or is_overdue:
+            return f"failed election to renew leadership on lease {self._name}"
+        return None
+
+    async def run(self) -> None:
+        """Stand by until the lease is ours, then renew it; returns when it is lost."""
+        await self._acquire()
+        self._leads = True
+        log.log(0, "Became leader", lease=self._key, identity=self.identity)
+        try:
+            self._on_started()
+            await self._record("became leader")
+            while await self._renew():
+                pass
+            self._is_lost = True
+        finally:
+            self._leads = False
+        log.warn("Stopped leading", lease=self._key, identity=self.identity, holder=self.holder)
+        self._on_lost()
+        await self._record("stopped leading")
+
+    async def release(self) -> None:
+        """Let others take the lease at once. For a host that stops: first it ends its work, then `run`."""
+        self._leads = False
+        try:
+            if self.holder == self.identity:
+                await self._write_released()
+        except _FAILURES as error:
+            log.error("Lease not released; others wait until it expires", error, lease=self._key)
+
+    async def _acquire(self) -> None:
+        while not await self._take_or_renew():
+            await asyncio.sleep(self._settings.retry_period * (1 + JITTER * self._draw()))
+
+    async def _renew(self) -> bool:
+        """Renew after a pause, trying again until the deadline; False if the lease is lost."""
+        await asyncio.sleep(self._settings.retry_period)
+        deadline = min(self._clock() + self._settings.renew_deadline, self._expires_at)
+        try:
+            async with asyncio.timeout(deadline - self._clock()):
+                while self.is_leading:
+                    if await self._take_or_renew():
+                        return self.is_leading
+                    if self.holder not in ("", self.identity):
+                        return False  # taken over: kube-scheduler would go on until its deadline
+                    await asyncio.sleep(self._settings.retry_period)
+        except TimeoutError:
+            pass
+        return False
+
+    async def _take_or_renew(self) -> bool:
+        """One attempt; whether the lease is ours after it."""
+        try:
+            if self._leads and await self._renew_unread():
+                return True
+            await self._read()
+            if self.holder not in ("", self.identity) and not self._is_expired:
+                return False
+            await self._write(self._held_spec())
+            return True
+        except _FAILURES as error:
+            log.error("Lease not acquired or renewed; trying again", error, lease=self._key)
+            return False
+
+    async def _renew_unread(self) -> bool:
+        """Renew by one call, relying on nobody else having written the lease since we did."""
+        try:
+            await self._write(self._held_spec())
+        except (Conflict, NotFound):
+            return False
+        return True
+
+    async def _read(self) -> None:
+        try:
+            self._observe(await self._request("GET", self._name))
+        except NotFound:
+            self._observe({})
+
+    async def _write(self, spec: dict[str, Any]) -> None:
+        """Write the lease as we last saw it, with this spec; refused if anyone wrote it since."""
+        sent_at = self._clock()
+        if self._lease:
+            written = await self._request("PUT", self._name, self._lease | {"spec": self._spec | spec})
+        else:
+            written = await self._request("POST", "", self._new_lease() | {"spec": spec})
+        self._observe(written)
+        # Counted from before the call: others count from when they see it, which is later.
+        self._expires_at = sent_at + self._settings.lease_duration
+
+    async def _write_released(self) -> None:
+        try:
+            await self._write(self._released_spec())
+        except Conflict:  # a renewal cut off by the end of `run` may have come through
+            await self._read()
+            if self.holder == self.identity:
+                await self._write(self._released_spec())
+
+    def _observe(self, lease: dict[str, Any]) -> None:
+        if lease.get("spec") != self._lease.get("spec"):
+            self._observed_at = self._clock()
+        self._lease = lease
+
+    @property
+    def _spec(self) -> dict[str, Any]:
+        return self._lease.get("spec") or {}
+
+    @property
+    def _is_expired(self) -> bool:
+        lasts = self._spec.get("leaseDurationSeconds") or self._settings.lease_duration
+        return self._clock() >= self._observed_at + float(lasts)
+
+    def _held_spec(self) -> dict[str, Any]:
+        now, seen = micro_time(self._now()), self._spec
+        is_ours = self.holder == self.identity
+        transitions = seen.get("leaseTransitions") or 0
+        return {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": math.ceil(self._settings.lease_duration),
+            "acquireTime": seen["acquireTime"] if is_ours and "acquireTime" in seen else now,
+            "renewTime": now,
+            "leaseTransitions": transitions if is_ours or not self._lease else transitions + 1,
+        }
+
+    def _released_spec(self) -> dict[str, Any]:
+        now = micro_time(self._now())
+        return {"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": now, "renewTime": now}
+
+    def _new_lease(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._namespace},
+        }
+
+    async def _request(self, method: str, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        path = _LEASES.format(self._namespace) + (f"/{name}" if name else "")
+        answer = await self._api.request(method, path, body)
+        return msgspec.json.decode(answer.data, type=dict[str, Any])
+
+    async def _record(self, what: str) -> None:
+        """Say it in a core/v1 event of the lease. One try, shorter than a pause between renewals."""
+        now, metadata = self._now(), self._lease.get("metadata", {})
+        stamp = micro_time(now)[:19] + "Z"
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": event_name(self._name, now), "namespace": self._namespace},
+            "involvedObject": {
+                "kind": "Lease",
+                "apiVersion": "coordination.k8s.io/v1",
+                "namespace": self._namespace,
+                "name": self._name,
+                "uid": metadata.get("uid", ""),
+                "resourceVersion": metadata.get("resourceVersion", ""),
+            },
+            "reason": "LeaderElection",
+            "message": f"{self.identity} {what}",
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+            "type": "Normal",
+        }
+        path = f"/api/v1/namespaces/{self._namespace}/events"
+        try:
+            async with asyncio.timeout(self._settings.retry_period):
+                await self._api.request("POST", path, event)
+        except (ApiError, TimeoutError) as error:
+            log.error("Leader election event not recorded", error, lease=self._key)
+
+
+def _check(settings: config.LeaderElection) -> None:
+    if settings.renew_deadline <= JITTER * settings.retry_period:
+        fault = "renewDeadline must be greater than retryPeriod*JitterFactor"
+        raise ConfigError(f"couldn't create leader elector: {fault}", stage="framework")

@@ -1,0 +1,92 @@
+"""Where the kinds we know live on an API server, and which of them a scheduler watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from stowplan.api.kinds import KINDS
+from stowplan.api.meta import Object, decode
+from stowplan.api.pod import Pod, PodObject
+
+Watched = Pod | Object
+
+
+class WatchedResource(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind as one collection over all namespaces. Anything with a decoder can be watched, CRDs included."""
+
+    path: str
+    """Of the collection, such as /apis/apps/v1/replicasets."""
+    decode: Callable[[bytes], Watched]
+    namespaced: bool = True
+    field_selector: str = ""
+    kind: str = ""
+
+    @property
+    def name(self) -> str:
+        """The plural that paths and permissions use."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def api_version(self) -> str:
+        return self.path.removeprefix("/api/").removeprefix("/apis/").rpartition("/")[0]
+
+    def collection(self, namespace: str) -> str:
+        if not self.namespaced:
+            return self.path
+        group, _, plural = self.path.rpartition("/")
+        return f"{group}/namespaces/{namespace}/{plural}"
+
+    def item(self, namespace: str, name: str) -> str:
+        return f"{self.collection(namespace)}/{name}"
+
+
+CORE, STORAGE, DEVICES = "/api/v1", "/apis/storage.k8s.io/v1", "/apis/resource.k8s.io/v1"
+
+
+def _resource(kind: str, path: str, *, namespaced: bool = True) -> WatchedResource:
+    return WatchedResource(kind=kind, path=path, decode=partial(decode, KINDS[kind]), namespaced=namespaced)
+
+
+PODS = WatchedResource(
+    kind="Pod",
+    path=f"{CORE}/pods",
+    decode=Pod.decode,
+    field_selector="status.phase!=Succeeded,status.phase!=Failed",
+)
+
+RESOURCES = (
+    # Nodes and namespaces first: a pod means little before they are known.
+    _resource("Namespace", f"{CORE}/namespaces", namespaced=False),
+    _resource("Node", f"{CORE}/nodes", namespaced=False),
+    PODS,
+    _resource("PersistentVolume", f"{CORE}/persistentvolumes", namespaced=False),
+    _resource("PersistentVolumeClaim", f"{CORE}/persistentvolumeclaims"),
+    _resource("ReplicationController", f"{CORE}/replicationcontrollers"),
+    _resource("Service", f"{CORE}/services"),
+    _resource("ReplicaSet", "/apis/apps/v1/replicasets"),
+    _resource("StatefulSet", "/apis/apps/v1/statefulsets"),
+    _resource("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets"),
+    _resource("CSIDriver", f"{STORAGE}/csidrivers", namespaced=False),
+    _resource("CSINode", f"{STORAGE}/csinodes", namespaced=False),
+    _resource("CSIStorageCapacity", f"{STORAGE}/csistoragecapacities"),
+    _resource("StorageClass", f"{STORAGE}/storageclasses", namespaced=False),
+    _resource("VolumeAttachment", f"{STORAGE}/volumeattachments", namespaced=False),
+    _resource("DeviceClass", f"{DEVICES}/deviceclasses", namespaced=False),
+    _resource("ResourceClaim", f"{DEVICES}/resourceclaims"),
+    _resource("ResourceSlice", f"{DEVICES}/resourceslices", namespaced=False),
+)
+"""All that a scheduler watches."""
+
+_BY_TYPE: dict[type, WatchedResource] = {
+    Pod: PODS,
+    PodObject: PODS,
+    **{KINDS[resource.kind]: resource for resource in RESOURCES if resource is not PODS},
+}
+
+
+def resource_of(item: Watched) -> WatchedResource:
+    """Where an object of this type is read and written."""
+    return _BY_TYPE[type(item)]

@@ -1,0 +1,235 @@
+"""List and watch: keeps up with one collection and tells of every change once, whatever happens on the way.
+
+A Reflector lists the collection in pages, then follows its changes from that resourceVersion. A watch that
+ends, breaks or falls silent is resumed where it was; only when the server no longer has that version is the
+collection listed again, and the differences to what was known are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+import msgspec
+
+from stowplan import log
+from stowplan.api.pod import Pod
+from stowplan.client.api import ApiClient
+from stowplan.client.errors import ApiError, Gone, NotFound, Unreachable, error_of
+from stowplan.client.resources import RESOURCES, Watched, WatchedResource
+from stowplan.errors import InputError
+
+__all__ = ["RESOURCES", "EventKind", "OnEvent", "Reflector", "WatchedResource"]
+
+PAGE = 500
+WATCH_SECONDS = (300, 600)
+SILENCE_SECONDS = 90.0  # bookmarks come about once a minute
+SHORT_WATCH_SECONDS = 1.0
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.8, 30.0
+
+TOO_LARGE = "Too large resource version"
+
+T = TypeVar("T")
+EventKind = Literal["added", "modified", "deleted"]
+OnEvent = Callable[[EventKind, Watched | None, Watched | None], None]
+
+
+class _Meta(msgspec.Struct, rename="camel", gc=False):
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class _Identity(msgspec.Struct, gc=False):
+    """As much of an object as says which one it is."""
+
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+    @property
+    def key(self) -> str:
+        meta = self.metadata
+        return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str
+    object: msgspec.Raw
+
+
+class _ListMeta(msgspec.Struct, rename={"continue_": "continue", "resource_version": "resourceVersion"}):
+    resource_version: str = ""
+    continue_: str = ""
+
+
+class _Page(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+_event = msgspec.json.Decoder(_Event).decode
+_page = msgspec.json.Decoder(_Page).decode
+_identity = msgspec.json.Decoder(_Identity).decode
+
+
+class Reflector:
+    """`on_event` gets the kind of change with the object before and after it.
+
+    What has been told of is in `objects`; `synced` is set once the first list has been told of whole.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        resource: WatchedResource,
+        *,
+        on_event: OnEvent,
+        silence: float = SILENCE_SECONDS,
+        first_backoff: float = FIRST_BACKOFF,
+        page_size: int = PAGE,
+        draw: random.Random | None = None,
+    ) -> None:
+        self.resource, self.synced = resource, asyncio.Event()
+        self.objects: dict[str, Watched] = {}
+        self._api, self._on_event = api, on_event
+        self._silence, self._first_backoff, self._page_size = silence, first_backoff, page_size
+        self._draw = draw or random.Random()
+        self._version = ""
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Goes on until it is cancelled; what goes wrong is logged and tried again."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except (ApiError, InputError) as error:
+                self._note(error)
+                await self._back_off()
+
+    async def _list(self) -> None:
+        """Tells of the differences between what is known and what the server has."""
+        unseen, query = set(self.objects), self._query(limit=str(self._page_size))
+        while True:
+            answer = await self._api.request("GET", self.resource.path, query=query)
+            page = _checked(_page, answer.data)
+            for raw in page.items or ():
+                key, _ = self._put(raw)
+                unseen.discard(key)
+            if not page.metadata.continue_:
+                break
+            query["continue"] = page.metadata.continue_
+        for key in unseen:
+            self._on_event("deleted", self.objects.pop(key), None)
+        self._version = page.metadata.resource_version
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        """Follows the changes until the server ends the watch, as it does after some minutes."""
+        loop = asyncio.get_running_loop()
+        start, version = loop.time(), self._version
+        query = self._query(
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=version,
+            timeoutSeconds=str(self._draw.randint(*WATCH_SECONDS)),
+        )
+        try:
+            await self._api.stream(self.resource.path, self._on_line, query=query, silence=self._silence)
+        finally:
+            if self._version != version or loop.time() - start >= SHORT_WATCH_SECONDS:
+                self._failures = 0
+        if self._version == version and loop.time() - start < SHORT_WATCH_SECONDS:
+            await self._back_off()
+
+    def _on_line(self, line: bytes) -> None:
+        event = _checked(_event, line)
+        if event.type == "ERROR":
+            raise error_of(0, event.object)
+        if event.type == "BOOKMARK":
+            self._version = _identity(event.object).metadata.resource_version
+        elif event.type == "DELETED":
+            self._version = self._remove(event.object)
+        else:
+            _, self._version = self._put(event.object)
+
+    def _put(self, raw: msgspec.Raw) -> tuple[str, str]:
+        """Takes in an object as it is now; its key and version."""
+        item = self._decoded(raw)
+        if item is None:
+            identity = _identity(raw)
+            return identity.key, identity.metadata.resource_version
+        key, old, (uid, version) = item.key, self.objects.get(item.key), _stamp(item)
+        old_uid, old_version = _stamp(old) if old is not None else ("", "")
+        if old is not None and uid == old_uid and version == old_version:
+            return key, version
+        self.objects[key] = item
+        if old is not None and uid != old_uid:  # deleted and made again while we were not looking
+            self._on_event("deleted", old, None)
+            old = None
+        self._on_event("added" if old is None else "modified", old, item)
+        return key, version
+
+    def _remove(self, raw: msgspec.Raw) -> str:
+        """Lets go of an object, telling its last state; the version of the deletion."""
+        identity, last = _identity(raw), self._decoded(raw)
+        old = self.objects.pop(last.key if last is not None else identity.key, None)
+        if old is not None:
+            self._on_event("deleted", old if last is None else last, None)
+        return identity.metadata.resource_version
+
+    def _decoded(self, raw: msgspec.Raw) -> Watched | None:
+        try:
+            return self.resource.decode(raw)
+        except Exception as error:  # whatever is wrong with one object, the others must go on
+            log.error(
+                "Object cannot be read; ignoring it",
+                error,
+                resource=self.resource.name,
+                object=_identity(raw).key,
+            )
+            return None
+
+    def _query(self, **query: str) -> dict[str, str]:
+        if self.resource.field_selector:
+            query["fieldSelector"] = self.resource.field_selector
+        return query
+
+    def _note(self, error: ApiError | InputError) -> None:
+        reason = error.explanation if isinstance(error, ApiError) else str(error)
+        if _asks_for_a_new_list(error):
+            self._version = ""
+            log.log(1, "Listing again", resource=self.resource.name, reason=reason)
+            return
+        log.warn("Cannot watch; trying again", resource=self.resource.name, err=reason)
+        if isinstance(error, NotFound) and not self._version:
+            self.synced.set()  # the server does not have this resource at all: there is nothing to wait for
+
+    async def _back_off(self) -> None:
+        """Waits before the next try, longer each time; the first one after all was well comes at once."""
+        if self._failures:
+            longest = min(LONGEST_BACKOFF, 2 * self._first_backoff * 2 ** (self._failures - 1))
+            await asyncio.sleep(self._draw.uniform(longest / 2, longest))
+        self._failures = min(self._failures + 1, 32)
+
+
+def _asks_for_a_new_list(error: Exception) -> bool:
+    """The version we have is too old, or the server has gone back to before it (restored from a backup)."""
+    return isinstance(error, Gone) or (
+        isinstance(error, ApiError) and (error.status == 400 or TOO_LARGE in error.message)
+    )
+
+
+def _stamp(item: Watched) -> tuple[str, str]:
+    if isinstance(item, Pod):
+        return item.uid, item.resource_version
+    return item.metadata.uid, item.metadata.resource_version
+
+
+def _checked(decoder: Callable[[bytes], T], data: bytes) -> T:
+    try:
+        return decoder(data)
+    except msgspec.DecodeError as error:
+        raise Unreachable(f"the answer is not what an API server sends: {error}") from None

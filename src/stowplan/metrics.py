@@ -1,0 +1,551 @@
+"""kube-scheduler's metric families: its names, labels and buckets, so that dashboards keep working.
+
+`Metrics` has one small method for each thing that happens; the rest of Stowplan calls those and knows no
+metric names. A count is one addition in a dictionary, which is a tenth of what prometheus-client's takes (it
+locks, and we have one thread); that matters where each pod makes dozens of them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Literal
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
+EVALUATED_POINTS = ("PreFilter", "Filter", "PreScore", "Score")
+"""Extension points whose plugins are counted each time they are asked."""
+QUEUES = ("active", "backoff", "gated", "unschedulable")
+MOST_ATTEMPTS = 15
+"""From so many attempts on, pods share one series."""
+
+AttemptResult = Literal["scheduled", "unschedulable", "error"]
+HintResult = Literal["Queue", "QueueSkip", "Error"]
+CallResult = Literal["success", "error"]
+HealthPath = Literal["healthz", "livez", "readyz"]
+Labels = tuple[str, ...]
+"""Label values, in the order of the family's label names."""
+
+
+def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
+    """Bounds of buckets, multiplied one by one: kube-scheduler's page shows the rounding errors too."""
+    return tuple(accumulate([start] + [factor] * (count - 1), lambda bound, by: bound * by))
+
+
+MILLISECONDS = exponential(0.001, 2, 15)
+TENTHS_OF_MILLISECONDS = exponential(0.0001, 2, 12)
+MICROSECONDS = exponential(0.00001, 2, 12)
+FINE_MICROSECONDS = exponential(0.00001, 1.5, 20)
+MINUTES = exponential(0.01, 2, 20)
+REQUESTS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+
+
+class Numbers(defaultdict[Labels, float]):
+    """A counter or a gauge: a number for each combination of label values; the empty one without labels."""
+
+    def __init__(self, kind: Literal["counter", "gauge"], labels: Labels) -> None:
+        super().__init__(float)
+        self.kind, self.labels = kind, labels
+        if not labels:
+            self[()] = 0
+
+    def lines(self, name: str) -> Iterator[str]:
+        for values, number in sorted(self.items()):
+            yield f"{name}{_braced(self.labels, values)} {_number(number)}"
+
+
+class Distribution:
+    """The observations of one series: how many fell into each bucket, the last being all above the bounds."""
+
+    __slots__ = ("_bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+
+class Distributions(dict[Labels, Distribution]):
+    """A histogram: a distribution for each combination of label values."""
+
+    kind = "histogram"
+
+    def __init__(self, labels: Labels, bounds: tuple[float, ...]) -> None:
+        self.labels, self.bounds = labels, bounds
+        self._bound_names = [*map(_number, bounds), "+Inf"]
+        if not labels:
+            self[()] = Distribution(bounds)
+
+    def __missing__(self, values: Labels) -> Distribution:
+        series = self[values] = Distribution(self.bounds)
+        return series
+
+    def lines(self, name: str) -> Iterator[str]:
+        for values, series in sorted(self.items(), key=lambda item: item[0]):
+            for bound, count in zip(self._bound_names, accumulate(series.counts), strict=True):
+                yield f"{name}_bucket{_braced((*self.labels, 'le'), (*values, bound))} {_number(count)}"
+            labels = _braced(self.labels, values)
+            yield f"{name}_sum{labels} {_number(series.total)}"
+            yield f"{name}_count{labels} {_number(sum(series.counts))}"
+
+
+class Page:
+    """Families that are shown together, in Prometheus' text format."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, Numbers | Distributions] = {}
+        self._texts: dict[str, str] = {}
+
+    def counter(self, name: str, text: str, *labels: str) -> Numbers:
+        return self._numbers("counter", name, text, labels)
+
+    def gauge(self, name: str, text: str, *labels: str) -> Numbers:
+        return self._numbers("gauge", name, text, labels)
+
+    def histogram(self, name: str, text: str, bounds: tuple[float, ...], *labels: str) -> Distributions:
+        family = self.families[name] = Distributions(labels, bounds)
+        self._texts[name] = text
+        return family
+
+    def _numbers(self, kind: Literal["counter", "gauge"], name: str, text: str, labels: Labels) -> Numbers:
+        family = self.families[name] = Numbers(kind, labels)
+        self._texts[name] = text
+        return family
+
+    def render(self) -> bytes:
+        """Families by name; one without series is not shown."""
+        lines: list[str] = []
+        for name, family in sorted(self.families.items()):
+            if family:
+                lines += (f"# HELP {name} {self._texts[name]}", f"# TYPE {name} {family.kind}")
+                lines += family.lines(name)
+        return "".join(f"{line}\n" for line in lines).encode()
+
+
+class Metrics:
+    """What happens in a scheduler, counted. Label values are passed in alphabetical order of their names."""
+
+    def __init__(self) -> None:
+        self.page, self.slis = Page(), Page()
+        self._started = time.time()
+        self._declare_attempts()
+        self._declare_plugins()
+        self._declare_queue()
+        self._declare_preemption()
+        self._declare_equal_pods()
+        self._declare_calls()
+        self._declare_pod_groups()
+        self._declare_generic()
+
+    def render(self) -> bytes:
+        """The page that Prometheus reads."""
+        self._measure_process()
+        return self.page.render()
+
+    def render_slis(self) -> bytes:
+        """The page of health checks, for service level indicators."""
+        return self.slis.render()
+
+    # One pod's attempt
+
+    def attempt(self, profile: str, result: AttemptResult, seconds: float) -> None:
+        """A pod went through the cycle, up to its bind if it found a node."""
+        self._attempts[profile, result] += 1
+        self._attempt_seconds[profile, result].observe(seconds)
+
+    def algorithm(self, seconds: float) -> None:
+        """Filters and scores of one attempt."""
+        self._algorithm_seconds[()].observe(seconds)
+
+    def pod_scheduled(self, attempts: int, seconds: float) -> None:
+        """A pod is bound, after so many attempts and so long since it first could be tried."""
+        self._pod_attempts[()].observe(attempts)
+        label = str(attempts) if attempts < MOST_ATTEMPTS else f"{MOST_ATTEMPTS}+"
+        self._sli_seconds[label,].observe(seconds)
+
+    def scheduled_after_flush(self) -> None:
+        """A pod is bound that only a flush, and no event, brought back: some plugin's hint may be wrong."""
+        self._after_flush[()] += 1
+
+    def running(self, operation: str, change: int) -> None:
+        """So many more, or fewer, tasks of a kind are under way."""
+        self._tasks[operation,] += change
+
+    def cache_sizes(self, *, nodes: int, pods: int, assumed_pods: int) -> None:
+        self._cache_size["nodes",] = nodes
+        self._cache_size["pods",] = pods
+        self._cache_size["assumed_pods",] = assumed_pods
+
+    def _declare_attempts(self) -> None:
+        page, labels = self.page, ("profile", "result")
+        self._attempts = page.counter(
+            "scheduler_schedule_attempts_total", "[STABLE] Attempts to schedule a pod, by result.", *labels
+        )
+        self._attempt_seconds = page.histogram(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "[STABLE] Length of an attempt: decision and bind.",
+            MILLISECONDS,
+            *labels,
+        )
+        self._algorithm_seconds = page.histogram(
+            "scheduler_scheduling_algorithm_duration_seconds",
+            "[ALPHA] Length of the decision alone.",
+            MILLISECONDS,
+        )
+        self._pod_attempts = page.histogram(
+            "scheduler_pod_scheduling_attempts",
+            "[STABLE] Attempts that a bound pod needed.",
+            exponential(1, 2, 5),
+        )
+        self._sli_seconds = page.histogram(
+            "scheduler_pod_scheduling_sli_duration_seconds",
+            "[BETA] Time from a pod's first entry into the queue to its bind, over all attempts.",
+            MINUTES,
+            "attempts",
+        )
+        self._after_flush = page.counter(
+            "scheduler_pod_scheduled_after_flush_total",
+            "[ALPHA] Pods bound after a flush of those that waited too long.",
+        )
+        self._tasks = page.gauge(
+            "scheduler_goroutines", "[BETA] Tasks under way, by what they do.", "operation"
+        )
+        self._cache_size = page.gauge(
+            "scheduler_cache_size", "[ALPHA] Nodes, pods and assumed pods in the cache.", "type"
+        )
+        self.cache_sizes(nodes=0, pods=0, assumed_pods=0)
+
+    # Plugins
+
+    def profile_started(self, profile: str, plugins_by_point: Mapping[str, Iterable[str]]) -> None:
+        """Show all plugins that will be counted, so that those never asked stand at zero."""
+        for point in EVALUATED_POINTS:
+            for plugin in plugins_by_point.get(point, ()):
+                self._evaluations[point, plugin, profile] += 0
+
+    def plugin_evaluated(self, point: str, plugin: str, profile: str) -> None:
+        self._evaluations[point, plugin, profile] += 1
+
+    def extension_point(self, point: str, profile: str, status: str, seconds: float) -> None:
+        """All plugins of a point have answered; `status` is the code's name on the wire."""
+        self._point_seconds[point, profile, status].observe(seconds)
+
+    def plugin_executed(self, point: str, plugin: str, status: str, seconds: float) -> None:
+        self._plugin_seconds[point, plugin, status].observe(seconds)
+
+    def permit_waited(self, result: str, seconds: float) -> None:
+        self._permit_seconds[result,].observe(seconds)
+
+    def _declare_plugins(self) -> None:
+        page = self.page
+        self._evaluations = page.counter(
+            "scheduler_plugin_evaluation_total",
+            "[BETA] How often a plugin was asked.",
+            *("extension_point", "plugin", "profile"),
+        )
+        self._point_seconds = page.histogram(
+            "scheduler_framework_extension_point_duration_seconds",
+            "[STABLE] Time for all plugins of an extension point.",
+            TENTHS_OF_MILLISECONDS,
+            *("extension_point", "profile", "status"),
+        )
+        self._plugin_seconds = page.histogram(
+            "scheduler_plugin_execution_duration_seconds",
+            "[ALPHA] Time for one plugin at an extension point.",
+            FINE_MICROSECONDS,
+            *("extension_point", "plugin", "status"),
+        )
+        self._permit_seconds = page.histogram(
+            "scheduler_permit_wait_duration_seconds",
+            "[BETA] Time that a pod waited for its permit.",
+            MILLISECONDS,
+            "result",
+        )
+
+    # Queue
+
+    def pod_queued(self, event: str, queue: str) -> None:
+        """A pod entered the active, backoff or unschedulable pods because of an event."""
+        self._incoming[event, queue] += 1
+
+    def pending(self, counts: Mapping[str, int]) -> None:
+        """How many pods wait, by queue: active, backoff, gated, unschedulable."""
+        for queue, count in counts.items():
+            self._pending[queue,] = count
+
+    def unschedulable(self, plugin: str, profile: str, change: int) -> None:
+        """One more, or one fewer, pod waits because this plugin refused it."""
+        self._unschedulable[plugin, profile] += change
+
+    def inflight_events(self, event: str, change: int) -> None:
+        """More, or fewer, events are kept for the pods that are being tried."""
+        self._inflight[event,] += change
+
+    def event_handled(self, event: str, seconds: float) -> None:
+        self._event_seconds[event,].observe(seconds)
+
+    def hint_asked(self, event: str, hint: HintResult, plugin: str, seconds: float) -> None:
+        self._hint_seconds[event, hint, plugin].observe(seconds)
+
+    def _declare_queue(self) -> None:
+        page = self.page
+        self._incoming = page.counter(
+            "scheduler_queue_incoming_pods_total",
+            "[STABLE] Pods put into a queue, by event.",
+            "event",
+            "queue",
+        )
+        self._pending = page.gauge("scheduler_pending_pods", "[STABLE] Pods that wait, by queue.", "queue")
+        self.pending(dict.fromkeys(QUEUES, 0))
+        self._unschedulable = page.gauge(
+            "scheduler_unschedulable_pods",
+            "[BETA] Pods that wait, by plugin that refused them.",
+            *("plugin", "profile"),
+        )
+        self._inflight = page.gauge(
+            "scheduler_inflight_events", "[ALPHA] Events kept for pods that are being tried.", "event"
+        )
+        self._event_seconds = page.histogram(
+            "scheduler_event_handling_duration_seconds",
+            "[ALPHA] Time to take in a cluster event.",
+            TENTHS_OF_MILLISECONDS,
+            "event",
+        )
+        self._hint_seconds = page.histogram(
+            "scheduler_queueing_hint_execution_duration_seconds",
+            "[ALPHA] Time that a plugin took to say whether an event helps a pod.",
+            FINE_MICROSECONDS,
+            *("event", "hint", "plugin"),
+        )
+
+    # Preemption
+
+    def preemption_attempted(self) -> None:
+        self._preemptions[()] += 1
+
+    def preempted(self, victims: int) -> None:
+        self._victims[()].observe(victims)
+
+    def victims_evicted(self, result: CallResult, seconds: float) -> None:
+        """The evictions that one preemption asked for are through."""
+        self._evictions[result,] += 1
+        self._eviction_seconds[result,].observe(seconds)
+
+    def _declare_preemption(self) -> None:
+        page = self.page
+        self._preemptions = page.counter(
+            "scheduler_preemption_attempts_total", "[STABLE] Attempts to preempt pods."
+        )
+        self._victims = page.histogram(
+            "scheduler_preemption_victims",
+            "[STABLE] Pods that one preemption chose to evict.",
+            exponential(1, 2, 7),
+        )
+        self._evictions = page.counter(
+            "scheduler_preemption_goroutines_execution_total",
+            "[ALPHA] Rounds of evictions, by result.",
+            "result",
+        )
+        self._eviction_seconds = page.histogram(
+            "scheduler_preemption_goroutines_duration_seconds",
+            "[ALPHA] Time for a round of evictions.",
+            MINUTES,
+            "result",
+        )
+
+    # Pods equal to the one before
+
+    def batch_attempted(self, profile: str, result: Literal["no_hint", "hint_used", "hint_not_used"]) -> None:
+        self._batches[profile, result] += 1
+
+    def batch_flushed(self, profile: str, reason: str) -> None:
+        self._flushes[profile, reason] += 1
+
+    def node_hint_sought(self, hinted: Literal["hint", "no_hint"], profile: str, seconds: float) -> None:
+        self._node_hint_seconds[hinted, profile].observe(seconds)
+
+    def results_stored(self, profile: str, seconds: float) -> None:
+        self._store_seconds[profile,].observe(seconds)
+
+    def _declare_equal_pods(self) -> None:
+        page = self.page
+        self._batches = page.counter(
+            "scheduler_batch_attempts_total",
+            "[ALPHA] Attempts that could use the answer for an equal pod, by whether they did.",
+            *("profile", "result"),
+        )
+        self._flushes = page.counter(
+            "scheduler_batch_cache_flushed_total",
+            "[ALPHA] Kept answers dropped, by reason.",
+            *("profile", "reason"),
+        )
+        self._node_hint_seconds = page.histogram(
+            "scheduler_get_node_hint_duration_seconds",
+            "[ALPHA] Time to look up a kept answer.",
+            MICROSECONDS,
+            *("hinted", "profile"),
+        )
+        self._store_seconds = page.histogram(
+            "scheduler_store_schedule_results_duration_seconds",
+            "[ALPHA] Time to keep an answer for equal pods.",
+            MICROSECONDS,
+            "profile",
+        )
+
+    # Calls, volumes, devices
+
+    def api_call(self, call_type: str, result: CallResult, seconds: float) -> None:
+        self._calls[call_type, result] += 1
+        self._call_seconds[call_type, result].observe(seconds)
+
+    def pending_api_calls(self, call_type: str, change: int) -> None:
+        self._pending_calls[call_type,] += change
+
+    def volume_stage_failed(self, operation: str) -> None:
+        self._volume_errors[operation,] += 1
+
+    def claim_created(self, status: Literal["success", "failure"]) -> None:
+        self._claims[status,] += 1
+
+    def binding_conditions_waited(self, driver: str, profile: str, status: str, seconds: float) -> None:
+        self._device_allocations[driver, profile, status] += 1
+        self._device_seconds[driver, profile, status].observe(seconds)
+
+    def _declare_calls(self) -> None:
+        page, labels = self.page, ("call_type", "result")
+        self._calls = page.counter(
+            "scheduler_async_api_call_execution_total",
+            "[ALPHA] Writes to the API server, by result.",
+            *labels,
+        )
+        self._call_seconds = page.histogram(
+            "scheduler_async_api_call_execution_duration_seconds",
+            "[ALPHA] Time for a write to the API server.",
+            MILLISECONDS,
+            *labels,
+        )
+        self._pending_calls = page.gauge(
+            "scheduler_pending_async_api_calls", "[ALPHA] Writes not answered yet.", "call_type"
+        )
+        self._volume_errors = page.counter(
+            "scheduler_volume_scheduling_stage_error_total", "[ALPHA] Volume stages that failed.", "operation"
+        )
+        self._claims = page.counter(
+            "scheduler_resourceclaim_creates_total", "[ALPHA] Claims created for pods, by status.", "status"
+        )
+        devices = ("driver", "profile", "status")
+        self._device_allocations = page.counter(
+            "scheduler_dra_bindingconditions_allocations_total",
+            "[ALPHA] Pods that waited for their devices' binding conditions, by outcome.",
+            *devices,
+        )
+        self._device_seconds = page.histogram(
+            "scheduler_dra_bindingconditions_wait_duration_seconds",
+            "[ALPHA] Time that a pod waited for its devices' binding conditions.",
+            exponential(0.1, 2, 14),
+            *devices,
+        )
+
+    # Pod groups
+
+    def group_attempt(self, profile: str, result: str, seconds: float) -> None:
+        self._group_attempts[profile, result] += 1
+        self._group_seconds[profile, result].observe(seconds)
+
+    def group_algorithm(self, seconds: float) -> None:
+        self._group_algorithm_seconds[()].observe(seconds)
+
+    def _declare_pod_groups(self) -> None:
+        page, labels = self.page, ("profile", "result")
+        self._group_attempts = page.counter(
+            "scheduler_podgroup_schedule_attempts_total",
+            "[ALPHA] Attempts to schedule a pod group, by result.",
+            *labels,
+        )
+        self._group_seconds = page.histogram(
+            "scheduler_podgroup_scheduling_attempt_duration_seconds",
+            "[ALPHA] Length of an attempt for a pod group.",
+            MILLISECONDS,
+            *labels,
+        )
+        self._group_algorithm_seconds = page.histogram(
+            "scheduler_podgroup_scheduling_algorithm_duration_seconds",
+            "[ALPHA] Length of the decision for a pod group.",
+            MILLISECONDS,
+        )
+        self._group_algorithm_seconds.clear()  # not shown where no pod groups are
+
+    # What every Kubernetes component shows
+
+    def leading(self, lease: str, is_leader: bool) -> None:
+        self._leader[lease,] = int(is_leader)
+
+    def request(self, code: str, host: str, method: str, seconds: float) -> None:
+        """A request to the API server; `code` is its status, or `<error>` without an answer."""
+        self._requests[code, host, method] += 1
+        self._request_seconds[host, method].observe(seconds)
+
+    def health_checked(self, name: str, path: HealthPath, is_ok: bool) -> None:
+        self._health[name, path] = int(is_ok)
+        self._health_checks[name, "success" if is_ok else "error", path] += 1
+
+    def _declare_generic(self) -> None:
+        page = self.page
+        self._leader = page.gauge("leader_election_master_status", "[ALPHA] 1 while leading, else 0.", "name")
+        self._requests = page.counter(
+            "rest_client_requests_total", "[ALPHA] Requests to the API server.", "code", "host", "method"
+        )
+        self._request_seconds = page.histogram(
+            "rest_client_request_duration_seconds",
+            "[ALPHA] Time until the API server answered.",
+            REQUESTS,
+            *("host", "verb"),
+        )
+        self._process_cpu = page.counter("process_cpu_seconds_total", "CPU time of this process.")
+        self._process_start = page.gauge("process_start_time_seconds", "When the scheduler started.")
+        self._process_start[()] = self._started
+        self._process_memory = page.gauge("process_resident_memory_bytes", "Memory that this process holds.")
+        self._process_virtual = page.gauge("process_virtual_memory_bytes", "Addresses that it has reserved.")
+        self._process_files = page.gauge("process_open_fds", "Files and sockets that it has open.")
+        page.gauge("process_max_fds", "Files and sockets that it may have open.")[()] = os.sysconf(
+            "SC_OPEN_MAX"
+        )
+        self._health = self.slis.gauge(
+            "kubernetes_healthcheck", "[STABLE] 1 where a check last passed, else 0.", "name", "type"
+        )
+        self._health_checks = self.slis.counter(
+            "kubernetes_healthchecks_total", "[STABLE] Checks made, by result.", "name", "status", "type"
+        )
+
+    def _measure_process(self) -> None:
+        self._process_cpu[()] = time.process_time()
+        try:
+            with open("/proc/self/statm") as statm:
+                size, resident = map(int, statm.read().split()[:2])
+            open_files = len(os.listdir("/proc/self/fd"))
+        except OSError:
+            return  # not Linux
+        page_size = os.sysconf("SC_PAGE_SIZE")
+        self._process_virtual[()], self._process_memory[()] = size * page_size, resident * page_size
+        self._process_files[()] = open_files
+
+
+def _number(value: float) -> str:
+    return repr(value).removesuffix(".0")
+
+
+def _braced(names: Labels, values: Labels) -> str:
+    if not names:
+        return ""
+    return (
+        "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)) + "}"
+    )
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

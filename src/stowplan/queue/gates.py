@@ -1,0 +1,62 @@
+"""Gates: the plugins that can keep a pod from being tried at all, and what becomes of plugins that fail."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stowplan.api.pod import Pod
+from stowplan.errors import PluginError
+from stowplan.framework.profile import Profile
+from stowplan.framework.status import Code, Status
+
+OnFault = Callable[[Pod, PluginError], None]
+
+_log = logging.getLogger(__name__)
+
+
+def log_fault(pod: Pod, error: PluginError) -> None:
+    _log.error("%s", error)
+
+
+def fault(doing: str, error: Exception, pod: Pod) -> PluginError:
+    return PluginError(f"{doing}: {type(error).__name__}: {error} (pod {pod.key})")
+
+
+class Gates:
+    def __init__(self, profiles: Mapping[str, Profile], on_fault: OnFault) -> None:
+        self._on_fault = on_fault
+        self._gates = {
+            name: {plugin_name: plugin.pre_enqueue for plugin_name, plugin in profile.at("preEnqueue")}
+            for name, profile in profiles.items()
+        }
+
+    def holder(self, pod: Pod, previous: str) -> str:
+        """The plugin that holds the pod back, if any; the previous one is asked first."""
+        gates = self._gates.get(pod.scheduler_name, {})
+        if previous in gates and not self._passes(previous, gates[previous], pod):
+            return previous
+        for name, pre_enqueue in gates.items():
+            if name != previous and not self._passes(name, pre_enqueue, pod):
+                return name
+        return ""
+
+    def _passes(self, name: str, pre_enqueue: Callable[[Pod], Any], pod: Pod) -> bool:
+        """Whether the plugin lets the pod through; one that fails does not."""
+        try:
+            status = pre_enqueue(pod)
+            if status is None:
+                return True
+            if not isinstance(status, Status):
+                raise TypeError(f"expected a Status or None, got {status!r}")
+        except Exception as error:
+            self._on_fault(pod, fault(_doing(name), error, pod))
+            return False
+        if status.code is Code.ERROR:
+            self._on_fault(pod, PluginError(f"{_doing(name)}: {status.message} (pod {pod.key})"))
+        return status.code is Code.SUCCESS
+
+
+def _doing(name: str) -> str:
+    return f'running PreEnqueue plugin "{name}"'

@@ -1,0 +1,48 @@
+"""A pod on its way through the queue, with what became of its attempts so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stowplan.api.pod import Pod
+
+NOBODY: frozenset[str] = frozenset()
+
+
+class Place(StrEnum):
+    """Where a pod waits; each has its count of pending pods."""
+
+    ACTIVE = "active"
+    BACKOFF = "backoff"
+    UNSCHEDULABLE = "unschedulable"
+    GATED = "gated"
+
+
+@dataclass(slots=True, eq=False)
+class QueuedPod:
+    pod: Pod
+    timestamp: float
+    """When it came, or came back from an attempt that failed."""
+    place: Place | None = None
+    """None while it is being tried, and once it is gone."""
+    attempts: int = 0
+    initial_attempt_timestamp: float | None = None
+    """When it first could be tried."""
+    unschedulable_plugins: frozenset[str] = NOBODY
+    pending_plugins: frozenset[str] = NOBODY
+    """Plugins that wait for something of their own: once it happens, the pod need not back off."""
+    gating_plugin: str = ""
+    unschedulable_count: int = 0
+    consecutive_errors: int = 0
+    backoff_expiration: int | None = None
+    waits_out_backoff: bool = False
+    """Whether even an idle scheduler must not try it before its backoff is over."""
+    promised_node: str = ""
+    """Where it was nominated to, as far as we know."""
+    was_flushed: bool = False
+    flush_timestamp: float = 0.0
+
+    @property
+    def rejectors(self) -> frozenset[str]:
+        return self.unschedulable_plugins | self.pending_plugins

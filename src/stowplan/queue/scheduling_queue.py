@@ -1,0 +1,394 @@
+"""The scheduling queue: every pod that has no node yet and is not being tried waits here, in one place.
+
+Active pods are tried in order. Pods that back off wait for a time, unschedulable ones for an event that their
+rejectors think helps, gated ones until no plugin holds them back any more. Nothing here waits for anything
+but `pop`, and nothing keeps time: the host calls the flushes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from stowplan.api.pod import Pod
+from stowplan.framework.events import Action, Resource
+from stowplan.framework.hints import Happening, QueueingHints, happenings
+from stowplan.framework.nominations import Nominations
+from stowplan.framework.profile import Profile
+from stowplan.queue.backoff import BackoffQueue
+from stowplan.queue.gates import Gates, OnFault, fault, log_fault
+from stowplan.queue.heap import Heap
+from stowplan.queue.in_flight import InFlight
+from stowplan.queue.listeners import WILDCARD, Listeners, Strategy
+from stowplan.queue.queued_pod import NOBODY, Place, QueuedPod
+from stowplan.queue.recorder import (
+    ATTEMPT_FAILED,
+    BACKOFF_COMPLETE,
+    FORCE_ACTIVATE,
+    POD_ADDED,
+    POD_UPDATED,
+    POPPED_FROM_BACKOFF,
+    TIMED_OUT,
+    Recorder,
+    label_of,
+)
+from stowplan.queue.unschedulable import UnschedulablePods
+
+_READY = (Place.ACTIVE, Place.BACKOFF)
+_HELD = (Place.UNSCHEDULABLE, Place.GATED)
+_log = logging.getLogger(__name__)
+
+
+class SchedulingQueue:
+    """All profiles share it; `clock` tells the time of day, since backoffs end on whole seconds."""
+
+    def __init__(
+        self,
+        hints: Mapping[str, QueueingHints],
+        profiles: Mapping[str, Profile],
+        *,
+        clock: Callable[[], float],
+        initial_backoff: float = 1,
+        max_backoff: float = 10,
+        max_in_unschedulable: float = 300,
+        nominations: Nominations | None = None,
+        recorder: Recorder | None = None,
+        on_fault: OnFault = log_fault,
+    ) -> None:
+        self._clock, self._recorder, self._on_fault = clock, recorder, on_fault
+        self._max_in_unschedulable = max_in_unschedulable
+        self._profile_names = tuple(hints)
+        self._gates = Gates(profiles, on_fault)
+        # All profiles sort alike, or the configuration would have been refused.
+        self._queue_sort = next(
+            plugin.queue_sort for profile in profiles.values() for _, plugin in profile.at("queueSort")
+        )
+        self.nominations = Nominations() if nominations is None else nominations
+        self.in_flight = InFlight(recorder)
+        self._listeners = Listeners(hints, clock=clock, recorder=recorder)
+        self._active = Heap(self._order)
+        self._backoff = BackoffQueue(self._order, clock=clock, initial=initial_backoff, longest=max_backoff)
+        self._unschedulable = UnschedulablePods()
+        self._stores: dict[Place, Heap | BackoffQueue | UnschedulablePods] = {
+            Place.ACTIVE: self._active,
+            Place.BACKOFF: self._backoff,
+            Place.UNSCHEDULABLE: self._unschedulable,
+            Place.GATED: self._unschedulable,
+        }
+        self._pods: dict[str, QueuedPod] = {}
+        self._counts = dict.fromkeys(Place, 0)
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def __iter__(self) -> Iterator[QueuedPod]:
+        """Every pod that waits; `place` says where."""
+        return iter(self._pods.values())
+
+    def counts(self) -> dict[str, int]:
+        return {place.value: count for place, count in self._counts.items()}
+
+    # What the watch says
+
+    def add(self, pod: Pod) -> None:
+        known = self._pods.get(pod.uid)
+        if known is not None:
+            self.update(known.pod, pod)
+        elif pod.uid not in self.in_flight:
+            self._enter(pod, POD_ADDED)
+
+    def update(self, old: Pod, new: Pod) -> None:
+        """A pod that still has no node has changed."""
+        if old.uid != new.uid:
+            self.delete(old)
+            self.add(new)
+            return
+        queued = self._pods.get(new.uid)
+        if new.uid in self.in_flight:
+            for happening in _own_news(old, new):
+                self.in_flight.record(happening, label_of(happening.event))
+        elif queued is None:
+            self._enter(new, POD_UPDATED)
+        else:
+            self._replace(queued, old, new)
+
+    def delete(self, pod: Pod) -> None:
+        """A pod is gone, or has got a node."""
+        self.nominations.remove(pod)
+        queued = self._pods.get(pod.uid)
+        if queued is not None:
+            self._take_out(queued)
+            self._forget_rejectors(queued)
+
+    def on_happening(self, happening: Happening, *, only: Callable[[Pod], bool] | None = None) -> None:
+        """Something happened in the cluster: pods that it may help are tried again, if `only` lets them."""
+        event = happening.event
+        if event.resource is Resource.UNSCHEDULABLE_POD:
+            return  # news to that pod alone, which `update` has told already
+        waiting: dict[QueuedPod, None] = {}
+        if event == WILDCARD:
+            waiting.update(dict.fromkeys(self._unschedulable))
+        else:
+            is_heard = False
+            for profile in self._profile_names:
+                listeners = self._listeners.of(profile, event)
+                is_heard = is_heard or bool(listeners)
+                waiting.update(dict.fromkeys(self._unschedulable.waiting_for(profile, listeners)))
+            if not is_heard:
+                return
+        if only is not None:
+            waiting = {queued: None for queued in waiting if only(queued.pod)}
+        self._tell(waiting, happening, label_of(event))
+
+    # Attempts
+
+    async def pop(self) -> QueuedPod | None:
+        """The next pod to try, as soon as there is one; None once the queue is closed."""
+        while not self._closed:
+            queued = self.pop_nowait()
+            if queued is not None:
+                return queued
+            self._changed.clear()
+            await self._changed.wait()
+        return None
+
+    def pop_nowait(self) -> QueuedPod | None:
+        """The next pod to try, if there is one: an active one or, before its time, one that was refused."""
+        queued = self._active.first()
+        if queued is None:
+            queued = self._backoff.first_refused()
+            if queued is None:
+                return None
+            if self._recorder is not None:
+                self._recorder.pod_queued(POPPED_FROM_BACKOFF, "active")
+        self._take_out(queued)
+        self._forget_rejectors(queued)
+        queued.waits_out_backoff = False
+        queued.attempts += 1
+        self.in_flight.start(queued)
+        return queued
+
+    def close(self) -> None:
+        self._closed = True
+        self._changed.set()
+
+    def done(self, uid: str) -> None:
+        """The pod's attempt is decided: what happens from now on is no longer kept for it."""
+        self.in_flight.end(uid)
+
+    def return_failed(
+        self, queued: QueuedPod, *, rejectors: Iterable[str] = (), pending: Iterable[str] = ()
+    ) -> None:
+        """Takes back a pod that was refused by plugins or, if there are none, failed."""
+        happened = self.in_flight.end(queued.pod.uid)
+        present = self._pods.get(queued.pod.uid)
+        if present is not None:
+            where = "unschedulable queue" if present.place in _HELD else f"the {present.place} queue"
+            _log.error("Pod %s is already present in %s", queued.pod.key, where)
+            return
+        queued.unschedulable_plugins, queued.pending_plugins = frozenset(rejectors), frozenset(pending)
+        self._count_rejectors(queued, 1)
+        if queued.rejectors:
+            queued.unschedulable_count += 1
+            queued.consecutive_errors = 0
+        else:
+            queued.consecutive_errors += 1
+        queued.flush_timestamp, queued.was_flushed = 0.0, False
+        self._start_backoff(queued)
+        self._requeue(queued, self._strategy_after(queued, happened), ATTEMPT_FAILED)
+
+    def activate(self, pods: Iterable[Pod], *, backoff: bool = False) -> None:
+        """Has pods tried again at once; or, if something went wrong for them, after a backoff from now on."""
+        for pod in pods:
+            queued = self._pods.get(pod.uid)
+            if queued is None:
+                self._activate_later(pod, backoff)
+            elif queued.place is not Place.ACTIVE and backoff:
+                queued.waits_out_backoff = True
+                self._start_backoff(queued)
+                self._requeue(queued, Strategy.AFTER_BACKOFF, FORCE_ACTIVATE)
+            elif queued.place is not Place.ACTIVE:
+                self._to_active(queued, FORCE_ACTIVATE)
+
+    def nominate(self, pod: Pod, node_name: str | None = None) -> None:
+        """Promises the pod a node, by default the one in its status, and no other; "" promises none."""
+        node_name = pod.nominated_node_name if node_name is None else node_name
+        queued = self._pods.get(pod.uid)
+        if queued is not None:
+            queued.promised_node = node_name
+        if node_name and not pod.node_name:
+            self.nominations.put(pod, node_name)
+        else:
+            self.nominations.remove(pod)
+
+    # What time does
+
+    def flush_backoff(self) -> None:
+        """Due every second, on the second."""
+        for queued in self._backoff.over():
+            self._to_active(queued, BACKOFF_COMPLETE)
+
+    def flush_unschedulable(self) -> None:
+        """Due every half minute: whoever waited too long is tried again, in case an event was missed."""
+        now = self._clock()
+        overdue = [
+            queued
+            for queued in self._unschedulable
+            if now - max(queued.timestamp, queued.flush_timestamp) > self._max_in_unschedulable
+        ]
+        for queued in overdue:
+            queued.was_flushed, queued.flush_timestamp = True, now
+        if overdue:
+            self._tell(overdue, Happening(WILDCARD, None, None), TIMED_OUT)
+
+    # In
+
+    def _enter(self, pod: Pod, event: str) -> None:
+        queued = QueuedPod(pod, self._clock())
+        self._to_active(queued, event)
+        if queued.place is Place.ACTIVE:
+            self.nominate(pod)
+
+    def _replace(self, queued: QueuedPod, old: Pod, new: Pod) -> None:
+        news = list(_own_news(old, new))
+        if self._has_promise(old, old.nominated_node_name):
+            # Where someone else takes the promised room back, the pod may find another node.
+            news += (each for each in happenings(old, new) if each.event.resource is Resource.ASSIGNED_POD)
+        self._renominate(queued, old, new)
+        queued.pod = new
+        if queued.place in _READY:
+            self._stores[queued.place].push(queued)
+            return
+        for happening in news:
+            strategy = self._listeners.answer(queued, happening)
+            if strategy is not Strategy.SKIP:
+                self._requeue(queued, strategy, label_of(happening.event))
+            if queued.place in _READY:
+                break
+
+    def _renominate(self, queued: QueuedPod, old: Pod, new: Pod) -> None:
+        if old.nominated_node_name or new.nominated_node_name:
+            self.nominate(new)
+        elif self._has_promise(old, queued.promised_node):
+            # A promise that the API server does not know of yet stays.
+            self.nominations.put(new, queued.promised_node)
+
+    def _has_promise(self, pod: Pod, node_name: str) -> bool:
+        return any(other.uid == pod.uid for other in self.nominations.on(node_name))
+
+    def _tell(self, waiting: Iterable[QueuedPod], happening: Happening, label: str) -> None:
+        for queued in waiting:
+            strategy = self._listeners.strategy(queued, happening)
+            if strategy is not Strategy.SKIP:
+                self._requeue(queued, strategy, label)
+        self.in_flight.record(happening, label)
+
+    def _strategy_after(self, queued: QueuedPod, happened: list[Happening] | None) -> Strategy:
+        """What the events since the pod was taken out mean to it, now that it is known who refused it."""
+        if queued.waits_out_backoff or not queued.rejectors or happened is None:
+            return Strategy.AFTER_BACKOFF
+        best = Strategy.SKIP
+        for happening in happened:
+            best = max(best, self._listeners.strategy(queued, happening))
+            if best is Strategy.IMMEDIATELY:
+                break
+        return best
+
+    def _activate_later(self, pod: Pod, backoff: bool) -> None:
+        """A pod that is being tried remembers what it was told until it is back."""
+        queued = self.in_flight.find(pod.uid)
+        if queued is not None and backoff:
+            queued.waits_out_backoff = True
+        elif queued is not None:
+            self.in_flight.record(Happening(WILDCARD, None, pod), FORCE_ACTIVATE)
+
+    # From place to place
+
+    def _requeue(self, queued: QueuedPod, strategy: Strategy, event: str) -> None:
+        if strategy is Strategy.SKIP:
+            self._put(queued, Place.UNSCHEDULABLE, event)
+        elif strategy is Strategy.AFTER_BACKOFF and self._backoff.is_backing_off(queued):
+            self._put(queued, Place.GATED if self._is_gated(queued) else Place.BACKOFF, event)
+        else:
+            self._to_active(queued, event)
+
+    def _to_active(self, queued: QueuedPod, event: str) -> None:
+        # Who backs off has passed the gates on the way there.
+        if queued.place is not Place.BACKOFF and self._is_gated(queued):
+            self._put(queued, Place.GATED, event)
+            return
+        if queued.initial_attempt_timestamp is None:
+            queued.initial_attempt_timestamp = self._clock()
+        self._put(queued, Place.ACTIVE, event)
+
+    def _put(self, queued: QueuedPod, place: Place, event: str) -> None:
+        if self._recorder is not None and not (queued.place in _HELD and place in _HELD):
+            self._recorder.pod_queued(event, "unschedulable" if place in _HELD else place.value)
+        self._take_out(queued)
+        self._stores[place].push(queued)
+        self._pods[queued.pod.uid] = queued
+        self._counts[place] += 1
+        queued.place = place
+        if place not in _HELD:
+            self._changed.set()
+
+    def _take_out(self, queued: QueuedPod) -> None:
+        if queued.place is not None:
+            self._stores[queued.place].remove(queued)
+            del self._pods[queued.pod.uid]
+            self._counts[queued.place] -= 1
+            queued.place = None
+
+    # Plugins
+
+    def _order(self, queued: QueuedPod) -> tuple[bool, Any]:
+        try:
+            return (False, self._queue_sort(queued))
+        except Exception as error:
+            self._on_fault(queued.pod, fault("sorting the queue", error, queued.pod))
+            return (True, ())  # after all others
+
+    def _is_gated(self, queued: QueuedPod) -> bool:
+        holder = queued.gating_plugin = self._gates.holder(queued.pod, queued.gating_plugin)
+        if holder and holder not in queued.unschedulable_plugins:
+            if self._recorder is not None and holder not in queued.pending_plugins:
+                self._recorder.unschedulable(holder, queued.pod.scheduler_name, 1)
+            queued.unschedulable_plugins |= {holder}
+        return holder != ""
+
+    # Bookkeeping
+
+    def _start_backoff(self, queued: QueuedPod) -> None:
+        queued.timestamp, queued.backoff_expiration = self._clock(), None
+
+    def _forget_rejectors(self, queued: QueuedPod) -> None:
+        self._count_rejectors(queued, -1)
+        queued.unschedulable_plugins = queued.pending_plugins = NOBODY
+        queued.gating_plugin = ""
+
+    def _count_rejectors(self, queued: QueuedPod, change: int) -> None:
+        if self._recorder is not None:
+            for plugin in queued.rejectors:
+                self._recorder.unschedulable(plugin, queued.pod.scheduler_name, change)
+
+
+def _own_news(old: Pod, new: Pod) -> Iterator[Happening]:
+    """What a waiting pod's change means to itself. Conditions in its status are our own doing: no news."""
+    for happening in happenings(old, new):
+        event = happening.event
+        if event.resource is Resource.UNSCHEDULABLE_POD and not (
+            event.action == Action.UPDATE and _only_status_differs(old, new)
+        ):
+            yield happening
+
+
+def _only_status_differs(old: Pod, new: Pod) -> bool:
+    return (
+        old.shape is new.shape
+        and old.annotations == new.annotations
+        and old.controller == new.controller
+        and old.deletion_timestamp == new.deletion_timestamp
+        and old.generation == new.generation
+        and old.assigned == new.assigned
+    )

@@ -1,0 +1,1 @@
+"""The running scheduler: watches a cluster, decides its pods, binds them."""

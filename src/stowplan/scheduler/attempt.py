@@ -1,0 +1,57 @@
+"""One attempt at a pod: the decision and what followed from it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stowplan.api.pod import Pod
+from stowplan.framework.decision import Decision, fit_message
+from stowplan.framework.profile import Profile
+from stowplan.framework.state import CycleState
+from stowplan.framework.status import Status
+from stowplan.queue.queued_pod import QueuedPod
+
+
+class Attempt(NamedTuple):
+    queued: QueuedPod
+    profile: Profile
+    decision: Decision
+    began: float
+    """When the attempt began, by the host's clock."""
+
+    @property
+    def pod(self) -> Pod:
+        return self.queued.pod
+
+    @property
+    def state(self) -> CycleState:
+        assert self.decision.state is not None
+        return self.decision.state
+
+
+class Failure(NamedTuple):
+    """Why an attempt came to nothing. Without plugins to blame the pod is tried again after a while."""
+
+    message: str
+    is_error: bool = True
+    rejectors: frozenset[str] = frozenset()
+    pending: frozenset[str] = frozenset()
+
+    @property
+    def reason(self) -> str:
+        return "SchedulerError" if self.is_error else "Unschedulable"
+
+
+def failure_of(decision: Decision) -> Failure:
+    if decision.error is not None:
+        return Failure(decision.error)
+    # parity: without any node the pod is Unschedulable, but as nobody refused it, it backs off like an error
+    return Failure(decision.message, False, decision.rejectors, decision.pending_plugins)
+
+
+def failure_at(status: Status, plugin: str, doing: str) -> Failure:
+    """A plugin stopped a pod that had a node already."""
+    if status.code.is_rejection:
+        message = fit_message(1, "", dict.fromkeys(status.reasons, 1))
+        return Failure(message, False, frozenset((plugin,)) if plugin else frozenset())
+    return Failure(f'{doing} "{plugin}": {status.message}' if plugin else f"{doing}: {status.message}")

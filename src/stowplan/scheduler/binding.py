@@ -1,0 +1,155 @@
+"""The binding cycle: from a chosen node to a bound pod, while the next pods are decided."""
+
+from __future__ import annotations
+
+from stowplan import log
+from stowplan.api.pod import Pod
+from stowplan.client.errors import ApiError
+from stowplan.errors import StowplanError
+from stowplan.framework.status import Code, Status
+from stowplan.scheduler.attempt import Attempt, Failure, failure_at
+from stowplan.scheduler.failure import NOBODY, handle_failure, patch_status
+from stowplan.scheduler.host import Host
+from stowplan.scheduler.waiting import WaitingPod
+
+NOT_LEADING = "this scheduler is no longer the leader"
+
+
+def reserve(host: Host, attempt: Attempt, node_name: str) -> Pod | None:
+    """Counts the pod as placed and lets plugins reserve and permit; None if one refuses, with all undone."""
+    pod = attempt.pod
+    try:
+        placed = host.cluster.assume_pod(pod, node_name)
+    except StowplanError as error:
+        handle_failure(host, attempt, Failure(str(error)), NOBODY)
+        return None
+    host.nominations.remove(pod)
+    for name, plugin in attempt.profile.at("reserve"):
+        status = _asked(plugin.reserve, attempt, placed, node_name)
+        if status is not None:
+            _undo(host, attempt, placed, node_name)
+            handle_failure(host, attempt, failure_at(status, name, "running Reserve plugin"), NOBODY)
+            return None
+    if _permit(host, attempt, placed, node_name):
+        return placed
+    return None
+
+
+def _permit(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> bool:
+    timeouts: dict[str, float] = {}
+    for name, plugin in attempt.profile.at("permit"):
+        status = _asked(plugin.permit, attempt, placed, node_name)
+        if status is None:
+            continue
+        if status.code is Code.WAIT:
+            timeouts[name] = status.timeout
+            continue
+        _undo(host, attempt, placed, node_name)
+        handle_failure(host, attempt, failure_at(status, name, "running Permit plugin"), NOBODY)
+        return False
+    if timeouts:
+        host.waiting.put(WaitingPod(placed, timeouts))
+    return True
+
+
+async def binding_cycle(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
+    host.metrics.running("binding", 1)
+    try:
+        failure = await _bind(host, attempt, placed, node_name)
+    except Exception as error:
+        failure = Failure(f"binding: {type(error).__name__}: {error}")
+    finally:
+        host.metrics.running("binding", -1)
+    if failure is None:
+        _succeeded(host, attempt, placed, node_name)
+        for _, plugin in attempt.profile.at("postBind"):
+            await plugin.post_bind(attempt.state, placed, node_name)
+        return
+    was_ours = host.cluster.is_assumed(placed)
+    _undo(host, attempt, placed, node_name)
+    handle_failure(host, attempt, failure, NOBODY)
+    if was_ours:
+        host.handlers.on_room(placed)
+
+
+async def _bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
+    """What went wrong, if something did."""
+    waiting = host.waiting.find(placed.uid)
+    if waiting is not None:
+        began = host.now()
+        try:
+            status = await waiting.outcome()
+        finally:
+            host.waiting.remove(placed.uid)
+        host.metrics.permit_waited((status or Status()).code.wire_name, host.now() - began)
+        if status is not None:
+            if status.code.is_rejection:
+                return failure_at(status, status.plugin, "waiting on permit for pod")
+            return Failure(f"waiting on permit for pod: {status.message}")
+    host.queue.done(placed.uid)
+    if waiting is not None or _has_work_before_bind(attempt):
+        await patch_status(host, placed, {"status": {"nominatedNodeName": node_name}})
+    for name, plugin in attempt.profile.at("preBind"):
+        status = await plugin.pre_bind(attempt.state, placed, node_name)
+        if status is not None:
+            return _without_blame(failure_at(status, name, "running PreBind plugin"))
+    if not host.is_leading():
+        return Failure(NOT_LEADING)
+    for name, plugin in attempt.profile.at("bind"):
+        try:
+            status = await plugin.bind(attempt.state, placed, node_name)
+        except ApiError as error:
+            status = Status.error(str(error))
+        if status is None:
+            return None
+        if status.code is not Code.SKIP:
+            return _without_blame(failure_at(status, name, "running Bind plugin"))
+    return Failure("no bind plugin took the pod")
+
+
+def _without_blame(failure: Failure) -> Failure:
+    """After `done` the queue no longer knows what happened meanwhile, so nobody's hints can wake the pod."""
+    return Failure(failure.message, failure.is_error)
+
+
+def _has_work_before_bind(attempt: Attempt) -> bool:
+    spec = attempt.pod.spec
+    return bool(spec.resource_claims) or any(
+        volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in spec.volumes
+    )
+
+
+def _succeeded(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
+    queued, decision, now = attempt.queued, attempt.decision, host.now()
+    recorder = host.recorders[attempt.profile.scheduler_name]
+    recorder.record(
+        attempt.pod, "Normal", "Scheduled", "Binding", f"Successfully assigned {placed.key} to {node_name}"
+    )
+    log.log(
+        0,
+        "Successfully bound pod to node",
+        pod=placed,
+        node=node_name,
+        evaluatedNodes=len(decision.looked_at),
+        feasibleNodes=len(decision.feasible),
+    )
+    host.metrics.attempt(attempt.profile.scheduler_name, "scheduled", now - attempt.began)
+    host.metrics.pod_scheduled(queued.attempts, now - (queued.initial_attempt_timestamp or attempt.began))
+    decision.state = None
+
+
+def _undo(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
+    host.waiting.remove(placed.uid)
+    for _, plugin in reversed(attempt.profile.at("reserve")):
+        plugin.unreserve(attempt.state, placed, node_name)
+    if host.cluster.is_assumed(placed):
+        host.cluster.forget_pod(placed)
+
+
+def _asked(method: object, attempt: Attempt, placed: Pod, node_name: str) -> Status | None:
+    """The plugin's answer; None for success. What it raises is an error that names it."""
+    try:
+        status: Status | None = method(attempt.state, placed, node_name)  # type: ignore[operator]
+    except Exception as error:
+        return Status.error(f"{type(error).__name__}: {error} (pod {placed.key}, node {node_name})")
+    return None if status is None or status.code is Code.SUCCESS else status

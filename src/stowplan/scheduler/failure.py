@@ -1,0 +1,63 @@
+"""An attempt that came to nothing: the pod goes back to the queue and says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stowplan import log
+from stowplan.api.pod import Pod
+from stowplan.client.errors import ApiError, Conflict, NotFound
+from stowplan.framework.decision import NO_NODES
+from stowplan.scheduler.attempt import Attempt, Failure
+from stowplan.scheduler.host import Host
+from stowplan.scheduler.pod_status import unscheduled_patch
+
+UNCHANGED: None = None
+NOBODY = ""
+
+
+def handle_failure(host: Host, attempt: Attempt, failure: Failure, nominated: str | None) -> None:
+    """Puts the pod back, with its event and condition.
+
+    `nominated` names the node it is promised from now on: NOBODY takes a promise back, UNCHANGED leaves it.
+    """
+    queued = attempt.queued
+    host.metrics.attempt(
+        attempt.profile.scheduler_name,
+        "error" if failure.is_error else "unschedulable",
+        host.now() - attempt.began,
+    )
+    pod = host.handlers.pending.get(queued.pod.uid)
+    if pod is None:
+        # It was deleted, or someone else has bound it: what we would say of it is no longer true.
+        host.queue.done(queued.pod.uid)
+        log.log(3, "Pod is gone or has a node; not queued again", pod=queued.pod)
+        return
+    _log(pod, failure)
+    queued.pod = pod
+    host.queue.return_failed(queued, rejectors=failure.rejectors, pending=failure.pending)
+    host.queue.nominate(pod, nominated)
+    recorder = host.recorders[attempt.profile.scheduler_name]
+    recorder.record(pod, "Warning", "FailedScheduling", "Scheduling", failure.message)
+    patch = unscheduled_patch(pod, failure.reason, failure.message, nominated, host.now())
+    if patch:
+        host.spawn(patch_status(host, pod, patch), f"status of pod {pod.key}")
+
+
+async def patch_status(host: Host, pod: Pod, patch: dict[str, Any]) -> None:
+    log.log(3, "Updating pod condition and nominated node name", pod=pod)
+    try:
+        await host.api.patch_pod_status(pod, patch)
+    except (NotFound, Conflict) as error:
+        log.log(3, "Pod status not updated, the pod has changed or is gone", pod=pod, err=error)
+    except ApiError as error:
+        log.error("Error updating pod", error, pod=pod)
+
+
+def _log(pod: Pod, failure: Failure) -> None:
+    if failure.is_error:
+        log.error("Error scheduling pod; retrying", failure.message, pod=pod)
+    elif failure.message == NO_NODES:
+        log.log(2, "Unable to schedule pod; no nodes are registered to the cluster; waiting", pod=pod)
+    else:
+        log.log(0, "Unable to schedule pod; no fit; waiting", pod=pod, err=failure.message)

@@ -1,0 +1,60 @@
+"""What the parts of the running scheduler share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from stowplan import log
+from stowplan.client.api import ApiClient
+from stowplan.client.events import EventRecorder
+from stowplan.cluster import Cluster
+from stowplan.framework.nominations import Nominations
+from stowplan.framework.profile import Profile
+from stowplan.metrics import Metrics
+from stowplan.queue.scheduling_queue import SchedulingQueue
+from stowplan.scheduler.event_handlers import EventHandlers
+from stowplan.scheduler.waiting import WaitingPods
+
+
+class Host:
+    """One event loop, no locks: state changes between two awaits, never across one."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        queue: SchedulingQueue,
+        waiting: WaitingPods,
+        handlers: EventHandlers,
+        nominations: Nominations,
+        profiles: Mapping[str, Profile],
+        recorders: Mapping[str, EventRecorder],
+        api: ApiClient,
+        metrics: Metrics,
+        now: Callable[[], float],
+        is_leading: Callable[[], bool],
+    ) -> None:
+        self.cluster, self.queue, self.waiting, self.handlers = cluster, queue, waiting, handlers
+        self.nominations, self.profiles, self.recorders = nominations, profiles, recorders
+        self.api, self.metrics, self.now, self.is_leading = api, metrics, now, is_leading
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Starts work that nobody waits for; if it fails, that is logged."""
+        task = asyncio.create_task(work, name=what)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("Background work failed", task.exception(), work=task.get_name())
+
+    async def finish(self, seconds: float) -> None:
+        """Waits for the work under way, but not longer than this."""
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=seconds)
+        for task in tuple(self._tasks):
+            task.cancel()

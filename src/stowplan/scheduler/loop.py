@@ -1,0 +1,95 @@
+"""The scheduling loop: one pod after another is decided, and handed on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan import log
+from stowplan.cluster.columns import Rows
+from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.cycle.sampling import Sampling
+from stowplan.cycle.schedule import TieBreak, schedule
+from stowplan.framework.decision import Decision
+from stowplan.framework.status import Code
+from stowplan.queue.queued_pod import QueuedPod
+from stowplan.scheduler import eviction
+from stowplan.scheduler.attempt import Attempt, Failure, failure_of
+from stowplan.scheduler.binding import binding_cycle, reserve
+from stowplan.scheduler.failure import NOBODY, UNCHANGED, handle_failure
+from stowplan.scheduler.host import Host
+
+
+class SchedulingLoop:
+    def __init__(self, host: Host, draw: random.Random) -> None:
+        self.host = host
+        self._tie_break = drawn_by(draw)
+        self._sampling = {
+            name: Sampling(profile.percentage_of_nodes_to_score)
+            for name, profile in host.profiles.items()
+            if 1 <= profile.percentage_of_nodes_to_score <= 99
+        }
+
+    async def run(self) -> None:
+        while (queued := await self.host.queue.pop()) is not None:
+            self.schedule_one(queued)
+            await asyncio.sleep(0)  # a full queue would not let anyone else run
+
+    def schedule_one(self, queued: QueuedPod) -> None:
+        """Decides one pod. Nothing here waits, so the cluster is the same from start to end."""
+        host, pod = self.host, queued.pod
+        profile = host.profiles.get(pod.scheduler_name)
+        if profile is None or host.cluster.is_assumed(pod):
+            host.queue.done(pod.uid)
+            return
+        if pod.is_terminating:
+            note = f"skip schedule deleting pod: {pod.key}"
+            host.recorders[profile.scheduler_name].record(
+                pod, "Warning", "FailedScheduling", "Scheduling", note
+            )
+            host.queue.done(pod.uid)
+            return
+        began = host.now()
+        log.log(3, "Attempting to schedule pod", pod=pod)
+        sampling = self._sampling.get(profile.scheduler_name)
+        decision = schedule(profile, pod, host.cluster.nodes, self._tie_break, sampling)
+        host.metrics.algorithm(host.now() - began)
+        self._hand_on(Attempt(queued, profile, decision, began))
+
+    def _hand_on(self, attempt: Attempt) -> None:
+        host, decision = self.host, attempt.decision
+        if decision.chosen is not None:
+            if not host.is_leading():
+                handle_failure(host, attempt, Failure("this scheduler is no longer the leader"), UNCHANGED)
+                return
+            placed = reserve(host, attempt, decision.chosen)
+            if placed is not None:
+                work = binding_cycle(host, attempt, placed, decision.chosen)
+                host.spawn(work, f"binding of pod {placed.key}")
+            return
+        promised = UNCHANGED if _keeps_promise(decision) else decision.nominated or NOBODY
+        handle_failure(host, attempt, failure_of(decision), promised)
+        if decision.nominated is not None:
+            eviction.begin(host, attempt.profile, attempt.pod, decision.nominated, decision.victims)
+
+
+def _keeps_promise(decision: Decision) -> bool:
+    """Whether nobody looked for room, so that a node promised earlier stays promised."""
+    status = decision.post_filter
+    return status is not None and (
+        status.code is Code.ERROR or any("not eligible" in reason for reason in status.reasons)
+    )
+
+
+def drawn_by(generator: random.Random) -> TieBreak:
+    """Draws one of the best nodes."""
+
+    def draw(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
+        best = np.flatnonzero(totals == totals[totals.argmax()])
+        return int(best[int(generator.random() * len(best))])
+
+    return draw

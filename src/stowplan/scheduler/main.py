@@ -1,0 +1,226 @@
+"""`stowplan run`: the scheduler with its lease, its server and its signals."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from enum import Enum
+
+import msgspec
+
+from stowplan import log
+from stowplan.client import kubeconfig
+from stowplan.client.api import ApiClient
+from stowplan.client.connection import Connection
+from stowplan.client.leases import LeaderElection, new_identity
+from stowplan.errors import StowplanError
+from stowplan.framework.registry import Registry
+from stowplan.metrics import Metrics
+from stowplan.scheduler.comparer import compare, dump
+from stowplan.scheduler.options import RunOptions, parse
+from stowplan.scheduler.options_write import completed
+from stowplan.scheduler.scheduler import Scheduler
+from stowplan.serving.pages import scheduler_pages
+from stowplan.serving.server import Server
+
+GRACE_SECONDS = 20.0
+
+
+class Ending(Enum):
+    STOPPED = "told to stop"
+    RELOADED = "told to read the configuration again"
+    LOST = "lost the lease"
+    FAILED = "failed"
+
+
+def run(options: RunOptions) -> None:
+    """Runs until it is told to stop, or loses its lease; the process ends with the status that fits."""
+    try:
+        sys.exit(asyncio.run(Service(options).run()))
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+class Service:
+    """The process. Clients, lease and server last; the scheduler is built anew for a new configuration."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
+        self.registry, self.metrics = Registry.installed(), Metrics()
+        self._draw = random.Random(options.seed)
+        self._election: LeaderElection | None = None
+        self._scheduler: Scheduler | None = None
+        self._is_stopping = False
+
+    async def run(self) -> int:
+        log.log(0, "Starting Stowplan scheduler")
+        connection = connect(self.options)
+        async with AsyncExitStack() as stack:
+            client = self.options.config.client_connection
+            api, events_api = [
+                await stack.enter_async_context(
+                    ApiClient(connection, qps=client.qps, burst=client.burst, user_agent="stowplan/scheduler")
+                )
+                for _ in range(2)
+            ]
+            leases = await stack.enter_async_context(
+                ApiClient(connection, user_agent="stowplan/leader-election")
+            )
+            await self._take_policy(api)
+            if self.options.config.leader_election.leader_elect:
+                self._election = self._elected_by(leases)
+            await stack.enter_async_context(self._served())
+            return await self._run(api, events_api)
+
+    async def _run(self, api: ApiClient, events_api: ApiClient) -> int:
+        elected = asyncio.create_task(self._election.run()) if self._election is not None else None
+        try:
+            while True:
+                ending = await self._run_once(api, events_api, elected)
+                if ending is Ending.STOPPED:
+                    log.log(0, "Requested to terminate, exiting")
+                    return 0
+                if ending is Ending.LOST:
+                    log.error("Leaderelection lost", None)
+                    return 1
+        finally:
+            if elected is not None:
+                elected.cancel()
+            if self._election is not None:
+                await self._election.release()
+
+    async def _run_once(
+        self, api: ApiClient, events_api: ApiClient, elected: asyncio.Task[None] | None
+    ) -> Ending:
+        """One configuration's life."""
+        scheduler = self._scheduler = Scheduler(
+            self.options.config,
+            api,
+            events_api,
+            registry=self.registry,
+            metrics=self.metrics,
+            draw=self._draw,
+            is_leading=self._is_leading,
+            max_in_unschedulable=self.options.pod_max_in_unschedulable,
+        )
+        if self._is_leading():
+            scheduler.start()
+        work = asyncio.create_task(scheduler.run())
+        told = asyncio.create_task(self._told())
+        waited = [work, told] if elected is None else [work, told, elected]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if work.done():
+                work.result()
+            if elected is not None and elected.done():
+                elected.result()
+                return Ending.LOST
+            ending = told.result() if told.done() else Ending.FAILED
+            self._is_stopping = ending is Ending.STOPPED
+            await scheduler.stop(GRACE_SECONDS)
+            return ending
+        finally:
+            work.cancel()
+            told.cancel()
+            await asyncio.gather(work, told, return_exceptions=True)
+
+    async def _told(self) -> Ending:
+        """Waits for a signal that ends this configuration's life; others are answered on the way."""
+        signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+            loop.add_signal_handler(number, signals.put_nowait, number)
+        while True:
+            number = await signals.get()
+            if number in (signal.SIGTERM, signal.SIGINT):
+                return Ending.STOPPED
+            if number is signal.SIGUSR2:
+                self._dump()
+            elif self._reload():
+                return Ending.RELOADED
+
+    def _dump(self) -> None:
+        if self._scheduler is not None:
+            if mismatch := compare(self._scheduler):
+                log.error("Cache mismatch", None, **mismatch._asdict())
+            log.log(0, "Dump of cache and queue", dump=dump(self._scheduler))
+
+    def _reload(self) -> bool:
+        """Reads the configuration again; a bad one is refused and the old one stays."""
+        try:
+            options, warnings = parse(self.options.argv, registry=self.registry)
+            completed(options.config, self.registry)
+        except StowplanError as error:
+            log.error("Configuration not reloaded, the old one stays", error)
+            return False
+        for warning in warnings:
+            log.warn(warning)
+        # What the process was started with stays: clients, lease and server are not made anew.
+        config = msgspec.structs.replace(
+            options.config,
+            leader_election=self.options.config.leader_election,
+            client_connection=self.options.config.client_connection,
+        )
+        self.options = msgspec.structs.replace(self.options, config=config)
+        log.log(0, "Configuration reloaded")
+        return True
+
+    def _is_leading(self) -> bool:
+        return self._election is None or self._election.is_leading
+
+    def _elected_by(self, api: ApiClient) -> LeaderElection:
+        def begin() -> None:
+            if self._scheduler is not None:
+                self._scheduler.start()
+
+        config = self.options.config
+        return LeaderElection(
+            api,
+            new_identity(),
+            config.leader_election,
+            on_started=begin,
+            on_lost=lambda: None,
+            component=config.profiles[0].scheduler_name,
+        )
+
+    async def _take_policy(self, api: ApiClient) -> None:
+        """An old configuration whose Policy is in a ConfigMap: read it from the API server."""
+        if not self.options.policy_config_map:
+            return
+        namespace, _, name = self.options.policy_config_map.partition("/")
+        found = await api.get_json(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+        found = {"kind": "ConfigMap", **found}
+        self.options = parse(self.options.argv, registry=self.registry, policy=found).options
+
+    @asynccontextmanager
+    async def _served(self) -> AsyncIterator[None]:
+        access = self.options.access
+        election = self._election
+        async with AsyncExitStack() as stack:
+            tokens, rights = [
+                await stack.enter_async_context(ApiClient(kubeconfig.load(path))) if path else None
+                for path in (access.authentication_kubeconfig, access.authorization_kubeconfig)
+            ]
+            pages = scheduler_pages(
+                self.metrics,
+                lambda: completed(self.options.config, self.registry),
+                leader_election=None if election is None else lambda: election.check(),
+                shutdown=lambda: "shutting down" if self._is_stopping else None,
+                handlers_synced=self._unsynced,
+            )
+            async with Server(self.options.serving, pages, tokens=tokens, access=rights):
+                yield
+
+    def _unsynced(self) -> str | None:
+        is_synced = self._scheduler is not None and self._scheduler.is_synced
+        return None if is_synced else "the cluster is not known yet"
+
+
+def connect(options: RunOptions) -> Connection:
+    if options.kubeconfig or options.master:
+        return kubeconfig.load(options.kubeconfig or None, master=options.master)
+    return kubeconfig.in_cluster()

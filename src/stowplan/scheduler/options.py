@@ -1,0 +1,265 @@
+"""The command line and the configuration file made one: `parse` says how the scheduler is to run.
+
+With --config the file counts: deprecated and old flags are ignored, those of leader election go before it.
+Without it, any flag goes before the defaults. Whatever is ignored or has no effect is said in a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from stowplan.config import Duration, KubeSchedulerConfiguration, load
+from stowplan.config.field_errors import joined
+from stowplan.config.load import LoadedConfig, Source
+from stowplan.config.types import DEFAULT_SCHEDULER_NAME, GROUP, V1
+from stowplan.config.validation import faults
+from stowplan.config.versions import OLD_RESOURCE_LOCKS
+from stowplan.errors import ConfigError, InputError
+from stowplan.framework.registry import Registry
+from stowplan.log import Format
+from stowplan.scheduler.options_flags import Flag, read
+from stowplan.scheduler.options_gates import gate_warnings
+from stowplan.scheduler.options_table import (
+    AUTHENTICATION,
+    AUTHORIZATION,
+    DEPRECATED,
+    FLAGS,
+    LEADER_ELECTION,
+    OLD,
+    SECURE_SERVING,
+)
+from stowplan.serving.options import ServingOptions
+
+PROGRAM = "kube-scheduler"
+Given = dict[str, Any]
+T = TypeVar("T", bound=msgspec.Struct)
+
+# Flags that set a field of the configuration, by the struct that has it.
+_ELECTION_FIELDS = {
+    "lock-object-name": "resource_name",
+    "lock-object-namespace": "resource_namespace",
+    "leader-elect": "leader_elect",
+    "leader-elect-lease-duration": "lease_duration",
+    "leader-elect-renew-deadline": "renew_deadline",
+    "leader-elect-retry-period": "retry_period",
+    "leader-elect-resource-lock": "resource_lock",
+    "leader-elect-resource-name": "resource_name",
+    "leader-elect-resource-namespace": "resource_namespace",
+}
+_CLIENT_FIELDS = {
+    "kubeconfig": "kubeconfig",
+    "kube-api-content-type": "content_type",
+    "kube-api-qps": "qps",
+    "kube-api-burst": "burst",
+}
+_OTHER_FIELDS = {"profiling": "enable_profiling", "contention-profiling": "enable_contention_profiling"}
+
+
+class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom to ask about those who ask the HTTPS server. No kubeconfig: nobody.
+
+    The lookup is for the CA of client certificates, which the API server keeps in the ConfigMap
+    kube-system/extension-apiserver-authentication.
+    """
+
+    authentication_kubeconfig: str
+    authentication_skip_lookup: bool
+    authentication_tolerate_lookup_failure: bool
+    authorization_kubeconfig: str
+
+
+class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
+    verbosity: int
+    format: Format
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to run. `kubeconfig` is that of the configuration; neither it nor `master`: the pod's own account.
+
+    `policy_config_map` is `namespace/name` of a Policy that only the API server has: fetch it, then `parse`
+    `argv` again with it. A changed file is read by parsing `argv` again, too.
+    """
+
+    argv: tuple[str, ...]
+    config: KubeSchedulerConfiguration
+    policy_config_map: str
+    kubeconfig: str
+    master: str
+    write_config_to: str
+    pod_max_in_unschedulable: Duration
+    seed: int | None
+    serving: ServingOptions
+    access: AccessOptions
+    logs: LogOptions
+    feature_gates: dict[str, bool]
+
+
+class Parsed(NamedTuple):
+    options: RunOptions
+    warnings: list[str]
+
+
+def parse(
+    argv: Sequence[str],
+    *,
+    program: str = PROGRAM,
+    registry: Registry | None = None,
+    policy: Source | None = None,
+) -> Parsed:
+    """What the flags and the file they name ask for; an InputError says what is wrong with them."""
+    given = read(argv, FLAGS, program)
+    values = {name: given.get(name, flag.default) for name, flag in FLAGS.items()}
+    if bool(values["tls-cert-file"]) != bool(values["tls-private-key-file"]):
+        raise InputError("--tls-cert-file and --tls-private-key-file go together: give both or none")
+    loaded = _load(given, registry or Registry.installed(), policy)
+    config = _with_flags(loaded.config, given)
+    options = RunOptions(
+        argv=tuple(argv),
+        config=config,
+        policy_config_map=loaded.policy_config_map,
+        kubeconfig=config.client_connection.kubeconfig,
+        master=values["master"],
+        write_config_to=values["write-config-to"],
+        pod_max_in_unschedulable=values["pod-max-in-unschedulable-pods-duration"],
+        seed=values["seed"],
+        serving=_named(ServingOptions, values),
+        access=_named(AccessOptions, values),
+        logs=LogOptions(verbosity=values["v"], format=values["logging-format"]),
+        feature_gates=values["feature-gates"],
+    )
+    return Parsed(options, [*_warnings(given, config), *loaded.warnings])
+
+
+def _load(given: Given, registry: Registry, policy: Source | None) -> LoadedConfig:
+    file = given.get("config")
+    source = Path(file) if file else _document(given)
+    config, warnings, config_map = load(source, registry, policy=policy)
+    if config_map:
+        warnings = warnings[:-1]  # It says that the policy will not be fetched; it will.
+    if file:
+        return LoadedConfig(config, [f"{file}: {warning}" for warning in warnings], config_map)
+    return LoadedConfig(config, [f"--{_policy_flag(given)}: {text}" for text in warnings], config_map)
+
+
+def _document(given: Given) -> dict[str, Any]:
+    """The file that old flags stand for: one of v1alpha1 if a Policy is among them, else of v1."""
+    scheduler_name = given.get("scheduler-name") or DEFAULT_SCHEDULER_NAME
+    weight = given.get("hard-pod-affinity-symmetric-weight")
+    flag = _policy_flag(given)
+    if flag:
+        named: dict[str, Any] = {"file": {"path": given[flag]}}
+        if flag == "policy-configmap":
+            namespace = given.get("policy-configmap-namespace", FLAGS["policy-configmap-namespace"].default)
+            named = {"configMap": {"name": given[flag], "namespace": namespace}}
+        document = {
+            "apiVersion": f"{GROUP}/v1alpha1",
+            "schedulerName": scheduler_name,
+            "hardPodAffinitySymmetricWeight": weight,
+            "algorithmSource": {"policy": named},
+        }
+    else:
+        args = [("InterPodAffinity", {"hardPodAffinityWeight": weight})] if weight is not None else []
+        if _fills_nodes_up(given):
+            args.append(("NodeResourcesFit", {"scoringStrategy": {"type": "MostAllocated"}}))
+        plugin_config = [{"name": name, "args": fields} for name, fields in args]
+        profile = {"schedulerName": scheduler_name, "pluginConfig": plugin_config}
+        document = {"apiVersion": V1, "profiles": [profile]}
+    return {"kind": "KubeSchedulerConfiguration", **document}
+
+
+def _policy_flag(given: Given) -> str:
+    """The flag that names the Policy in force, if any."""
+    order = ["policy-configmap", "policy-config-file"]
+    if given.get("use-legacy-policy-config"):
+        order.reverse()
+    return next((name for name in order if given.get(name)), "")
+
+
+def _fills_nodes_up(given: Given) -> bool:
+    provider: str = given.get("algorithm-provider") or "DefaultProvider"
+    if provider not in ("DefaultProvider", "ClusterAutoscalerProvider"):
+        raise InputError(
+            f'--algorithm-provider: "{provider}" is neither DefaultProvider nor ClusterAutoscalerProvider'
+        )
+    return provider == "ClusterAutoscalerProvider"
+
+
+def _with_flags(config: KubeSchedulerConfiguration, given: Given) -> KubeSchedulerConfiguration:
+    """The configuration with what the flags change in it, checked once more."""
+    if given.get("config"):
+        given = {flag.name: given[flag.name] for flag in LEADER_ELECTION if flag.name in given}
+    election = _fields(_ELECTION_FIELDS, given)
+    if election.get("resource_lock") in OLD_RESOURCE_LOCKS:
+        election["resource_lock"] = "leases"
+    changed = msgspec.structs.replace(
+        config,
+        leader_election=msgspec.structs.replace(config.leader_election, **election),
+        client_connection=msgspec.structs.replace(config.client_connection, **_fields(_CLIENT_FIELDS, given)),
+        **_fields(_OTHER_FIELDS, given),
+    )
+    if found := list(faults(changed, {})):
+        raise ConfigError(joined(found), stage="validate")
+    return changed
+
+
+def _fields(flags: dict[str, str], given: Given) -> dict[str, Any]:
+    return {field: given[name] for name, field in flags.items() if name in given}
+
+
+def _named(kind: type[T], values: dict[str, Any]) -> T:
+    """A struct whose fields are flags."""
+    names = [field.name for field in msgspec.structs.fields(kind)]
+    return kind(**{name: values[name.replace("_", "-")] for name in names})
+
+
+def _warnings(given: Given, config: KubeSchedulerConfiguration) -> Iterator[str]:
+    """One line for each flag that is old, ignored or without effect."""
+    file = given.get("config")
+    for flag in FLAGS.values():
+        if flag.name in given:
+            yield from _flag_warnings(flag, given[flag.name], file)
+    yield from gate_warnings(given.get("feature-gates", {}))
+    if not file:
+        yield from _overruled(given)
+    if given.get("leader-elect-resource-lock") in OLD_RESOURCE_LOCKS:
+        yield f"--leader-elect-resource-lock={given['leader-elect-resource-lock']}: leases take its place"
+    if not config.leader_election.leader_elect:
+        others = [flag for flag in LEADER_ELECTION if flag.name != "leader-elect"]
+        yield from _ignored(others, given, "there is no leader election")
+    if given.get("secure-port") == 0:
+        others = [flag for flag in SECURE_SERVING if flag.name != "secure-port"]
+        yield from _ignored((*others, *AUTHENTICATION, *AUTHORIZATION), given, "--secure-port is 0")
+
+
+def _flag_warnings(flag: Flag, value: Any, file: str | None) -> Iterator[str]:
+    if flag in OLD and flag.no_effect:
+        yield f"--{flag.name} is a flag of older releases and has no effect: {flag.no_effect}"
+    elif flag.instead and file and flag in (*OLD, *DEPRECATED):
+        yield f"--{flag.name} is ignored, since --config is given: set {flag.instead} in {file}"
+    elif flag in OLD:
+        yield f"--{flag.name} is a flag of older releases: set {flag.instead} in a --config file instead"
+    elif flag.no_effect and value != flag.default:
+        yield f"--{flag.name} has no effect: {flag.no_effect}"
+
+
+def _overruled(given: Given) -> Iterator[str]:
+    """Old flags that another old flag makes void."""
+    if counts := _policy_flag(given):
+        voided = ["policy-configmap", "policy-config-file", "algorithm-provider"]
+        yield from (
+            f"--{name} is ignored, since --{counts} goes before it"
+            for name in voided
+            if name != counts and given.get(name)
+        )
+
+
+def _ignored(flags: Sequence[Flag], given: Given, why: str) -> Iterator[str]:
+    yield from (
+        f"--{flag.name} is ignored, since {why}"
+        for flag in flags
+        if flag.name in given and not flag.no_effect
+    )

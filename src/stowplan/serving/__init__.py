@@ -1,0 +1,18 @@
+"""One HTTPS server: health, metrics and configuration, for those who may ask."""
+
+from stowplan.serving.access import AccessReviewer, TokenReviewer
+from stowplan.serving.health import Check
+from stowplan.serving.options import NamedCertificate, ServingOptions
+from stowplan.serving.pages import scheduler_pages
+from stowplan.serving.server import Limits, Server
+
+__all__ = [
+    "AccessReviewer",
+    "Check",
+    "Limits",
+    "NamedCertificate",
+    "Server",
+    "ServingOptions",
+    "TokenReviewer",
+    "scheduler_pages",
+]

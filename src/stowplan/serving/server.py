@@ -1,0 +1,180 @@
+"""The HTTPS server: who may ask gets a page, and nobody can hold it up.
+
+A connection serves one request and lives for seconds, however slowly a client sends or reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from stowplan.errors import InputError
+from stowplan.log import error as log_error
+from stowplan.log import log
+from stowplan.serving.access import (
+    AccessReviewer,
+    Authentication,
+    Authorization,
+    TokenReviewer,
+    User,
+)
+from stowplan.serving.certificates import ServerCertificates
+from stowplan.serving.health import Page
+from stowplan.serving.options import ServingOptions
+
+REFRESH_SECONDS = 60
+SHUTDOWN_SECONDS = 2
+HEADERS = {"Cache-Control": "no-cache, private", "X-Content-Type-Options": "nosniff"}
+_SANITIZED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+class Limits(NamedTuple):
+    """What a client may take."""
+
+    handshake_seconds: float = 10
+    connection_seconds: float = 30
+    """From the handshake to the last byte of the answer."""
+    connections: int = 512
+    """When more come, the oldest goes: a flood must not keep out the kubelet's probes."""
+
+
+LIMITS = Limits()
+
+
+class Server:
+    """An async context: serves while inside. With --secure-port=0 it does nothing."""
+
+    def __init__(
+        self,
+        options: ServingOptions,
+        pages: Mapping[str, Page],
+        *,
+        tokens: TokenReviewer | None = None,
+        access: AccessReviewer | None = None,
+        limits: Limits = LIMITS,
+    ) -> None:
+        self._options, self._pages = options, pages
+        self._authentication = Authentication(options, tokens)
+        self._authorization = Authorization(options, access)
+        self._limits = limits
+        self._certificates = ServerCertificates(options) if options.secure_port else None
+
+    async def __aenter__(self) -> Server:
+        options, certificates = self._options, self._certificates
+        if certificates is None:
+            return self
+        self._connections = _ShortLived(self._answer, self._limits)
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._connections,
+                options.bind_address,
+                options.secure_port,
+                ssl=certificates.context,
+                ssl_handshake_timeout=self._limits.handshake_seconds,
+                reuse_port=options.permit_port_sharing or None,
+                reuse_address=options.permit_address_sharing or None,
+            )
+        except OSError as error:
+            address = f"{options.bind_address}:{options.secure_port}"
+            raise InputError(
+                f"cannot listen: {error.strerror or error}; choose another --bind-address or --secure-port",
+                where=address,
+            ) from error
+        self._refreshing = asyncio.create_task(self._refresh(certificates))
+        log(0, "Serving securely", address=options.bind_address, port=options.secure_port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._certificates is None:
+            return
+        self._refreshing.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._refreshing
+        self._listener.close()
+        self._connections.pre_shutdown()
+        await self._connections.shutdown(SHUTDOWN_SECONDS)
+
+    async def _refresh(self, certificates: ServerCertificates) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            certificates.refresh()
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        response = await self._permitted(request)
+        response.headers.update(HEADERS)
+        response.force_close()
+        return response
+
+    async def _permitted(self, request: web.BaseRequest) -> web.Response:
+        user = await self._user(request)
+        if user is None:
+            return _status(401, "Unauthorized", "Unauthorized")
+        path, verb = request.path, request.method.lower()
+        try:
+            is_allowed = await self._authorization.allows(user, path, verb)
+        except Exception as error:
+            log_error("Unable to authorize the request", error, user=user.name, path=path)
+            what = str(error) or type(error).__name__
+            text = f'Internal Server Error: "{request.raw_path}": {what}\n'
+            return web.Response(status=500, text=text.translate(_SANITIZED))
+        if not is_allowed:
+            message = f'User "{user.name}" cannot {verb} path "{path}"'.translate(_SANITIZED)
+            return _status(403, "Forbidden", f"forbidden: {message}", details={})
+        return self._page(request)
+
+    async def _user(self, request: web.BaseRequest) -> User | None:
+        certificate = request.get_extra_info("peercert")
+        try:
+            return await self._authentication.user_of(certificate, request.headers.get("Authorization", ""))
+        except Exception as error:
+            log_error("Unable to authenticate the request", error)
+            return None
+
+    def _page(self, request: web.BaseRequest) -> web.Response:
+        page = self._pages.get(request.path)
+        if page is None:
+            return web.Response(status=404, text="404 page not found\n")
+        try:
+            return page(request)
+        except Exception as error:
+            log_error("Page cannot be shown", error, path=request.path)
+            return web.Response(status=500, text=f"Internal Server Error: {error}\n")
+
+
+class _ShortLived(web.Server):
+    """Connections that end after a while, whatever is going on, and of which there are never too many."""
+
+    def __init__(self, handler: Any, limits: Limits) -> None:
+        # aiohttp's own lines are about what strangers sent: nothing to act on.
+        quiet = logging.getLogger("stowplan.serving.connections")
+        quiet.disabled = True
+        super().__init__(handler, logger=quiet, access_log=None, lingering_time=0, auto_decompress=False)
+        self._limits = limits
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        asyncio.get_running_loop().call_later(self._limits.connection_seconds, transport.abort)
+        for oldest in self.connections[: -self._limits.connections]:
+            if oldest.transport is not None:
+                oldest.transport.abort()
+
+
+def _status(code: int, reason: str, message: str, **details: Any) -> web.Response:
+    """A refusal, as a Kubernetes Status object."""
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        **details,
+        "code": code,
+    }
+    return web.Response(status=code, body=msgspec.json.encode(body) + b"\n", content_type="application/json")

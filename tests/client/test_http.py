@@ -1,0 +1,173 @@
+"""Our own HTTP: connections kept, broken, tunnelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from api_server import ScriptedServer, answer, serving
+from certificates import Authority, server_context
+
+from stowplan.client.connection import tls_context
+from stowplan.client.errors import Unreachable
+from stowplan.client.http import HttpPool
+from stowplan.errors import InputError
+
+
+@asynccontextmanager
+async def raw_server(*answers: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Answers one connection after the other with these bytes and closes it; what it was sent is kept."""
+    rest, heard = list(answers), list[bytes]()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(rest.pop(0))
+        await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with listener:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", heard
+
+
+@asynccontextmanager
+async def pool_of(url: str, **settings) -> AsyncIterator[HttpPool]:
+    pool = HttpPool(url, **settings)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def get(pool: HttpPool, path: str = "/", **settings):
+    return await pool.request("GET", path, settings.pop("headers", ()), None, **{"timeout": 5} | settings)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "data"),
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", 200, b"hi", id="with a length"),
+        pytest.param(
+            b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n",
+            201,
+            b"hi",
+            id="in chunks",
+        ),
+        pytest.param(b"HTTP/1.0 502 Bad Gateway\r\n\r\nhi", 502, b"hi", id="ended with the connection"),
+        pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", id="empty"),
+    ],
+)
+async def test_answers(sent, status, data):
+    async with raw_server(sent) as (url, _), pool_of(url) as pool:
+        found = await get(pool)
+    assert (found.status, found.data) == (status, data)
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        pytest.param(b"", r"the connection broke \(closed by the other side\)", id="nothing"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhi", "the connection broke", id="less than said"
+        ),
+        pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Enc", "the connection broke", id="half a head"),
+        pytest.param(b"220 mail.example.org ready\r\n\r\n", "what came is not HTTP", id="something else"),
+    ],
+)
+async def test_broken_answers(sent, words):
+    async with raw_server(sent) as (url, _), pool_of(url) as pool:
+        with pytest.raises(Unreachable, match=words):
+            await get(pool, "/x?token=secret")
+
+
+async def test_a_connection_is_used_again(server: ScriptedServer):
+    server.answers = [answer({})] * 5
+    ports = set[str]()
+
+    async with pool_of(server.url) as pool:
+        for _ in range(3):
+            await get(pool)
+            ports.add(server.from_port)
+        assert len(ports) == 1
+        await asyncio.gather(get(pool), get(pool))
+        assert server.from_port not in ports
+
+
+async def test_a_connection_that_the_server_closes_is_not_used_again():
+    last = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    async with raw_server(last, last) as (url, heard), pool_of(url) as pool:
+        await get(pool)
+        await get(pool)
+    assert len(heard) == 2
+
+
+async def test_a_request_given_up_leaves_its_connection_unused(server: ScriptedServer):
+    async def later(request):
+        await asyncio.sleep(0.1)
+        return await answer({"to": "the first"})(request)
+
+    server.answers = [later, answer({"to": "the second"})]
+    async with pool_of(server.url) as pool:
+        with pytest.raises(Unreachable, match="no answer in time"):
+            await get(pool, timeout=0.02)
+        assert (await get(pool)).data == b'{"to": "the second"}'
+
+
+@pytest.mark.parametrize("value", ["a\r\nHost: evil", "a\nb", "ä"])
+async def test_headers_cannot_be_smuggled(server: ScriptedServer, value):
+    async with pool_of(server.url) as pool:
+        with pytest.raises(InputError, match="check the credentials"):
+            await get(pool, headers=[("Authorization", f"Bearer {value}")])
+    assert not server.asked
+
+
+@asynccontextmanager
+async def tunnel(status: bytes = b"200 OK") -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A proxy that does what CONNECT asks for, or refuses it."""
+    heads = list[bytes]()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 " + status + b"\r\n\r\n")
+        if status.startswith(b"200"):
+            host, _, port = heads[-1].split()[1].decode().partition(":")
+            far_reader, far_writer = await asyncio.open_connection(host, int(port))
+            await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer), return_exceptions=True)
+        writer.close()
+
+    listener = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with listener:
+        yield f"http://joe:a%20b@127.0.0.1:{listener.sockets[0].getsockname()[1]}", heads
+
+
+async def test_tls_through_a_proxy(tmp_path):
+    authority = Authority()
+    tls = server_context(tmp_path, authority.issue("server", "127.0.0.1"))
+    trust = tls_context(authority_text=authority.certificate)
+    async with serving(ScriptedServer(), tls) as server, tunnel() as (proxy, heads):
+        server.answers = [answer({"by": "tunnel"})] * 2
+        async with pool_of(server.url, ssl_context=trust, proxy=proxy) as pool:
+            assert (await get(pool)).data == (await get(pool)).data == b'{"by": "tunnel"}'
+    (head,) = heads
+    place = server.url.removeprefix("https://").encode()
+    assert head == (
+        b"CONNECT "
+        + place
+        + b" HTTP/1.1\r\nHost: "
+        + place
+        + b"\r\nProxy-Authorization: Basic am9lOmEgYg==\r\n\r\n"
+    )
+
+
+async def test_a_proxy_that_refuses():
+    refusing = tunnel(b"407 Proxy Authentication Required")
+    async with refusing as (proxy, _), pool_of("https://api.example.org", proxy=proxy) as pool:
+        with pytest.raises(Unreachable, match=r"proxy 127\.0\.0\.1 answered with status 407"):
+            await get(pool)

@@ -1,0 +1,267 @@
+"""List and watch against a scripted server: every change told once, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from api_server import (
+    ScriptedServer,
+    answer,
+    bookmark,
+    cut,
+    end,
+    event,
+    hang,
+    node,
+    page,
+    refusal,
+    status_of,
+    until,
+    watch,
+)
+
+from stowplan.client.api import ApiClient
+from stowplan.client.resources import PODS
+from stowplan.client.watch import RESOURCES, Reflector
+
+NODES = next(resource for resource in RESOURCES if resource.kind == "Node")
+N1, N2 = node("n1", 5), node("n2", 6)
+EXPIRED = event("ERROR", status_of(410, "Expired", "too old resource version: 10 (20)"))
+
+
+class Told:
+    """What a reflector told, as `+name@version`, `~name@old>new` or `-name@version`."""
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+
+    def __call__(self, kind, old, new):
+        def version(item):
+            return getattr(item, "resource_version", None) or item.metadata.resource_version
+
+        if kind == "added":
+            assert old is None
+            self.changes.append(f"+{new.name}@{version(new)}")
+        elif kind == "modified":
+            self.changes.append(f"~{new.name}@{version(old)}>{version(new)}")
+        else:
+            assert new is None
+            self.changes.append(f"-{old.name}@{version(old)}")
+
+
+@asynccontextmanager
+async def reflecting(api: ApiClient, resource=NODES, **settings) -> AsyncIterator[tuple[Reflector, Told]]:
+    told = Told()
+    reflector = Reflector(api, resource, on_event=told, **{"first_backoff": 0.001} | settings)
+    task = asyncio.create_task(reflector.run())
+    try:
+        yield reflector, told
+    finally:
+        assert not task.done(), task
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_is_there_then_what_changes(server: ScriptedServer, api: ApiClient):
+    server.lists = [page(N1, N2, version=10)]
+    server.watches = [
+        watch(
+            event("ADDED", node("n3", 11)),
+            event("MODIFIED", node("n1", 12)),
+            event("DELETED", node("n2", 13)),
+        )
+    ]
+    async with reflecting(api) as (reflector, told):
+        await asyncio.wait_for(reflector.synced.wait(), 5)
+        await until(lambda: len(told.changes) == 5)
+        assert told.changes == ["+n1@5", "+n2@6", "+n3@11", "~n1@5>12", "-n2@13"]
+        assert sorted(reflector.objects) == ["n1", "n3"]
+    (asked,) = server.watched
+    assert asked.query["resourceVersion"] == "10"
+    assert asked.query["allowWatchBookmarks"] == "true"
+    assert 300 <= int(asked.query["timeoutSeconds"]) <= 600
+
+
+async def test_pages_are_put_together(server: ScriptedServer, api: ApiClient):
+    server.lists = [page(N1, version=10, more="x"), page(N2, version=10, more="y"), page(version=10)]
+    async with reflecting(api, page_size=1) as (reflector, told):
+        await asyncio.wait_for(reflector.synced.wait(), 5)
+        assert told.changes == ["+n1@5", "+n2@6"]
+    assert [(asked.query["limit"], asked.query.get("continue")) for asked in server.listed] == [
+        ("1", None), ("1", "x"), ("1", "y"),
+    ]  # fmt: skip
+
+
+async def test_an_expired_page_starts_the_list_over(server: ScriptedServer, api: ApiClient):
+    server.lists = [
+        page(N1, N2, version=10, more="x"),
+        refusal(410, "Expired", "The provided continue parameter is too old"),
+        page(N1, version=20),
+    ]
+    async with reflecting(api) as (reflector, told):
+        await asyncio.wait_for(reflector.synced.wait(), 5)
+        assert told.changes == ["+n1@5", "+n2@6", "-n2@6"]
+    assert "continue" not in server.listed[2].query
+
+
+async def test_pods_that_have_finished_are_not_asked_for(server: ScriptedServer, api: ApiClient):
+    pod = {"metadata": {"name": "p", "namespace": "a", "uid": "1", "resourceVersion": "3"}}
+    server.lists = [page(pod, version=10)]
+    async with reflecting(api, PODS) as (reflector, told):
+        await until(lambda: len(server.watched) == 1)
+        assert told.changes == ["+p@3"]
+        assert list(reflector.objects) == ["a/p"]
+    assert {asked.query["fieldSelector"] for asked in server.asked} == {
+        "status.phase!=Succeeded,status.phase!=Failed"
+    }
+
+
+CHANGE = event("MODIFIED", node("n1", 12))
+
+
+@pytest.mark.parametrize(
+    ("first", "resumed_at"),
+    [
+        pytest.param(watch(CHANGE, then=end), "12", id="the server ends the watch"),
+        pytest.param(watch(CHANGE, then=cut), "12", id="the connection is cut"),
+        pytest.param(watch(CHANGE, b'{"type":"MODIFIED","obj', then=cut), "12", id="cut within a line"),
+        pytest.param(watch(CHANGE, b'{"type":"MODIFIED","obj', then=end), "12", id="ended within a line"),
+        pytest.param(watch(CHANGE, then=hang), "12", id="the connection falls silent"),
+        pytest.param(watch(CHANGE, bookmark(40), then=cut), "40", id="a bookmark has moved on"),
+        pytest.param(watch(CHANGE, b"<html>\n", then=hang), "12", id="nonsense comes"),
+        pytest.param(
+            watch(CHANGE, event("ERROR", status_of(500, "InternalError", "etcd is tired"))),
+            "12",
+            id="the server reports another error",
+        ),
+        pytest.param(refusal(500, "InternalError", "no"), "10", id="the watch is refused"),
+    ],
+)
+async def test_resumes_where_it_was(server: ScriptedServer, api: ApiClient, first, resumed_at):
+    server.lists = [page(N1, version=10)]
+    rest = [CHANGE] if resumed_at == "10" else []
+    server.watches = [first, watch(*rest, event("DELETED", node("n1", 50)))]
+    async with reflecting(api, silence=0.1) as (_, told):
+        await until(lambda: len(told.changes) == 3)
+        assert told.changes == ["+n1@5", "~n1@5>12", "-n1@50"]
+    assert server.watched[1].query["resourceVersion"] == resumed_at
+    assert len(server.listed) == 1
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        pytest.param(watch(EXPIRED), id="within the watch"),
+        pytest.param(refusal(410, "Expired", "too old resource version"), id="as the watch's answer"),
+        pytest.param(
+            refusal(504, "Timeout", "Too large resource version: 10, current: 3"),
+            id="the server has gone back",
+        ),
+    ],
+)
+async def test_a_version_that_is_gone_means_a_new_list(server: ScriptedServer, api: ApiClient, gone):
+    same, changed, made_again = node("same", 5), node("changed", 15), node("again", 16, uid="other")
+    server.lists = [
+        page(node("lost", 4), same, node("changed", 6), node("again", 7), version=10),
+        page(same, changed, made_again, node("new", 17), version=20),
+    ]
+    server.watches = [gone]
+    async with reflecting(api) as (reflector, told):
+        await until(lambda: len(server.watched) == 2)
+        assert told.changes[4:] == ["~changed@6>15", "-again@7", "+again@16", "+new@17", "-lost@4"]
+        assert sorted(reflector.objects) == ["again", "changed", "new", "same"]
+    assert server.watched[1].query["resourceVersion"] == "20"
+
+
+async def test_what_is_known_already_is_not_told_twice(server: ScriptedServer, api: ApiClient):
+    server.lists = [page(N1, version=10)]
+    server.watches = [
+        watch(
+            event("ADDED", N1),
+            event("MODIFIED", N1),
+            event("DELETED", node("stranger", 11)),
+            event("MODIFIED", node("n2", 12)),
+        )
+    ]
+    async with reflecting(api) as (_, told):
+        await until(lambda: len(told.changes) == 2)
+        assert told.changes == ["+n1@5", "+n2@12"]
+
+
+async def test_an_object_that_cannot_be_read_is_skipped(server: ScriptedServer, api: ApiClient, caplog):
+    def broken(name, version):
+        return node(name, version) | {"spec": {"taints": "none"}}
+
+    server.lists = [page(broken("bad", 4), N1, N2, version=10)]
+    server.watches = [
+        watch(event("MODIFIED", broken("n1", 11)), event("DELETED", broken("n2", 12)), then=cut),
+        watch(event("ADDED", node("n3", 13)), EXPIRED),
+    ]
+    server.lists.append(page(broken("n1", 11), node("n3", 13), version=20))
+    async with reflecting(api) as (reflector, told):
+        await until(lambda: len(server.watched) == 3)
+        assert told.changes == ["+n1@5", "+n2@6", "-n2@6", "+n3@13"]
+        assert sorted(reflector.objects) == ["n1", "n3"]
+    assert server.watched[1].query["resourceVersion"] == "12"
+    first = caplog.records[0]
+    assert first.getMessage() == "Object cannot be read; ignoring it"
+    assert (first.fields["resource"], first.fields["object"]) == ("nodes", "bad")
+    assert str(first.fields["err"]).startswith("spec.taints: ")
+
+
+async def test_lines_longer_than_any_buffer(server: ScriptedServer, api: ApiClient):
+    long = node("n1", 11, labels={"long": "x" * 3_000_000})
+    server.lists = [page(version=10)]
+    server.watches = [watch(event("ADDED", long), event("ADDED", node("n2", 12)))]
+    async with reflecting(api) as (reflector, told):
+        await until(lambda: len(told.changes) == 2)
+        assert len(reflector.objects["n1"].metadata.labels["long"]) == 3_000_000
+
+
+async def test_failures_are_tried_again_later_and_later(server: ScriptedServer, api: ApiClient):
+    server.lists = [refusal(500)] * 5 + [page(N1, version=10)]
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    async with reflecting(api, first_backoff=0.02) as (reflector, _):
+        await asyncio.wait_for(reflector.synced.wait(), 5)
+    # At once, then at least 0.02, 0.04, 0.08 and 0.16 s.
+    assert 0.3 <= loop.time() - start < 2
+
+
+async def test_a_server_that_ends_every_watch_at_once_is_not_pestered(server: ScriptedServer, api: ApiClient):
+    server.lists = [page(version=10)]
+    server.watches = [watch(then=end)] * 1000
+    async with reflecting(api, first_backoff=0.02):
+        await asyncio.sleep(0.3)
+    assert 2 <= len(server.watched) <= 6
+
+
+async def test_missing_rights_say_what_to_do(server: ScriptedServer, api: ApiClient, caplog):
+    text = 'nodes is forbidden: User "joe" cannot list resource "nodes" in API group "" at the cluster scope'
+    server.lists = [refusal(403, "Forbidden", text), page(version=10)]
+    async with reflecting(api) as (reflector, _):
+        await asyncio.wait_for(reflector.synced.wait(), 5)
+    (record,) = caplog.records
+    assert record.getMessage() == "Cannot watch; trying again"
+    assert record.fields == {
+        "resource": "nodes",
+        "err": f"{text}: give this account the right, most simply by binding it to the ClusterRoles "
+        "system:kube-scheduler and system:volume-scheduler",
+    }
+
+
+async def test_a_resource_the_server_does_not_have_is_not_waited_for(server: ScriptedServer, api: ApiClient):
+    server.lists = [refusal(404, "NotFound", "the server could not find the requested resource")] * 100
+    async with reflecting(api) as (reflector, told):
+        await asyncio.wait_for(reflector.synced.wait(), 5)
+        assert not told.changes
+
+
+async def test_an_empty_list_may_be_null(server: ScriptedServer, api: ApiClient):
+    server.lists = [answer({"metadata": {"resourceVersion": "10"}, "items": None})]
+    async with reflecting(api) as (reflector, _):
+        await asyncio.wait_for(reflector.synced.wait(), 5)
+        assert not reflector.objects

@@ -1,0 +1,291 @@
+"""etcd and kube-apiserver on free loopback ports, with RBAC, as a user of the tests sees them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from controlplane.binaries import program
+from controlplane.process import Process, wait_until
+
+Json = dict[str, Any]
+
+ADMIN = "admin"
+SCHEDULER = "system:kube-scheduler"
+NOBODY = "nobody"
+GROUPS = {ADMIN: "system:masters", SCHEDULER: "", NOBODY: ""}
+"""The users there are. RBAC's own roles give the scheduler its rights, and to nobody none."""
+
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+NAMESPACED = (
+    "api/v1/pods",
+    "api/v1/persistentvolumeclaims",
+    "api/v1/services",
+    "api/v1/replicationcontrollers",
+    "apis/apps/v1/replicasets",
+    "apis/apps/v1/statefulsets",
+    "apis/policy/v1/poddisruptionbudgets",
+    "apis/resource.k8s.io/v1/resourceclaims",
+    "apis/resource.k8s.io/v1/resourceclaimtemplates",
+    "apis/storage.k8s.io/v1/csistoragecapacities",
+    "apis/coordination.k8s.io/v1/leases",
+    "apis/events.k8s.io/v1/events",
+)
+CLUSTER_WIDE = (
+    "api/v1/nodes",
+    "api/v1/persistentvolumes",
+    "apis/storage.k8s.io/v1/storageclasses",
+    "apis/storage.k8s.io/v1/csinodes",
+    "apis/storage.k8s.io/v1/csidrivers",
+    "apis/storage.k8s.io/v1/volumeattachments",
+    "apis/resource.k8s.io/v1/resourceslices",
+    "apis/resource.k8s.io/v1/deviceclasses",
+    "apis/scheduling.k8s.io/v1/priorityclasses",
+)
+BUILT_IN = (
+    "metadata.name!=system-cluster-critical,metadata.name!=system-node-critical,metadata.name!=kubernetes"
+)
+
+
+class ControlPlane:
+    """A running control plane: `etcd` and `api_server` are its processes, for tests that kill and start them.
+
+    No controller runs: bound claims, endpoints, replicas and garbage are nobody's work here.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        etcd_port, peer_port, api_port = free_ports(3)
+        self.server = f"https://127.0.0.1:{api_port}"
+        self.certificate = folder / "certificates" / "apiserver.crt"
+        self.etcd = _etcd(folder, f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}")
+        self.api_server = Process(
+            self._api_server_command(f"http://127.0.0.1:{etcd_port}", api_port),
+            folder / "kube-apiserver.log",
+            lambda: self._answers("/readyz"),
+        )
+
+    def start(self) -> None:
+        self.etcd.start()
+        self.api_server.start()
+        wait_until(
+            lambda: all(self._answers(f"/api/v1/namespaces/{name}") for name in SYSTEM_NAMESPACES),
+            lambda: f"the namespaces {', '.join(SYSTEM_NAMESPACES)} are not all there",
+            seconds=30,
+        )
+
+    def stop(self) -> None:
+        self.api_server.kill()  # asked nicely it waits for watches to end
+        self.etcd.stop()
+
+    def kubeconfig(self, user: str = ADMIN) -> Path:
+        """A kubeconfig file with the token of one of `GROUPS`."""
+        path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
+        cluster = {"server": self.server, "certificate-authority": str(self.certificate)}
+        context = {"cluster": "tests", "user": user, "namespace": "default"}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "tests", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": token_of(user)}}],
+            "contexts": [{"name": "tests", "context": context}],
+            "current-context": "tests",
+        }
+        path.write_text(json.dumps(document))
+        return path
+
+    def kubectl(self, *arguments: str, objects: list[Json] | None = None, user: str = ADMIN) -> str:
+        """What kubectl prints; `objects` are given to it as a file would be with `-f -`."""
+        done = subprocess.run(
+            [program("kubectl"), "--kubeconfig", self.kubeconfig(user), *arguments],
+            input="\n---\n".join(map(json.dumps, objects or [])),
+            env={**os.environ, "HOME": str(self.folder)},  # kubectl keeps what it discovered there
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr.strip())
+        return done.stdout
+
+    def request(self, method: str, path: str, body: Json | None = None, *, user: str = ADMIN) -> Json:
+        """Ask the API server without any client of ours: what it says is the truth to compare with.
+
+        A PATCH is a merge patch. Raises urllib's HTTPError.
+        """
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        asked = urllib.request.Request(
+            self.server + path,
+            None if body is None else json.dumps(body).encode(),
+            {"Authorization": f"Bearer {token_of(user)}", "Content-Type": kind},
+            method=method,
+        )
+        with _open(asked, ssl.create_default_context(cafile=str(self.certificate))) as answer:
+            data = answer.read()
+        return json.loads(data) if data.startswith(b"{") else {"text": data.decode()}
+
+    def wipe(self) -> None:
+        """Make the cluster as good as new: no nodes, no pods, no namespaces but the system's."""
+        namespaces = [item["metadata"]["name"] for item in self.request("GET", "/api/v1/namespaces")["items"]]
+        for name in namespaces:
+            for resource in NAMESPACED:
+                prefix, _, plural = resource.rpartition("/")
+                self._delete_all(f"/{prefix}/namespaces/{name}/{plural}")
+        for resource in CLUSTER_WIDE:
+            self._delete_all(f"/{resource}")
+        for name in set(namespaces) - set(SYSTEM_NAMESPACES):
+            # No controller empties namespaces here, so the finalizer that waits for it is taken off by hand.
+            namespace = self.request("DELETE", f"/api/v1/namespaces/{name}")
+            namespace["spec"] = {"finalizers": []}
+            self.request("PUT", f"/api/v1/namespaces/{name}/finalize", namespace)
+
+    def _delete_all(self, path: str) -> None:
+        if not self.request("GET", f"{path}?fieldSelector={BUILT_IN}&limit=1")["items"]:
+            return
+        # Pods wait for a kubelet, unless they get no time at all.
+        now = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        self.request("DELETE", f"{path}?fieldSelector={BUILT_IN}", now)
+        for item in self.request("GET", f"{path}?fieldSelector={BUILT_IN}")["items"]:
+            if item["metadata"].get("finalizers"):
+                self.request(
+                    "PATCH", f"{path}/{item['metadata']['name']}", {"metadata": {"finalizers": None}}
+                )
+
+    def kube_scheduler(self, *flags: str, **config: Any) -> AbstractContextManager[Process]:
+        """The real scheduler at work; `config` are fields of its configuration, such as `profiles`."""
+        return self._scheduler("kube-scheduler", [program("kube-scheduler")], flags, config)
+
+    def stowplan(self, *flags: str, name: str = "stowplan", **config: Any) -> AbstractContextManager[Process]:
+        """Our scheduler at work, in a process of its own; another `name` for a second one beside it."""
+        return self._scheduler(name, [sys.executable, "-m", "stowplan.cli", "run"], flags, config)
+
+    @contextmanager
+    def _scheduler(
+        self, name: str, command: list[str | Path], flags: tuple[str, ...], config: Json
+    ) -> Iterator[Process]:
+        (port,) = free_ports(1)
+        kubeconfig = str(self.kubeconfig(SCHEDULER))
+        document = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": kubeconfig, "qps": 5000, "burst": 5000},
+            "leaderElection": {"leaderElect": False},
+        }
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps(document | config))
+        command = [
+            *command,
+            f"--config={path}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--cert-dir={self.folder / name}",
+            *flags,
+        ]
+        ready = f"https://127.0.0.1:{port}/readyz"
+        scheduler = Process(command, self.folder / f"{name}.log", lambda: _is_ok(ready))
+        scheduler.server = f"https://127.0.0.1:{port}"
+        try:
+            scheduler.start()
+            yield scheduler
+        finally:
+            scheduler.stop()
+
+    def _api_server_command(self, etcd: str, port: int) -> list[str | Path]:
+        key, tokens = self.folder / "accounts.key", self.folder / "tokens.csv"
+        key.write_bytes(_private_key())
+        with tokens.open("w", newline="") as file:
+            csv.writer(file).writerows((token_of(user), user, user, group) for user, group in GROUPS.items())
+        # No controller makes accounts or clears taints and finalizers here.
+        absent = "ServiceAccount,TaintNodesByCondition,StorageObjectInUseProtection"
+        return [
+            program("kube-apiserver"),
+            f"--etcd-servers={etcd}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--cert-dir={self.certificate.parent}",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            f"--token-auth-file={tokens}",
+            "--authorization-mode=RBAC",
+            f"--disable-admission-plugins={absent}",
+            "--max-requests-inflight=4000",
+            "--max-mutating-requests-inflight=2000",
+        ]
+
+    def _answers(self, path: str) -> bool:
+        try:
+            self.request("GET", path)
+        except OSError:  # not listening, no certificate yet, or an answer that is none of the good ones
+            return False
+        return True
+
+
+def token_of(user: str) -> str:
+    return f"token-of-{user.replace(':', '-')}"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback address that nothing listens on; held together, so that they differ."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in held]
+    for listener in held:
+        listener.close()
+    return ports
+
+
+def _etcd(folder: Path, client: str, peer: str) -> Process:
+    command = [
+        program("etcd"),
+        f"--data-dir={folder / 'etcd'}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--unsafe-no-fsync",
+        f"--quota-backend-bytes={8 << 30}",
+    ]
+    return Process(command, folder / "etcd.log", lambda: _is_ok(f"{client}/health"))
+
+
+def _is_ok(url: str) -> bool:
+    """Whether whoever listens there, trusted or not, says that it is well."""
+    careless = ssl.create_default_context()
+    careless.check_hostname, careless.verify_mode = False, ssl.CERT_NONE
+    try:
+        with _open(url, careless) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _open(asked: urllib.request.Request | str, trusted: ssl.SSLContext) -> Any:
+    """Ask a loopback address, which no proxy of the machine's is to see."""
+    no_proxy = urllib.request.ProxyHandler({})
+    opener = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=trusted))
+    return opener.open(asked, timeout=30)
+
+
+def _private_key() -> bytes:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    plain = serialization.NoEncryption()
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain
+    )

@@ -1,0 +1,139 @@
+"""Whose turn it is, and how the host waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from waiting_room import Fit, Room
+
+from make import make_pod
+from stowplan.framework import Plugin
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "expected"),
+    [
+        pytest.param([(0, "a", 0), (1, "b", 0)], ["a", "b"], id="older first"),
+        pytest.param([(0, "a", 0), (1, "b", 5)], ["b", "a"], id="higher priority first"),
+        pytest.param([(0, "a", -1), (1, "b", None)], ["b", "a"], id="no priority is priority 0"),
+        pytest.param([(0, "b", 1), (0, "a", 1), (0, "c", 1)], ["b", "a", "c"], id="ties: as they came"),
+    ],
+)
+def test_active_pods(arrivals, expected):
+    room = Room()
+    for later, name, priority in arrivals:
+        room.now += later
+        room.add(name, priority=priority)
+    assert room.names() == expected
+
+
+def test_an_attempt_that_failed_puts_a_pod_behind_those_who_came_before_it_ended():
+    room = Room(max_backoff=0)
+    room.add("first")
+    queued = room.take()
+    room.now += 1
+    room.add("second")
+    room.now += 1
+    room.queue.return_failed(queued)
+    assert room.names() == ["second", "first"]
+
+
+class ByName(Plugin):
+    def queue_sort(self, queued):
+        if queued.pod.name == "odd":
+            raise LookupError("no name to sort by")
+        return queued.pod.name
+
+
+def test_the_profiles_own_order():
+    room = Room(ByName, Fit, sort="ByName")
+    room.add("c", "odd", "b", "a")
+    assert room.names() == ["a", "b", "c", "odd"]
+    assert room.faults == [("odd", "sorting the queue: LookupError: no name to sort by (pod default/odd)")]
+
+
+def test_pods_of_all_profiles_share_the_queue():
+    room = Room()
+    room.add("a", schedulerName="second")
+    room.add("b", priority=1)
+    assert room.names() == ["b", "a"]
+
+
+def test_what_an_attempt_knows_of_the_pod():
+    room = Room()
+    room.add("pod")
+    room.now += 3
+    queued = room.take()
+    assert (queued.attempts, queued.place) == (1, None)
+    assert queued.initial_attempt_timestamp == queued.timestamp == room.now - 3
+    room.queue.return_failed(queued, rejectors={"Fit"}, pending={"Other"})
+    assert queued.unschedulable_plugins == {"Fit"}
+    assert queued.pending_plugins == {"Other"}
+    assert queued.timestamp == room.now
+    room.queue.activate([queued.pod])
+    assert room.take() is queued
+    assert (queued.attempts, queued.rejectors) == (2, frozenset())
+    assert queued.initial_attempt_timestamp == room.now - 3
+
+
+def test_a_pod_that_was_gated_can_first_be_tried_when_it_is_let_through():
+    room = Room()
+    pod = room.gated()
+    room.now += 7
+    room.plugin("Door").shut.clear()
+    room.queue.activate([pod])
+    assert room.take().initial_attempt_timestamp == room.now
+
+
+def test_a_pod_is_not_tried_twice_at_once():
+    room = Room()
+    (pod,) = room.add("pod")
+    room.take()
+    room.queue.add(pod)
+    assert room.names() == []
+
+
+async def test_pop_waits_for_a_pod():
+    room = Room()
+    popping = asyncio.create_task(room.queue.pop())
+    await asyncio.sleep(0)
+    assert not popping.done()
+    room.add("pod")
+    assert (await popping).pod.name == "pod"
+
+
+async def test_pop_waits_for_a_pod_that_backs_off_too():
+    room = Room()
+    room.add("pod")
+    queued = await room.queue.pop()
+    popping = asyncio.create_task(room.queue.pop())
+    await asyncio.sleep(0)
+    room.queue.activate([queued.pod])
+    room.queue.return_failed(queued, rejectors={"Fit"})
+    assert room.queue.counts()["backoff"] == 1
+    assert await popping is queued
+
+
+async def test_several_who_wait_get_a_pod_each():
+    room = Room()
+    popping = [asyncio.create_task(room.queue.pop()) for _ in range(3)]
+    await asyncio.sleep(0)
+    room.add("a", "b", "c")
+    assert {queued.pod.name for queued in await asyncio.gather(*popping)} == {"a", "b", "c"}
+
+
+async def test_a_closed_queue_gives_nothing_out():
+    room = Room()
+    popping = asyncio.create_task(room.queue.pop())
+    await asyncio.sleep(0)
+    room.queue.close()
+    assert await popping is None
+    room.add("pod")
+    assert await room.queue.pop() is None
+
+
+def test_a_pod_of_no_profile_is_given_out_for_the_host_to_drop():
+    room = Room()
+    room.queue.add(make_pod("stray", schedulerName="nobody"))
+    assert room.names() == ["stray"]

@@ -1,0 +1,125 @@
+"""A scheduler without an API server: what it would write is recorded, what it would see is told by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from stowplan.api.kinds import object_of
+from stowplan.api.pod import Pod
+from stowplan.client.api import Answer
+from stowplan.client.errors import ApiError
+from stowplan.config import load
+from stowplan.framework.registry import Registry
+from stowplan.scheduler.scheduler import Scheduler
+
+
+class RecordingApi:
+    """Takes every write and keeps it; `refuse` names those that fail, and with what."""
+
+    def __init__(self) -> None:
+        self.bound: dict[str, str] = {}
+        self.patches: list[tuple[str, dict[str, Any]]] = []
+        self.deleted: list[str] = []
+        self.events: list[dict[str, Any]] = []
+        self.refuse: dict[str, ApiError] = {}
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    async def create_binding(self, pod: Pod, node_name: str) -> None:
+        await self.hold.wait()
+        self._check("bind")
+        self.bound[pod.key] = node_name
+
+    async def patch_pod_status(self, pod: Pod, patch: dict[str, Any]) -> None:
+        self._check("patch")
+        self.patches.append((pod.key, patch["status"]))
+
+    async def delete(self, item: Any, **options: Any) -> None:
+        self._check("delete")
+        self.deleted.append(item.key)
+
+    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+        import msgspec
+
+        self.events.append(msgspec.json.decode(body) if isinstance(body, bytes) else msgspec.to_builtins(body))
+        return Answer(201, b"{}")
+
+    def _check(self, what: str) -> None:
+        if what in self.refuse:
+            raise self.refuse[what]
+
+    def conditions(self, key: str) -> list[dict[str, Any]]:
+        return [each for name, status in self.patches if name == key for each in status.get("conditions", ())]
+
+
+class Stage:
+    def __init__(self, scheduler: Scheduler, api: RecordingApi) -> None:
+        self.scheduler, self.api = scheduler, api
+        self.is_leading = True
+
+    def see(self, *objects: dict[str, Any]) -> None:
+        """The watch brings objects that are new."""
+        for plain in objects:
+            item = object_of(plain)
+            self.scheduler.handlers.on_event("added", None, item)
+
+    def change(self, old: dict[str, Any], new: dict[str, Any] | None) -> None:
+        before, after = object_of(old), None if new is None else object_of(new)
+        self.scheduler.handlers.on_event("deleted" if new is None else "modified", before, after)
+
+    async def settle(self) -> None:
+        """Until nothing is left to do at this moment."""
+        for _ in range(200):
+            await asyncio.sleep(0)
+
+    def notes(self, reason: str) -> list[str]:
+        return [event["note"] for event in self.api.events if event.get("reason") == reason]
+
+
+@asynccontextmanager
+async def staged(
+    config: dict[str, Any] | None = None, plugins: dict[str, type] | None = None
+) -> AsyncIterator[Stage]:
+    installed = Registry.installed()
+    registry = Registry(plugins or {}, installed._installed)
+    version = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    api, found = RecordingApi(), load({**version, **(config or {})}, registry).config
+    stage: list[Stage] = []
+    scheduler = Scheduler(
+        found, api, api, registry=registry, is_leading=lambda: stage[0].is_leading  # type: ignore[arg-type]
+    )
+    stage.append(Stage(scheduler, api))
+    tasks = [asyncio.create_task(scheduler.loop.run())]
+    tasks += [asyncio.create_task(recorder.run()) for recorder in scheduler.host.recorders.values()]
+    try:
+        yield stage[0]
+    finally:
+        scheduler.queue.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def node(name: str, *, cpu: str = "4", pods: str = "10", **extra: Any) -> dict[str, Any]:
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "resourceVersion": "1"},
+        "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": pods}},
+        **extra,
+    }
+
+
+def pod(name: str, *, cpu: str = "1", on: str = "", priority: int = 0, **spec: Any) -> dict[str, Any]:
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "1"},
+        "spec": {
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}],
+            "nodeName": on,
+            "priority": priority,
+            **spec,
+        },
+    }

@@ -1,0 +1,217 @@
+"""The running scheduler, from a change it sees to the writes it makes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from staging import node, pod, staged
+
+from stowplan import Plugin, Status
+from stowplan.client.errors import Conflict, NotFound
+
+
+async def test_a_pending_pod_gets_bound_and_says_so():
+    async with staged() as stage:
+        stage.see(node("n1"), pod("p"))
+        await stage.settle()
+        assert stage.api.bound == {"default/p": "n1"}
+        assert stage.notes("Scheduled") == ["Successfully assigned default/p to n1"]
+        assert stage.api.patches == []
+
+
+async def test_pods_of_others_are_left_alone_but_take_room():
+    async with staged() as stage:
+        stage.see(node("n1", cpu="1"), pod("other", schedulerName="other"), pod("theirs", on="n1"), pod("mine"))
+        await stage.settle()
+        assert stage.api.bound == {}
+        assert stage.api.conditions("default/mine")[0]["message"].startswith(
+            "0/1 nodes are available: 1 Insufficient cpu."
+        )
+        assert stage.api.conditions("default/other") == []
+
+
+async def test_a_pod_that_fits_nowhere_waits_until_room_comes():
+    async with staged() as stage:
+        big = pod("big", on="n1", cpu="4")
+        stage.see(node("n1"), big, pod("p"))
+        await stage.settle()
+        (condition,) = stage.api.conditions("default/p")
+        assert (condition["reason"], condition["status"]) == ("Unschedulable", "False")
+        assert stage.notes("FailedScheduling") == [condition["message"]]
+        stage.change(big, None)
+        await stage.settle()
+        assert stage.api.bound == {"default/p": "n1"}
+
+
+async def test_the_next_pod_is_decided_while_one_is_being_bound():
+    async with staged() as stage:
+        stage.api.hold.clear()
+        stage.see(node("n1", cpu="2"), pod("a"), pod("b"), pod("c"))
+        await stage.settle()
+        assert stage.api.bound == {}
+        assert "Insufficient cpu" in stage.api.conditions("default/c")[0]["message"]
+        stage.api.hold.set()
+        await stage.settle()
+        assert set(stage.api.bound) == {"default/a", "default/b"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(Conflict(409, "Conflict", "pod is being changed"), id="conflict"),
+        pytest.param(NotFound(404, "NotFound", 'nodes "n1" not found'), id="the node is gone"),
+    ],
+)
+async def test_a_refused_binding_is_undone_and_said(error):
+    async with staged() as stage:
+        stage.api.refuse["bind"] = error
+        stage.see(node("n1"), pod("p"))
+        await stage.settle()
+        (condition,) = stage.api.conditions("default/p")
+        assert condition["reason"] == "SchedulerError"
+        assert condition["message"] == f'running Bind plugin "DefaultBinder": {error}'
+        assert stage.scheduler.cluster.assumed_count == 0
+        assert stage.scheduler.queue.counts()["backoff"] == 1
+
+
+async def test_a_pod_deleted_while_it_is_bound_is_forgotten():
+    async with staged() as stage:
+        stage.api.hold.clear()
+        waiting = pod("p")
+        stage.see(node("n1"), waiting)
+        await stage.settle()
+        stage.change(waiting, None)
+        stage.api.refuse["bind"] = NotFound(404, "NotFound", 'pods "p" not found')
+        stage.api.hold.set()
+        await stage.settle()
+        assert stage.scheduler.cluster.assumed_count == 0
+        assert stage.api.patches == []
+        assert not any(stage.scheduler.queue.counts().values())
+
+
+async def test_a_pod_that_someone_else_binds_meanwhile_is_not_marked_as_failed():
+    async with staged() as stage:
+        stage.api.hold.clear()
+        waiting = pod("p")
+        stage.see(node("n1"), node("n2"), waiting)
+        await stage.settle()
+        stage.change(waiting, {**waiting, "spec": {**waiting["spec"], "nodeName": "n2"}})
+        stage.api.refuse["bind"] = Conflict(409, "Conflict", "already bound")
+        stage.api.hold.set()
+        await stage.settle()
+        assert stage.api.patches == []
+        assert stage.notes("FailedScheduling") == []
+        assert [each.node_name for each in stage.scheduler.cluster.pods()] == ["n2"]
+
+
+async def test_nothing_is_bound_without_the_lease():
+    async with staged() as stage:
+        stage.is_leading = False
+        stage.see(node("n1"), pod("p"))
+        await stage.settle()
+        assert stage.api.bound == {}
+        assert stage.scheduler.cluster.assumed_count == 0
+
+
+async def test_a_pod_of_higher_priority_has_others_evicted():
+    async with staged() as stage:
+        low = pod("low", on="n1", cpu="4")
+        stage.see(node("n1"), low, pod("high", cpu="2", priority=10))
+        await stage.settle()
+        assert stage.api.deleted == ["default/low"]
+        assert stage.api.conditions("default/low")[0]["reason"] == "PreemptionByScheduler"
+        assert ("default/high", "n1") in [
+            (name, status.get("nominatedNodeName")) for name, status in stage.api.patches
+        ]
+        assert stage.notes("Preempted") == ["Preempted by pod uid-high on node n1"]
+        stage.change(low, None)
+        await stage.settle()
+        assert stage.api.bound == {"default/high": "n1"}
+
+
+async def test_a_refused_eviction_backs_off_instead_of_spinning():
+    async with staged() as stage:
+        stage.api.refuse["delete"] = Conflict(403, "Forbidden", "admission says no")
+        stage.see(node("n1"), pod("low", on="n1", cpu="4"), pod("high", cpu="2", priority=10))
+        await stage.settle()
+        assert len(stage.notes("FailedScheduling")) == 1
+        assert stage.scheduler.queue.counts()["backoff"] == 1
+
+
+class Holding(Plugin):
+    def permit(self, state, pod, node_name):
+        return Status.wait(60.0)
+
+
+class Refusing(Plugin):
+    def permit(self, state, pod, node_name):
+        return Status.unschedulable("not today")
+
+
+class Raising(Plugin):
+    def reserve(self, state, pod, node_name):
+        raise RuntimeError("broken")
+
+    def unreserve(self, state, pod, node_name):
+        pass
+
+
+def with_plugin(plugin: type) -> dict:
+    config = {"profiles": [{"plugins": {"multiPoint": {"enabled": [{"name": plugin.__name__}]}}}]}
+    return {"config": config, "plugins": {plugin.__name__: plugin}}
+
+
+async def test_a_pod_waits_for_a_permit():
+    async with staged(**with_plugin(Holding)) as stage:
+        stage.see(node("n1"), pod("p"))
+        await stage.settle()
+        assert stage.api.bound == {}
+        (waiting,) = stage.scheduler.host.waiting
+        waiting.allow("Holding")
+        await stage.settle()
+        assert stage.api.bound == {"default/p": "n1"}
+
+
+async def test_a_pod_deleted_while_it_waits_is_forgotten():
+    async with staged(**with_plugin(Holding)) as stage:
+        waiting = pod("p")
+        stage.see(node("n1"), waiting)
+        await stage.settle()
+        stage.change(waiting, None)
+        await stage.settle()
+        assert stage.scheduler.cluster.assumed_count == 0
+        assert list(stage.scheduler.host.waiting) == []
+
+
+@pytest.mark.parametrize(
+    ("plugin", "reason", "message"),
+    [
+        pytest.param(Refusing, "Unschedulable", "0/1 nodes are available: 1 not today.", id="permit refuses"),
+        pytest.param(
+            Raising,
+            "SchedulerError",
+            'running Reserve plugin "Raising": RuntimeError: broken (pod default/p, node n1)',
+            id="reserve raises",
+        ),
+    ],
+)
+async def test_a_plugin_that_stops_a_pod_after_the_choice(plugin, reason, message):
+    async with staged(**with_plugin(plugin)) as stage:
+        stage.see(node("n1"), pod("p"))
+        await stage.settle()
+        (condition,) = stage.api.conditions("default/p")
+        assert (condition["reason"], condition["message"]) == (reason, message)
+        assert stage.scheduler.cluster.assumed_count == 0
+
+
+async def test_stopping_finishes_the_bindings_under_way():
+    async with staged() as stage:
+        stage.api.hold.clear()
+        stage.see(node("n1"), pod("p"))
+        await stage.settle()
+        stopping = asyncio.create_task(stage.scheduler.stop(5))
+        await asyncio.sleep(0)
+        stage.api.hold.set()
+        await stopping
+        assert stage.api.bound == {"default/p": "n1"}

@@ -1,0 +1,146 @@
+"""Log lines: klog's shape and kube's JSON, what shows at which verbosity, and nothing that breaks a line."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from make import make_pod
+from stowplan.log import configure, error, is_verbose, log, set_verbosity, warn
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root, ours = logging.root, logging.getLogger("stowplan")
+    before = (root.handlers[:], root.level, ours.level)
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
+
+
+@pytest.fixture
+def text() -> io.StringIO:
+    stream = io.StringIO()
+    configure(stream=stream)
+    return stream
+
+
+@pytest.fixture
+def jsons() -> io.StringIO:
+    stream = io.StringIO()
+    configure(style="json", verbosity=4, stream=stream)
+    return stream
+
+
+def body(line: str) -> str:
+    return line.rstrip("\n").partition("] ")[2]
+
+
+def test_klog_header(text: io.StringIO):
+    log(0, "Successfully bound pod to node", pod=make_pod("web"), node="n1", evaluatedNodes=5)
+    header, _, rest = text.getvalue().partition("] ")
+    assert re.fullmatch(rf"I\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} {os.getpid():7} test_log\.py:\d+", header)
+    assert rest == '"Successfully bound pod to node" pod="default/web" node="n1" evaluatedNodes=5\n'
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        pytest.param("plain", '"plain"', id="words"),
+        pytest.param('say "hi" \\ bye', r'"say \"hi\" \\ bye"', id="quotes and backslashes"),
+        pytest.param("ring\x07 \x1b[31mred", r'"ring\u0007 \u001b[31mred"', id="control characters"),
+        pytest.param("größe", '"größe"', id="letters of any language"),
+        pytest.param("one\ntwo", "<\n\tone\n\ttwo\n >", id="several lines"),
+        pytest.param(
+            "one\r\n\x1b[31mtwo\n", "<\n\tone\n\t\\u001b[31mtwo\n >", id="several lines, control characters"
+        ),
+        pytest.param(3, "3", id="a number"),
+        pytest.param(0.25, "0.25", id="a fraction"),
+        pytest.param(True, "true", id="a claim"),
+        pytest.param(None, "<nil>", id="nothing"),
+        pytest.param(["a", "b"], '["a","b"]', id="a list"),
+        pytest.param({"b", "a"}, '["a","b"]', id="a set"),
+        pytest.param({"a": 1}, '{"a":1}', id="a mapping"),
+        pytest.param(ValueError("no"), '"no"', id="an error"),
+        pytest.param(TimeoutError(), '"TimeoutError"', id="an error without words"),
+        pytest.param([ValueError("no")], '["no"]', id="errors in a list"),
+        pytest.param(make_pod("web", namespace="prod"), '"prod/web"', id="an object"),
+    ],
+)
+def test_values_in_text(text: io.StringIO, value: Any, shown: str):
+    log(0, "Message", key=value)
+    assert body(text.getvalue()) == f'"Message" key={shown}'
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "shown"),
+    [
+        pytest.param(0, [0], id="-v=0"),
+        pytest.param(4, [0, 4], id="-v=4"),
+        pytest.param(10, [0, 4, 5, 10], id="-v=10"),
+        pytest.param(99, [0, 4, 5, 10], id="-v=99"),
+    ],
+)
+def test_verbosity(text: io.StringIO, verbosity: int, shown: list[int]):
+    set_verbosity(verbosity)
+    for level in (0, 4, 5, 10):
+        log(level, "Message", level=level)
+    assert [int(line.rpartition("=")[2]) for line in text.getvalue().splitlines()] == shown
+    assert [level for level in (0, 4, 5, 10) if is_verbose(level)] == shown
+
+
+def test_severities(text: io.StringIO):
+    log(0, "Information")
+    warn("Warning", flag="--port")
+    error("command failed", ValueError("bad"), code=1)
+    error("Odd", None)
+    lines = text.getvalue().splitlines()
+    assert "".join(line[0] for line in lines) == "IWEE"
+    assert [body(line) for line in lines[1:]] == [
+        '"Warning" flag="--port"',
+        '"command failed" err="bad" code=1',
+        '"Odd"',
+    ]
+
+
+def test_json(jsons: io.StringIO):
+    log(3, "Attempting to schedule pod", pod=make_pod("web"), nodes=("a", "b"))
+    line = json.loads(jsons.getvalue())
+    assert list(line) == ["ts", "caller", "msg", "v", "pod", "nodes"]
+    assert line["ts"] > 1e12  # milliseconds
+    assert re.fullmatch(r"test_log\.py:\d+", line["caller"])
+    assert (line["msg"], line["v"]) == ("Attempting to schedule pod", 3)
+    assert (line["pod"], line["nodes"]) == ({"name": "web", "namespace": "default"}, ["a", "b"])
+
+
+def test_json_errors_have_no_verbosity(jsons: io.StringIO):
+    error("command failed", ValueError("bad\nworse"))
+    line = json.loads(jsons.getvalue())
+    assert "v" not in line
+    assert line["err"] == "bad\nworse"
+    assert jsons.getvalue().count("\n") == 1
+
+
+def test_field_names_cannot_replace_what_every_json_line_has(jsons: io.StringIO):
+    log(0, "Message", msg="other", ts=0)
+    assert json.loads(jsons.getvalue())["msg"] == "Message"
+
+
+def test_libraries_lines_have_the_same_shape(text: io.StringIO):
+    try:
+        raise ValueError("bad")
+    except ValueError:
+        logging.getLogger("asyncio").exception("Task %s failed", "t1")
+    logging.getLogger("asyncio").info("not shown")
+    shown = text.getvalue()
+    assert body(shown.splitlines()[0]) == '"Task t1 failed" err="bad" stacktrace=<'
+    assert 'raise ValueError("bad")' in shown
+    assert "not shown" not in shown
