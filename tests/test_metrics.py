@@ -299,10 +299,10 @@ def test_a_bound_belongs_to_its_bucket():
 def test_plugins_never_asked_stand_at_zero():
     metrics = Metrics()
     metrics.profile_started(
-        "prof", {"Filter": ["NodeName"], "Score": ["ImageLocality"], "Bind": ["DefaultBinder"]}
+        "prof", {"filter": ["NodeName"], "score": ["ImageLocality"], "bind": ["DefaultBinder"]}
     )
     metrics.plugin_evaluated("Filter", "NodeName", "prof")
-    metrics.profile_started("prof", {"Filter": ["NodeName"]})
+    metrics.profile_started("prof", {"filter": ["NodeName"]})
     assert [line for line in lines(metrics.render()) if line.startswith("scheduler_plugin_evaluation")] == [
         'scheduler_plugin_evaluation_total{extension_point="Filter",plugin="NodeName",profile="prof"} 1',
         'scheduler_plugin_evaluation_total{extension_point="Score",plugin="ImageLocality",profile="prof"} 0',

@@ -16,8 +16,8 @@ from itertools import accumulate
 from typing import Literal
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
-EVALUATED_POINTS = ("PreFilter", "Filter", "PreScore", "Score")
-"""Extension points whose plugins are counted each time they are asked."""
+EVALUATED_POINTS = {"preFilter": "PreFilter", "filter": "Filter", "preScore": "PreScore", "score": "Score"}
+"""Extension points whose plugins are counted each time they are asked, by their names in a configuration."""
 QUEUES = ("active", "backoff", "gated", "unschedulable")
 MOST_ATTEMPTS = 15
 """From so many attempts on, pods share one series."""
@@ -54,7 +54,7 @@ class Numbers(defaultdict[Labels, float]):
 
     def lines(self, name: str) -> Iterator[str]:
         for values, number in sorted(self.items()):
-            yield f"{name}{_braced(self.labels, values)} {_number(number)}"
+            yield sample(name, self.labels, values, number)
 
 
 class Distribution:
@@ -88,10 +88,9 @@ class Distributions(dict[Labels, Distribution]):
     def lines(self, name: str) -> Iterator[str]:
         for values, series in sorted(self.items(), key=lambda item: item[0]):
             for bound, count in zip(self._bound_names, accumulate(series.counts), strict=True):
-                yield f"{name}_bucket{_braced((*self.labels, 'le'), (*values, bound))} {_number(count)}"
-            labels = _braced(self.labels, values)
-            yield f"{name}_sum{labels} {_number(series.total)}"
-            yield f"{name}_count{labels} {_number(sum(series.counts))}"
+                yield sample(f"{name}_bucket", (*self.labels, "le"), (*values, bound), count)
+            yield sample(f"{name}_sum", self.labels, values, series.total)
+            yield sample(f"{name}_count", self.labels, values, sum(series.counts))
 
 
 class Page:
@@ -223,10 +222,13 @@ class Metrics:
     # Plugins
 
     def profile_started(self, profile: str, plugins_by_point: Mapping[str, Iterable[str]]) -> None:
-        """Show all plugins that will be counted, so that those never asked stand at zero."""
-        for point in EVALUATED_POINTS:
+        """Show all plugins that will be counted, so that those never asked stand at zero.
+
+        Points have their names of the configuration, as `preFilter`.
+        """
+        for point, label in EVALUATED_POINTS.items():
             for plugin in plugins_by_point.get(point, ()):
-                self._evaluations[point, plugin, profile] += 0
+                self._evaluations[label, plugin, profile] += 0
 
     def plugin_evaluated(self, point: str, plugin: str, profile: str) -> None:
         self._evaluations[point, plugin, profile] += 1
@@ -535,16 +537,14 @@ class Metrics:
         self._process_files[()] = open_files
 
 
+def sample(name: str, labels: Labels, values: Labels, number: float) -> str:
+    """One line of a page; labels in alphabetical order, but `le` last."""
+    pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True))
+    return f"{name}{{{pairs}}} {_number(number)}" if pairs else f"{name} {_number(number)}"
+
+
 def _number(value: float) -> str:
     return repr(value).removesuffix(".0")
-
-
-def _braced(names: Labels, values: Labels) -> str:
-    if not names:
-        return ""
-    return (
-        "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)) + "}"
-    )
 
 
 def _escaped(value: str) -> str:

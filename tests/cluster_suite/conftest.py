@@ -33,7 +33,7 @@ from stowplan.kubelet import SimulatedKubelets
 HERE = Path(__file__).parent
 UNLIMITED = 10_000
 TLS_GOODBYE_SECONDS = 0.1
-"""aiohttp leaves the connections of cancelled watches to end by themselves: let them while there is a loop."""
+"""aiohttp leaves the connections of cancelled watches to end by themselves: let them, while they can."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -65,12 +65,13 @@ async def test_a_pod_that_does_not_fit_says_why_and_goes_once_there_is_room(cont
 
 
 async def test_taints_affinity_and_spread_decide(control_plane):
-    zones = [node(f"n{number}", labels={"topology.kubernetes.io/zone": f"z{number % 2}"}) for number in range(4)]
+    zone = "topology.kubernetes.io/zone"
+    zones = [node(f"n{number}", labels={zone: f"z{number % 2}"}) for number in range(4)]
     tainted = node("tainted", labels={"disk": "ssd"}, taints=[{"key": "only", "effect": "NoSchedule"}])
     nodes(control_plane, *zones, tainted)
     spread = {
         "maxSkew": 1,
-        "topologyKey": "topology.kubernetes.io/zone",
+        "topologyKey": zone,
         "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": {"app": "web"}},
     }

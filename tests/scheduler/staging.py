@@ -1,4 +1,4 @@
-"""A scheduler without an API server: what it would write is recorded, what it would see is told by the test."""
+"""A scheduler without an API server: its writes are recorded, what it sees is told by the test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+
+import msgspec
 
 from stowplan.api.kinds import object_of
 from stowplan.api.pod import Pod
@@ -42,9 +44,7 @@ class RecordingApi:
         self.deleted.append(item.key)
 
     async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
-        import msgspec
-
-        self.events.append(msgspec.json.decode(body) if isinstance(body, bytes) else msgspec.to_builtins(body))
+        self.events.append(msgspec.json.decode(msgspec.json.encode(body)))
         return Answer(201, b"{}")
 
     def _check(self, what: str) -> None:
@@ -89,7 +89,11 @@ async def staged(
     api, found = RecordingApi(), load({**version, **(config or {})}, registry).config
     stage: list[Stage] = []
     scheduler = Scheduler(
-        found, api, api, registry=registry, is_leading=lambda: stage[0].is_leading  # type: ignore[arg-type]
+        found,
+        api,
+        api,
+        registry=registry,
+        is_leading=lambda: stage[0].is_leading,  # type: ignore[arg-type]
     )
     stage.append(Stage(scheduler, api))
     tasks = [asyncio.create_task(scheduler.loop.run())]

@@ -22,7 +22,8 @@ async def test_a_pending_pod_gets_bound_and_says_so():
 
 async def test_pods_of_others_are_left_alone_but_take_room():
     async with staged() as stage:
-        stage.see(node("n1", cpu="1"), pod("other", schedulerName="other"), pod("theirs", on="n1"), pod("mine"))
+        others = (pod("other", schedulerName="other"), pod("theirs", on="n1"))
+        stage.see(node("n1", cpu="1"), *others, pod("mine"))
         await stage.settle()
         assert stage.api.bound == {}
         assert stage.api.conditions("default/mine")[0]["message"].startswith(

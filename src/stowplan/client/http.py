@@ -325,7 +325,8 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the API server's certificate is not trusted ({error.verify_message}); set "
-            "certificate-authority or certificate-authority-data of the cluster in the kubeconfig to the authority that signed it"
+            "certificate-authority or certificate-authority-data of the cluster in the kubeconfig to the "
+            "authority that signed it"
         )
     if isinstance(error, TimeoutError):
         return "no answer in time"

@@ -203,6 +203,9 @@ class Reflector:
             self._version = ""
             log.log(1, "Listing again", resource=self.resource.name, reason=reason)
             return
+        if self._version and not self._failures:  # it worked until now, and most likely will at once
+            log.log(2, "Watch broke off; resuming", resource=self.resource.name, err=reason)
+            return
         log.warn("Cannot watch; trying again", resource=self.resource.name, err=reason)
         if isinstance(error, NotFound) and not self._version:
             self.synced.set()  # the server does not have this resource at all: there is nothing to wait for

@@ -67,8 +67,9 @@ class Service:
                 )
                 for _ in range(2)
             ]
+            deadline = self.options.config.leader_election.renew_deadline
             leases = await stack.enter_async_context(
-                ApiClient(connection, user_agent="stowplan/leader-election")
+                ApiClient(connection, user_agent="stowplan/leader-election", timeout=max(1.0, deadline / 2))
             )
             await self._take_policy(api)
             if self.options.config.leader_election.leader_elect:

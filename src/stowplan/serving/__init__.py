@@ -2,6 +2,7 @@
 
 from stowplan.serving.access import AccessReviewer, TokenReviewer
 from stowplan.serving.health import Check
+from stowplan.serving.lookup import cluster_client_ca
 from stowplan.serving.options import NamedCertificate, ServingOptions
 from stowplan.serving.pages import scheduler_pages
 from stowplan.serving.server import Limits, Server
@@ -14,5 +15,6 @@ __all__ = [
     "Server",
     "ServingOptions",
     "TokenReviewer",
+    "cluster_client_ca",
     "scheduler_pages",
 ]

@@ -46,8 +46,8 @@ _ALWAYS_ON = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_
 class ServerCertificates:
     """The context to listen with; `refresh` reads files again that changed, as rotated ones do."""
 
-    def __init__(self, options: ServingOptions) -> None:
-        self._options = options
+    def __init__(self, options: ServingOptions, client_ca: str = "") -> None:
+        self._options, self._client_ca = options, client_ca
         cert, key = options.tls_cert_file, options.tls_private_key_file
         if bool(cert) != bool(key):
             raise InputError("give both --tls-cert-file and --tls-private-key-file, or neither")
@@ -76,7 +76,7 @@ class ServerCertificates:
                 warn("Certificate cannot be read again", err=error, certificate=cert, key=key)
 
     def _context_of(self, cert: str, key: str) -> ssl.SSLContext:
-        context = _empty_context(self._options)
+        context = _empty_context(self._options, self._client_ca)
         if not cert:
             _load_self_signed(context)
             return context
@@ -94,7 +94,7 @@ class ServerCertificates:
             connection.context = self._by_name.get(name) or self._by_name.get(wildcard) or self.context
 
 
-def _empty_context(options: ServingOptions) -> ssl.SSLContext:
+def _empty_context(options: ServingOptions, client_ca: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if options.tls_min_version == "VersionTLS13":
@@ -103,13 +103,18 @@ def _empty_context(options: ServingOptions) -> ssl.SSLContext:
         warn("TLS below 1.2 is not served", tlsMinVersion=options.tls_min_version)
     if suites := [suite for suite in options.tls_cipher_suites if suite not in _ALWAYS_ON]:
         context.set_ciphers(":".join(map(_cipher, suites)))
-    if options.client_ca_file:
-        try:
-            context.load_verify_locations(options.client_ca_file)
-        except OSError as error:
-            raise InputError(f"no CA certificates: {error}", where=options.client_ca_file) from error
-        context.verify_mode = ssl.CERT_OPTIONAL
+    if options.client_ca_file or client_ca:
+        _accept_clients(context, options.client_ca_file, client_ca)
     return context
+
+
+def _accept_clients(context: ssl.SSLContext, file: str, data: str) -> None:
+    try:
+        context.load_verify_locations(cafile=file or None, cadata=None if file else data)
+    except OSError as error:
+        where = file or "the cluster's CA of client certificates"
+        raise InputError(f"no CA certificates: {error}", where=where) from error
+    context.verify_mode = ssl.CERT_OPTIONAL
 
 
 def _cipher(suite: str) -> str:

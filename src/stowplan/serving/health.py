@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from aiohttp import web
 
@@ -11,7 +11,7 @@ from stowplan.metrics import HealthPath
 
 Check = Callable[[], str | None]
 """None if all is well, else what is not."""
-Page = Callable[[web.BaseRequest], web.Response]
+Page = Callable[[web.BaseRequest], web.Response | Awaitable[web.Response]]
 Record = Callable[[str, HealthPath, bool], None]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from stowplan.api.pod import Pod
 from stowplan.metrics import CONTENT_TYPE, Metrics
 from stowplan.serving.health import Check, Page, health_pages, ping
+from stowplan.serving.pod_resources import render_resources
 
 
 def scheduler_pages(
@@ -19,8 +21,12 @@ def scheduler_pages(
     leader_election: Check | None,
     shutdown: Check,
     handlers_synced: Check,
+    pods: Callable[[], Iterable[Pod]] = tuple,
 ) -> dict[str, Page]:
-    """`configuration` is in the shape of v1, with its kind; `leader_election` is None where there is none."""
+    """`configuration` is in the shape of v1, with its kind; `leader_election` is None where there is none.
+
+    `pods` are those whose resources are shown: all while leading, else none.
+    """
     election = {} if leader_election is None else {"leaderElection": leader_election}
     ready = {**election, "shutdown": shutdown, "sched-handler-sync": handlers_synced}
     record = metrics.health_checked
@@ -30,12 +36,17 @@ def scheduler_pages(
         **dict(health_pages("readyz", ready, record)),
         "/metrics": _text_page(metrics.render),
         "/metrics/slis": _text_page(metrics.render_slis),
+        "/metrics/resources": lambda _: _resources(pods()),
         "/configz": lambda _: _json({"componentconfig": configuration()}),
     }
 
 
 def _text_page(render: Callable[[], bytes]) -> Page:
     return lambda _: web.Response(body=render(), headers={"Content-Type": CONTENT_TYPE})
+
+
+async def _resources(pods: Iterable[Pod]) -> web.Response:
+    return web.Response(body=await render_resources(pods), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _json(value: Any) -> web.Response:

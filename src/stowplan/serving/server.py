@@ -57,13 +57,15 @@ class Server:
         *,
         tokens: TokenReviewer | None = None,
         access: AccessReviewer | None = None,
+        client_ca: str = "",
         limits: Limits = LIMITS,
     ) -> None:
+        """`client_ca` is the cluster's, in PEM; --client-ca-file goes before it."""
         self._options, self._pages = options, pages
         self._authentication = Authentication(options, tokens)
         self._authorization = Authorization(options, access)
         self._limits = limits
-        self._certificates = ServerCertificates(options) if options.secure_port else None
+        self._certificates = ServerCertificates(options, client_ca) if options.secure_port else None
 
     async def __aenter__(self) -> Server:
         options, certificates = self._options, self._certificates
@@ -126,7 +128,7 @@ class Server:
         if not is_allowed:
             message = f'User "{user.name}" cannot {verb} path "{path}"'.translate(_SANITIZED)
             return _status(403, "Forbidden", f"forbidden: {message}", details={})
-        return self._page(request)
+        return await self._page(request)
 
     async def _user(self, request: web.BaseRequest) -> User | None:
         certificate = request.get_extra_info("peercert")
@@ -136,12 +138,13 @@ class Server:
             log_error("Unable to authenticate the request", error)
             return None
 
-    def _page(self, request: web.BaseRequest) -> web.Response:
+    async def _page(self, request: web.BaseRequest) -> web.Response:
         page = self._pages.get(request.path)
         if page is None:
             return web.Response(status=404, text="404 page not found\n")
         try:
-            return page(request)
+            answer = page(request)
+            return answer if isinstance(answer, web.Response) else await answer
         except Exception as error:
             log_error("Page cannot be shown", error, path=request.path)
             return web.Response(status=500, text=f"Internal Server Error: {error}\n")
