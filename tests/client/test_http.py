@@ -95,10 +95,15 @@ async def test_a_connection_is_used_again(server: ScriptedServer):
         assert server.from_port not in ports
 
 
-async def test_a_connection_that_the_server_closes_is_not_used_again():
-    last = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+@pytest.mark.parametrize(
+    "farewell",
+    [pytest.param(b"Connection: close\r\n", id="saying so"), pytest.param(b"", id="without a word")],
+)
+async def test_a_connection_that_the_server_closes_is_not_used_again(farewell):
+    last = b"HTTP/1.1 200 OK\r\n" + farewell + b"Content-Length: 0\r\n\r\n"
     async with raw_server(last, last) as (url, heard), pool_of(url) as pool:
         await get(pool)
+        await asyncio.sleep(0.05)  # for the end of the connection to arrive
         await get(pool)
     assert len(heard) == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -219,6 +220,15 @@ async def test_lines_longer_than_any_buffer(server: ScriptedServer, api: ApiClie
     async with reflecting(api) as (reflector, told):
         await until(lambda: len(told.changes) == 2)
         assert len(reflector.objects["n1"].metadata.labels["long"]) == 3_000_000
+
+
+async def test_lines_that_come_in_pieces(server: ScriptedServer, api: ApiClient):
+    text = b"".join(json.dumps(event("ADDED", node(f"n{at}", 11 + at))).encode() + b"\n" for at in range(3))
+    server.lists = [page(version=10)]
+    server.watches = [watch(*(text[at : at + 7] for at in range(0, len(text), 7)))]
+    async with reflecting(api) as (_, told):
+        await until(lambda: len(told.changes) == 3)
+        assert told.changes == ["+n0@11", "+n1@12", "+n2@13"]
 
 
 async def test_failures_are_tried_again_later_and_later(server: ScriptedServer, api: ApiClient):

@@ -76,12 +76,15 @@ async def test_the_scheduler_may_watch(follow, resource):
     assert reflector.synced.is_set()
 
 
-async def test_a_reflector_goes_on_after_the_api_server_was_down(control_plane, follow):
+@pytest.mark.parametrize("program", ["api_server", "etcd"])
+async def test_a_reflector_goes_on_after_a_crash(control_plane, follow, program):
     control_plane.request("POST", PODS_PATH, pod("before"))
     reflector, _ = await follow(first_backoff=0.1)
-    control_plane.api_server.kill()
+    crashing = getattr(control_plane, program)
+    crashing.kill()
     await asyncio.sleep(0.5)  # long enough for the reflector to notice
-    control_plane.api_server.start()
+    crashing.start()
+    await eventually(lambda: control_plane.is_ready, bool)
     control_plane.request("DELETE", f"{PODS_PATH}/before?gracePeriodSeconds=0")
     control_plane.request("POST", PODS_PATH, pod("after"))
     await eventually(lambda: list(reflector.objects), lambda keys: keys == ["default/after"], seconds=60)

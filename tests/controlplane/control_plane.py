@@ -75,7 +75,7 @@ class ControlPlane:
         self.api_server = Process(
             self._api_server_command(f"http://127.0.0.1:{etcd_port}", api_port),
             folder / "kube-apiserver.log",
-            lambda: self._answers("/readyz"),
+            lambda: self.is_ready,
         )
 
     def start(self) -> None:
@@ -86,6 +86,11 @@ class ControlPlane:
             lambda: f"the namespaces {', '.join(SYSTEM_NAMESPACES)} are not all there",
             seconds=30,
         )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the API server answers; after a crash of etcd it takes a moment."""
+        return self._answers("/readyz")
 
     def stop(self) -> None:
         self.api_server.kill()  # asked nicely it waits for watches to end

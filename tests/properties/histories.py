@@ -15,7 +15,7 @@ from stowplan.api.kinds import object_of
 from stowplan.api.pod import Pod
 from stowplan.cycle import Planner
 
-NODE_NAMES = tuple(f"n{index:02}" for index in range(10))
+NODE_NAMES = tuple(f"n{index:02}" for index in range(6))
 POD_NAMES = tuple(f"q{index}" for index in range(8))
 Step = tuple[Any, ...]
 
@@ -26,6 +26,7 @@ def steps(node_kinds: list[Json], pod_kinds: list[Json], others: list[Json]) -> 
     node_kind, pod_kind = st.sampled_from(node_kinds), st.sampled_from(pod_kinds)
     kinds = [
         st.tuples(st.just("node"), node, node_kind),
+        st.tuples(st.just("node"), node, node_kind),
         st.tuples(st.just("node gone"), node),
         st.tuples(st.just("pod"), pod, node, pod_kind, st.booleans()),
         st.tuples(st.just("pod gone"), pod),
@@ -35,19 +36,20 @@ def steps(node_kinds: list[Json], pod_kinds: list[Json], others: list[Json]) -> 
         st.tuples(st.just("assume"), pod, node, pod_kind),
         st.tuples(st.just("forget"), pod),
         st.tuples(st.just("confirm"), pod),
-        st.tuples(st.just("decide"), st.integers(0, 1)),
-        st.tuples(st.just("decide"), st.integers(0, 1)),
+        st.tuples(st.just("decide"), st.integers(0, 2)),
+        st.tuples(st.just("decide"), st.integers(0, 2)),
+        st.tuples(st.just("decide"), st.integers(0, 2)),
     ]
     if others:
         kinds.append(st.tuples(st.just("other"), st.sampled_from(others), st.booleans()))
-    return st.lists(st.one_of(kinds), min_size=5, max_size=40)
+    return st.lists(st.one_of(kinds), min_size=15, max_size=50)
 
 
 @st.composite
 def histories(draw: Any) -> History:
     parts = frozenset(draw(st.sets(st.sampled_from(sorted(pods.ALL)), min_size=1, max_size=5)))
     node_parts = frozenset(draw(st.sets(st.sampled_from(sorted(nodes.ALL)))))
-    scene = draw(scenes(parts, node_parts, most_nodes=10, most_pods=8))
+    scene = draw(scenes(parts, node_parts, most_nodes=6, most_pods=6))
     node_kinds = draw(st.lists(nodes.node_kinds(node_parts), min_size=1, max_size=3))
     pod_kinds = draw(st.lists(pods.pod_kinds(parts), min_size=1, max_size=4))
     others = [*draw(namespaces()), *draw(owners())] if parts & {"near", "owners"} else []

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from stowplan.api.pod import Pod
 from stowplan.metrics import Metrics
 from stowplan.serving import Check, Limits, Server, ServingOptions, scheduler_pages
 from stowplan.serving.server import LIMITS
@@ -74,6 +75,8 @@ async def serving(
     *,
     election: Check | None = lambda: None,
     synced: Check = lambda: None,
+    pods: Callable[[], Iterable[Pod]] = tuple,
+    client_ca: str = "",
     limits: Limits = LIMITS,
     **options: Any,
 ) -> AsyncIterator[Running]:
@@ -85,6 +88,7 @@ async def serving(
         leader_election=election,
         shutdown=lambda: None,
         handlers_synced=synced,
+        pods=pods,
     )
     options = {"bind_address": HOST, "secure_port": port, **options}
     server = Server(
@@ -92,6 +96,7 @@ async def serving(
         pages,
         tokens=reviews,
         access=reviews,
+        client_ca=client_ca,
         limits=limits,
     )
     async with server:

@@ -45,10 +45,10 @@ def build(workload: Workload, nodes: int) -> Cluster:
     """The cluster before the clock runs."""
     cluster = Cluster.of(_made(each) for each in workload.objects)
     for number in range(nodes):
-        cluster.apply(_made({"kind": "Node", **_filled(workload.node_template, number)}))
+        cluster.apply(_made({"kind": "Node", **filled(workload.node_template, number)}))
     initial = workload.initial_pods
     for number in range(initial.per_node * nodes):
-        filled = _filled(initial.template, number)
+        filled = filled(initial.template, number)
         filled["spec"] = {**filled["spec"], "nodeName": f"node-{number % nodes}"}
         filled["status"] = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
         cluster.apply(_pod(f"initial-{number}", filled))
@@ -58,7 +58,7 @@ def build(workload: Workload, nodes: int) -> Cluster:
 def pending(workload: Workload, count: int) -> Iterator[Pod]:
     """The pods to measure."""
     for number in range(count):
-        yield _pod(f"pod-{number}", _filled(workload.pod_template, number))
+        yield _pod(f"pod-{number}", filled(workload.pod_template, number))
 
 
 def _pod(name: str, filled: dict[str, Any]) -> Pod:
@@ -74,11 +74,12 @@ def _made(plain: dict[str, Any]) -> Any:
     return found
 
 
-def _filled(template: Any, number: int) -> Any:
+def filled(template: Any, number: int) -> Any:
+    """The template with its choices made for the pod or node of this number."""
     if isinstance(template, str):
         return template.replace("$n", str(number)).replace("$i", str(number))
     if isinstance(template, list):
-        return [_filled(each, number) for each in template]
+        return [filled(each, number) for each in template]
     if not isinstance(template, dict):
         return template
     if "choose" in template:
@@ -86,4 +87,4 @@ def _filled(template: Any, number: int) -> Any:
     if "vary" in template:
         start, step = template["vary"]
         return f"{start + number * step}{template.get('unit', '')}"
-    return {key: _filled(value, number) for key, value in template.items()}
+    return {key: filled(value, number) for key, value in template.items()}

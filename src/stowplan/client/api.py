@@ -6,6 +6,7 @@ Answers are bytes; whoever asked decodes what it needs of them. Every refusal is
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from stowplan.api.meta import Object, Wire, decode
 from stowplan.api.pod import Pod
 from stowplan.api.quantity import NANO, Quantity
 from stowplan.client.connection import Connection
-from stowplan.client.errors import Conflict, NotFound, Unreachable, error_of
+from stowplan.client.errors import ApiError, NotFound, Unreachable, error_of
 from stowplan.client.http import HttpPool
 from stowplan.client.rate_limit import RateLimit
 from stowplan.client.resources import PODS, resource_of
@@ -28,6 +29,7 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 RETRIES = 10
 ANSWERS_KEPT = 256
+_OTHER_UID = re.compile("UID in (the )?precondition|metadata.uid: Invalid value")
 
 T = TypeVar("T", bound=Object)
 
@@ -268,8 +270,8 @@ class ApiClient:
 def _other_uid_is_not_found() -> Iterator[None]:
     try:
         yield
-    except Conflict as error:
-        if "UID in precondition" in error.message:
+    except ApiError as error:
+        if _OTHER_UID.search(error.message):
             raise NotFound(404, "NotFound", error.message) from error
         raise
 

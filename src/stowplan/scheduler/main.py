@@ -6,13 +6,14 @@ import asyncio
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
 
 import msgspec
 
 from stowplan import log
+from stowplan.api.pod import Pod
 from stowplan.client import kubeconfig
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
@@ -24,6 +25,7 @@ from stowplan.scheduler.comparer import compare, dump
 from stowplan.scheduler.options import RunOptions, parse
 from stowplan.scheduler.options_write import completed
 from stowplan.scheduler.scheduler import Scheduler
+from stowplan.serving.lookup import cluster_client_ca
 from stowplan.serving.pages import scheduler_pages
 from stowplan.serving.server import Server
 
@@ -209,16 +211,28 @@ class Service:
             pages = scheduler_pages(
                 self.metrics,
                 lambda: completed(self.options.config, self.registry),
-                leader_election=None if election is None else lambda: election.check(),
+                leader_election=None if election is None else election.check,
                 shutdown=lambda: "shutting down" if self._is_stopping else None,
                 handlers_synced=self._unsynced,
+                pods=self._shown_pods,
             )
-            async with Server(self.options.serving, pages, tokens=tokens, access=rights):
+            client_ca = ""
+            looks_up = not (self.options.serving.client_ca_file or access.authentication_skip_lookup)
+            if tokens is not None and looks_up:
+                tolerates = access.authentication_tolerate_lookup_failure
+                client_ca = await cluster_client_ca(tokens, tolerate_failure=tolerates)
+            async with Server(self.options.serving, pages, tokens=tokens, access=rights, client_ca=client_ca):
                 yield
+
+    def _shown_pods(self) -> Iterable[Pod]:
+        """For /metrics/resources: those placed and those that wait, as long as we lead."""
+        if self._scheduler is None or not self._is_leading():
+            return ()
+        return (*self._scheduler.cluster.pods(), *self._scheduler.handlers.pending.values())
 
     def _unsynced(self) -> str | None:
         is_synced = self._scheduler is not None and self._scheduler.is_synced
-        return None if is_synced else "the cluster is not known yet"
+        return None if is_synced else "handlers are not fully synchronized"
 
 
 def connect(options: RunOptions) -> Connection:

@@ -51,7 +51,7 @@ def bound_pods(draw: Any, of: frozenset[str], node_names: list[str], most: int =
             st.tuples(
                 st.integers(0, len(kinds) - 1),
                 st.sampled_from((*node_names, "unknown")),
-                st.sampled_from((None, *STARTS)),
+                st.sampled_from((None, None, *STARTS)),
                 seldom(False, st.booleans(), 3),
             ),
             min_size=count * 2 // 3,
@@ -119,7 +119,7 @@ def owners() -> st.SearchStrategy[list[Json]]:
 
 def budgets() -> st.SearchStrategy[list[Json]]:
     each = st.tuples(
-        st.sampled_from(NAMESPACES),
+        st.sampled_from(("default", *NAMESPACES)),
         selectors(mistakes=True),
         st.integers(0, 2),
         st.sampled_from(({}, {}, {"p00": "2026-01-01T00:00:00Z"})),
@@ -148,7 +148,7 @@ def scenes(
     most_pods: int = 20,
     mistakes: bool = False,
 ) -> Scene:
-    """Two pods to place."""
+    """Three pods to place."""
     found = draw(node_lists(node_parts, most_nodes))
     names = [node["metadata"]["name"] for node in found]
     objects = [*found, *draw(bound_pods(pod_parts, names, most_pods))]
@@ -157,7 +157,7 @@ def scenes(
     if "owners" in pod_parts:
         objects += draw(owners())
     kinds = pods.pod_kinds(pod_parts, mistakes=mistakes)
-    return Scene(objects, [pods.pod(f"new{index}", draw(kinds)) for index in range(2)])
+    return Scene(objects, [pods.pod(f"new{index}", draw(kinds)) for index in range(3)])
 
 
 @st.composite

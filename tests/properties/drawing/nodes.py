@@ -18,6 +18,17 @@ ALLOCATABLE = {
     "requests.example.com/gpu": ("9",),
     "storage": ("9Gi",),
 }
+ROOM = {
+    "cpu": ("16", "7910m", "11"),
+    "memory": ("64Gi", "32986188Ki", "13e9"),
+    "ephemeral-storage": ("100Gi", "33G"),
+    "hugepages-2Mi": ("640Mi", "0"),
+    "example.com/gpu": ("40", "7", "0"),
+    "other.org/nic": ("9",),
+    "attachable-volumes-x": ("9",),
+    "kubernetes.io/odd": ("9",),
+    "pods": ("110",),
+}
 PODS = ("110", "110", "5", "2", "1", "0", None)
 TAINTS = st.fixed_dictionaries(
     {
@@ -42,7 +53,7 @@ IMAGES = st.sets(st.sampled_from(sorted(IMAGE_SIZES)), max_size=3).map(
 )
 FEATURES = ("InPlaceThings", "RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport")
 ALL = frozenset(("taints", "resources", "images", "features"))
-"""`tight` is another: nodes that a few pods fill."""
+"""Others are `roomy`, where much fits but to another degree, and `tight`, where a few pods fill a node."""
 
 
 def node_kinds(of: frozenset[str] = ALL) -> st.SearchStrategy[Json]:
@@ -57,6 +68,8 @@ def node_kinds(of: frozenset[str] = ALL) -> st.SearchStrategy[Json]:
         )
         pods = st.sampled_from(PODS)
         status["allocatable"] = st.tuples(perhaps(usual, some(ALLOCATABLE), 4), pods).map(_with_pods)
+    if "roomy" in of:
+        status["allocatable"] = st.fixed_dictionaries({name: st.sampled_from(ROOM[name]) for name in ROOM})
     if "tight" in of:
         status["allocatable"] = st.fixed_dictionaries(
             {

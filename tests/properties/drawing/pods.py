@@ -19,7 +19,9 @@ from drawing.words import (
     most,
     node_terms,
     one,
+    own_selectors,
     perhaps,
+    resolved,
     seldom,
     selectors,
     some,
@@ -65,7 +67,7 @@ IMAGES = (
     "huge:latest-alias",
     "none",
 )
-WEIGHTS = st.sampled_from((1, 2, 29, 50, 100))
+WEIGHTS = st.sampled_from((1, 29, 57, 58, 71, 100))
 
 
 def requests() -> st.SearchStrategy[Json]:
@@ -144,7 +146,7 @@ def pod_terms(mistakes: bool) -> st.SearchStrategy[Json]:
     return st.fixed_dictionaries(
         {
             "topologyKey": st.sampled_from(TOPOLOGY_KEYS),
-            "labelSelector": selectors(mistakes=mistakes),
+            "labelSelector": own_selectors(mistakes),
             "namespaces": seldom([], st.lists(st.sampled_from(NAMESPACES), max_size=2, unique=True), 3),
             "namespaceSelector": seldom(None, selectors(NAMESPACE_LABELS), 3),
         }
@@ -172,7 +174,7 @@ CONSTRAINTS = st.fixed_dictionaries(
         "maxSkew": st.sampled_from((1, 1, 2, 5)),
         "topologyKey": st.sampled_from((ZONE, *TOPOLOGY_KEYS)),
         "whenUnsatisfiable": st.sampled_from(("DoNotSchedule", "ScheduleAnyway")),
-        "labelSelector": selectors(),
+        "labelSelector": own_selectors(),
     },
     optional={
         "minDomains": st.sampled_from((1, 2, 3, 5)),
@@ -206,7 +208,7 @@ def pod_kinds(of: frozenset[str] = ALL, mistakes: bool = False) -> st.SearchStra
     if "tolerations" in of:
         spec["tolerations"] = few(TOLERATIONS, 2)
     if "nodes" in of:
-        spec["nodeSelector"] = seldom({}, one(NODE_LABELS), 5)
+        spec["nodeSelector"] = seldom({}, one(NODE_LABELS), 4)
     if "nodes" in of or "near" in of:
         spec["affinity"] = affinities(of, mistakes)
     if "spread" in of:
@@ -232,7 +234,12 @@ def pod_kinds(of: frozenset[str] = ALL, mistakes: bool = False) -> st.SearchStra
                 **meta,
             }
         ),
-    ).map(lambda parts: {"metadata": parts[2], "spec": parts[0] | parts[1], "status": {}})
+    ).map(_put_together)
+
+
+def _put_together(parts: tuple[Json, Json, Json]) -> Json:
+    containers, spec, meta = parts
+    return {"metadata": meta, "spec": containers | resolved(spec, meta["labels"]), "status": {}}
 
 
 def resizes(kind: Json) -> st.SearchStrategy[Json]:

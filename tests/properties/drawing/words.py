@@ -13,6 +13,7 @@ HOSTNAME, ZONE, REGION = (
     "topology.kubernetes.io/region",
 )
 TOPOLOGY_KEYS = (ZONE, HOSTNAME, "rack", REGION)
+OWN = "the pod's own label"
 NAMESPACES = ("default", "prod", "dev")
 
 NODE_LABELS = {
@@ -102,15 +103,26 @@ def selectors(
     """A label selector: none, empty, or with labels and expressions."""
     each = perhaps(requirements(words), MISTAKES, 15) if mistakes else requirements(words)
     full = st.fixed_dictionaries({}, optional={"matchLabels": some(words), "matchExpressions": few(each, 2)})
-    equal, right = (
-        one(words).map(_match_labels),
-        each.map(lambda expression: {"matchExpressions": [expression]}),
-    )
+    equal = one(words).map(lambda labels: {"matchLabels": labels})
+    right = each.map(lambda expression: {"matchExpressions": [expression]})
     return st.one_of(equal, equal, equal, right, right, full, st.just({}), st.none())
 
 
-def _match_labels(labels: Json) -> Json:
-    return {"matchLabels": labels}
+def own_selectors(mistakes: bool = False) -> st.SearchStrategy[Json | None]:
+    """A selector in a pod, often of pods that are like it: see `resolved`."""
+    own = st.sampled_from(sorted(POD_LABELS)).map(lambda key: {OWN: key})
+    return st.one_of(own, own, selectors(mistakes=mistakes))
+
+
+def resolved(found: Any, labels: Json) -> Any:
+    """What was drawn, with selectors that stand for the pod's own labels made of these."""
+    if isinstance(found, list):
+        return [resolved(each, labels) for each in found]
+    if not isinstance(found, dict):
+        return found
+    if OWN in found:
+        return {"matchLabels": {key: value for key, value in labels.items() if key == found[OWN]}}
+    return {key: resolved(value, labels) for key, value in found.items()}
 
 
 FIELDS = st.fixed_dictionaries(
@@ -132,7 +144,7 @@ def node_terms(mistakes: bool = True) -> st.SearchStrategy[Json]:
             {}, optional={"matchExpressions": few(each, 2), "matchFields": few(field, 1)}
         )
     each = requirements(NODE_LABELS, numbers=True)
-    expressions, fields = few(perhaps(each, MISTAKES, 15), 2), seldom([], few(FIELDS, 2), 5)
+    expressions, fields = few(perhaps(each, MISTAKES, 15), 2), seldom([], few(FIELDS, 2), 3)
     return st.fixed_dictionaries({}, optional={"matchExpressions": expressions, "matchFields": fields})
 
 

@@ -1,0 +1,381 @@
+"""Stowplan beside kube-scheduler on one control plane, and beside a loop that only binds: the ceiling.
+
+Each gets the same pods on the same nodes. First all of them wait when it starts: pods a second and CPU are
+those of the middle 80% of the bindings, so that starting up does not count. Then pods come at a steady rate,
+for the time from creation to bind. Bindings are seen by a watch of our own; CPU and memory are read in /proc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from stowplan.bench.workloads import Workload, filled, read_workloads
+from stowplan.client.api import ApiClient
+from stowplan.client.errors import NotFound
+from stowplan.client.kubeconfig import load
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from controlplane.control_plane import ADMIN, SCHEDULER, ControlPlane
+
+Json = dict[str, Any]
+
+AT_ONCE = 64
+UNLIMITED = 10_000
+KUBE_SCHEDULER, STOWPLAN, CEILING = "kube-scheduler", "stowplan", "bare binding"
+WORKLOADS = ("plain", "hard-zone-spread", "anti-affinity")
+STEADY_RATE, STEADY_PODS = 50, 200
+PODS, EVENTS = "/api/v1/namespaces/default/pods", "/apis/events.k8s.io/v1/namespaces/default/events"
+STRATEGIC = "application/strategic-merge-patch+json"
+TICK = os.sysconf("SC_CLK_TCK")
+HEADER = (
+    "| nodes | workload | who | pods/s | times kube-scheduler | CPU ms a pod | API server's | RSS MB "
+    "| p50 ms | p99 ms |\n|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+class Result(msgspec.Struct):
+    """One run. CPU is in milliseconds a pod, times from creation to bind are in milliseconds."""
+
+    nodes: int
+    workload: str
+    who: str
+    per_second: float
+    cpu: float
+    api_server_cpu: float
+    rss_mb: float
+    p50: float | None = None
+    p99: float | None = None
+
+
+class _Name(msgspec.Struct):
+    name: str
+
+
+class _Bound(msgspec.Struct):
+    metadata: _Name
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: _Bound
+
+
+_event = msgspec.json.Decoder(_Event).decode
+
+
+class Bindings:
+    """When each pod was seen on a node, by our clock."""
+
+    def __init__(self, on_count: Callable[[int], None]) -> None:
+        self.seen: dict[str, float] = {}
+        self._on_count = on_count
+
+    async def watch(self, api: ApiClient, version: str) -> None:
+        # A pod comes into such a watch when it is bound.
+        query = {"watch": "true", "fieldSelector": "spec.nodeName!=", "resourceVersion": version}
+        await api.stream(PODS, self._on_line, query=query, silence=600)
+
+    def _on_line(self, line: bytes) -> None:
+        event = _event(line)
+        if event.type == "ADDED":
+            self.seen[event.object.metadata.name] = time.monotonic()
+            self._on_count(len(self.seen))
+
+
+class Bench:
+    def __init__(self, control_plane: ControlPlane, api: ApiClient, nodes: int) -> None:
+        self.control_plane, self.api, self.nodes = control_plane, api, nodes
+
+    async def create_nodes(self, workload: Workload) -> None:
+        async def create(number: int) -> None:
+            node = {"apiVersion": "v1", "kind": "Node", **filled(workload.node_template, number)}
+            await self.api.request("POST", "/api/v1/nodes", node)
+            status = node["status"] | {
+                "capacity": node["status"]["allocatable"],
+                "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+            }
+            path = f"/api/v1/nodes/{node['metadata']['name']}/status"
+            await self.api.request("PATCH", path, {"status": status}, content_type=STRATEGIC)
+
+        await in_parallel(create(number) for number in range(self.nodes))
+
+    async def create_residents(self, workload: Workload, count: int) -> None:
+        """Pods that have their nodes before any scheduler starts."""
+        template = workload.initial_pods.template
+        await in_parallel(
+            self._create_pod(f"resident-{number}", template, number, nodeName=f"node-{number % self.nodes}")
+            for number in range(count)
+        )
+
+    async def run(self, who: str, workload: Workload, pods: int, rate: int) -> Result:
+        template, names = workload.pod_template, [f"pod-{number}" for number in range(pods)]
+        await in_parallel(self._create_pod(name, template, number) for number, name in enumerate(names))
+        ready, done = int(pods * 0.1), int(pods * 0.9)
+        marks: dict[int, tuple[float, float, float]] = {}
+        all_bound = asyncio.Event()
+
+        def on_count(count: int) -> None:
+            if count in (ready, done):
+                marks[count] = (time.monotonic(), cpu_ms(pid), self._control_plane_cpu())
+            if count == pods:
+                all_bound.set()
+
+        bindings = Bindings(on_count)
+        async with self._watching(bindings):
+            with self._contender(who, names) as pid:
+                await asyncio.wait_for(all_bound.wait(), 60 + pods / 5)
+                rss = resident_mb(pid)
+                waits = [] if who == CEILING else await self._steady(bindings, template, pods, rate)
+        await self._clear([*names, *(f"pod-{number}" for number in range(pods, pods + len(waits)))])
+        (began, *before), (ended, *after) = marks[ready], marks[done]
+        cpu, api_server_cpu = ((b - a) / (done - ready) for a, b in zip(before, after, strict=True))
+        p50, p99 = (
+            (statistics.median(waits), statistics.quantiles(waits, n=100)[98]) if waits else (None, None)
+        )
+        per_second = (done - ready) / (ended - began)
+        return Result(self.nodes, workload.name, who, per_second, cpu, api_server_cpu, rss, p50, p99)
+
+    async def _steady(self, bindings: Bindings, template: Json, first: int, rate: int) -> list[float]:
+        """Pods one after another; how many milliseconds each took."""
+        began, created = time.monotonic(), {}
+        for number in range(first, first + STEADY_PODS):
+            await asyncio.sleep(began + (number - first) / rate - time.monotonic())
+            name = f"pod-{number}"
+            created[name] = time.monotonic()
+            await self._create_pod(name, template, number)
+        while not all(name in bindings.seen for name in created):
+            await asyncio.sleep(0.05)
+        return [(bindings.seen[name] - at) * 1000 for name, at in created.items()]
+
+    async def _create_pod(self, name: str, template: Json, number: int, **spec: Any) -> None:
+        pod = filled(template, number)
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**pod.get("metadata", {}), "name": name},
+            "spec": {
+                "automountServiceAccountToken": False,
+                "terminationGracePeriodSeconds": 0,
+                **pod["spec"],
+                **spec,
+            },
+        }
+        await self.api.request("POST", PODS, body)
+
+    @asynccontextmanager
+    async def _watching(self, bindings: Bindings) -> AsyncIterator[None]:
+        listed = await self.api.get_json(f"{PODS}?limit=1")
+        watch = asyncio.create_task(bindings.watch(self.api, listed["metadata"]["resourceVersion"]))
+        try:
+            yield
+        finally:
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+
+    @contextmanager
+    def _contender(self, who: str, names: list[str]) -> Iterator[int]:
+        """Starts one of the three; its process."""
+        if who != CEILING:
+            start = (
+                self.control_plane.kube_scheduler if who == KUBE_SCHEDULER else self.control_plane.stowplan
+            )
+            with start() as process:
+                yield process.pid
+            return
+        kubeconfig = str(self.control_plane.kubeconfig(SCHEDULER))
+        # Not forked: that would share our event loop's connections.
+        binder = multiprocessing.get_context("spawn").Process(
+            target=bind_all, args=(kubeconfig, names, self.nodes)
+        )
+        binder.start()
+        assert binder.pid is not None
+        try:
+            yield binder.pid
+        finally:
+            binder.join()
+
+    async def _clear(self, names: list[str]) -> None:
+        """No pods of the run any more, and no events; the nodes stay."""
+        now = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        events = (await self.api.get_json(EVENTS))["items"]
+        await in_parallel(self.api.request("DELETE", f"{PODS}/{name}", now) for name in names)
+        await in_parallel(self._delete(f"{EVENTS}/{event['metadata']['name']}") for event in events)
+
+    async def _delete(self, path: str) -> None:
+        with suppress(NotFound):  # events go by themselves too
+            await self.api.request("DELETE", path)
+
+    def _control_plane_cpu(self) -> float:
+        return cpu_ms(self.control_plane.api_server.pid) + cpu_ms(self.control_plane.etcd.pid)
+
+
+def bind_all(kubeconfig: str, names: list[str], nodes: int) -> None:
+    """The ceiling: no watch, no decision, no event, only the bindings."""
+
+    async def bind() -> None:
+        async with ApiClient(load(kubeconfig), qps=UNLIMITED, burst=UNLIMITED) as api:
+            await in_parallel(one(api, name, number % nodes) for number, name in enumerate(names))
+
+    async def one(api: ApiClient, name: str, node: int) -> None:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name},
+            "target": {"kind": "Node", "name": f"node-{node}"},
+        }
+        await api.request("POST", f"{PODS}/{name}/binding", body)
+
+    asyncio.run(bind())
+
+
+async def in_parallel(work: Iterable[Any]) -> None:
+    """All of it, so many at a time."""
+    left = iter(work)
+
+    async def take() -> None:
+        for each in left:
+            await each
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(AT_ONCE):
+            tasks.create_task(take())
+
+
+def cpu_ms(pid: int) -> float:
+    """What a process has used so far, in user and system mode."""
+    with suppress(FileNotFoundError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * 1000 / TICK
+    return 0.0
+
+
+def resident_mb(pid: int) -> float:
+    with suppress(FileNotFoundError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+    return 0.0  # it has ended already
+
+
+def pods_for(workload: str, pods: int, nodes: int) -> int:
+    """Pods that refuse to share a node cannot be more than there are nodes."""
+    return min(pods, int(nodes * 0.8) - STEADY_PODS) if workload == "anti-affinity" else pods
+
+
+def medians(results: list[Result]) -> list[Result]:
+    """The rounds of the same run as one, field by field."""
+    groups: dict[tuple[int, str, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.nodes, result.workload, result.who), []).append(result)
+    measured = ("per_second", "cpu", "api_server_cpu", "rss_mb", "p50", "p99")
+    return [
+        Result(*key, *(_median([getattr(result, field) for result in group]) for field in measured))
+        for key, group in groups.items()
+    ]
+
+
+def _median(values: list[float | None]) -> Any:
+    found = [value for value in values if value is not None]
+    return statistics.median(found) if found else None
+
+
+def table(results: list[Result]) -> str:
+    theirs = {(each.nodes, each.workload): each for each in results if each.who == KUBE_SCHEDULER}
+    rows = [HEADER]
+    for each in results:
+        other = theirs.get((each.nodes, each.workload))
+        times = f"{each.per_second / other.per_second:.2f}" if other else ""
+        share = f" ({each.cpu / other.cpu:.2f})" if other and each.who == STOWPLAN else ""
+        waits = " | ".join("" if wait is None else f"{wait:,.0f}" for wait in (each.p50, each.p99))
+        rows.append(
+            f"| {each.nodes:,} | {each.workload} | {each.who} | {each.per_second:,.0f} | {times} "
+            f"| {each.cpu:.2f}{share} | {each.api_server_cpu:.2f} | {each.rss_mb:,.0f} | {waits} |"
+        )
+    return "\n".join(rows)
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(10), multiple=True, default=(1000, 5000), show_default=True)
+@click.option("--pods", type=click.IntRange(100), default=2000, show_default=True, help="Pods of each run.")
+@click.option(
+    "--workloads", "names", default=",".join(WORKLOADS), show_default=True, help="Divided by commas."
+)
+@click.option(
+    "--who", default=f"{KUBE_SCHEDULER},{STOWPLAN},{CEILING}", show_default=True, help="In this order."
+)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="The medians are shown.")
+@click.option("--residents", default=0, show_default=True, help="Pods on their nodes before each run.")
+@click.option("--rate", default=STEADY_RATE, show_default=True, help="Pods a second for p50 and p99.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Where logs stay; otherwise none do.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def main(
+    nodes: tuple[int, ...],
+    pods: int,
+    names: str,
+    who: str,
+    rounds: int,
+    residents: int,
+    rate: int,
+    folder: Path | None,
+    output: str,
+) -> None:
+    """Give the same pods to kube-scheduler, to Stowplan and to a loop that only binds.
+
+    The table is in Markdown, with the medians of all rounds; progress is told on standard error. With -o json
+    every run is an object on a line of its own.
+    """
+    known = {workload.name: workload for workload in read_workloads()}
+    workloads = [known[name] for name in names.split(",")]
+
+    async def measure(control_plane: ControlPlane) -> list[Result]:
+        results = []
+        connection = load(str(control_plane.kubeconfig(ADMIN)))
+        async with ApiClient(connection, qps=UNLIMITED, burst=UNLIMITED, timeout=120) as api:
+            for size in nodes:
+                bench = Bench(control_plane, api, size)
+                control_plane.wipe()
+                await bench.create_nodes(workloads[0])
+                await bench.create_residents(workloads[0], residents)
+                for _ in range(rounds):
+                    for workload in workloads:
+                        for each in who.split(","):
+                            count = pods_for(workload.name, pods, size)
+                            results.append(await bench.run(each, workload, count, rate))
+                            tell(results[-1], output)
+        return results
+
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    with nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
+        control_plane = ControlPlane(Path(place))
+        try:
+            control_plane.start()
+            results = asyncio.run(measure(control_plane))
+        finally:
+            control_plane.stop()
+    if output == "table":
+        click.echo(table(medians(results)))
+
+
+def tell(result: Result, output: str) -> None:
+    click.echo(json.dumps(msgspec.to_builtins(result)), err=output == "table")
+
+
+if __name__ == "__main__":
+    main()
