@@ -230,8 +230,8 @@ class Metrics:
             for plugin in plugins_by_point.get(point, ()):
                 self._evaluations[label, plugin, profile] += 0
 
-    def plugin_evaluated(self, point: str, plugin: str, profile: str) -> None:
-        self._evaluations[point, plugin, profile] += 1
+    def plugin_evaluated(self, point: str, plugin: str, profile: str, times: int = 1) -> None:
+        self._evaluations[point, plugin, profile] += times
 
     def extension_point(self, point: str, profile: str, status: str, seconds: float) -> None:
         """All plugins of a point have answered; `status` is the code's name on the wire."""

@@ -1,0 +1,211 @@
+"""How long the phases of a decision took and which plugins were asked, with no clock inside the cycle.
+
+The cycle goes through the plugins of a profile, one extension point after another. Here it gets the same
+plugins in lists that look at the clock when the cycle comes to them, and in every tenth decision also between
+two plugins, as often as kube-scheduler measures those.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from stowplan.api.pod import Pod
+from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.cycle.sampling import Sampling
+from stowplan.cycle.schedule import TieBreak, schedule
+from stowplan.framework.decision import Decision
+from stowplan.framework.profile import Profile
+from stowplan.framework.status import Code
+from stowplan.metrics import Metrics
+
+MEASURED_ONCE_IN = 10
+"""So many decisions: measuring each plugin costs more than it tells."""
+SUCCESS, ERROR, UNSCHEDULABLE = (code.wire_name for code in (Code.SUCCESS, Code.ERROR, Code.UNSCHEDULABLE))
+
+Lap = tuple[str, float]
+
+
+class Point(Sequence[Any]):
+    """The plugins of one extension point; whoever goes through them is timed."""
+
+    __slots__ = ("_clock", "_laps", "_name", "_steps", "plugin_seconds")
+
+    def __init__(self, name: str, steps: Sequence[Any], laps: list[Lap], clock: Callable[[], float]) -> None:
+        self._name, self._steps, self._laps, self._clock = name, steps, laps, clock
+        self.plugin_seconds: dict[str, float] | None = None
+        """Filled with what each plugin took, where that is wanted."""
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._steps[place]
+
+    def __iter__(self) -> Iterator[Any]:
+        self._laps.append((self._name, self._clock()))
+        return iter(self._steps) if self.plugin_seconds is None else self._one_by_one(self.plugin_seconds)
+
+    def _one_by_one(self, seconds: dict[str, float]) -> Iterator[Any]:
+        for step in self._steps:
+            began = self._clock()
+            try:
+                yield step
+            finally:  # the cycle may stop at this one
+                seconds[name_of(step)] = seconds.get(name_of(step), 0.0) + self._clock() - began
+
+
+class MeasuredProfile:
+    """Decides as the profile would, and counts what kube-scheduler counts meanwhile."""
+
+    def __init__(
+        self, profile: Profile, metrics: Metrics, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._metrics, self._clock, self._name = metrics, clock, profile.scheduler_name
+        self._laps: list[Lap] = []
+        self._is_measured = cycle([True] + [False] * (MEASURED_ONCE_IN - 1))
+        self._profile = copy.copy(profile)
+        self._points = {
+            point: Point(point, steps, self._laps, clock)
+            for point, steps in (
+                ("PreFilter", profile.pre_filters),
+                ("Filter", profile.filters),
+                ("PostFilter", profile.post_filters),
+                ("PreScore", profile.pre_scores),
+                ("Score", profile.scores),
+            )
+        }
+        points = self._points
+        self._profile.pre_filters, self._profile.post_filters = points["PreFilter"], points["PostFilter"]
+        self._profile.pre_scores = points["PreScore"]
+        self._profile.filters, self._profile.scores = points["Filter"], points["Score"]  # type: ignore[assignment]
+        self._names = {
+            point: [name_of(step) for step in steps._steps] for point, steps in self._points.items()
+        }
+
+    def schedule(
+        self, pod: Pod, nodes: LiveNodeTable, tie_break: TieBreak, sampling: Sampling | None
+    ) -> Decision:
+        is_measured = next(self._is_measured)
+        for point in self._points.values():
+            point.plugin_seconds = {} if is_measured else None
+        self._laps.clear()
+        decision = schedule(self._profile, pod, nodes, tie_break, sampling)
+        self._laps.append(("", self._clock()))
+        ran = self._record_points(decision)
+        self._record_evaluations(decision, ran)
+        self._record_batch(decision)
+        if "PostFilter" in ran and _looked_for_victims(decision):
+            self._metrics.preemption_attempted()
+        if is_measured:
+            self._record_plugins(decision)
+        return decision
+
+    def _record_points(self, decision: Decision) -> dict[str, float]:
+        """What each extension point took; one that the cycle came to more than once counts as one."""
+        seconds: dict[str, float] = {}
+        laps, last = self._laps, ""
+        for place in range(len(laps) - 1):
+            last, began = laps[place]
+            seconds[last] = seconds.get(last, 0.0) + laps[place + 1][1] - began
+        for point, taken in seconds.items():
+            failed = decision.error is not None and point == last
+            self._metrics.extension_point(
+                point, self._name, ERROR if failed else _outcome(decision, point), taken
+            )
+        return seconds
+
+    def _record_evaluations(self, decision: Decision, ran: dict[str, float]) -> None:
+        """Filters and scores count for every node that they were asked about."""
+        if decision.state is None:
+            return
+        count, state = self._metrics.plugin_evaluated, decision.state
+        for point in ("PreFilter", "PreScore"):
+            if point in ran:
+                skipped = state.skipped_filters if point == "PreFilter" else state.skipped_scores
+                for name in self._names[point]:
+                    if name not in skipped:
+                        count(point, name, self._name)
+                    if point == "PreFilter" and _stopped_at(decision, name):
+                        break
+        if "Filter" in ran:
+            for name, asked in _asked_about(decision, self._names["Filter"]):
+                count("Filter", name, self._name, asked)
+        for column in decision.scores:
+            count("Score", column.plugin, self._name, len(decision.feasible))
+
+    def _record_batch(self, decision: Decision) -> None:
+        """Of the answers that kube-scheduler keeps for the next pod, which it can never use by default.
+
+        parity: its counters go up all the same. What Stowplan keeps is no answer for a whole pod.
+        """
+        self._metrics.batch_attempted(self._name, "no_hint")
+        self._metrics.node_hint_sought("no_hint", self._name, 0.0)
+        if decision.chosen is not None:
+            is_alone = len(decision.feasible) == 1
+            self._metrics.batch_flushed(self._name, "empty_list" if is_alone else "pod_not_batchable")
+            self._metrics.results_stored(self._name, 0.0)
+
+    def _record_plugins(self, decision: Decision) -> None:
+        state = decision.state
+        refusing = {verdicts.plugin for verdicts in decision.filters}
+        for point, steps in self._points.items():
+            for name, seconds in (steps.plugin_seconds or {}).items():
+                skipped = state is not None and (
+                    (point == "Filter" and name in state.skipped_filters)
+                    or (point == "Score" and name in state.skipped_scores)
+                )
+                if not skipped:
+                    refused = point == "Filter" and name in refusing
+                    status = UNSCHEDULABLE if refused else SUCCESS
+                    self._metrics.plugin_executed(point, name, status, seconds)
+
+
+def name_of(step: Any) -> str:
+    name: str = step[0] if isinstance(step, tuple) else step.name
+    return name
+
+
+def _outcome(decision: Decision, point: str) -> str:
+    if point == "PreFilter" and decision.pre_filter is not None:
+        return decision.pre_filter.code.wire_name
+    if point == "PostFilter" and decision.post_filter is not None:
+        return decision.post_filter.code.wire_name
+    return SUCCESS  # parity: filters succeed where they refuse all nodes, too
+
+
+def _stopped_at(decision: Decision, name: str) -> bool:
+    """Whether the pod was refused as a whole by this plugin, so that those after it were not asked."""
+    status = decision.pre_filter
+    if status is None or status.code is not Code.UNRESOLVABLE:
+        return False
+    return name == (status.plugin or decision.narrowed_by[-1])
+
+
+def _asked_about(decision: Decision, names: list[str]) -> Iterator[tuple[str, int]]:
+    """Each filter with the number of nodes that no filter before it had refused."""
+    assert decision.state is not None
+    skipped, refusing = decision.state.skipped_filters, {each.plugin: each for each in decision.filters}
+    everywhere = still_open = len(decision.looked_at)
+    refused: Any = None
+    for name in names:
+        if name in skipped:
+            continue
+        if not still_open:
+            return
+        yield name, still_open
+        if name in refusing:
+            fails = refusing[name].fails
+            refused = fails if refused is None else refused | fails
+            still_open = everywhere - int(np.count_nonzero(refused))
+
+
+def _looked_for_victims(decision: Decision) -> bool:
+    """Whether DefaultPreemption was asked, and not an answer before it final."""
+    status = decision.post_filter
+    return status is None or status.plugin in ("", "DefaultPreemption")
