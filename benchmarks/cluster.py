@@ -16,9 +16,9 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -58,8 +58,19 @@ class Result(msgspec.Struct):
     cpu: float
     api_server_cpu: float
     rss_mb: float
+    events: int
+    """How many there were in the end; each pod should have one that tells where it went."""
     p50: float | None = None
     p99: float | None = None
+
+
+class Mark(NamedTuple):
+    """How far a run was at some time: pods bound, and CPU used in milliseconds."""
+
+    bound: int
+    seconds: float
+    cpu: float
+    api_server_cpu: float
 
 
 class _Name(msgspec.Struct):
@@ -125,30 +136,32 @@ class Bench:
     async def run(self, who: str, workload: Workload, pods: int, rate: int) -> Result:
         template, names = workload.pod_template, [f"pod-{number}" for number in range(pods)]
         await in_parallel(self._create_pod(name, template, number) for number, name in enumerate(names))
-        ready, done = int(pods * 0.1), int(pods * 0.9)
-        marks: dict[int, tuple[float, float, float]] = {}
+        first, last = pods // 10, pods - pods // 10
+        marks: list[Mark] = []
         all_bound = asyncio.Event()
+        pid = 0
 
         def on_count(count: int) -> None:
-            if count in (ready, done):
-                marks[count] = (time.monotonic(), cpu_ms(pid), self._control_plane_cpu())
+            # It may have begun before it said that it is ready.
+            if pid and count >= (last if marks else first) and len(marks) < 2:
+                marks.append(Mark(count, time.monotonic(), cpu_ms(pid), self._control_plane_cpu()))
             if count == pods:
                 all_bound.set()
 
         bindings = Bindings(on_count)
-        async with self._watching(bindings):
-            with self._contender(who, names) as pid:
-                await asyncio.wait_for(all_bound.wait(), 60 + pods / 5)
-                rss = resident_mb(pid)
-                waits = [] if who == CEILING else await self._steady(bindings, template, pods, rate)
-        await self._clear([*names, *(f"pod-{number}" for number in range(pods, pods + len(waits)))])
-        (began, *before), (ended, *after) = marks[ready], marks[done]
-        cpu, api_server_cpu = ((b - a) / (done - ready) for a, b in zip(before, after, strict=True))
-        p50, p99 = (
-            (statistics.median(waits), statistics.quantiles(waits, n=100)[98]) if waits else (None, None)
+        async with self._watching(bindings), self._contender(who, names) as process:
+            pid = process.pid
+            await asyncio.wait_for(all_bound.wait(), 60 + pods / 5)
+            rss = resident_mb(pid)
+            waits = [] if who == CEILING else await self._steady(bindings, template, pods, rate)
+        events = await self._clear([f"pod-{number}" for number in range(pods + len(waits))])
+        bound, seconds, cpu, api_server_cpu = (b - a for a, b in zip(*marks, strict=True))
+        found = Result(
+            self.nodes, workload.name, who, bound / seconds, cpu / bound, api_server_cpu / bound, rss, events
         )
-        per_second = (done - ready) / (ended - began)
-        return Result(self.nodes, workload.name, who, per_second, cpu, api_server_cpu, rss, p50, p99)
+        if waits:
+            found.p50, found.p99 = statistics.median(waits), statistics.quantiles(waits, n=100)[98]
+        return found
 
     async def _steady(self, bindings: Bindings, template: Json, first: int, rate: int) -> list[float]:
         """Pods one after another; how many milliseconds each took."""
@@ -188,34 +201,40 @@ class Bench:
             with suppress(asyncio.CancelledError):
                 await watch
 
+    @asynccontextmanager
+    async def _contender(self, who: str, names: list[str]) -> AsyncIterator[Any]:
+        """Starts one of the three; its process. Starting and stopping wait, so they have other threads."""
+        running: AbstractContextManager[Any]
+        if who == CEILING:
+            running = self._binder(names)
+        elif who == KUBE_SCHEDULER:
+            running = self.control_plane.kube_scheduler()
+        else:
+            running = self.control_plane.stowplan()
+        process = await asyncio.to_thread(running.__enter__)
+        try:
+            yield process
+        finally:
+            await asyncio.to_thread(running.__exit__, None, None, None)
+
     @contextmanager
-    def _contender(self, who: str, names: list[str]) -> Iterator[int]:
-        """Starts one of the three; its process."""
-        if who != CEILING:
-            start = (
-                self.control_plane.kube_scheduler if who == KUBE_SCHEDULER else self.control_plane.stowplan
-            )
-            with start() as process:
-                yield process.pid
-            return
+    def _binder(self, names: list[str]) -> Iterator[Any]:
         kubeconfig = str(self.control_plane.kubeconfig(SCHEDULER))
         # Not forked: that would share our event loop's connections.
         binder = multiprocessing.get_context("spawn").Process(
             target=bind_all, args=(kubeconfig, names, self.nodes)
         )
         binder.start()
-        assert binder.pid is not None
-        try:
-            yield binder.pid
-        finally:
-            binder.join()
+        yield binder
+        binder.join()
 
-    async def _clear(self, names: list[str]) -> None:
-        """No pods of the run any more, and no events; the nodes stay."""
+    async def _clear(self, names: list[str]) -> int:
+        """No pods of the run any more, and no events; the nodes stay. How many events there were."""
         now = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
         events = (await self.api.get_json(EVENTS))["items"]
         await in_parallel(self.api.request("DELETE", f"{PODS}/{name}", now) for name in names)
         await in_parallel(self._delete(f"{EVENTS}/{event['metadata']['name']}") for event in events)
+        return len(events)
 
     async def _delete(self, path: str) -> None:
         with suppress(NotFound):  # events go by themselves too
@@ -283,7 +302,7 @@ def medians(results: list[Result]) -> list[Result]:
     groups: dict[tuple[int, str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result.nodes, result.workload, result.who), []).append(result)
-    measured = ("per_second", "cpu", "api_server_cpu", "rss_mb", "p50", "p99")
+    measured = ("per_second", "cpu", "api_server_cpu", "rss_mb", "events", "p50", "p99")
     return [
         Result(*key, *(_median([getattr(result, field) for result in group]) for field in measured))
         for key, group in groups.items()

@@ -20,6 +20,7 @@ from stowplan.client.errors import (
     Conflict,
     Forbidden,
     Gone,
+    NotAllowed,
     NotFound,
     TooMany,
     Unauthorized,
@@ -103,6 +104,15 @@ async def test_requests_beyond_the_burst_wait(server: ScriptedServer):
     async with ApiClient(Connection(server.url), qps=20, burst=2) as api:
         await asyncio.gather(*(api.request("GET", "/x") for _ in range(8)))
     assert loop.time() - start >= 0.3
+
+
+async def test_who_may_not_write_any_more_still_reads(server: ScriptedServer):
+    server.answers = [answer({})]
+    async with ApiClient(Connection(server.url), may_write=lambda: False) as api:
+        await api.get_json("/x")
+        with pytest.raises(NotAllowed, match="no longer the leader"):
+            await api.create_binding(make_pod(), "n1")
+    assert [asked.method for asked in server.asked] == ["GET"]
 
 
 async def test_a_closed_client_says_so(server: ScriptedServer):

@@ -108,6 +108,15 @@ async def test_a_connection_that_the_server_closes_is_not_used_again(farewell):
     assert len(heard) == 2
 
 
+async def test_a_connection_unused_for_long_is_not_trusted(server: ScriptedServer):
+    server.answers = [answer({})] * 2
+    async with pool_of(server.url, idle_seconds=0) as pool:
+        await get(pool)
+        port = server.from_port
+        await get(pool)
+        assert server.from_port != port
+
+
 async def test_a_request_given_up_leaves_its_connection_unused(server: ScriptedServer):
     async def later(request):
         await asyncio.sleep(0.1)

@@ -27,6 +27,7 @@ from api_server import (
 from stowplan.client.api import ApiClient
 from stowplan.client.resources import PODS
 from stowplan.client.watch import RESOURCES, Reflector
+from stowplan.errors import InputError
 
 NODES = next(resource for resource in RESOURCES if resource.kind == "Node")
 N1, N2 = node("n1", 5), node("n2", 6)
@@ -56,7 +57,7 @@ class Told:
 @asynccontextmanager
 async def reflecting(api: ApiClient, resource=NODES, **settings) -> AsyncIterator[tuple[Reflector, Told]]:
     told = Told()
-    reflector = Reflector(api, resource, on_event=told, **{"first_backoff": 0.001} | settings)
+    reflector = Reflector(api, resource, **{"on_event": told, "first_backoff": 0.001} | settings)
     task = asyncio.create_task(reflector.run())
     try:
         yield reflector, told
@@ -211,6 +212,34 @@ async def test_an_object_that_cannot_be_read_is_skipped(server: ScriptedServer, 
     assert first.getMessage() == "Object cannot be read; ignoring it"
     assert (first.fields["resource"], first.fields["object"]) == ("nodes", "bad")
     assert str(first.fields["err"]).startswith("spec.taints: ")
+
+
+async def test_a_handler_that_fails_does_not_stop_the_watch(server: ScriptedServer, api: ApiClient, caplog):
+    told = Told()
+
+    def fail_once(kind, old, new):
+        told(kind, old, new)
+        if told.changes == ["+n1@5"]:
+            raise InputError("no such thing")
+
+    server.lists = [page(N1, version=10)]
+    server.watches = [watch(event("MODIFIED", node("n1", 11)))]
+    async with reflecting(api, on_event=fail_once):
+        await until(lambda: len(told.changes) == 2)
+    assert told.changes == ["+n1@5", "~n1@5>11"]
+    (record,) = caplog.records
+    assert record.getMessage() == "Event handler failed; going on with the next event"
+    assert "fail_once" in record.fields["stacktrace"]
+
+
+async def test_a_busy_server_is_left_alone_for_as_long_as_it_asks(server: ScriptedServer, api: ApiClient):
+    server.lists = [page(version=10)]
+    server.watches = [refusal(429, "TooManyRequests", "later", {"Retry-After": "1"})]
+    async with reflecting(api):
+        await until(lambda: len(server.watched) == 1)
+        await asyncio.sleep(0.5)
+        assert len(server.watched) == 1
+        await until(lambda: len(server.watched) == 2)
 
 
 async def test_lines_longer_than_any_buffer(server: ScriptedServer, api: ApiClient):

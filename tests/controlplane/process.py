@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -18,6 +19,8 @@ class Process:
         self.command, self.log, self.is_ready = command, log, is_ready
         self.server = ""
         """Where it answers, if it does."""
+        self.exit_status: int | None = None
+        """Of its last run, once that was stopped or killed."""
         self._running: subprocess.Popen[bytes] | None = None
 
     @property
@@ -40,6 +43,10 @@ class Process:
         """Ask it to end, and end it after ten seconds if it does not."""
         self._end(signal.SIGTERM)
 
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal that does not end it."""
+        os.kill(self.pid, number)
+
     def kill(self) -> None:
         """End it at once, as a crash would."""
         self._end(signal.SIGKILL)
@@ -54,6 +61,7 @@ class Process:
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()
+        self.exit_status = running.returncode
 
     def _fail_if_ended(self) -> bool:
         if self._running is not None and self._running.poll() is not None:

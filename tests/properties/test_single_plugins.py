@@ -85,9 +85,8 @@ def test_no_label_and_an_empty_one_are_the_same_domain():
     """Where the profile spreads pods by its own defaults."""
 
     def node(name, labels):
-        return nodes.node(
-            name, {"labels": labels, "hostname": "own", "spec": {}, "status": {"allocatable": {}}}
-        )
+        status = {"allocatable": {}}
+        return nodes.node(name, {"labels": labels, "hostname": "own", "spec": {}, "status": status})
 
     def pod(name, node_name=""):
         meta = {"namespace": "default", "labels": {"app": "web"}}

@@ -105,6 +105,7 @@ class Ledger:
         self.refused: Counter[tuple[str, str]] = Counter()
         self.kept: Counter[str] = Counter()
         self.hints: Counter[tuple[str, str, str]] = Counter()
+        self.points: Counter[tuple[str, str, str]] = Counter()
 
     def pod_queued(self, event: str, queue: str) -> None:
         self.incoming[queue, event] += 1
@@ -117,6 +118,9 @@ class Ledger:
 
     def hint_asked(self, event: str, hint: str, plugin: str, seconds: float) -> None:
         self.hints[event, hint, plugin] += 1
+
+    def extension_point(self, point: str, profile: str, status: str, seconds: float) -> None:
+        self.points[point, profile, status] += 1
 
 
 class Room:

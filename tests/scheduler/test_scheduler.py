@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from staging import node, pod, staged
+from scheduler_staging import node, pod, staged
 
 from stowplan import Plugin, Status
 from stowplan.client.errors import Conflict, NotFound

@@ -48,10 +48,10 @@ def build(workload: Workload, nodes: int) -> Cluster:
         cluster.apply(_made({"kind": "Node", **filled(workload.node_template, number)}))
     initial = workload.initial_pods
     for number in range(initial.per_node * nodes):
-        filled = filled(initial.template, number)
-        filled["spec"] = {**filled["spec"], "nodeName": f"node-{number % nodes}"}
-        filled["status"] = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
-        cluster.apply(_pod(f"initial-{number}", filled))
+        plain = filled(initial.template, number)
+        plain["spec"] = {**plain["spec"], "nodeName": f"node-{number % nodes}"}
+        plain["status"] = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
+        cluster.apply(_pod(f"initial-{number}", plain))
     return cluster
 
 
@@ -61,9 +61,9 @@ def pending(workload: Workload, count: int) -> Iterator[Pod]:
         yield _pod(f"pod-{number}", filled(workload.pod_template, number))
 
 
-def _pod(name: str, filled: dict[str, Any]) -> Pod:
-    metadata = {"name": name, "namespace": "default", "uid": name, **filled.get("metadata", {})}
-    found = object_of({"kind": "Pod", **filled, "metadata": metadata})
+def _pod(name: str, plain: dict[str, Any]) -> Pod:
+    metadata = {"name": name, "namespace": "default", "uid": name, **plain.get("metadata", {})}
+    found = object_of({"kind": "Pod", **plain, "metadata": metadata})
     assert isinstance(found, Pod)
     return found
 

@@ -20,7 +20,7 @@ from stowplan.api.meta import Object, Wire, decode
 from stowplan.api.pod import Pod
 from stowplan.api.quantity import NANO, Quantity
 from stowplan.client.connection import Connection
-from stowplan.client.errors import ApiError, NotFound, Unreachable, error_of
+from stowplan.client.errors import ApiError, NotAllowed, NotFound, Unreachable, error_of
 from stowplan.client.http import HttpPool
 from stowplan.client.rate_limit import RateLimit
 from stowplan.client.resources import PODS, resource_of
@@ -69,6 +69,8 @@ class ApiClient:
     """Open while in its `async with`. Each client has a request budget of its own.
 
     `stored` finds the last seen version of an object; with it an update needs no read before its write.
+    `may_write` is asked at the last moment before a request that changes something, after all waiting for
+    its turn; if it says no, the request is not sent but is a NotAllowed.
     """
 
     def __init__(
@@ -80,8 +82,10 @@ class ApiClient:
         user_agent: str = "stowplan",
         timeout: float = 60,
         stored: Callable[[Object], Object | None] = lambda item: None,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self.connection, self.timeout, self.stored = connection, timeout, stored
+        self._may_write = may_write
         self._limit = RateLimit(qps, burst)
         self._headers = (("User-Agent", user_agent), ("Accept", "application/json"))
         self._pool: HttpPool | None = None
@@ -118,20 +122,23 @@ class ApiClient:
         data = body if is_ready else msgspec.json.encode(body, enc_hook=_encoded)
         kind = () if data is None else (("Content-Type", content_type),)
         target = _target(path, query)
-        renewed = False
-        for attempt in range(RETRIES + 1):
+        before = _nothing if method == "GET" else self._check_may_write
+        retries, renewed = RETRIES, False
+        while True:
             pool, headers = await self._turn()
-            reply = await pool.request(method, target, (*headers, *kind), data, timeout=self.timeout)
+            reply = await pool.request(
+                method, target, (*headers, *kind), data, timeout=self.timeout, before=before
+            )
             if reply.status < 300:
-                break
+                return Answer(reply.status, reply.data)
             if reply.status == 401 and not renewed and await self.connection.renew():
                 renewed = True
                 continue
             is_busy = reply.status == 429 or reply.status >= 500
-            if not is_busy or reply.retry_after is None or attempt == RETRIES:
+            if not is_busy or reply.retry_after is None or not retries:
                 raise error_of(*reply)
+            retries -= 1
             await asyncio.sleep(reply.retry_after)
-        return Answer(reply.status, reply.data)
 
     async def stream(
         self,
@@ -257,6 +264,10 @@ class ApiClient:
             self._answers.popitem(last=False)
         return item
 
+    def _check_may_write(self) -> None:
+        if not self._may_write():
+            raise NotAllowed("this scheduler is no longer the leader, so nothing is written")
+
     async def _turn(self) -> tuple[HttpPool, list[tuple[str, str]]]:
         """Waits until the next request may go; where it goes, and with which headers."""
         await self._limit.wait()
@@ -274,6 +285,10 @@ def _other_uid_is_not_found() -> Iterator[None]:
         if _OTHER_UID.search(error.message):
             raise NotFound(404, "NotFound", error.message) from error
         raise
+
+
+def _nothing() -> None:
+    pass
 
 
 def _target(path: str, query: Mapping[str, str] | None) -> str:

@@ -7,6 +7,7 @@ ApiError
 ├── Conflict         409: changed by others in the meantime, or there already
 ├── Gone             410: a resourceVersion or a page that is too old
 ├── TooMany          429: it asks to be left alone for a while
+├── NotAllowed       not sent: we may not write any more
 └── Unreachable      no answer at all, or half of one
 """
 # ruff: noqa: N818 (the names are those that Kubernetes gives the reasons)
@@ -26,6 +27,11 @@ class ApiError(StowplanError):
     def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status, self.reason, self.message, self.retry_after = status, reason, message, retry_after
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may well succeed a while later."""
+        return isinstance(self, (Unreachable, TooMany)) or self.status >= 500
 
     @property
     def explanation(self) -> str:
@@ -61,6 +67,11 @@ class Gone(ApiError):
 
 class TooMany(ApiError):
     pass
+
+
+class NotAllowed(ApiError):
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "NotAllowed", message)
 
 
 class Unreachable(ApiError):

@@ -19,7 +19,7 @@ import msgspec
 from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.api import STRATEGIC_MERGE_PATCH, ApiClient
-from stowplan.client.errors import ApiError, Conflict, NotFound, TooMany, Unreachable
+from stowplan.client.errors import ApiError, Conflict, NotFound
 
 NOTE_BYTES: Final = 1024
 QUEUED: Final = 1000
@@ -251,13 +251,9 @@ class EventRecorder:
                 await self._api.request(method, path, body, content_type=content_type)
                 return
             except ApiError as error:
-                if attempt == ATTEMPTS or not _may_pass(error):
+                if attempt == ATTEMPTS or not error.may_pass:
                     raise
                 await asyncio.sleep(error.retry_after or RETRY_SECONDS)
-
-
-def _may_pass(error: ApiError) -> bool:
-    return isinstance(error, (Unreachable, TooMany)) or error.status >= 500
 
 
 def _event_of(pod: Pod, kind: str, reason: str, action: str, note: str, now: float) -> _Event:

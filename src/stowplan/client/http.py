@@ -19,7 +19,7 @@ import httptools
 from stowplan.client.errors import Unreachable
 from stowplan.errors import InputError
 
-CONNECTIONS = 100  # as many requests as are under way at once; watches come on top
+CONNECTIONS = 64  # requests under way at once, besides watches; more only cost the API server more each
 IDLE_SECONDS = 60.0  # API servers close connections after 90
 
 OnData = Callable[[bytes], None]
@@ -45,11 +45,13 @@ class HttpPool:
         ssl_context: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
         proxy: str = "",
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._server, self._url = server, urlsplit(server)
         self._tls = (ssl_context or ssl.create_default_context()) if self._url.scheme == "https" else None
         self._server_hostname = server_hostname or self._url.hostname or ""
         self._proxy = urlsplit(proxy) if proxy else None
+        self._idle_seconds = idle_seconds
         self._idle: list[_Channel] = []
         self._open: set[_Channel] = set()
         self._turns = asyncio.Semaphore(CONNECTIONS)
@@ -62,12 +64,15 @@ class HttpPool:
         body: bytes | None,
         *,
         timeout: float,
+        before: Callable[[], None] = lambda: None,
     ) -> Reply:
-        """The whole answer, within `timeout` seconds of waiting for it."""
+        """The whole answer, within `timeout` seconds of waiting for it.
+
+        `before` is called at the last moment before the request is sent; if it raises, it is not sent.
+        """
         async with self._turns:
-            return await self._exchange(
-                method, path, self._head(method, path, headers, body), timeout=timeout
-            )
+            head = self._head(method, path, headers, body)
+            return await self._exchange(method, path, head, timeout=timeout, before=before)
 
     async def stream(
         self,
@@ -98,11 +103,13 @@ class HttpPool:
         timeout: float,
         on_data: OnData | None = None,
         silence: float = 0,
+        before: Callable[[], None] = lambda: None,
     ) -> Reply:
         channel = None
         try:
             async with asyncio.timeout(timeout) as limit:
                 channel = self._kept() or await self._connect()
+                before()
                 reply = channel.send(message, on_data)
                 if on_data is not None:
                     limit.reschedule(None)
@@ -132,7 +139,7 @@ class HttpPool:
         now = asyncio.get_running_loop().time()
         while self._idle:
             channel = self._idle.pop()
-            if channel.is_usable and now - channel.heard_at < IDLE_SECONDS:
+            if channel.is_usable and now - channel.heard_at < self._idle_seconds:
                 return channel
             channel.abort()
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import traceback
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
@@ -107,7 +108,7 @@ class Reflector:
                 await self._watch()
             except (ApiError, InputError) as error:
                 self._note(error)
-                await self._back_off()
+                await self._back_off(getattr(error, "retry_after", None) or 0)
 
     async def _list(self) -> None:
         """Tells of the differences between what is known and what the server has."""
@@ -122,7 +123,7 @@ class Reflector:
                 break
             query["continue"] = page.metadata.continue_
         for key in unseen:
-            self._on_event("deleted", self.objects.pop(key), None)
+            self._tell("deleted", self.objects.pop(key), None)
         self._version = page.metadata.resource_version
         self.synced.set()
 
@@ -167,9 +168,9 @@ class Reflector:
             return key, version
         self.objects[key] = item
         if old is not None and uid != old_uid:  # deleted and made again while we were not looking
-            self._on_event("deleted", old, None)
+            self._tell("deleted", old, None)
             old = None
-        self._on_event("added" if old is None else "modified", old, item)
+        self._tell("added" if old is None else "modified", old, item)
         return key, version
 
     def _remove(self, raw: msgspec.Raw) -> str:
@@ -177,8 +178,21 @@ class Reflector:
         identity, last = _identity(raw), self._decoded(raw)
         old = self.objects.pop(last.key if last is not None else identity.key, None)
         if old is not None:
-            self._on_event("deleted", old if last is None else last, None)
+            self._tell("deleted", old if last is None else last, None)
         return identity.metadata.resource_version
+
+    def _tell(self, kind: EventKind, old: Watched | None, new: Watched | None) -> None:
+        try:
+            self._on_event(kind, old, new)
+        except Exception as error:  # tried again it would fail again, and the events after it matter too
+            log.error(
+                "Event handler failed; going on with the next event",
+                error,
+                resource=self.resource.name,
+                object=new or old,
+                event=kind,
+                stacktrace="".join(traceback.format_exception(error)),
+            )
 
     def _decoded(self, raw: msgspec.Raw) -> Watched | None:
         try:
@@ -210,11 +224,13 @@ class Reflector:
         if isinstance(error, NotFound) and not self._version:
             self.synced.set()  # the server does not have this resource at all: there is nothing to wait for
 
-    async def _back_off(self) -> None:
+    async def _back_off(self, at_least: float = 0) -> None:
         """Waits before the next try, longer each time; the first one after all was well comes at once."""
+        wait = 0.0
         if self._failures:
             longest = min(LONGEST_BACKOFF, 2 * self._first_backoff * 2 ** (self._failures - 1))
-            await asyncio.sleep(self._draw.uniform(longest / 2, longest))
+            wait = self._draw.uniform(longest / 2, longest)
+        await asyncio.sleep(max(wait, at_least))
         self._failures = min(self._failures + 1, 32)
 
 

@@ -26,6 +26,7 @@ class Recorder(Protocol):
     def hint_asked(
         self, event: str, hint: Literal["Queue", "QueueSkip"], plugin: str, seconds: float
     ) -> None: ...
+    def extension_point(self, point: str, profile: str, status: str, seconds: float) -> None: ...
 
 
 @cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import perf_counter
 from typing import Any
 
 from stowplan.api.pod import Pod
@@ -350,7 +351,12 @@ class SchedulingQueue:
             return (True, ())  # after all others
 
     def _is_gated(self, queued: QueuedPod) -> bool:
+        began = perf_counter()
         holder = queued.gating_plugin = self._gates.holder(queued.pod, queued.gating_plugin)
+        if self._recorder is not None:
+            # parity: whatever came of it, it counts as a success
+            name = queued.pod.scheduler_name
+            self._recorder.extension_point("PreEnqueue", name, "Success", perf_counter() - began)
         if holder and holder not in queued.unschedulable_plugins:
             if self._recorder is not None and holder not in queued.pending_plugins:
                 self._recorder.unschedulable(holder, queued.pod.scheduler_name, 1)

@@ -36,6 +36,8 @@ class Failure(NamedTuple):
     is_error: bool = True
     rejectors: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
+    is_moot: bool = False
+    """Whether there is nothing to say of the pod: it is gone, has a node, or is another scheduler's by now."""
 
     @property
     def reason(self) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError
 from stowplan.errors import StowplanError
 from stowplan.framework.status import Code, Status
 from stowplan.scheduler.attempt import Attempt, Failure, failure_at
+from stowplan.scheduler.bind_outcome import node_after
 from stowplan.scheduler.failure import NOBODY, handle_failure, patch_status
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.waiting import WaitingPod
 
-NOT_LEADING = "this scheduler is no longer the leader"
+NOT_LEADING = Failure("this scheduler is no longer the leader", is_moot=True)
 
 
 def reserve(host: Host, attempt: Attempt, node_name: str) -> Pod | None:
@@ -24,12 +27,15 @@ def reserve(host: Host, attempt: Attempt, node_name: str) -> Pod | None:
         handle_failure(host, attempt, Failure(str(error)), NOBODY)
         return None
     host.nominations.remove(pod)
+    began = perf_counter()
     for name, plugin in attempt.profile.at("reserve"):
         status = _asked(plugin.reserve, attempt, placed, node_name)
         if status is not None:
+            _measure(host, attempt, "Reserve", began, status)
             _undo(host, attempt, placed, node_name)
             handle_failure(host, attempt, failure_at(status, name, "running Reserve plugin"), NOBODY)
             return None
+    _measure(host, attempt, "Reserve", began)
     if _permit(host, attempt, placed, node_name):
         return placed
     return None
@@ -37,6 +43,7 @@ def reserve(host: Host, attempt: Attempt, node_name: str) -> Pod | None:
 
 def _permit(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> bool:
     timeouts: dict[str, float] = {}
+    began = perf_counter()
     for name, plugin in attempt.profile.at("permit"):
         status = _asked(plugin.permit, attempt, placed, node_name)
         if status is None:
@@ -44,9 +51,11 @@ def _permit(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> bool:
         if status.code is Code.WAIT:
             timeouts[name] = status.timeout
             continue
+        _measure(host, attempt, "Permit", began, status)
         _undo(host, attempt, placed, node_name)
         handle_failure(host, attempt, failure_at(status, name, "running Permit plugin"), NOBODY)
         return False
+    _measure(host, attempt, "Permit", began, Status.wait(0) if timeouts else None)
     if timeouts:
         host.waiting.put(WaitingPod(placed, timeouts))
     return True
@@ -62,8 +71,11 @@ async def binding_cycle(host: Host, attempt: Attempt, placed: Pod, node_name: st
         host.metrics.running("binding", -1)
     if failure is None:
         _succeeded(host, attempt, placed, node_name)
+        began = perf_counter()
         for _, plugin in attempt.profile.at("postBind"):
             await plugin.post_bind(attempt.state, placed, node_name)
+        _measure(host, attempt, "PostBind", began)
+        attempt.decision.state = None  # decisions may be kept; this is nobody's any more
         return
     was_ours = host.cluster.is_assumed(placed)
     _undo(host, attempt, placed, node_name)
@@ -89,21 +101,41 @@ async def _bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Fa
     host.queue.done(placed.uid)
     if waiting is not None or _has_work_before_bind(attempt):
         await patch_status(host, placed, {"status": {"nominatedNodeName": node_name}})
+    failure = await _run_pre_binds(host, attempt, placed, node_name)
+    return await _run_binds(host, attempt, placed, node_name) if failure is None else failure
+
+
+async def _run_pre_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
+    began = perf_counter()
     for name, plugin in attempt.profile.at("preBind"):
         status = await plugin.pre_bind(attempt.state, placed, node_name)
         if status is not None:
+            _measure(host, attempt, "PreBind", began, status)
             return _without_blame(failure_at(status, name, "running PreBind plugin"))
+    _measure(host, attempt, "PreBind", began)
+    return None
+
+
+async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
     if not host.is_leading():
-        return Failure(NOT_LEADING)
+        return NOT_LEADING
+    if host.cluster.nodes.row_of(node_name) is None:
+        return Failure(f'node "{node_name}" was deleted before the pod could be bound to it')
+    began = perf_counter()
     for name, plugin in attempt.profile.at("bind"):
         try:
             status = await plugin.bind(attempt.state, placed, node_name)
         except ApiError as error:
-            status = Status.error(str(error))
-        if status is None:
-            return None
-        if status.code is not Code.SKIP:
-            return _without_blame(failure_at(status, name, "running Bind plugin"))
+            if not host.is_leading():
+                return NOT_LEADING
+            node_now = await node_after(host, placed, error)
+            if node_now is None or node_now not in ("", node_name):
+                return Failure(str(error), is_moot=True)
+            status = None if node_now else Status.error(str(error))
+        if status is None or status.code is not Code.SKIP:
+            _measure(host, attempt, "Bind", began, status)
+            failure = None if status is None else failure_at(status, name, "running Bind plugin")
+            return failure and _without_blame(failure)
     return Failure("no bind plugin took the pod")
 
 
@@ -135,13 +167,16 @@ def _succeeded(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Non
     )
     host.metrics.attempt(attempt.profile.scheduler_name, "scheduled", now - attempt.began)
     host.metrics.pod_scheduled(queued.attempts, now - (queued.initial_attempt_timestamp or attempt.began))
-    decision.state = None
+    if queued.was_flushed:
+        host.metrics.scheduled_after_flush()
 
 
 def _undo(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
     host.waiting.remove(placed.uid)
+    began = perf_counter()
     for _, plugin in reversed(attempt.profile.at("reserve")):
         plugin.unreserve(attempt.state, placed, node_name)
+    _measure(host, attempt, "Unreserve", began)
     if host.cluster.is_assumed(placed):
         host.cluster.forget_pod(placed)
 
@@ -153,3 +188,10 @@ def _asked(method: object, attempt: Attempt, placed: Pod, node_name: str) -> Sta
     except Exception as error:
         return Status.error(f"{type(error).__name__}: {error} (pod {placed.key}, node {node_name})")
     return None if status is None or status.code is Code.SUCCESS else status
+
+
+def _measure(host: Host, attempt: Attempt, point: str, began: float, status: Status | None = None) -> None:
+    code = Code.SUCCESS if status is None else status.code
+    host.metrics.extension_point(
+        point, attempt.profile.scheduler_name, code.wire_name, perf_counter() - began
+    )

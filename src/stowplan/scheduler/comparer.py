@@ -51,6 +51,10 @@ def dump(scheduler: Scheduler) -> str:
         lines.append(
             f"{node.name}: requested {node.requested}, allocatable {node.allocatable}, pods [{pods}]"
         )
+    attempts = (
+        f"attempts: assumed:{scheduler.cluster.assumed_count}; being tried:{len(scheduler.queue.in_flight)}; "
+        f"waiting on permit:{len(list(scheduler.host.waiting))}"
+    )
     waiting = [f"{queued.pod.key} in {queued.place}" for queued in scheduler.queue]
     counts = "; ".join(f"{name}:{count}" for name, count in scheduler.queue.counts().items())
-    return "\n".join(["nodes:", *lines, f"queue: {counts}", *waiting])
+    return "\n".join(["nodes:", *lines, attempts, f"queue: {counts}", *waiting])

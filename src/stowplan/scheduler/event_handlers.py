@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from time import perf_counter
 from typing import Any
 
+from stowplan.api.meta import Object
+from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
-from stowplan.framework.hints import happenings
+from stowplan.framework.events import Resource
+from stowplan.framework.hints import RESOURCES, happenings
+from stowplan.metrics import Metrics
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.waiting import WaitingPods
+
+ACTIONS = {"added": "Add", "modified": "Update", "deleted": "Delete"}
+COUNTED: Mapping[type[Object], Resource] = {**RESOURCES, NodeObject: Resource.NODE}
 
 
 class EventHandlers:
@@ -19,14 +27,22 @@ class EventHandlers:
         queue: SchedulingQueue,
         waiting: WaitingPods,
         scheduler_names: Collection[str],
+        metrics: Metrics,
     ) -> None:
-        self._cluster, self._queue, self._waiting = cluster, queue, waiting
+        self._cluster, self._queue, self._waiting, self._metrics = cluster, queue, waiting, metrics
         self._scheduler_names = scheduler_names
         self.pending: dict[str, Pod] = {}
         """Pods of ours without a node, as last seen, by uid."""
 
     def on_event(self, kind: str, old: Any, new: Any) -> None:
         """An object was added (`old` None), modified, or deleted (`new` None)."""
+        began = perf_counter()
+        self._take_in(old, new)
+        label = _label(kind, old if new is None else new)
+        if label:
+            self._metrics.event_handled(label, perf_counter() - began)
+
+    def _take_in(self, old: Any, new: Any) -> None:
         if isinstance(old if new is None else new, Pod):
             self._on_pod(old, new)
         else:
@@ -56,13 +72,16 @@ class EventHandlers:
     def _on_placed(self, old: Pod | None, new: Pod) -> None:
         if self.pending.pop(new.uid, None) is not None:
             self._queue.delete(new)
+        known, was_assumed = self._cluster.pod(new.uid), self._cluster.is_assumed(new)
         if new.is_finished:
             self._cluster.remove_pod(new)
-        elif self._cluster.pod(new.uid) is None or self._cluster.is_assumed(new):
+        elif known is None or was_assumed:
             self._cluster.add_pod(new)
         else:
             self._cluster.update_pod(new)
         self._tell(old, new)
+        if was_assumed and known is not None and known.node_name != new.node_name:
+            self.on_room(known)  # someone else has bound it, elsewhere
 
     def _on_pending(self, old: Pod | None, new: Pod) -> None:
         known = self.pending.get(new.uid)
@@ -82,10 +101,20 @@ class EventHandlers:
             waiting = self._waiting.find(pod.uid)
             if waiting is not None:
                 waiting.reject("", "removed")
-            else:
-                self._cluster.forget_pod(pod)
+            elif (placed := self._cluster.pod(pod.uid)) is not None:
+                self._cluster.forget_pod(placed)
+                self.on_room(placed)
         self._tell(pod, None)
 
     def _tell(self, old: Any, new: Any) -> None:
         for happening in happenings(old, new):
             self._queue.on_happening(happening)
+
+
+def _label(kind: str, item: Any) -> str:
+    """As kube-scheduler names events: `NodeAdd`, `AssignedPodDelete`; empty for kinds that wake nobody."""
+    if isinstance(item, Pod):
+        resource: Resource | None = Resource.ASSIGNED_POD if item.node_name else Resource.UNSCHEDULABLE_POD
+    else:
+        resource = COUNTED.get(type(item))
+    return "" if resource is None else resource + ACTIONS[kind]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, Conflict, NotFound
 from stowplan.framework.decision import NO_NODES
+from stowplan.queue.queued_pod import QueuedPod
 from stowplan.scheduler.attempt import Attempt, Failure
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.pod_status import unscheduled_patch
 
 UNCHANGED: None = None
 NOBODY = ""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 
 
 def handle_failure(host: Host, attempt: Attempt, failure: Failure, nominated: str | None) -> None:
@@ -28,10 +31,10 @@ def handle_failure(host: Host, attempt: Attempt, failure: Failure, nominated: st
         host.now() - attempt.began,
     )
     pod = host.handlers.pending.get(queued.pod.uid)
-    if pod is None:
+    if pod is None or failure.is_moot:
         # It was deleted, or someone else has bound it: what we would say of it is no longer true.
         host.queue.done(queued.pod.uid)
-        log.log(3, "Pod is gone or has a node; not queued again", pod=queued.pod)
+        log.log(3, "Pod is gone or has a node; not queued again", pod=queued.pod, err=failure.message)
         return
     _log(pod, failure)
     queued.pod = pod
@@ -41,10 +44,21 @@ def handle_failure(host: Host, attempt: Attempt, failure: Failure, nominated: st
     recorder.record(pod, "Warning", "FailedScheduling", "Scheduling", failure.message)
     patch = unscheduled_patch(pod, failure.reason, failure.message, nominated, host.now())
     if patch:
-        host.spawn(patch_status(host, pod, patch), f"status of pod {pod.key}")
+        host.spawn(_say_why(host, queued, patch), f"status of pod {pod.key}")
 
 
-async def patch_status(host: Host, pod: Pod, patch: dict[str, Any]) -> None:
+async def _say_why(host: Host, queued: QueuedPod, patch: dict[str, Any]) -> None:
+    """Until it is written, or no longer what there is to say: it may be all that people see for minutes."""
+    pod, attempts, pause = queued.pod, queued.attempts, FIRST_PAUSE
+    while not await patch_status(host, pod, patch):
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+        if queued.attempts != attempts or pod.uid not in host.handlers.pending:
+            return
+
+
+async def patch_status(host: Host, pod: Pod, patch: dict[str, Any]) -> bool:
+    """False if it was not written, but may be later."""
     log.log(3, "Updating pod condition and nominated node name", pod=pod)
     try:
         await host.api.patch_pod_status(pod, patch)
@@ -52,12 +66,14 @@ async def patch_status(host: Host, pod: Pod, patch: dict[str, Any]) -> None:
         log.log(3, "Pod status not updated, the pod has changed or is gone", pod=pod, err=error)
     except ApiError as error:
         log.error("Error updating pod", error, pod=pod)
+        return not error.may_pass
+    return True
 
 
 def _log(pod: Pod, failure: Failure) -> None:
     if failure.is_error:
         log.error("Error scheduling pod; retrying", failure.message, pod=pod)
     elif failure.message == NO_NODES:
-        log.log(2, "Unable to schedule pod; no nodes are registered to the cluster; waiting", pod=pod)
+        log.log(0, "Unable to schedule pod; no nodes are registered to the cluster; waiting", pod=pod)
     else:
         log.log(0, "Unable to schedule pod; no fit; waiting", pod=pod, err=failure.message)

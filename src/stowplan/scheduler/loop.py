@@ -13,21 +13,26 @@ from stowplan import log
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.schedule import TieBreak, schedule
+from stowplan.cycle.schedule import TieBreak
 from stowplan.framework.decision import Decision
 from stowplan.framework.status import Code
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.scheduler import eviction
-from stowplan.scheduler.attempt import Attempt, Failure, failure_of
-from stowplan.scheduler.binding import binding_cycle, reserve
+from stowplan.scheduler.attempt import Attempt, failure_of
+from stowplan.scheduler.attempt_log import log_nodes
+from stowplan.scheduler.binding import NOT_LEADING, binding_cycle, reserve
 from stowplan.scheduler.failure import NOBODY, UNCHANGED, handle_failure
 from stowplan.scheduler.host import Host
+from stowplan.scheduler.measuring import MeasuredProfile
 
 
 class SchedulingLoop:
     def __init__(self, host: Host, draw: random.Random) -> None:
         self.host = host
         self._tie_break = drawn_by(draw)
+        self._measured = {
+            name: MeasuredProfile(profile, host.metrics) for name, profile in host.profiles.items()
+        }
         self._sampling = {
             name: Sampling(profile.percentage_of_nodes_to_score)
             for name, profile in host.profiles.items()
@@ -56,15 +61,17 @@ class SchedulingLoop:
         began = host.now()
         log.log(3, "Attempting to schedule pod", pod=pod)
         sampling = self._sampling.get(profile.scheduler_name)
-        decision = schedule(profile, pod, host.cluster.nodes, self._tie_break, sampling)
+        measured = self._measured[profile.scheduler_name]
+        decision = measured.schedule(pod, host.cluster.nodes, self._tie_break, sampling)
         host.metrics.algorithm(host.now() - began)
+        log_nodes(profile, decision)
         self._hand_on(Attempt(queued, profile, decision, began))
 
     def _hand_on(self, attempt: Attempt) -> None:
         host, decision = self.host, attempt.decision
         if decision.chosen is not None:
             if not host.is_leading():
-                handle_failure(host, attempt, Failure("this scheduler is no longer the leader"), UNCHANGED)
+                handle_failure(host, attempt, NOT_LEADING, UNCHANGED)
                 return
             placed = reserve(host, attempt, decision.chosen)
             if placed is not None:

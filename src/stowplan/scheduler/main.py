@@ -65,9 +65,15 @@ class Service:
             client = self.options.config.client_connection
             api, events_api = [
                 await stack.enter_async_context(
-                    ApiClient(connection, qps=client.qps, burst=client.burst, user_agent="stowplan/scheduler")
+                    ApiClient(
+                        connection,
+                        qps=client.qps,
+                        burst=client.burst,
+                        user_agent="stowplan/scheduler",
+                        may_write=may_write,
+                    )
                 )
-                for _ in range(2)
+                for may_write in (self._is_leading, lambda: True)
             ]
             deadline = self.options.config.leader_election.renew_deadline
             leases = await stack.enter_async_context(

@@ -62,7 +62,7 @@ class Scheduler:
             nominations=nominations,
             recorder=self.metrics,
         )
-        self.handlers = EventHandlers(self.cluster, self.queue, waiting, self.profiles.keys())
+        self.handlers = EventHandlers(self.cluster, self.queue, waiting, self.profiles.keys(), self.metrics)
         hostname = socket.gethostname()
         self.host = Host(
             cluster=self.cluster,

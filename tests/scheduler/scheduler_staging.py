@@ -12,7 +12,8 @@ import msgspec
 from stowplan.api.kinds import object_of
 from stowplan.api.pod import Pod
 from stowplan.client.api import Answer
-from stowplan.client.errors import ApiError
+from stowplan.client.errors import ApiError, NotFound
+from stowplan.client.resources import PODS
 from stowplan.config import load
 from stowplan.framework.registry import Registry
 from stowplan.scheduler.scheduler import Scheduler
@@ -26,6 +27,8 @@ class RecordingApi:
         self.patches: list[tuple[str, dict[str, Any]]] = []
         self.deleted: list[str] = []
         self.events: list[dict[str, Any]] = []
+        self.pods: dict[str, dict[str, Any]] = {}
+        """What a GET of a pod's path answers."""
         self.refuse: dict[str, ApiError] = {}
         self.hold = asyncio.Event()
         self.hold.set()
@@ -44,6 +47,11 @@ class RecordingApi:
         self.deleted.append(item.key)
 
     async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+        if method == "GET":
+            self._check("get")
+            if path not in self.pods:
+                raise NotFound(404, "NotFound", "no such pod")
+            return Answer(200, msgspec.json.encode(self.pods[path]))
         self.events.append(msgspec.json.decode(msgspec.json.encode(body)))
         return Answer(201, b"{}")
 
@@ -64,11 +72,21 @@ class Stage:
         """The watch brings objects that are new."""
         for plain in objects:
             item = object_of(plain)
+            self.store(plain, plain)
             self.scheduler.handlers.on_event("added", None, item)
 
     def change(self, old: dict[str, Any], new: dict[str, Any] | None) -> None:
+        self.store(old, new)
         before, after = object_of(old), None if new is None else object_of(new)
         self.scheduler.handlers.on_event("deleted" if new is None else "modified", before, after)
+
+    def store(self, old: dict[str, Any], new: dict[str, Any] | None) -> None:
+        """From now on the API server has this object, or has it no more; the watch does not say so."""
+        if old["kind"] == "Pod":
+            path = PODS.item(old["metadata"]["namespace"], old["metadata"]["name"])
+            self.api.pods.pop(path, None)
+            if new is not None:
+                self.api.pods[path] = new
 
     async def settle(self) -> None:
         """Until nothing is left to do at this moment."""
