@@ -278,6 +278,18 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_pestered(server: Sc
     assert 2 <= len(server.watched) <= 6
 
 
+async def test_a_slow_refusal_is_no_watch_that_worked(server: ScriptedServer, api: ApiClient, caplog):
+    async def slow(request):
+        await asyncio.sleep(0.2)
+        return await refusal(403, "Forbidden", "no")(request)
+
+    server.lists = [page(version=10)]
+    server.watches = [slow] * 3
+    async with reflecting(api, short_watch=0.1):
+        await until(lambda: len(server.watched) == 4)
+    assert [record.getMessage() for record in caplog.records] == ["Cannot watch; trying again"] * 2
+
+
 async def test_missing_rights_say_what_to_do(server: ScriptedServer, api: ApiClient, caplog):
     text = 'nodes is forbidden: User "joe" cannot list resource "nodes" in API group "" at the cluster scope'
     server.lists = [refusal(403, "Forbidden", text), page(version=10)]

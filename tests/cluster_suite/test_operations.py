@@ -15,13 +15,13 @@ from urllib.error import HTTPError
 
 import msgspec
 import pytest
+from test_scheduler import create, nodes, placed
 
 from controlplane.binaries import program
 from controlplane.control_plane import ADMIN, NOBODY, SCHEDULER, ControlPlane, free_ports, token_of
 from controlplane.objects import node, pod
 from controlplane.process import Process
 from controlplane.waiting import eventually
-from test_scheduler import create, nodes, placed
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"
 QUICK_ELECTION = {"leaderElect": True, "leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "1s"}
@@ -29,7 +29,7 @@ STOWPLAN = (sys.executable, "-m", "stowplan.cli", "run")
 
 
 def lines(process: Process, message: str) -> list[str]:
-    return [line for line in process.log.read_text().splitlines() if f'] "{message}"' in line]
+    return [line for line in process.output.splitlines() if f'] "{message}"' in line]
 
 
 def ask(server: str, path: str, token: str | None = None) -> tuple[int, str]:
@@ -136,7 +136,7 @@ async def test_pages_say_what_kube_scheduler_says(control_plane):
                 for path in ("/healthz", "/livez?verbose", "/readyz?verbose", "/readyz/nothing")
             }
             families[number] = await eventually(
-                lambda: own_families(ask(running.server, "/metrics", admin)[1]),  # noqa: B023
+                lambda: own_families(ask(running.server, "/metrics", admin)[1]),
                 lambda found: "scheduler_event_handling_duration_seconds" in found,
             )
     assert shown[0] == shown[1]
@@ -184,7 +184,7 @@ async def test_it_says_what_it_holds(control_plane):
         await bound(control_plane, "p")
         ours.send(SIGUSR2)
         await eventually(lambda: lines(ours, "Dump of cache and queue"), bool)
-        text = ours.log.read_text()
+        text = ours.output
         assert "pods [default/p]" in text
         assert "default/big in unschedulable" in text
         assert lines(ours, "Cache mismatch") == []
@@ -241,7 +241,7 @@ async def test_a_manifest_of_kubeadm_needs_only_another_image(control_plane, tmp
         create(control_plane, pod("p"))
         assert await bound(control_plane, "p") == "n1"
         assert control_plane.request("GET", LEASE)["spec"]["holderIdentity"]
-        assert any("--port" in line for line in ours.log.read_text().splitlines() if line.startswith("W"))
+        assert any("--port" in line for line in ours.output.splitlines() if line.startswith("W"))
     finally:
         ours.stop()
     assert ours.exit_status == 0

@@ -22,12 +22,18 @@ class Process:
         self.exit_status: int | None = None
         """Of its last run, once that was stopped or killed."""
         self._running: subprocess.Popen[bytes] | None = None
+        self._said_before = log.stat().st_size if log.exists() else 0
 
     @property
     def pid(self) -> int:
         if self._running is None:
             raise ProgramError(f"{self.name} is not running")
         return self._running.pid
+
+    @property
+    def output(self) -> str:
+        """What it has written, without what others wrote into the same file before."""
+        return self.log.read_bytes()[self._said_before :].decode(errors="replace")
 
     @property
     def name(self) -> str:

@@ -82,8 +82,10 @@ def test_all_must_let_the_pod_through():
     assert (room.place(pod), queued.gating_plugin) == ("gated", "Gate")
     assert queued.unschedulable_plugins == {"Door", "Gate"}
     gate.shut.clear()
+    door.asked = gate.asked = 0
     room.queue.activate([pod])
     assert (room.place(pod), queued.gating_plugin) == ("active", "")
+    assert (door.asked, gate.asked) == (1, 1)
 
 
 def test_gates_are_asked_on_the_way_to_backoff_and_not_again_on_the_way_from_it():
@@ -139,7 +141,8 @@ def test_faults_are_logged_unless_the_host_wants_them(caplog):
     room.plugin("Door").answer = OSError("no door")
     with caplog.at_level(logging.ERROR):
         room.gated()
-    assert caplog.messages == ['running PreEnqueue plugin "Door": OSError: no door (pod default/pod)']
+    (record,) = caplog.records
+    assert str(record.fields["err"]) == 'running PreEnqueue plugin "Door": OSError: no door (pod default/pod)'
 
 
 def test_an_answer_that_says_success():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from waiting_room import BAD, GOOD, NODE_DELETE, Fit, Room
 
@@ -133,3 +135,15 @@ def test_nobody_need_listen():
     room.refused("pod", "Fit")
     room.queue.on_happening(GOOD)
     assert room.names() == ["pod"]
+
+
+@pytest.mark.parametrize(("verbosity", "events"), [(2, []), (3, ["ScheduleAttemptFailure"]), (5, None)])
+def test_moves_are_logged_for_those_who_ask(verbosity, events, caplog):
+    room = Room()
+    with caplog.at_level(logging.INFO - verbosity, "stowplan"):
+        room.refused("pod", "Fit")
+        room.queue.on_happening(GOOD)
+    found = [record.fields["event"] for record in caplog.records]
+    assert found == (
+        ["UnschedulablePodAdd", "ScheduleAttemptFailure", "NodeAdd"] if events is None else events
+    )

@@ -399,9 +399,12 @@ def changed(room, old: Pod, new: Pod) -> None:
         room.queue.on_happening(happening)
 
 
-def test_who_loses_its_promised_room_to_another_is_tried_again():
+@pytest.mark.parametrize("is_told", [False, True], ids=["nominations as they were", "nomination removed"])
+def test_who_loses_its_promised_room_to_another_is_tried_again(is_told):
     room = Room()
     old = room.refused("pod", "Fit", status=promised("n"))
+    if is_told:
+        room.queue.nominations.remove(old)
     changed(room, old, make_pod("pod"))
     assert room.place(old) == "backoff"
 

@@ -44,6 +44,8 @@ HINTS = [
     pytest.param((), {"Fit"}, BAD, "unschedulable", id="who waits itself says no"),
     pytest.param({"Other"}, {"Fit"}, GOOD, "active", id="of both kinds, the waiting one says yes"),
     pytest.param({"Other"}, {"Fit"}, LABELLED, "backoff", id="of both kinds, the other one says yes"),
+    pytest.param({"Silent", "Extender"}, {"Fit"}, GOOD, "active", id="all say yes, one waits itself"),
+    pytest.param({"Fit", "Extender"}, {"Silent"}, GOOD, "active", id="all say yes, another waits itself"),
     pytest.param({"Silent"}, (), event(Resource.CSI_NODE), "backoff", id="who says nothing hears of much"),
     pytest.param({"Silent"}, (), event(Resource.RESOURCE_SLICE), "unschedulable", id="but not of all"),
     pytest.param({"Extender"}, (), event(Resource.NODE), "backoff", id="extenders: nodes"),
@@ -136,7 +138,8 @@ def test_a_pod_that_is_back_already(end, text, caplog):
     before = room.queue.counts()
     with caplog.at_level(logging.ERROR):
         room.queue.return_failed(queued, rejectors={"Other"})
-    assert caplog.messages == [f"Pod default/pod is already present in {text}"]
+    (record,) = caplog.records
+    assert record.fields["err"] == f"Pod default/pod is already present in {text}"
     assert room.queue.counts() == before
     assert len(room.queue.in_flight) == 0
 
@@ -220,6 +223,18 @@ def test_events_stay_while_an_earlier_pod_is_tried():
     room.queue.done(second.pod.uid)
     room.queue.return_failed(first, rejectors={"Fit"})
     assert room.place(first.pod) == "backoff"
+
+
+def test_events_are_found_after_others_were_dropped():
+    room = Room()
+    room.add("a", "b")
+    room.take()
+    room.queue.on_happening(BAD)
+    room.queue.done("uid-a")
+    second = room.take()
+    room.queue.on_happening(GOOD)
+    room.queue.return_failed(second, rejectors={"Fit"})
+    assert room.place(second.pod) == "backoff"
 
 
 def test_events_that_nobody_listens_to_are_not_kept():

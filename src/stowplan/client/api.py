@@ -147,8 +147,9 @@ class ApiClient:
         *,
         query: Mapping[str, str],
         silence: float,
+        on_open: Callable[[], None] = lambda: None,
     ) -> None:
-        """Calls `on_line` with each line until the server ends the answer.
+        """Calls `on_open` when the server agrees, then `on_line` with each line until it ends the answer.
 
         That nothing comes for `silence` seconds is an Unreachable, as a broken connection is. A last line
         without its end is not handed on: the connection was cut in the middle of it.
@@ -156,6 +157,8 @@ class ApiClient:
         unfinished: list[bytes] = []
 
         def split(data: bytes) -> None:
+            if not data:
+                on_open()
             first, *others = data.split(b"\n")
             unfinished.append(first)
             if others:

@@ -83,7 +83,10 @@ class HttpPool:
         timeout: float,
         silence: float,
     ) -> Reply:
-        """Hands a good answer on as it comes, until its end; a refusal is returned whole."""
+        """Hands a good answer on as it comes, until its end; a refusal is returned whole.
+
+        `on_data` is called first with nothing, when the head of a good answer is there.
+        """
         head = self._head("GET", path, headers, None)
         return await self._exchange("GET", path, head, timeout=timeout, on_data=on_data, silence=silence)
 
@@ -273,6 +276,8 @@ class _Channel(asyncio.Protocol):
         self._status = self._parser.get_status_code()
         if self._status >= 300:
             self._on_data = None
+        elif self._on_data is not None:
+            self._on_data(b"")
         if self._is_tunnel:
             self._finish()
 

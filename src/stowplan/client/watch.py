@@ -89,12 +89,14 @@ class Reflector:
         silence: float = SILENCE_SECONDS,
         first_backoff: float = FIRST_BACKOFF,
         page_size: int = PAGE,
+        short_watch: float = SHORT_WATCH_SECONDS,
         draw: random.Random | None = None,
     ) -> None:
         self.resource, self.synced = resource, asyncio.Event()
         self.objects: dict[str, Watched] = {}
         self._api, self._on_event = api, on_event
         self._silence, self._first_backoff, self._page_size = silence, first_backoff, page_size
+        self._short_watch = short_watch
         self._draw = draw or random.Random()
         self._version = ""
         self._failures = 0
@@ -129,8 +131,8 @@ class Reflector:
 
     async def _watch(self) -> None:
         """Follows the changes until the server ends the watch, as it does after some minutes."""
-        loop = asyncio.get_running_loop()
-        start, version = loop.time(), self._version
+        loop, version = asyncio.get_running_loop(), self._version
+        opened_at: list[float] = []
         query = self._query(
             watch="true",
             allowWatchBookmarks="true",
@@ -138,11 +140,19 @@ class Reflector:
             timeoutSeconds=str(self._draw.randint(*WATCH_SECONDS)),
         )
         try:
-            await self._api.stream(self.resource.path, self._on_line, query=query, silence=self._silence)
+            await self._api.stream(
+                self.resource.path,
+                self._on_line,
+                query=query,
+                silence=self._silence,
+                on_open=lambda: opened_at.append(loop.time()),
+            )
         finally:
-            if self._version != version or loop.time() - start >= SHORT_WATCH_SECONDS:
+            lasted = loop.time() - opened_at[0] if opened_at else 0
+            is_sound = self._version != version or lasted >= self._short_watch
+            if is_sound:
                 self._failures = 0
-        if self._version == version and loop.time() - start < SHORT_WATCH_SECONDS:
+        if not is_sound:
             await self._back_off()
 
     def _on_line(self, line: bytes) -> None:

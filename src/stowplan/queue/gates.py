@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.errors import PluginError
 from stowplan.framework.profile import Profile
@@ -13,11 +13,9 @@ from stowplan.framework.status import Code, Status
 
 OnFault = Callable[[Pod, PluginError], None]
 
-_log = logging.getLogger(__name__)
-
 
 def log_fault(pod: Pod, error: PluginError) -> None:
-    _log.error("%s", error)
+    log.error("Plugin failed", error, pod=pod)
 
 
 def fault(doing: str, error: Exception, pod: Pod) -> PluginError:

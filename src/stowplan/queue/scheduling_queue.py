@@ -8,11 +8,11 @@ but `pop`, and nothing keeps time: the host calls the flushes.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
+from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.framework.events import Action, Resource
 from stowplan.framework.hints import Happening, QueueingHints, happenings
@@ -39,7 +39,6 @@ from stowplan.queue.unschedulable import UnschedulablePods
 
 _READY = (Place.ACTIVE, Place.BACKOFF)
 _HELD = (Place.UNSCHEDULABLE, Place.GATED)
-_log = logging.getLogger(__name__)
 
 
 class SchedulingQueue:
@@ -186,7 +185,7 @@ class SchedulingQueue:
         present = self._pods.get(queued.pod.uid)
         if present is not None:
             where = "unschedulable queue" if present.place in _HELD else f"the {present.place} queue"
-            _log.error("Pod %s is already present in %s", queued.pod.key, where)
+            log.error("Error occurred", f"Pod {queued.pod.key} is already present in {where}")
             return
         queued.unschedulable_plugins, queued.pending_plugins = frozenset(rejectors), frozenset(pending)
         self._count_rejectors(queued, 1)
@@ -253,8 +252,8 @@ class SchedulingQueue:
 
     def _replace(self, queued: QueuedPod, old: Pod, new: Pod) -> None:
         news = list(_own_news(old, new))
-        if self._has_promise(old, old.nominated_node_name):
-            # Where someone else takes the promised room back, the pod may find another node.
+        if old.nominated_node_name == queued.promised_node:
+            # Where someone else took the promised room back, the pod may find another node.
             news += (each for each in happenings(old, new) if each.event.resource is Resource.ASSIGNED_POD)
         self._renominate(queued, old, new)
         queued.pod = new
@@ -271,12 +270,9 @@ class SchedulingQueue:
     def _renominate(self, queued: QueuedPod, old: Pod, new: Pod) -> None:
         if old.nominated_node_name or new.nominated_node_name:
             self.nominate(new)
-        elif self._has_promise(old, queued.promised_node):
+        elif any(pod.uid == old.uid for pod in self.nominations.on(queued.promised_node)):
             # A promise that the API server does not know of yet stays.
             self.nominations.put(new, queued.promised_node)
-
-    def _has_promise(self, pod: Pod, node_name: str) -> bool:
-        return any(other.uid == pod.uid for other in self.nominations.on(node_name))
 
     def _tell(self, waiting: Iterable[QueuedPod], happening: Happening, label: str) -> None:
         for queued in waiting:
@@ -331,6 +327,10 @@ class SchedulingQueue:
         self._pods[queued.pod.uid] = queued
         self._counts[place] += 1
         queued.place = place
+        verbosity = 3 if event == ATTEMPT_FAILED else 5
+        log.log(
+            verbosity, "Pod moved to an internal scheduling queue", pod=queued.pod, event=event, queue=place
+        )
         if place not in _HELD:
             self._changed.set()
 
