@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEED ?= 1
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-cluster check golden bench clean
+.PHONY: demo test test-cluster check golden bench bench-cluster clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,10 @@ golden: $(READY) ## the recorded decisions, configurations and events of kube-sc
 
 bench: $(READY) ## decisions a second by shape of pod, at 5,000 and 50,000 nodes
 	$(BIN)/stowplan bench decisions --nodes 5000 --nodes 50000
+
+bench-cluster: $(READY) ## beside kube-scheduler on a real control plane, at 1,000 and 5,000 nodes: a quarter of an hour
+	$(BIN)/python tests/controlplane/binaries.py
+	$(BIN)/python benchmarks/cluster.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,6 +6,7 @@ StowplanError
 ├── QuantityError         text that is no Kubernetes quantity
 ├── SelectorError         a selector that cannot be built
 ├── CelError              a CEL expression that does not compile or fails on a value
+├── ApiError              what an API server refuses; drawn in client/errors.py
 └── PluginError           a plugin raised or answered nonsense; plugin, pod and node are named
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import ssl
@@ -125,6 +126,14 @@ async def test_an_exec_plugin_runs_again_when_its_token_is_refused(server: Scrip
             await api.stream("/", lines.append, query={"watch": "true"}, silence=0.2)
     assert lines == [b"line"]
     assert tokens(server) == ["Bearer one", "Bearer two", "Bearer two", "Bearer three"]
+
+
+async def test_requests_refused_together_need_one_run(server: ScriptedServer, tmp_path):
+    server.answers = [answer({})] + [refusal(401, "Unauthorized", "Unauthorized")] * 5 + [answer({})] * 5
+    async with client(server, plugin(tmp_path, [{"token": "one"}, {"token": "two"}])) as api:
+        await api.get_json("/")
+        await asyncio.gather(*(api.get_json("/") for _ in range(5)))
+    assert tokens(server) == ["Bearer one"] * 6 + ["Bearer two"] * 5
 
 
 @pytest.mark.parametrize(

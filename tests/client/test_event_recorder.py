@@ -13,7 +13,7 @@ from virtual_time import elapsed, in_virtual_time
 from make import make_pod
 from stowplan.client.api import Answer
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound, TooMany, Unreachable
-from stowplan.client.events import MOST_SERIES, EventRecorder, event_name, micro_time, truncated
+from stowplan.client.events import MOST_SERIES, QUEUED, EventRecorder, event_name, micro_time, truncated
 
 START = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 MINUTES = 60
@@ -314,14 +314,14 @@ async def test_a_try_that_came_through_without_an_answer_is_no_failure():
 async def test_a_full_queue_drops_and_counts():
     server = EventServer()
     async with recording(server) as recorder:
-        for number in range(1003):  # nothing is sent before the first pause
+        for number in range(QUEUED + 3):  # nothing is sent before the first pause
             recorder.record(make_failed(f"web-{number}"), *PREEMPTED, "by another")
         assert recorder.dropped == 3
         assert await recorder.drain(10)
-        assert len(server.calls) == 1000
-        recorder.record(make_failed("web-1002"), *PREEMPTED, "by another")
+        assert len(server.calls) == QUEUED
+        recorder.record(make_failed(f"web-{QUEUED + 2}"), *PREEMPTED, "by another")
         await recorder.drain(10)
-    assert server.methods == ["POST"] * 1001
+    assert server.methods == ["POST"] * (QUEUED + 1)
     assert server.counts[-1] == 2  # one that was dropped is told when it happens again
 
 
@@ -347,7 +347,7 @@ async def test_many_are_sent_side_by_side():
         for number in range(160):
             recorder.record(make_failed(f"web-{number}"), *SCHEDULED, "there")
         assert await recorder.drain(0.2)
-    assert server.most_at_once == 16
+    assert server.most_at_once == 100
 
 
 @in_virtual_time

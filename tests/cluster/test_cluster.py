@@ -86,6 +86,45 @@ class TestAssuming:
         ):
             cluster.forget_pod(pod)
 
+    def test_what_was_seen_takes_the_place_of_what_was_assumed(self):
+        cluster = Cluster.of([make_node("n1"), make_pod("b", node="n1")])
+        cluster.assume_pod(make_pod("a"), "n1")
+        seen = make_pod("a", node="n1", status={"conditions": [{"type": "PodScheduled", "status": "True"}]})
+        cluster.add_pod(seen)
+        assert cluster.pod("uid-a") is seen
+        assert cluster.nodes.pods_on(0)[-1] is seen
+        assert cluster.nodes.pods.pods[cluster.nodes.pods.slot_of(seen)] is seen
+        cluster.remove_pod(seen)
+        assert pods_on(cluster, "n1") == ["b"]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            pytest.param({"requests": {"cpu": "3"}}, id="other-requests"),
+            pytest.param({"labels": {"app": "web"}}, id="other-labels"),
+            pytest.param({"status": {"startTime": "2026-01-01T00:00:00Z"}}, id="started"),
+        ],
+    )
+    def test_what_was_changed_meanwhile_counts(self, changes):
+        cluster = Cluster.of([make_node("n1")])
+        cluster.assume_pod(make_pod("a", requests={"cpu": "1"}), "n1")
+        seen = make_pod("a", node="n1", **({"requests": {"cpu": "1"}} | changes))
+        cluster.add_pod(seen)
+        fresh = Cluster.of([make_node("n1"), seen])
+        assert used_cpu(cluster) == used_cpu(fresh)
+        for column in ("labels", "priority", "live"):
+            assert getattr(cluster.nodes.pods, column).tolist() == getattr(fresh.nodes.pods, column).tolist()
+        assert cluster.nodes.pods.start.tolist() == fresh.nodes.pods.start.tolist()
+
+    def test_confirming_keeps_kube_schedulers_order_of_pods(self):
+        cluster = Cluster.of([make_node("n1")])
+        for name in "abc":
+            cluster.assume_pod(make_pod(name), "n1")
+        cluster.add_pod(make_pod("a", node="n1"))
+        assert pods_on(cluster, "n1") == ["c", "b", "a"]
+        slots = [cluster.nodes.pods.slot_of(pod) for pod in cluster.nodes.pods_on(0)]
+        assert cluster.nodes.pods.place[slots].tolist() == [0, 1, 2]
+
     def test_seeing_it_elsewhere_moves_it(self):
         cluster = Cluster.of([make_node("n1"), make_node("n2")])
         cluster.assume_pod(make_pod("a", requests={"cpu": "1"}), "n1")

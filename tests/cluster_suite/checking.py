@@ -1,4 +1,4 @@
-"""What must hold after any fault: every pod placed once or with its reason, no node overfull, cache and API alike."""
+"""What must hold after any fault: pods placed once or with a reason, no node overfull, cache and API alike."""
 
 from __future__ import annotations
 

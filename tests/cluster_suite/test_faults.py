@@ -1,4 +1,4 @@
-"""Faults that `stowplan run` must survive, on a real control plane: after each, what `checking` says must hold."""
+"""Faults that `stowplan run` must survive, on a real control plane; `checking` says what holds after each."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from urllib.error import HTTPError
 
 import msgspec
 import pytest
-from test_scheduler import create, nodes, placed
 
 from controlplane.binaries import program
 from controlplane.control_plane import ADMIN, NOBODY, SCHEDULER, ControlPlane, free_ports, token_of
 from controlplane.objects import node, pod
+from controlplane.pods import add_nodes, create, placed
 from controlplane.process import Process
 from controlplane.waiting import eventually
 
@@ -57,7 +57,7 @@ async def bound(control_plane: ControlPlane, name: str) -> str:
 
 
 async def test_it_stands_by_for_kube_scheduler_and_takes_over_from_it(control_plane):
-    nodes(control_plane, node("n1"))
+    add_nodes(control_plane, node("n1"))
     with ExitStack() as stack:
         theirs = control_plane.kube_scheduler(leaderElection=QUICK_ELECTION)
         leading = ExitStack()
@@ -82,7 +82,7 @@ async def test_it_stands_by_for_kube_scheduler_and_takes_over_from_it(control_pl
 
 
 async def test_kube_scheduler_takes_over_from_it(control_plane):
-    nodes(control_plane, node("n1"))
+    add_nodes(control_plane, node("n1"))
     with control_plane.stowplan(leaderElection=QUICK_ELECTION) as ours:
         await eventually(lambda: lease(control_plane), lambda spec: bool(spec.get("holderIdentity")))
         with control_plane.kube_scheduler(leaderElection=QUICK_ELECTION):
@@ -90,6 +90,60 @@ async def test_kube_scheduler_takes_over_from_it(control_plane):
             create(control_plane, pod("after"))
             assert await bound(control_plane, "after") == "n1"
             assert lines(ours, "Successfully bound pod to node") == []
+
+
+async def test_a_leader_whose_lease_someone_else_takes_stops_at_once(control_plane):
+    add_nodes(control_plane, node("n1"))
+    with control_plane.stowplan(leaderElection=QUICK_ELECTION) as ours:
+        await eventually(lambda: lease(control_plane), lambda spec: bool(spec.get("holderIdentity")))
+        create(control_plane, pod("before"))
+        await bound(control_plane, "before")
+        status = 'leader_election_master_status{name="kube-scheduler"} 1'
+        assert status in ask(ours.server, "/metrics", token_of(ADMIN))[1]
+        someone = {"spec": {"holderIdentity": "someone-else", "leaseDurationSeconds": 60}}
+        control_plane.request("PATCH", LEASE, someone)
+        await eventually(lambda: lines(ours, "Leaderelection lost"), bool)
+        create(control_plane, pod("after"))
+        ours.stop()
+        assert ours.exit_status == 1
+        assert placed(control_plane) == {"before": "n1", "after": ""}
+        assert lease(control_plane)["holderIdentity"] == "someone-else"
+
+
+async def test_a_standby_that_is_told_so_does_not_watch_the_cluster(control_plane, tmp_path):
+    add_nodes(control_plane, node("n1"))
+    taken = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
+        "spec": {"holderIdentity": "someone-else", "leaseDurationSeconds": 60},
+    }
+    create(control_plane, taken, pod("p"))
+    (port,) = free_ports(1)
+    document = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(control_plane.kubeconfig(SCHEDULER))},
+        "leaderElection": QUICK_ELECTION,
+        "delayCacheUntilActive": True,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    server = f"https://127.0.0.1:{port}"
+    ours = Process(
+        [*STOWPLAN, f"--config={tmp_path / 'config.json'}", *kubeadm_flags(control_plane, port)],
+        tmp_path / "stowplan.log",
+        lambda: answers(server, "/livez"),
+    )
+    ours.start()
+    try:
+        status, text = ask(server, "/readyz?verbose")
+        assert status == 500
+        assert "[-]sched-handler-sync failed" in text
+        control_plane.request("PATCH", LEASE, {"spec": {"holderIdentity": ""}})
+        await bound(control_plane, "p")
+        assert answers(server, "/readyz")
+    finally:
+        ours.stop()
 
 
 def lease(control_plane: ControlPlane) -> dict:
@@ -124,7 +178,7 @@ async def test_who_may_see_what(control_plane):
 
 
 async def test_pages_say_what_kube_scheduler_says(control_plane):
-    nodes(control_plane, node("n1"), node("n2"))
+    add_nodes(control_plane, node("n1"), node("n2"))
     admin = token_of(ADMIN)
     shown, families = {}, {}
     for number, scheduler in enumerate((control_plane.stowplan, control_plane.kube_scheduler)):
@@ -162,7 +216,7 @@ def own_families(page: str) -> dict[str, tuple[str, frozenset[str]]]:
 
 
 async def test_told_to_stop_it_finishes_what_it_has_begun(control_plane):
-    nodes(control_plane, node("n1"), node("n2"))
+    add_nodes(control_plane, node("n1"), node("n2"))
     with control_plane.stowplan() as ours:
         create(control_plane, *(pod(f"p{number}") for number in range(150)))
         await eventually(lambda: placed(control_plane), lambda each: any(each.values()))
@@ -178,7 +232,7 @@ async def test_told_to_stop_it_finishes_what_it_has_begun(control_plane):
 
 
 async def test_it_says_what_it_holds(control_plane):
-    nodes(control_plane, node("n1"))
+    add_nodes(control_plane, node("n1"))
     with control_plane.stowplan() as ours:
         create(control_plane, pod("p"), pod("big", requests={"cpu": "100"}), pod("x", schedulerName="other"))
         await bound(control_plane, "p")
@@ -191,7 +245,7 @@ async def test_it_says_what_it_holds(control_plane):
 
 
 async def test_it_reads_its_configuration_again(control_plane):
-    nodes(control_plane, node("n1"))
+    add_nodes(control_plane, node("n1"))
     with control_plane.stowplan() as ours:
         (path,) = (
             Path(word.removeprefix("--config=")) for word in map(str, ours.command) if "--config=" in word
@@ -228,13 +282,13 @@ def kubeadm_flags(control_plane: ControlPlane, port: int) -> list[str]:
 
 
 async def test_a_manifest_of_kubeadm_needs_only_another_image(control_plane, tmp_path):
-    nodes(control_plane, node("n1"))
+    add_nodes(control_plane, node("n1"))
     (port,) = free_ports(1)
     server = f"https://127.0.0.1:{port}"
     ours = Process(
         [Path(sys.executable).parent / "kube-scheduler", *kubeadm_flags(control_plane, port), "--port=0"],
         tmp_path / "kube-scheduler.log",
-        lambda: is_ready(server),
+        lambda: answers(server, "/readyz"),
     )
     ours.start()
     try:
@@ -247,15 +301,15 @@ async def test_a_manifest_of_kubeadm_needs_only_another_image(control_plane, tmp
     assert ours.exit_status == 0
 
 
-def is_ready(server: str) -> bool:
+def answers(server: str, path: str) -> bool:
     try:
-        return ask(server, "/readyz")[0] == 200
+        return ask(server, path)[0] == 200
     except OSError:
         return False
 
 
 async def test_a_policy_is_read_from_its_config_map(control_plane, tmp_path):
-    nodes(control_plane, node("empty"), node("busy"))
+    add_nodes(control_plane, node("empty"), node("busy"))
     filler = pod("filler", requests={"cpu": "2", "memory": "4Gi"}, nodeName="busy")
     policy = {
         "kind": "Policy",

@@ -4,38 +4,13 @@ from __future__ import annotations
 
 import json
 
-from controlplane.control_plane import ControlPlane
 from controlplane.objects import node, pod
+from controlplane.pods import add_nodes, condition, create, placed
 from controlplane.waiting import eventually
-
-PODS = "/api/v1/namespaces/default/pods"
-
-
-def placed(control_plane: ControlPlane) -> dict[str, str]:
-    """Where each pod is; empty where it has no node."""
-    items = control_plane.request("GET", PODS)["items"]
-    return {item["metadata"]["name"]: item["spec"].get("nodeName", "") for item in items}
-
-
-def condition(control_plane: ControlPlane, name: str) -> dict[str, str]:
-    status = control_plane.request("GET", f"{PODS}/{name}")["status"]
-    found = [each for each in status.get("conditions", ()) if each["type"] == "PodScheduled"]
-    return found[0] if found else {}
-
-
-def create(control_plane: ControlPlane, *objects: dict) -> None:
-    control_plane.kubectl("create", "-f", "-", objects=list(objects))
-
-
-def nodes(control_plane: ControlPlane, *made: dict) -> None:
-    for each in made:
-        control_plane.request("POST", "/api/v1/nodes", each)
-        name = each["metadata"]["name"]
-        control_plane.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": each["status"]})
 
 
 async def test_pods_are_bound_with_their_events(control_plane):
-    nodes(control_plane, node("n1"), node("n2"))
+    add_nodes(control_plane, node("n1"), node("n2"))
     with control_plane.stowplan():
         create(control_plane, pod("a"), pod("b"))
         found = await eventually(lambda: placed(control_plane), lambda each: all(each.values()))
@@ -49,7 +24,7 @@ async def test_pods_are_bound_with_their_events(control_plane):
 
 
 async def test_a_pod_that_does_not_fit_says_why_and_goes_once_there_is_room(control_plane):
-    nodes(control_plane, node("n1"))
+    add_nodes(control_plane, node("n1"))
     with control_plane.stowplan():
         create(control_plane, pod("big", requests={"cpu": "4"}))
         await eventually(lambda: placed(control_plane), lambda each: each["big"] == "n1")
@@ -68,7 +43,7 @@ async def test_taints_affinity_and_spread_decide(control_plane):
     zone = "topology.kubernetes.io/zone"
     zones = [node(f"n{number}", labels={zone: f"z{number % 2}"}) for number in range(4)]
     tainted = node("tainted", labels={"disk": "ssd"}, taints=[{"key": "only", "effect": "NoSchedule"}])
-    nodes(control_plane, *zones, tainted)
+    add_nodes(control_plane, *zones, tainted)
     spread = {
         "maxSkew": 1,
         "topologyKey": zone,
@@ -87,7 +62,7 @@ async def test_taints_affinity_and_spread_decide(control_plane):
 
 
 async def test_a_higher_priority_evicts_a_lower_one(control_plane):
-    nodes(control_plane, node("n1"))
+    add_nodes(control_plane, node("n1"))
     high = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -104,7 +79,7 @@ async def test_a_higher_priority_evicts_a_lower_one(control_plane):
 
 
 async def test_gated_pods_wait_for_their_gates(control_plane):
-    nodes(control_plane, node("n1"))
+    add_nodes(control_plane, node("n1"))
     with control_plane.stowplan():
         create(control_plane, pod("gated", schedulingGates=[{"name": "example.com/wait"}]), pod("free"))
         await eventually(lambda: placed(control_plane), lambda each: each["free"] == "n1")

@@ -1,4 +1,4 @@
-"""A proxy between a scheduler and the API server, that spoils answers: it cuts watches and meddles with binds.
+"""A proxy between a scheduler and the API server that spoils answers: cuts watches, meddles with binds.
 
 It has a thread and an event loop of its own, since tests block theirs.
 """
@@ -49,7 +49,7 @@ class Proxy:
         self.open_gate.set()
         self.binds: list[str] = []
         """The pods whose binds arrived here, in order, as often as they did."""
-        self._watches: set[web.Request] = set()
+        self._watches: dict[int, asyncio.Transport] = {}
         self._loop = asyncio.new_event_loop()
         self._ready, self._over = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()])
@@ -79,10 +79,9 @@ class Proxy:
         """Cuts about half of the watches under way, wherever they are; how many."""
 
         async def cut() -> int:
-            chosen = [watch for watch in self._watches if draw.random() < 0.5]
+            chosen = [watch for watch in self._watches.values() if draw.random() < 0.5]
             for watch in chosen:
-                if watch.transport is not None:
-                    watch.transport.abort()
+                watch.abort()
             return len(chosen)
 
         return asyncio.run_coroutine_threadsafe(cut(), self._loop).result()
@@ -121,7 +120,8 @@ class Proxy:
         return web.json_response(refusal, status=spoilt.status, headers=headers)
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
-        self._watches |= {request} if "watch=true" in request.query_string else set()
+        if "watch=true" in request.query_string and request.transport is not None:
+            self._watches[id(request)] = request.transport
         try:
             async with self._sent(request, body) as answer:
                 kept = {
@@ -137,7 +137,7 @@ class Proxy:
         except OSError:
             return self._cut(request)
         finally:
-            self._watches.discard(request)
+            self._watches.pop(id(request), None)
 
     def _sent(self, request: web.BaseRequest, body: bytes):
         kept = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP}

@@ -277,7 +277,7 @@ class ApiClient:
         identity = await self.connection.headers()
         if self._pool is None:
             raise Unreachable("the client is closed; use it within `async with`")
-        return self._pool, [*self._headers, *identity.items()]
+        return self._pool, [*self._headers, *identity]
 
 
 @contextmanager

@@ -8,8 +8,6 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from multidict import CIMultiDict
-
 from stowplan.client.credentials import Credential
 from stowplan.errors import InputError
 
@@ -36,13 +34,13 @@ class Connection:
                 f"proxy {self.proxy}: only http and https proxies can be used; give the URL of such a one"
             )
 
-    async def headers(self) -> CIMultiDict[str]:
-        """The headers that say who we are; the first credential that has a token decides."""
-        headers = CIMultiDict(self._fixed_headers)
+    async def headers(self) -> list[tuple[str, str]]:
+        """The headers that say who we are."""
+        headers = list(self._fixed_headers)
         for credential in self._credentials:
             authorization = await credential.authorization()
             if authorization is not None:
-                headers.setdefault("Authorization", authorization)
+                headers.append(("Authorization", authorization))
         return headers
 
     async def renew(self) -> bool:

@@ -143,9 +143,11 @@ class ExecPlugin:
         return f"Bearer {self._status.token}" if self._status.token else None
 
     async def renew(self) -> bool:
-        before, self._status = self._status, None
-        await self.authorization()
-        return self._status != before
+        refused = self._status
+        async with self._turn:
+            if self._status is refused:  # and nobody else, refused at the same time, has run it since
+                self._status = await self._run()
+        return self._status != refused
 
     def _has_expired(self, status: _CredentialStatus) -> bool:
         return status.expiration_timestamp is not None and (

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -22,7 +23,7 @@ from stowplan.client.api import STRATEGIC_MERGE_PATCH, ApiClient
 from stowplan.client.errors import ApiError, Conflict, NotFound
 
 NOTE_BYTES: Final = 1024
-QUEUED: Final = 1000
+QUEUED: Final = 10_000
 MOST_SERIES: Final = 50_000
 ATTEMPTS: Final = 12
 RETRY_SECONDS: Final = 10.0
@@ -30,7 +31,7 @@ FINISH_SECONDS: Final = 6 * 60.0
 FINISHES_A_REFRESH: Final = 5
 """Series are refreshed every 30 minutes: at every fifth look for finished ones."""
 
-_SENDERS = 16
+_SENDERS = 100  # as many as bindings can be under way: with fewer, events fall behind and are lost
 _LONGEST_NAME = 253
 _LONGEST_INSTANCE = 128
 _SCHEDULED = "Scheduled"
@@ -48,7 +49,13 @@ def truncated(note: str) -> str:
 
 def micro_time(seconds: float) -> str:
     """A time as Kubernetes reads it where it wants microseconds: always six digits of them."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    whole, micros = divmod(round(seconds * 1_000_000), 1_000_000)
+    return f"{_second(whole)}.{micros:06}Z"
+
+
+@lru_cache(maxsize=16)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def event_name(name: str, seconds: float) -> str:

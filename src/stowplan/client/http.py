@@ -110,14 +110,17 @@ class HttpPool:
     ) -> Reply:
         channel = None
         try:
-            async with asyncio.timeout(timeout) as limit:
-                channel = self._kept() or await self._connect()
-                before()
-                reply = channel.send(message, on_data)
-                if on_data is not None:
-                    limit.reschedule(None)
-                    channel.watch_silence(silence)
-                found = await reply
+            channel = self._kept()
+            if channel is None:
+                async with asyncio.timeout(timeout):
+                    channel = await self._connect()
+            before()
+            reply = channel.send(message, on_data)
+            if on_data is not None:
+                channel.watch_silence(silence)
+            else:
+                channel.give_up_after(timeout)
+            found = await reply
         except (BrokenError, OSError, ssl.CertificateError) as error:  # time-outs are OSErrors too
             raise Unreachable(
                 f"{method} {self._server}{path.partition('?')[0]}: {_in_words(error)}"
@@ -203,6 +206,8 @@ class _Channel(asyncio.Protocol):
         self._reply: asyncio.Future[Reply] | None = None
         self._retry_after: float | None = None
         self._silence: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
+        self._deadline_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_usable(self) -> bool:
@@ -235,6 +240,24 @@ class _Channel(asyncio.Protocol):
 
         self._silence = self._loop.call_later(seconds, check)
 
+    def give_up_after(self, seconds: float) -> None:
+        """Gives up if the answer is not whole by then."""
+        # The timer is left running for the answers that follow: one for each of them would cost more.
+        self._deadline = self._loop.time() + seconds
+        timer = self._deadline_timer
+        if timer is None or timer.when() > self._deadline:
+            self._end_deadline()
+            self._deadline_timer = self._loop.call_at(self._deadline, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._deadline_timer = None
+        if self._reply is None:
+            return
+        if self._loop.time() < self._deadline:
+            self._deadline_timer = self._loop.call_at(self._deadline, self._check_deadline)
+        else:
+            self._fail(TimeoutError())
+
     async def secure(self, tls: ssl.SSLContext, name: str) -> None:
         transport = await self._loop.start_tls(self._transport, self, tls, server_hostname=name)
         assert transport is not None
@@ -242,6 +265,7 @@ class _Channel(asyncio.Protocol):
 
     def abort(self) -> None:
         self._end_silence()
+        self._end_deadline()
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -312,6 +336,11 @@ class _Channel(asyncio.Protocol):
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None
+
+    def _end_deadline(self) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
 
 
 def _port(url: SplitResult) -> int:

@@ -254,7 +254,7 @@ def _credentials(
         yield from _certificate(user, tls, where)
     if user.token_file:
         yield TokenFile(Path(user.token_file))
-    if user.exec is not None:
+    elif user.exec is not None and not user.token and not user.username:
         yield ExecPlugin(user.exec, where=where, cluster=_cluster_info(cluster), context=tls)
 
 
@@ -296,7 +296,7 @@ def _cluster_info(cluster: ClusterEntry) -> dict[str, Any]:
 def _fixed_headers(user: UserEntry) -> Iterable[tuple[str, str]]:
     if user.token and not user.token_file:
         yield "Authorization", f"Bearer {user.token}"
-    elif user.username:
+    elif user.username and not user.token_file:
         pair = base64.b64encode(f"{user.username}:{user.password}".encode()).decode()
         yield "Authorization", f"Basic {pair}"
     if user.acting_as:

@@ -26,9 +26,11 @@ __all__ = ["RESOURCES", "EventKind", "OnEvent", "Reflector", "WatchedResource"]
 
 PAGE = 500
 WATCH_SECONDS = (300, 600)
-SILENCE_SECONDS = 90.0  # bookmarks come about once a minute
+SILENCE_SECONDS = 150.0  # bookmarks come once a minute, the first of a watch after up to two
 SHORT_WATCH_SECONDS = 1.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.8, 30.0
+FAILURES_COUNTED = 8
+FAILURES_UNREACHABLE = 3  # to ask a server that is down every few seconds costs nobody anything
 
 TOO_LARGE = "Too large resource version"
 
@@ -110,7 +112,7 @@ class Reflector:
                 await self._watch()
             except (ApiError, InputError) as error:
                 self._note(error)
-                await self._back_off(getattr(error, "retry_after", None) or 0)
+                await self._back_off(error)
 
     async def _list(self) -> None:
         """Tells of the differences between what is known and what the server has."""
@@ -234,14 +236,15 @@ class Reflector:
         if isinstance(error, NotFound) and not self._version:
             self.synced.set()  # the server does not have this resource at all: there is nothing to wait for
 
-    async def _back_off(self, at_least: float = 0) -> None:
+    async def _back_off(self, error: Exception | None = None) -> None:
         """Waits before the next try, longer each time; the first one after all was well comes at once."""
-        wait = 0.0
+        wait = getattr(error, "retry_after", None) or 0.0
         if self._failures:
             longest = min(LONGEST_BACKOFF, 2 * self._first_backoff * 2 ** (self._failures - 1))
-            wait = self._draw.uniform(longest / 2, longest)
-        await asyncio.sleep(max(wait, at_least))
-        self._failures = min(self._failures + 1, 32)
+            wait = max(wait, self._draw.uniform(longest / 2, longest))
+        await asyncio.sleep(wait)
+        if self._failures < (FAILURES_UNREACHABLE if isinstance(error, Unreachable) else FAILURES_COUNTED):
+            self._failures += 1
 
 
 def _asks_for_a_new_list(error: Exception) -> bool:

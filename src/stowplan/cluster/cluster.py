@@ -102,6 +102,11 @@ class Cluster(ClusterView):
             cluster.apply(item)
         return cluster
 
+    def stored(self, item: Object) -> Object | None:
+        """What is known of an object of that kind and key."""
+        store = self._stores.get(type(item))
+        return None if store is None else store.get(item.key)
+
     def apply(self, item: Pod | Object) -> None:
         """Adds an object, or replaces what is known of it."""
         if isinstance(item, Pod):
@@ -138,8 +143,10 @@ class Cluster(ClusterView):
     def add_pod(self, pod: Pod) -> None:
         """A pod seen on a node. If we placed it there ourselves, this confirms it."""
         if pod.uid in self._assumed:
-            self._take_out(self._pods[pod.uid])
             self._assumed.discard(pod.uid)
+            if self._is_confirmed(self._pods[pod.uid], pod):
+                return
+            self._take_out(self._pods[pod.uid])
         elif pod.uid in self._pods:
             raise StowplanError(f"pod {pod.uid}({pod.key}) was already in added state")
         self._put_in(pod)
@@ -176,6 +183,18 @@ class Cluster(ClusterView):
     def is_assumed(self, pod: Pod) -> bool:
         return pod.uid in self._assumed
 
+    def _is_confirmed(self, assumed: Pod, pod: Pod) -> bool:
+        """Takes the pod as seen for the assumed one if no more than its conditions differ.
+
+        Nothing has to be counted again then, and what is known of the node's row stays.
+        """
+        row = self.nodes.row_of(pod.node_name)
+        if row is None or assumed.shape is not pod.shape or _footprint(assumed) != _footprint(pod):
+            return False
+        self._pods[pod.uid] = pod
+        self.nodes.replace_pod(row, pod)
+        return True
+
     def _put_in(self, pod: Pod) -> None:
         self._pods[pod.uid] = pod
         row = self.nodes.row_of(pod.node_name)
@@ -193,3 +212,17 @@ class Cluster(ClusterView):
             self._homeless[pod.node_name].pop(pod.uid, None)
             if not self._homeless[pod.node_name]:
                 del self._homeless[pod.node_name]
+
+
+def _footprint(pod: Pod) -> tuple[Any, ...]:
+    return (
+        pod.node_name,
+        pod.label_set,
+        pod.annotations,
+        pod.controller,
+        pod.phase,
+        pod.start_time,
+        pod.deletion_timestamp,
+        pod.resource_claim_statuses,
+        pod.assigned,
+    )

@@ -159,6 +159,11 @@ class PodTable:
             terms >= 0 and self.term_sets.give_back(terms),
         )
 
+    def replace(self, pod: Pod, place: int) -> None:
+        """A newer version of a pod in here, with the same numbers but for its place."""
+        self.pods[self._slots[pod.uid]] = pod
+        self.put_at(place, pod)
+
     def put_at(self, place: int, pod: Pod) -> None:
         """The pod moved to another place in its node's list."""
         self._place[self._slots[pod.uid]] = place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ from stowplan.scheduler.failure import NOBODY, UNCHANGED, handle_failure
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.measuring import MeasuredProfile
 
+TURN_SECONDS = 0.001
+"""For so long pods are decided before others get their turn: each turn takes a call to the system."""
+
 
 class SchedulingLoop:
     def __init__(self, host: Host, draw: random.Random) -> None:
@@ -33,6 +37,8 @@ class SchedulingLoop:
         self._measured = {
             name: MeasuredProfile(profile, host.metrics) for name, profile in host.profiles.items()
         }
+        host.metrics.before_render()  # for a scheduler of an earlier configuration
+        host.metrics.before_render = self._hand_in
         self._sampling = {
             name: Sampling(profile.percentage_of_nodes_to_score)
             for name, profile in host.profiles.items()
@@ -40,9 +46,16 @@ class SchedulingLoop:
         }
 
     async def run(self) -> None:
+        turn_ends = 0.0
         while (queued := await self.host.queue.pop()) is not None:
             self.schedule_one(queued)
-            await asyncio.sleep(0)  # a full queue would not let anyone else run
+            if time.monotonic() >= turn_ends:
+                await asyncio.sleep(0)  # a full queue would not let anyone else run
+                turn_ends = time.monotonic() + TURN_SECONDS
+
+    def _hand_in(self) -> None:
+        for measured in self._measured.values():
+            measured.hand_in()
 
     def schedule_one(self, queued: QueuedPod) -> None:
         """Decides one pod. Nothing here waits, so the cluster is the same from start to end."""

@@ -182,17 +182,21 @@ class Service:
         return self._election is None or self._election.is_leading
 
     def _elected_by(self, api: ApiClient) -> LeaderElection:
+        config = self.options.config
+        lease = config.leader_election.resource_name
+
         def begin() -> None:
+            self.metrics.leading(lease, True)
             if self._scheduler is not None:
                 self._scheduler.start()
 
-        config = self.options.config
+        self.metrics.leading(lease, False)
         return LeaderElection(
             api,
             new_identity(),
             config.leader_election,
             on_started=begin,
-            on_lost=lambda: None,
+            on_lost=lambda: self.metrics.leading(lease, False),
             component=config.profiles[0].scheduler_name,
         )
 

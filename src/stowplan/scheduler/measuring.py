@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak, schedule
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
+from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
 from stowplan.metrics import Metrics
 
@@ -60,6 +61,19 @@ class Point(Sequence[Any]):
                 seconds[name_of(step)] = seconds.get(name_of(step), 0.0) + self._clock() - began
 
 
+class Sums:
+    """Of decisions in which the same plugins had something to say and no node was refused."""
+
+    __slots__ = ("decisions", "feasible", "looked_at")
+
+    def __init__(self) -> None:
+        self.decisions = self.looked_at = self.feasible = 0
+
+
+SumsKey = tuple[frozenset[str], frozenset[str], bool]
+"""Plugins that skipped filter or score, and whether there was a choice to make."""
+
+
 class MeasuredProfile:
     """Decides as the profile would, and counts what kube-scheduler counts meanwhile."""
 
@@ -68,7 +82,7 @@ class MeasuredProfile:
     ) -> None:
         self._metrics, self._clock, self._name = metrics, clock, profile.scheduler_name
         self._laps: list[Lap] = []
-        self._is_measured = cycle([True] + [False] * (MEASURED_ONCE_IN - 1))
+        self._decisions = 0
         self._profile = copy.copy(profile)
         self._points = {
             point: Point(point, steps, self._laps, clock)
@@ -84,72 +98,89 @@ class MeasuredProfile:
         self._profile.pre_filters, self._profile.post_filters = points["PreFilter"], points["PostFilter"]
         self._profile.pre_scores = points["PreScore"]
         self._profile.filters, self._profile.scores = points["Filter"], points["Score"]  # type: ignore[assignment]
-        self._names = {
-            point: [name_of(step) for step in steps._steps] for point, steps in self._points.items()
-        }
+        self._names = {point: [name_of(step) for step in steps] for point, steps in self._points.items()}
+        self._sums: defaultdict[SumsKey, Sums] = defaultdict(Sums)
+        self._batches = {"no_hint": 0, "pod_not_batchable": 0, "empty_list": 0}
 
     def schedule(
         self, pod: Pod, nodes: LiveNodeTable, tie_break: TieBreak, sampling: Sampling | None
     ) -> Decision:
-        is_measured = next(self._is_measured)
-        for point in self._points.values():
-            point.plugin_seconds = {} if is_measured else None
+        is_measured = self._decisions % MEASURED_ONCE_IN == 0
+        self._decisions += 1
+        if is_measured:
+            self._measure_plugins(True)
         self._laps.clear()
         decision = schedule(self._profile, pod, nodes, tie_break, sampling)
         self._laps.append(("", self._clock()))
-        ran = self._record_points(decision)
-        self._record_evaluations(decision, ran)
-        self._record_batch(decision)
-        if "PostFilter" in ran and _looked_for_victims(decision):
+        self._record_points(decision)
+        self._count_evaluations(decision)
+        self._count_batch(decision)
+        if decision.chosen is None and _looked_for_victims(decision):
             self._metrics.preemption_attempted()
         if is_measured:
             self._record_plugins(decision)
+            self._measure_plugins(False)
         return decision
 
-    def _record_points(self, decision: Decision) -> dict[str, float]:
-        """What each extension point took; one that the cycle came to more than once counts as one."""
-        seconds: dict[str, float] = {}
-        laps, last = self._laps, ""
-        for place in range(len(laps) - 1):
-            last, began = laps[place]
-            seconds[last] = seconds.get(last, 0.0) + laps[place + 1][1] - began
-        for point, taken in seconds.items():
-            failed = decision.error is not None and point == last
-            self._metrics.extension_point(
-                point, self._name, ERROR if failed else _outcome(decision, point), taken
-            )
-        return seconds
+    def _measure_plugins(self, is_measured: bool) -> None:
+        for point in self._points.values():
+            point.plugin_seconds = {} if is_measured else None
 
-    def _record_evaluations(self, decision: Decision, ran: dict[str, float]) -> None:
+    def _record_points(self, decision: Decision) -> None:
+        """What each extension point took; one that the cycle came to more than once counts as one."""
+        laps, last = self._laps, len(self._laps) - 2
+        earlier = 0.0
+        for place in range(last + 1):
+            point, began = laps[place]
+            after, ended = laps[place + 1]
+            if after == point:
+                earlier += ended - began
+                continue
+            failed = decision.error is not None and place == last
+            status = ERROR if failed else _outcome(decision, point)
+            self._metrics.extension_point(point, self._name, status, earlier + ended - began)
+            earlier = 0.0
+
+    def _count_evaluations(self, decision: Decision) -> None:
         """Filters and scores count for every node that they were asked about."""
-        if decision.state is None:
+        state = decision.state
+        if state is None or not self._laps[:-1]:
             return
-        count, state = self._metrics.plugin_evaluated, decision.state
-        for point in ("PreFilter", "PreScore"):
-            if point in ran:
-                skipped = state.skipped_filters if point == "PreFilter" else state.skipped_scores
-                for name in self._names[point]:
-                    if name not in skipped:
-                        count(point, name, self._name)
-                    if point == "PreFilter" and _stopped_at(decision, name):
-                        break
+        if decision.filters or decision.chosen is None:
+            self._record_evaluations(decision, state)
+            return
+        has_choice = len(decision.feasible) > 1
+        key = frozenset(state.skipped_filters), frozenset(state.skipped_scores), has_choice
+        sums = self._sums[key]
+        sums.decisions += 1
+        sums.looked_at += len(decision.looked_at)
+        sums.feasible += len(decision.feasible)
+
+    def _record_evaluations(self, decision: Decision, state: CycleState) -> None:
+        count, ran = self._metrics.plugin_evaluated, {point for point, _ in self._laps}
+        for name in self._names["PreFilter"]:
+            if name not in state.skipped_filters:
+                count("PreFilter", name, self._name)
+            if _stopped_at(decision, name):
+                break
         if "Filter" in ran:
-            for name, asked in _asked_about(decision, self._names["Filter"]):
+            for name, asked in _asked_about(decision, state, self._names["Filter"]):
                 count("Filter", name, self._name, asked)
+        if "PreScore" in ran:
+            for name in self._names["PreScore"]:
+                if name not in state.skipped_scores:
+                    count("PreScore", name, self._name)
         for column in decision.scores:
             count("Score", column.plugin, self._name, len(decision.feasible))
 
-    def _record_batch(self, decision: Decision) -> None:
+    def _count_batch(self, decision: Decision) -> None:
         """Of the answers that kube-scheduler keeps for the next pod, which it can never use by default.
 
         parity: its counters go up all the same. What Stowplan keeps is no answer for a whole pod.
         """
-        self._metrics.batch_attempted(self._name, "no_hint")
-        self._metrics.node_hint_sought("no_hint", self._name, 0.0)
+        self._batches["no_hint"] += 1
         if decision.chosen is not None:
-            is_alone = len(decision.feasible) == 1
-            self._metrics.batch_flushed(self._name, "empty_list" if is_alone else "pod_not_batchable")
-            self._metrics.results_stored(self._name, 0.0)
+            self._batches["pod_not_batchable" if len(decision.feasible) > 1 else "empty_list"] += 1
 
     def _record_plugins(self, decision: Decision) -> None:
         state = decision.state
@@ -164,6 +195,29 @@ class MeasuredProfile:
                     refused = point == "Filter" and name in refusing
                     status = UNSCHEDULABLE if refused else SUCCESS
                     self._metrics.plugin_executed(point, name, status, seconds)
+
+    def hand_in(self) -> None:
+        """What was summed up since the last time."""
+        for (skipped_filters, skipped_scores, has_choice), sums in self._sums.items():
+            for point, skipped, times in (
+                ("PreFilter", skipped_filters, sums.decisions),
+                ("Filter", skipped_filters, sums.looked_at),
+                ("PreScore", skipped_scores, sums.decisions if has_choice else 0),
+                ("Score", skipped_scores, sums.feasible if has_choice else 0),
+            ):
+                for name in self._names[point]:
+                    if name not in skipped:
+                        self._metrics.plugin_evaluated(point, name, self._name, times)
+        self._sums.clear()
+        attempts = self._batches.pop("no_hint")
+        if attempts:
+            self._metrics.batch_attempted(self._name, "no_hint", attempts)
+            self._metrics.node_hint_sought("no_hint", self._name, 0.0, attempts)
+        for reason, times in self._batches.items():
+            if times:
+                self._metrics.batch_flushed(self._name, reason, times)
+                self._metrics.results_stored(self._name, 0.0, times)
+        self._batches = {"no_hint": 0, "pod_not_batchable": 0, "empty_list": 0}
 
 
 def name_of(step: Any) -> str:
@@ -187,10 +241,9 @@ def _stopped_at(decision: Decision, name: str) -> bool:
     return name == (status.plugin or decision.narrowed_by[-1])
 
 
-def _asked_about(decision: Decision, names: list[str]) -> Iterator[tuple[str, int]]:
+def _asked_about(decision: Decision, state: CycleState, names: list[str]) -> Iterator[tuple[str, int]]:
     """Each filter with the number of nodes that no filter before it had refused."""
-    assert decision.state is not None
-    skipped, refusing = decision.state.skipped_filters, {each.plugin: each for each in decision.filters}
+    skipped, refusing = state.skipped_filters, {each.plugin: each for each in decision.filters}
     everywhere = still_open = len(decision.looked_at)
     refused: Any = None
     for name in names:
@@ -208,4 +261,6 @@ def _asked_about(decision: Decision, names: list[str]) -> Iterator[tuple[str, in
 def _looked_for_victims(decision: Decision) -> bool:
     """Whether DefaultPreemption was asked, and not an answer before it final."""
     status = decision.post_filter
-    return status is None or status.plugin in ("", "DefaultPreemption")
+    return decision.nominated is not None or (
+        status is not None and status.plugin in ("", "DefaultPreemption")
+    )

@@ -1,0 +1,369 @@
+"""Stowplan and kube-scheduler on one control plane: the same pods in one cluster go to the same nodes."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from controlplane.control_plane import ControlPlane
+from controlplane.objects import node, pod
+from controlplane.pods import PODS, add_nodes, condition, create, placed
+from controlplane.process import Process
+from controlplane.waiting import eventually
+
+Json = dict[str, Any]
+
+ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+AT_ONCE = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+
+
+# The same pods for both, one after the other
+
+
+class Rivals:
+    """Both schedulers at work under names of their own; their logs have every score."""
+
+    def __init__(self, control_plane: ControlPlane, stack: ExitStack) -> None:
+        self.control_plane = control_plane
+        self.processes: dict[str, Process] = {
+            "theirs": stack.enter_context(
+                control_plane.kube_scheduler("-v=10", profiles=[{"schedulerName": "theirs"}])
+            ),
+            "ours": stack.enter_context(
+                control_plane.stowplan("-v=10", profiles=[{"schedulerName": "ours"}])
+            ),
+        }
+
+    async def place(self, made: Json, who: str) -> tuple[str, dict[str, int] | str]:
+        """The node that one of them chose, with the totals of all that fit, or else why there is none."""
+        name = f"{made['metadata']['name']}-{who}"
+        made = {
+            **made,
+            "metadata": {**made["metadata"], "name": name},
+            "spec": {**made["spec"], "schedulerName": who},
+        }
+        self.control_plane.request("POST", PODS, made)
+        await eventually(lambda: self._answer(name), lambda answer: any(answer))
+        where, why = self._answer(name)
+        return where, self._totals(who, name) if where else why
+
+    def _answer(self, name: str) -> tuple[str, str]:
+        found = self.control_plane.request("GET", f"{PODS}/{name}")
+        reasons = [each.get("message", "") for each in found["status"].get("conditions", ())]
+        return found["spec"].get("nodeName", ""), "".join(reasons)
+
+    def _totals(self, who: str, name: str) -> dict[str, int]:
+        scored = re.findall(
+            rf'"Calculated node\'s final score for pod" pod="default/{name}" node="(.+?)" score=(\d+)',
+            self.processes[who].output,
+        )
+        return {node_name: int(score) for node_name, score in scored}
+
+    def remove(self, name: str, who: str) -> None:
+        self.control_plane.request("DELETE", f"{PODS}/{name}-{who}", AT_ONCE)
+
+
+async def test_both_choose_among_the_same_best_nodes(control_plane):
+    draw = random.Random(36)
+    add_nodes(control_plane, *(drawn_node(draw, number) for number in range(12)))
+    chosen, refused = 0, 0
+    with ExitStack() as stack:
+        rivals = Rivals(control_plane, stack)
+        for number in range(100):
+            made = drawn_pod(draw, number)
+            their_node, their_totals = await rivals.place(made, "theirs")
+            rivals.remove(f"p{number}", "theirs")  # its pods and ours never see each other
+            our_node, our_totals = await rivals.place(made, "ours")
+            assert our_totals == their_totals, made
+            if isinstance(our_totals, str):
+                refused += 1
+                rivals.remove(f"p{number}", "ours")
+                continue
+            chosen += 1
+            # A lone node that fits is taken without scores.
+            best = {name for name, total in our_totals.items() if total == max(our_totals.values())}
+            assert {their_node, our_node} <= (best or {their_node}), made
+    assert chosen > 60
+    assert refused > 5
+
+
+def drawn_node(draw: random.Random, number: int) -> Json:
+    labels = {ZONE: f"z{number % 3}", "disk": draw.choice(["ssd", "hdd"])}
+    taints = [{"key": "only", "value": "batch", "effect": "NoSchedule"}] if number % 5 == 0 else []
+    if number % 4 == 1:
+        taints.append({"key": "slow", "effect": "PreferNoSchedule"})
+    made = node(f"n{number}", labels=labels, taints=taints)
+    amounts = {"cpu": draw.choice(["2", "4", "8"]), "memory": draw.choice(["4Gi", "8Gi"]), "pods": "20"}
+    images = [{"names": ["registry.example/web:1"], "sizeBytes": 700_000_000}] if number % 3 == 0 else []
+    made["status"] = {"capacity": amounts, "allocatable": amounts, "images": images}
+    return made
+
+
+def drawn_pod(draw: random.Random, number: int) -> Json:
+    app = draw.choice(["web", "db", "cache"])
+    selector = {"labelSelector": {"matchLabels": {"app": app}}}
+    spec: Json = {}
+    for each in draw.sample(list(WISHES), draw.choice([0, 1, 1, 2])):
+        spec = merged(spec, WISHES[each](selector))
+    requests = {"cpu": draw.choice(["100m", "500m", "1500m"]), "memory": draw.choice(["64Mi", "1Gi"])}
+    if draw.random() < 0.08:
+        requests["cpu"] = "16"
+    made = pod(f"p{number}", labels={"app": app}, requests=requests, **spec)
+    made["spec"]["containers"][0]["image"] = draw.choice(["registry.example/web:1", "other"])
+    return made
+
+
+def merged(spec: Json, more: Json) -> Json:
+    """`affinity` has parts that are wished for one by one."""
+    affinity = {**spec.get("affinity", {}), **more.get("affinity", {})}
+    return {**spec, **more, **({"affinity": affinity} if affinity else {})}
+
+
+WISHES = {
+    "disk": lambda _: {"nodeSelector": {"disk": "ssd"}},
+    "batch": lambda _: {"tolerations": [{"key": "only", "operator": "Exists"}]},
+    "rather in a zone": lambda _: {
+        "affinity": {
+            "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 40,
+                        "preference": {
+                            "matchExpressions": [{"key": ZONE, "operator": "In", "values": ["z1"]}]
+                        },
+                    }
+                ]
+            }
+        }
+    },
+    "hard spread": lambda selector: {
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", **selector}
+        ]
+    },
+    "soft spread": lambda selector: {
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": HOST, "whenUnsatisfiable": "ScheduleAnyway", **selector}
+        ]
+    },
+    "together": lambda selector: {
+        "affinity": {
+            "podAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": ZONE, **selector}]
+            }
+        }
+    },
+    "apart": lambda selector: {
+        "affinity": {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": HOST, **selector}]
+            }
+        }
+    },
+    "rather apart": lambda selector: {
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 70, "podAffinityTerm": {"topologyKey": ZONE, **selector}}
+                ]
+            }
+        }
+    },
+}
+
+
+# The same rules for both: each of these tests runs with either scheduler
+
+
+@pytest.fixture(params=["kube_scheduler", "stowplan"])
+def at_work(request: pytest.FixtureRequest, control_plane: ControlPlane) -> Iterator[Process]:
+    with getattr(control_plane, request.param)() as process:
+        yield process
+
+
+async def landed(control_plane: ControlPlane, name: str) -> str:
+    found = await eventually(lambda: placed(control_plane), lambda each: bool(each.get(name)))
+    return found[name]
+
+
+def storage_class(provisioner: str) -> Json:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "late"},
+        "provisioner": provisioner,
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }
+
+
+def volume(name: str, node_name: str) -> Json:
+    where = {"matchExpressions": [{"key": HOST, "operator": "In", "values": [node_name]}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "5Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "late",
+            "local": {"path": "/disk"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [where]}},
+        },
+    }
+
+
+def claim(name: str) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "late",
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+
+
+CLAIMS, VOLUMES = "/api/v1/namespaces/default/persistentvolumeclaims", "/api/v1/persistentvolumes"
+WITH_DATA = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+
+
+def complete(control_plane: ControlPlane, volume_name: str) -> None:
+    """What the controller of volumes would do once a volume is meant for the claim."""
+    done = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
+    change = {"metadata": {"annotations": done}, "spec": {"volumeName": volume_name}}
+    control_plane.request("PATCH", f"{CLAIMS}/data", change)
+    control_plane.request("PATCH", f"{CLAIMS}/data/status", {"status": {"phase": "Bound"}})
+    control_plane.request("PATCH", f"{VOLUMES}/{volume_name}/status", {"status": {"phase": "Bound"}})
+
+
+async def test_a_pod_goes_where_a_volume_for_it_is(control_plane, at_work):
+    add_nodes(control_plane, node("n1"), node("n2"), node("n3"))
+    create(control_plane, storage_class("kubernetes.io/no-provisioner"), volume("disk", "n2"), claim("data"))
+    control_plane.request("PATCH", f"{VOLUMES}/disk/status", {"status": {"phase": "Available"}})
+    create(control_plane, pod("p", **WITH_DATA))
+    await eventually(
+        lambda: control_plane.request("GET", f"{VOLUMES}/disk")["spec"].get("claimRef", {}),
+        lambda found: found.get("name") == "data",
+    )
+    assert placed(control_plane)["p"] == ""
+    complete(control_plane, "disk")
+    assert await landed(control_plane, "p") == "n2"
+
+
+async def test_a_volume_is_made_where_the_pod_goes(control_plane, at_work):
+    add_nodes(control_plane, node("small"), node("n2", labels={"disk": "ssd"}))
+    create(control_plane, storage_class("example.com/disk"), claim("data"))
+    create(control_plane, pod("p", nodeSelector={"disk": "ssd"}, **WITH_DATA))
+    found = await eventually(
+        lambda: control_plane.request("GET", f"{CLAIMS}/data"),
+        lambda found: bool(found["metadata"].get("annotations")),
+    )
+    assert found["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == "n2"
+    made = volume("made", "n2")
+    identity = {key: found["metadata"][key] for key in ("name", "namespace", "uid")}
+    made["spec"]["claimRef"] = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **identity}
+    create(control_plane, made)
+    complete(control_plane, "made")
+    assert await landed(control_plane, "p") == "n2"
+
+
+async def test_a_claim_is_allocated_a_device_of_the_node(control_plane, at_work):
+    add_nodes(control_plane, node("n1"), node("n2"))
+    create(
+        control_plane,
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "gpu"},
+            "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}]},
+        },
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": "of-n2"},
+            "spec": {
+                "driver": "gpu.example.com",
+                "nodeName": "n2",
+                "pool": {"name": "n2", "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "gpu-0"}],
+            },
+        },
+        *(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {
+                    "devices": {
+                        "requests": [{"name": "one", "exactly": {"deviceClassName": "gpu", "count": 1}}]
+                    }
+                },
+            }
+            for name in ("first", "second")
+        ),
+    )
+    create(control_plane, pod("a", resourceClaims=[{"name": "gpu", "resourceClaimName": "first"}]))
+    assert await landed(control_plane, "a") == "n2"
+    claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    status = control_plane.request("GET", f"{claims}/first")["status"]
+    (device,) = status["allocation"]["devices"]["results"]
+    assert (device["driver"], device["pool"], device["device"]) == ("gpu.example.com", "n2", "gpu-0")
+    assert [each["name"] for each in status["reservedFor"]] == ["a"]
+    create(control_plane, pod("b", resourceClaims=[{"name": "gpu", "resourceClaimName": "second"}]))
+    why = await eventually(lambda: condition(control_plane, "b"), bool)
+    assert why["message"] == (
+        "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: "
+        "0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+    )
+
+
+async def test_victims_are_taken_where_no_budget_is_violated(control_plane, at_work):
+    add_nodes(control_plane, node("guarded"), node("open"))
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "keep", "namespace": "default"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}},
+    }
+    urgent = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "urgent"},
+        "value": 1000,
+    }
+    filling = {"requests": {"cpu": "4"}, "terminationGracePeriodSeconds": 0}
+    create(
+        control_plane,
+        budget,
+        urgent,
+        pod("kept", labels={"app": "kept"}, nodeName="guarded", **filling),
+        pod("given-up", nodeName="open", **filling),
+    )
+    create(control_plane, pod("high", requests={"cpu": "3"}, priorityClassName="urgent"))
+    assert await landed(control_plane, "high") == "open"
+    assert placed(control_plane) == {"kept": "guarded", "high": "open"}
+
+
+async def test_pods_that_wait_are_woken_by_what_they_wait_for(control_plane, at_work):
+    add_nodes(control_plane, node("n1", labels={ZONE: "a"}), node("n2", labels={ZONE: "b"}))
+    partner = {"labelSelector": {"matchLabels": {"app": "partner"}}, "topologyKey": ZONE}
+    together = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [partner]}}
+    create(
+        control_plane,
+        pod("gated", schedulingGates=[{"name": "example.com/wait"}]),
+        pod("lonely", affinity=together),
+    )
+    why = await eventually(lambda: condition(control_plane, "lonely"), bool)
+    assert "2 node(s) didn't match pod affinity rules" in why["message"]
+    assert condition(control_plane, "gated")["reason"] == "SchedulingGated"
+    create(control_plane, pod("partner", labels={"app": "partner"}, nodeName="n2"))
+    assert await landed(control_plane, "lonely") == "n2"
+    control_plane.request("PATCH", f"{PODS}/gated", {"spec": {"schedulingGates": None}})
+    assert await landed(control_plane, "gated") in ("n1", "n2")
