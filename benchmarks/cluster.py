@@ -1,8 +1,9 @@
 """Stowplan beside kube-scheduler on one control plane, and beside a loop that only binds: the ceiling.
 
-Each gets the same pods on the same nodes. First all of them wait when it starts: pods a second and CPU are
-those of the middle 80% of the bindings, so that starting up does not count. Then pods come at a steady rate,
-for the time from creation to bind. Bindings are seen by a watch of our own; CPU and memory are read in /proc.
+Each gets the same pods on the same nodes. First all of them wait when it starts: pods a second are those of
+the middle 80% of the bindings, CPU is that from the first binding until the last events are sent, so that
+starting up does not count, but deciding ahead does. Then pods come at a steady rate, for the time from
+creation to bind. Bindings are seen by a watch of our own; CPU and memory are read in /proc.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ UNLIMITED = 10_000
 KUBE_SCHEDULER, STOWPLAN, CEILING = "kube-scheduler", "stowplan", "bare binding"
 WORKLOADS = ("plain", "hard-zone-spread", "anti-affinity")
 STEADY_RATE, STEADY_PODS = 50, 200
+SETTLE_SECONDS = 2.0  # for events that are sent after the last binding
 PODS, EVENTS = "/api/v1/namespaces/default/pods", "/apis/events.k8s.io/v1/namespaces/default/events"
 STRATEGIC = "application/strategic-merge-patch+json"
 TICK = os.sysconf("SC_CLK_TCK")
@@ -136,28 +138,40 @@ class Bench:
     async def run(self, who: str, workload: Workload, pods: int, rate: int) -> Result:
         template, names = workload.pod_template, [f"pod-{number}" for number in range(pods)]
         await in_parallel(self._create_pod(name, template, number) for number, name in enumerate(names))
-        first, last = pods // 10, pods - pods // 10
+        at = (1, pods // 10, pods - pods // 10)
         marks: list[Mark] = []
         all_bound = asyncio.Event()
-        pid = 0
+        others = children()
+
+        def mark(count: int) -> None:
+            pid = max(children() - others)  # it may have begun before it said that it is ready
+            marks.append(Mark(count, time.monotonic(), cpu_ms(pid), self._control_plane_cpu()))
 
         def on_count(count: int) -> None:
-            # It may have begun before it said that it is ready.
-            if pid and count >= (last if marks else first) and len(marks) < 2:
-                marks.append(Mark(count, time.monotonic(), cpu_ms(pid), self._control_plane_cpu()))
+            if count in at:
+                mark(count)
             if count == pods:
                 all_bound.set()
 
         bindings = Bindings(on_count)
         async with self._watching(bindings), self._contender(who, names) as process:
-            pid = process.pid
             await asyncio.wait_for(all_bound.wait(), 60 + pods / 5)
-            rss = resident_mb(pid)
+            if who != CEILING:
+                await asyncio.sleep(SETTLE_SECONDS)
+            mark(pods)
+            rss = resident_mb(process.pid)
             waits = [] if who == CEILING else await self._steady(bindings, template, pods, rate)
         events = await self._clear([f"pod-{number}" for number in range(pods + len(waits))])
-        bound, seconds, cpu, api_server_cpu = (b - a for a, b in zip(*marks, strict=True))
+        begun, tenth, nine_tenths, ended = marks
         found = Result(
-            self.nodes, workload.name, who, bound / seconds, cpu / bound, api_server_cpu / bound, rss, events
+            nodes=self.nodes,
+            workload=workload.name,
+            who=who,
+            per_second=(nine_tenths.bound - tenth.bound) / (nine_tenths.seconds - tenth.seconds),
+            cpu=(ended.cpu - begun.cpu) / pods,
+            api_server_cpu=(ended.api_server_cpu - begun.api_server_cpu) / pods,
+            rss_mb=rss,
+            events=events,
         )
         if waits:
             found.p50, found.p99 = statistics.median(waits), statistics.quantiles(waits, n=100)[98]
@@ -274,6 +288,15 @@ async def in_parallel(work: Iterable[Any]) -> None:
     async with asyncio.TaskGroup() as tasks:
         for _ in range(AT_ONCE):
             tasks.create_task(take())
+
+
+def children() -> set[int]:
+    """The processes that we have started."""
+    return {
+        int(pid)
+        for task in Path("/proc/self/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    }
 
 
 def cpu_ms(pid: int) -> float:

@@ -347,7 +347,7 @@ async def test_many_are_sent_side_by_side():
         for number in range(160):
             recorder.record(make_failed(f"web-{number}"), *SCHEDULED, "there")
         assert await recorder.drain(0.2)
-    assert server.most_at_once == 100
+    assert server.most_at_once == 64
 
 
 @in_virtual_time

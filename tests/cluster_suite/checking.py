@@ -1,4 +1,4 @@
-"""What must hold after any fault: pods placed once or with a reason, no node overfull, cache and API alike."""
+"""What holds after any fault: pods placed once or with a reason, no node overfull, cache and API alike."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ Json = dict[str, Any]
 
 JSON_LOG = "--logging-format=json"
 """For a scheduler whose dumps are to be read."""
+NOTHING_LEFT = "assumed:0; being tried:0; waiting on permit:0; work under way:0"
 PLACED = re.compile(r"(\S+): requested (\{.*?\}), allocatable .*, pods \[(.*)\]")
 
 
@@ -116,7 +117,7 @@ async def _agrees(
             {node: truth.cpu[node] for node in there},
             truth.waiting,
         )
-        if known == expected and left == "assumed:0; being tried:0; waiting on permit:0":
+        if known == expected and left == NOTHING_LEFT:
             return
         assert time.monotonic() < end, f"the scheduler does not know what is so: {left} {known} {expected}"
         await asyncio.sleep(0.5)

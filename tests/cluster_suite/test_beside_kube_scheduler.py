@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.control_plane import ControlPlane
+from controlplane.control_plane import ADMIN, ControlPlane, token_of
 from controlplane.objects import node, pod
+from controlplane.pages import ask
 from controlplane.pods import PODS, add_nodes, condition, create, placed
 from controlplane.process import Process
 from controlplane.waiting import eventually
@@ -274,45 +275,50 @@ async def test_a_volume_is_made_where_the_pod_goes(control_plane, at_work):
     assert await landed(control_plane, "p") == "n2"
 
 
+def device_class(**spec: Any) -> Json:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "gpu"},
+        "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}], **spec},
+    }
+
+
+def resource_slice(node_name: str) -> Json:
+    """One device."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"of-{node_name}"},
+        "spec": {
+            "driver": "gpu.example.com",
+            "nodeName": node_name,
+            "pool": {"name": node_name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0"}],
+        },
+    }
+
+
+def resource_claim(name: str) -> Json:
+    wanted = {"name": "one", "exactly": {"deviceClassName": "gpu", "count": 1}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": [wanted]}},
+    }
+
+
+RESOURCE_CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+
+
 async def test_a_claim_is_allocated_a_device_of_the_node(control_plane, at_work):
     add_nodes(control_plane, node("n1"), node("n2"))
-    create(
-        control_plane,
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": {"name": "gpu"},
-            "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}]},
-        },
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": "of-n2"},
-            "spec": {
-                "driver": "gpu.example.com",
-                "nodeName": "n2",
-                "pool": {"name": "n2", "generation": 1, "resourceSliceCount": 1},
-                "devices": [{"name": "gpu-0"}],
-            },
-        },
-        *(
-            {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceClaim",
-                "metadata": {"name": name, "namespace": "default"},
-                "spec": {
-                    "devices": {
-                        "requests": [{"name": "one", "exactly": {"deviceClassName": "gpu", "count": 1}}]
-                    }
-                },
-            }
-            for name in ("first", "second")
-        ),
-    )
+    create(control_plane, device_class(), resource_slice("n2"))
+    create(control_plane, resource_claim("first"), resource_claim("second"))
     create(control_plane, pod("a", resourceClaims=[{"name": "gpu", "resourceClaimName": "first"}]))
     assert await landed(control_plane, "a") == "n2"
-    claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
-    status = control_plane.request("GET", f"{claims}/first")["status"]
+    status = control_plane.request("GET", f"{RESOURCE_CLAIMS}/first")["status"]
     (device,) = status["allocation"]["devices"]["results"]
     assert (device["driver"], device["pool"], device["device"]) == ("gpu.example.com", "n2", "gpu-0")
     assert [each["name"] for each in status["reservedFor"]] == ["a"]
@@ -322,6 +328,22 @@ async def test_a_claim_is_allocated_a_device_of_the_node(control_plane, at_work)
         "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: "
         "0/2 nodes are available: 2 Preemption is not helpful for scheduling."
     )
+
+
+async def test_a_claim_is_made_for_a_resource_that_devices_back(control_plane, at_work):
+    add_nodes(control_plane, node("n1"), node("n2"))
+    create(control_plane, device_class(extendedResourceName="example.com/gpu"), resource_slice("n2"))
+    made = pod("a", requests={"cpu": "1", "example.com/gpu": "1"})
+    made["spec"]["containers"][0]["resources"]["limits"] = {"example.com/gpu": "1"}
+    create(control_plane, made)
+    assert await landed(control_plane, "a") == "n2"
+    (claim_made,) = control_plane.request("GET", RESOURCE_CLAIMS)["items"]
+    assert claim_made["metadata"]["generateName"] == "a-extended-resources-"
+    assert claim_made["metadata"]["ownerReferences"][0]["name"] == "a"
+    (device,) = claim_made["status"]["allocation"]["devices"]["results"]
+    assert (device["request"], device["device"]) == ("container-0-request-1", "gpu-0")
+    page = ask(at_work.server, "/metrics", token_of(ADMIN))[1]
+    assert 'scheduler_resourceclaim_creates_total{status="success"} 1' in page
 
 
 async def test_victims_are_taken_where_no_budget_is_violated(control_plane, at_work):

@@ -7,11 +7,11 @@ import re
 import ssl
 import subprocess
 import sys
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from signal import SIGHUP, SIGUSR2
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -19,6 +19,7 @@ import pytest
 from controlplane.binaries import program
 from controlplane.control_plane import ADMIN, NOBODY, SCHEDULER, ControlPlane, free_ports, token_of
 from controlplane.objects import node, pod
+from controlplane.pages import ask
 from controlplane.pods import add_nodes, create, placed
 from controlplane.process import Process
 from controlplane.waiting import eventually
@@ -30,22 +31,6 @@ STOWPLAN = (sys.executable, "-m", "stowplan.cli", "run")
 
 def lines(process: Process, message: str) -> list[str]:
     return [line for line in process.output.splitlines() if f'] "{message}"' in line]
-
-
-def ask(server: str, path: str, token: str | None = None) -> tuple[int, str]:
-    """Status and text of a page, whatever the certificate."""
-    trusting = ssl.create_default_context()
-    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusting)
-    )
-    try:
-        with opener.open(urllib.request.Request(server + path, headers=headers), timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except HTTPError as refusal:
-        with refusal:
-            return refusal.code, refusal.read().decode()
 
 
 async def bound(control_plane: ControlPlane, name: str) -> str:
@@ -180,7 +165,9 @@ async def test_who_may_see_what(control_plane):
 async def test_pages_say_what_kube_scheduler_says(control_plane):
     add_nodes(control_plane, node("n1"), node("n2"))
     admin = token_of(ADMIN)
-    shown, families = {}, {}
+    shown, families, host = {}, {}, urlsplit(control_plane.server).netloc
+    # A binding and an event, at least.
+    asked = rf'rest_client_requests_total\{{code="201",host="{host}",method="POST"\}} ([2-9])'
     for number, scheduler in enumerate((control_plane.stowplan, control_plane.kube_scheduler)):
         with scheduler() as running:
             create(control_plane, pod(f"p{number}"), pod(f"big{number}", requests={"cpu": "100"}))
@@ -189,10 +176,11 @@ async def test_pages_say_what_kube_scheduler_says(control_plane):
                 path: ask(running.server, path, admin)
                 for path in ("/healthz", "/livez?verbose", "/readyz?verbose", "/readyz/nothing")
             }
-            families[number] = await eventually(
-                lambda: own_families(ask(running.server, "/metrics", admin)[1]),
-                lambda found: "scheduler_event_handling_duration_seconds" in found,
+            page = await eventually(
+                lambda: ask(running.server, "/metrics", admin)[1],
+                lambda page: re.search(asked, page) and "scheduler_event_handling_duration" in page,
             )
+            families[number] = own_families(page)
     assert shown[0] == shown[1]
     # What kube-scheduler shows for features that are Go's or of its own making.
     missing = set(families[1]) - set(families[0])
@@ -263,6 +251,56 @@ async def test_it_reads_its_configuration_again(control_plane):
         create(control_plane, pod("more", schedulerName="another"))
         await bound(control_plane, "more")
         assert placed(control_plane)["theirs"] == ""
+
+
+# As docs/operations.md has it
+
+
+def documented(heading: str) -> list[str]:
+    """The YAML under a heading of the page."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+
+
+async def test_a_second_scheduler_needs_what_its_page_says_and_no_more(control_plane, tmp_path):
+    add_nodes(control_plane, node("n1"))
+    configuration, account = documented("As second scheduler")
+    (tmp_path / "account.yaml").write_text(account)
+    control_plane.kubectl("apply", f"--filename={tmp_path / 'account.yaml'}")
+    try:
+        token = control_plane.kubectl("create", "token", "stowplan", "--namespace=kube-system").strip()
+        kubeconfig = json.loads(control_plane.kubeconfig(ADMIN).read_text())
+        kubeconfig["users"][0]["user"] = {"token": token}
+        (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
+        connection = f"clientConnection: {{kubeconfig: {tmp_path / 'kubeconfig'}}}\n"
+        (tmp_path / "config.yaml").write_text(configuration + connection)
+        (port,) = free_ports(1)
+        server = f"https://127.0.0.1:{port}"
+        ours = Process(
+            [
+                *STOWPLAN,
+                f"--config={tmp_path / 'config.yaml'}",
+                *("--bind-address=127.0.0.1", f"--secure-port={port}"),
+                f"--authentication-kubeconfig={tmp_path / 'kubeconfig'}",
+                f"--authorization-kubeconfig={tmp_path / 'kubeconfig'}",
+            ],
+            tmp_path / "stowplan.log",
+            lambda: answers(server, "/readyz"),
+        )
+        ours.start()
+        try:
+            create(control_plane, pod("p", schedulerName="stowplan"), pod("q"))
+            assert await bound(control_plane, "p") == "n1"
+            assert placed(control_plane)["q"] == ""
+            assert ask(server, "/metrics", token_of(ADMIN))[0] == 200
+            leases = control_plane.request("GET", LEASE.rpartition("/")[0])["items"]
+            assert [each["metadata"]["name"] for each in leases] == ["stowplan"]
+            assert "orbidden" not in ours.output
+        finally:
+            ours.stop()
+    finally:
+        control_plane.kubectl("delete", f"--filename={tmp_path / 'account.yaml'}")
 
 
 # Flags
@@ -337,6 +375,10 @@ async def test_a_policy_is_read_from_its_config_map(control_plane, tmp_path):
         ours.start()
         create(control_plane, pod("p", requests={"cpu": "1", "memory": "1Gi"}))
         assert await bound(control_plane, "p") == "busy"
+        ours.send(SIGHUP)
+        await eventually(lambda: lines(ours, "Starting to schedule"), lambda found: len(found) == 2)
+        create(control_plane, pod("q", requests={"cpu": "500m", "memory": "1Gi"}))
+        assert await bound(control_plane, "q") == "busy"
     finally:
         ours.stop()
         control_plane.kubectl("delete", "configmap", "old-policy", "--namespace=kube-system")

@@ -90,13 +90,16 @@ class Proxy:
         trusted = ssl.create_default_context(cafile=str(self._control_plane.certificate))
         connector = TCPConnector(ssl=trusted, limit=0)
         async with ClientSession(connector=connector, timeout=ClientTimeout(total=None)) as self._session:
-            runner = web.ServerRunner(web.Server(self._answer, access_log=None), shutdown_timeout=0)
+            server = web.Server(self._answer, access_log=None, handler_cancellation=True)
+            runner = web.ServerRunner(server, shutdown_timeout=0)
             await runner.setup()
             site = web.TCPSite(runner, "127.0.0.1", 0)
             await site.start()
             self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
             self._ready.set()
             await self._over.wait()
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()  # a watch does not end by itself
             await runner.cleanup()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:

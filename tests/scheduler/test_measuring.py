@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -12,6 +13,7 @@ from scheduler_staging import Stage, node, pod, staged
 from stowplan import Plugin, Status
 from stowplan.api.kinds import object_of
 from stowplan.client.errors import Conflict, Forbidden
+from stowplan.scheduler.loop import SchedulingLoop
 
 PROFILE = {"profile": "default-scheduler"}
 
@@ -104,6 +106,28 @@ async def flushed(stage: Stage) -> None:
     await stage.settle()
 
 
+async def without_its_volume(stage: Stage) -> None:
+    """The volume that a claim was to have cannot be written."""
+
+    async def refuse(item: object) -> None:
+        raise Conflict(409, "Conflict", "the volume has changed")
+
+    stage.api.update = refuse
+    late = {"kind": "StorageClass", "metadata": {"name": "late"}, "provisioner": "example.com/disk"}
+    claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "late"}
+    stage.see(
+        {**late, "volumeBindingMode": "WaitForFirstConsumer"},
+        {
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data", "namespace": "default"},
+            "spec": {**claim, "resources": {"requests": {"storage": "1Gi"}}},
+        },
+        node("n1"),
+        pod("p", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]),
+    )
+    await stage.settle()
+
+
 async def counted(stage: Stage) -> None:
     """Some numbers are looked up every second."""
     await refused(stage)
@@ -149,6 +173,8 @@ ROWS = [
     (bound, "plugin_execution_duration_seconds", asked("Filter", "NodeResourcesFit"), 1),
     (refused, "plugin_execution_duration_seconds", asked("Filter", "NodeResourcesFit"), 1),
     (bound, "plugin_execution_duration_seconds", asked("Filter", "VolumeBinding"), 0),
+    (without_its_volume, "volume_scheduling_stage_error_total", {"operation": "bind"}, 1),
+    (without_its_volume, "framework_extension_point_duration_seconds", point("PreBind", "Error"), 1),
     # Numbers as kube-scheduler counts them: filters and scores once a node, what was skipped not at all.
     (bound, "plugin_evaluation_total", asked("PreFilter", "NodeResourcesFit"), 1),
     (bound, "plugin_evaluation_total", asked("PreFilter", "NodePorts"), 0),
@@ -230,3 +256,10 @@ async def test_one_decision_in_ten_is_measured_plugin_by_plugin():
         labels = {"extension_point": "Filter", "plugin": "TaintToleration"}
         assert value(stage, "plugin_execution_duration_seconds", **labels) == 2
         assert value(stage, "plugin_evaluation_total", **labels) == 40
+
+
+async def test_counts_outlive_the_configuration_they_were_made_under():
+    async with staged() as stage:
+        await bound(stage)
+        SchedulingLoop(stage.scheduler.host, random.Random())
+        assert value(stage, "plugin_evaluation_total", **asked("Filter", "TaintToleration")) == 2

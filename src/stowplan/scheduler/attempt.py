@@ -37,7 +37,7 @@ class Failure(NamedTuple):
     rejectors: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     is_moot: bool = False
-    """Whether there is nothing to say of the pod: it is gone, has a node, or is no longer ours to schedule."""
+    """Whether there is nothing to say of the pod: it is gone, has a node, or is not ours any more."""
 
     @property
     def reason(self) -> str:

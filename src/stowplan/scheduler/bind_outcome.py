@@ -6,14 +6,11 @@ long as that is not known the room stays taken: given away meanwhile, it could b
 
 from __future__ import annotations
 
-import asyncio
-
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, NotFound, Unreachable
 from stowplan.client.resources import PODS
 from stowplan.scheduler.host import Host
-
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
+from stowplan.scheduler.patience import Patience
 
 
 async def node_after(host: Host, placed: Pod, error: ApiError) -> str | None:
@@ -21,19 +18,17 @@ async def node_after(host: Host, placed: Pod, error: ApiError) -> str | None:
 
     Asks until the API server answers, or the watch has brought news of the pod.
     """
-    pause = FIRST_PAUSE
+    patience = Patience()
     if isinstance(error, Unreachable):
-        await asyncio.sleep(pause)  # the server may be at it still
+        await patience.pause(error)  # the server may be at it still
     while host.cluster.is_assumed(placed):
         try:
             answer = await host.api.request("GET", PODS.item(placed.namespace, placed.name))
         except NotFound:
             return None
         except ApiError as refusal:
-            if not refusal.may_pass:
+            if not await patience.pause(refusal):
                 return ""
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
         else:
             found = Pod.decode(answer.data)
             return found.node_name if found.uid == placed.uid else None

@@ -15,6 +15,7 @@ from stowplan.scheduler.failure import NOBODY, handle_failure, patch_status
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.waiting import WaitingPod
 
+VOLUME_BINDING = "VolumeBinding"
 NOT_LEADING = Failure("this scheduler is no longer the leader", is_moot=True)
 
 
@@ -72,8 +73,11 @@ async def binding_cycle(host: Host, attempt: Attempt, placed: Pod, node_name: st
     if failure is None:
         _succeeded(host, attempt, placed, node_name)
         began = perf_counter()
-        for _, plugin in attempt.profile.at("postBind"):
-            await plugin.post_bind(attempt.state, placed, node_name)
+        for name, plugin in attempt.profile.at("postBind"):
+            try:
+                await plugin.post_bind(attempt.state, placed, node_name)
+            except Exception as error:
+                log.error("PostBind plugin failed", error, pod=placed, plugin=name)
         _measure(host, attempt, "PostBind", began)
         attempt.decision.state = None  # decisions may be kept; this is nobody's any more
         return
@@ -108,9 +112,14 @@ async def _bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Fa
 async def _run_pre_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
     began = perf_counter()
     for name, plugin in attempt.profile.at("preBind"):
-        status = await plugin.pre_bind(attempt.state, placed, node_name)
+        try:
+            status = await plugin.pre_bind(attempt.state, placed, node_name)
+        except Exception as error:
+            status = _raised(error, placed, node_name)
         if status is not None:
             _measure(host, attempt, "PreBind", began, status)
+            if name == VOLUME_BINDING:
+                host.metrics.volume_stage_failed("bind")
             return _without_blame(failure_at(status, name, "running PreBind plugin"))
     _measure(host, attempt, "PreBind", began)
     return None
@@ -132,6 +141,8 @@ async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) 
             if node_now is None or node_now not in ("", node_name):
                 return Failure(str(error), is_moot=True)
             status = None if node_now else Status.error(str(error))
+        except Exception as error:
+            status = _raised(error, placed, node_name)
         if status is None or status.code is not Code.SKIP:
             _measure(host, attempt, "Bind", began, status)
             failure = None if status is None else failure_at(status, name, "running Bind plugin")
@@ -174,8 +185,11 @@ def _succeeded(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Non
 def _undo(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
     host.waiting.remove(placed.uid)
     began = perf_counter()
-    for _, plugin in reversed(attempt.profile.at("reserve")):
-        plugin.unreserve(attempt.state, placed, node_name)
+    for name, plugin in reversed(attempt.profile.at("reserve")):
+        try:
+            plugin.unreserve(attempt.state, placed, node_name)
+        except Exception as error:
+            log.error("Unreserve plugin failed", error, pod=placed, plugin=name)
     _measure(host, attempt, "Unreserve", began)
     if host.cluster.is_assumed(placed):
         host.cluster.forget_pod(placed)
@@ -186,8 +200,12 @@ def _asked(method: object, attempt: Attempt, placed: Pod, node_name: str) -> Sta
     try:
         status: Status | None = method(attempt.state, placed, node_name)  # type: ignore[operator]
     except Exception as error:
-        return Status.error(f"{type(error).__name__}: {error} (pod {placed.key}, node {node_name})")
+        return _raised(error, placed, node_name)
     return None if status is None or status.code is Code.SUCCESS else status
+
+
+def _raised(error: Exception, placed: Pod, node_name: str) -> Status:
+    return Status.error(f"{type(error).__name__}: {error} (pod {placed.key}, node {node_name})")
 
 
 def _measure(host: Host, attempt: Attempt, point: str, began: float, status: Status | None = None) -> None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, Conflict, NotFound
+from stowplan.errors import PluginError
 from stowplan.framework.decision import NO_NODES
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.scheduler.attempt import Attempt, Failure
 from stowplan.scheduler.host import Host
+from stowplan.scheduler.patience import Patience
 from stowplan.scheduler.pod_status import unscheduled_patch
 
 UNCHANGED: None = None
 NOBODY = ""
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 
 
 def handle_failure(host: Host, attempt: Attempt, failure: Failure, nominated: str | None) -> None:
@@ -47,18 +47,33 @@ def handle_failure(host: Host, attempt: Attempt, failure: Failure, nominated: st
         host.spawn(_say_why(host, queued, patch), f"status of pod {pod.key}")
 
 
+def report_fault(host: Host, pod: Pod, error: PluginError) -> None:
+    """A plugin failed while the pod was put into the queue, so that it is not even tried: the pod says so."""
+    log.error("Plugin failed", error, pod=pod)
+    if not host.is_leading():
+        return
+    failure = Failure(str(error))
+    recorder = host.recorders[pod.scheduler_name]
+    recorder.record(pod, "Warning", "FailedScheduling", "Scheduling", failure.message)
+    patch = unscheduled_patch(pod, failure.reason, failure.message, UNCHANGED, host.now())
+    if patch:
+        host.spawn(_patched(host, pod, patch), f"status of pod {pod.key}")
+
+
+async def _patched(host: Host, pod: Pod, patch: dict[str, Any]) -> None:
+    await patch_status(host, pod, patch)
+
+
 async def _say_why(host: Host, queued: QueuedPod, patch: dict[str, Any]) -> None:
     """Until it is written, or no longer what there is to say: it may be all that people see for minutes."""
-    pod, attempts, pause = queued.pod, queued.attempts, FIRST_PAUSE
-    while not await patch_status(host, pod, patch):
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+    pod, attempts, patience = queued.pod, queued.attempts, Patience()
+    while (error := await patch_status(host, pod, patch)) is not None and await patience.pause(error):
         if queued.attempts != attempts or pod.uid not in host.handlers.pending:
             return
 
 
-async def patch_status(host: Host, pod: Pod, patch: dict[str, Any]) -> bool:
-    """False if it was not written, but may be later."""
+async def patch_status(host: Host, pod: Pod, patch: dict[str, Any]) -> ApiError | None:
+    """Why it was not written; None also if the pod has changed or is gone, and there is no more to write."""
     log.log(3, "Updating pod condition and nominated node name", pod=pod)
     try:
         await host.api.patch_pod_status(pod, patch)
@@ -66,8 +81,8 @@ async def patch_status(host: Host, pod: Pod, patch: dict[str, Any]) -> bool:
         log.log(3, "Pod status not updated, the pod has changed or is gone", pod=pod, err=error)
     except ApiError as error:
         log.error("Error updating pod", error, pod=pod)
-        return not error.may_pass
-    return True
+        return error
+    return None
 
 
 def _log(pod: Pod, failure: Failure) -> None:

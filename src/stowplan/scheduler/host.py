@@ -47,6 +47,11 @@ class Host:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
+    @property
+    def under_way(self) -> int:
+        """How much work goes on in the background: bindings, evictions, status updates."""
+        return len(self._tasks)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:

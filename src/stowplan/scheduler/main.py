@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
+from typing import Any
 
 import msgspec
 
@@ -22,6 +23,7 @@ from stowplan.errors import StowplanError
 from stowplan.framework.registry import Registry
 from stowplan.metrics import Metrics
 from stowplan.scheduler.comparer import compare, dump
+from stowplan.scheduler.measured_client import MeasuredClient
 from stowplan.scheduler.options import RunOptions, parse
 from stowplan.scheduler.options_write import completed
 from stowplan.scheduler.scheduler import Scheduler
@@ -57,6 +59,8 @@ class Service:
         self._election: LeaderElection | None = None
         self._scheduler: Scheduler | None = None
         self._is_stopping = False
+        self._policy: dict[str, Any] | None = None
+        """The ConfigMap with the Policy, as it was at the start."""
 
     async def run(self) -> int:
         log.log(0, "Starting Stowplan scheduler")
@@ -65,8 +69,9 @@ class Service:
             client = self.options.config.client_connection
             api, events_api = [
                 await stack.enter_async_context(
-                    ApiClient(
+                    MeasuredClient(
                         connection,
+                        self.metrics,
                         qps=client.qps,
                         burst=client.burst,
                         user_agent="stowplan/scheduler",
@@ -77,7 +82,12 @@ class Service:
             ]
             deadline = self.options.config.leader_election.renew_deadline
             leases = await stack.enter_async_context(
-                ApiClient(connection, user_agent="stowplan/leader-election", timeout=max(1.0, deadline / 2))
+                MeasuredClient(
+                    connection,
+                    self.metrics,
+                    user_agent="stowplan/leader-election",
+                    timeout=max(1.0, deadline / 2),
+                )
             )
             await self._take_policy(api)
             if self.options.config.leader_election.leader_elect:
@@ -161,7 +171,7 @@ class Service:
     def _reload(self) -> bool:
         """Reads the configuration again; a bad one is refused and the old one stays."""
         try:
-            options, warnings = parse(self.options.argv, registry=self.registry)
+            options, warnings = parse(self.options.argv, registry=self.registry, policy=self._policy)
             completed(options.config, self.registry)
         except StowplanError as error:
             log.error("Configuration not reloaded, the old one stays", error)
@@ -206,8 +216,8 @@ class Service:
             return
         namespace, _, name = self.options.policy_config_map.partition("/")
         found = await api.get_json(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
-        found = {"kind": "ConfigMap", **found}
-        self.options = parse(self.options.argv, registry=self.registry, policy=found).options
+        self._policy = {"kind": "ConfigMap", **found}
+        self.options = parse(self.options.argv, registry=self.registry, policy=self._policy).options
 
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[None]:

@@ -27,6 +27,7 @@ from stowplan.framework.resolve import resolve_profiles
 from stowplan.metrics import Metrics
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.event_handlers import EventHandlers
+from stowplan.scheduler.failure import report_fault
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.loop import SchedulingLoop
 from stowplan.scheduler.waiting import WaitingPods
@@ -63,6 +64,7 @@ class Scheduler:
             max_in_unschedulable=max_in_unschedulable,
             nominations=nominations,
             recorder=self.metrics,
+            on_fault=lambda pod, error: report_fault(self.host, pod, error),
         )
         self.handlers = EventHandlers(self.cluster, self.queue, waiting, self.profiles.keys(), self.metrics)
         hostname = socket.gethostname()

@@ -1,0 +1,48 @@
+"""A client that counts what it asks of the API server."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from stowplan.api.meta import Object
+from stowplan.api.resource import ResourceClaim
+from stowplan.client.api import Answer, ApiClient
+from stowplan.client.connection import Connection
+from stowplan.client.errors import ApiError
+from stowplan.metrics import Metrics
+
+T = TypeVar("T", bound=Object)
+NO_ANSWER = "<error>"
+
+
+class MeasuredClient(ApiClient):
+    def __init__(self, connection: Connection, metrics: Metrics, **settings: Any) -> None:
+        super().__init__(connection, **settings)
+        self._metrics, self._host = metrics, urlsplit(connection.server).netloc
+
+    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+        began, code = perf_counter(), NO_ANSWER
+        try:
+            answer = await super().request(method, path, body, **options)
+            code = str(answer.status)
+        except ApiError as error:
+            code = str(error.status or NO_ANSWER)
+            raise
+        finally:
+            self._metrics.request(code, self._host, method, perf_counter() - began)
+        return answer
+
+    async def create(self, item: T) -> T:
+        try:
+            created = await super().create(item)
+        except ApiError:
+            self._count_claim(item, "failure")
+            raise
+        self._count_claim(item, "success")
+        return created
+
+    def _count_claim(self, item: Object, status: Literal["success", "failure"]) -> None:
+        if isinstance(item, ResourceClaim):
+            self._metrics.claim_created(status)
