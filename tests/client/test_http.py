@@ -129,6 +129,25 @@ async def test_a_request_given_up_leaves_its_connection_unused(server: ScriptedS
         assert (await get(pool)).data == b'{"to": "the second"}'
 
 
+@pytest.mark.parametrize(
+    "before",
+    [pytest.param(5, id="sooner than the one before"), pytest.param(0.04, id="later than the one before")],
+)
+async def test_each_request_on_a_connection_has_its_own_time(server: ScriptedServer, before):
+    async def later(request):
+        await asyncio.sleep(0.1)
+        return await answer({})(request)
+
+    server.answers = [answer({}), later, later]
+    async with pool_of(server.url) as pool:
+        await get(pool, timeout=before)
+        port = server.from_port
+        await get(pool, timeout=1)
+        assert server.from_port == port
+        with pytest.raises(Unreachable, match="no answer in time"):
+            await get(pool, timeout=0.02)
+
+
 @pytest.mark.parametrize("value", ["a\r\nHost: evil", "a\nb", "ä"])
 async def test_headers_cannot_be_smuggled(server: ScriptedServer, value):
     async with pool_of(server.url) as pool:

@@ -93,6 +93,105 @@ async def test_both_choose_among_the_same_best_nodes(control_plane):
     assert refused > 5
 
 
+def odd_pods() -> dict[str, Json]:
+    """What the API server takes, though hardly anyone would write it."""
+
+    def requesting(**resources: str) -> Json:
+        names = {name.replace("_", "-"): amount for name, amount in resources.items()}
+        return {"containers": [{"name": "c", "image": "web", "resources": {"requests": names}}]}
+
+    def affine(kind: str, rule: Json) -> Json:
+        return {"affinity": {kind: rule}}
+
+    def node_term(**term: Any) -> Json:
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        return affine("nodeAffinity", required)
+
+    def terms(*required: Json) -> Json:
+        return {"requiredDuringSchedulingIgnoredDuringExecution": list(required)}
+
+    hosts = {"topologyKey": HOST}
+    return {
+        "tiny amounts": requesting(cpu="1e-3", memory="1n"),
+        "amounts in other units": requesting(cpu="0.0005k", memory="1e8"),
+        "more than there is anywhere": requesting(cpu="9P", memory="7Ei"),
+        "nothing, said so": requesting(cpu="0", memory="0"),
+        "a resource nobody has": {
+            "containers": [{"name": "c", "image": "web", "resources": {"limits": {"example.com/never": "1"}}}]
+        },
+        "a preference for nothing": affine(
+            "nodeAffinity",
+            {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 9, "preference": {}}]},
+        ),
+        "a term for nothing": node_term(),
+        "a node by its field": node_term(
+            matchFields=[{"key": "metadata.name", "operator": "In", "values": ["n3"]}]
+        ),
+        "a node that is not there": node_term(
+            matchFields=[{"key": "metadata.name", "operator": "In", "values": ["gone"]}]
+        ),
+        "numbers compared": node_term(matchExpressions=[{"key": "disk", "operator": "Gt", "values": ["5"]}]),
+        "an empty selector of pods": affine("podAntiAffinity", terms({**hosts, "labelSelector": {}})),
+        "no selector of pods": affine("podAffinity", terms(hosts)),
+        "a topology that no node has": affine(
+            "podAntiAffinity", terms({"topologyKey": "example.com/rack", "labelSelector": {}})
+        ),
+        "every taint tolerated": {"tolerations": [{"operator": "Exists"}]},
+        "a taint's value of nothing": {"tolerations": [{"key": "only", "operator": "Equal"}]},
+        "spread over what is not there": {
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "example.com/rack", "whenUnsatisfiable": "DoNotSchedule"}
+            ]
+        },
+        "more domains than there are": {
+            "topologySpreadConstraints": [
+                {
+                    "maxSkew": 1,
+                    "minDomains": 9,
+                    "topologyKey": ZONE,
+                    "whenUnsatisfiable": "DoNotSchedule",
+                    "labelSelector": {},
+                }
+            ]
+        },
+        "a claim that is not there": {
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "nowhere"}}]
+        },
+        "a port twice": {
+            "hostNetwork": True,
+            "containers": [
+                {"name": "c", "image": "web", "ports": [{"containerPort": 80, "hostPort": 80}]},
+                {
+                    "name": "d",
+                    "image": "other",
+                    "ports": [{"containerPort": 80, "hostPort": 80, "protocol": "UDP"}],
+                },
+            ],
+        },
+        "amounts of the pod as a whole": {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}},
+    }
+
+
+async def test_both_make_the_same_of_odd_pods(control_plane):
+    draw = random.Random(7)
+    add_nodes(control_plane, *(drawn_node(draw, number) for number in range(6)))
+    create(control_plane, pod("neighbour", labels={"app": "web"}, nodeName="n2"))
+    wrong = {}
+    with ExitStack() as stack:
+        rivals = Rivals(control_plane, stack)
+        for number, (what, spec) in enumerate(odd_pods().items()):
+            made = pod(f"odd{number}", labels={"app": "web"}, **spec)
+            found = {}
+            for who in ("theirs", "ours"):
+                where, said = await rivals.place(made, who)
+                best = [name for name, total in said.items() if total == max(said.values())] if where else []
+                found[who] = (said, [where] if len(best) < 2 else sorted(best))
+                rivals.remove(f"odd{number}", who)
+            if found["ours"] != found["theirs"]:
+                wrong[what] = found
+    assert wrong == {}
+
+
 def drawn_node(draw: random.Random, number: int) -> Json:
     labels = {ZONE: f"z{number % 3}", "disk": draw.choice(["ssd", "hdd"])}
     taints = [{"key": "only", "value": "batch", "effect": "NoSchedule"}] if number % 5 == 0 else []

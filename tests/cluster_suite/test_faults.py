@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from checking import JSON_LOG, settled, sound
 
-from controlplane.control_plane import ControlPlane
+from controlplane.control_plane import SCHEDULER, ControlPlane
 from controlplane.objects import node, pod
 from controlplane.process import Process
 from controlplane.proxy import Proxy, Spoilt
@@ -51,9 +51,15 @@ def proxy(control_plane: ControlPlane) -> Iterator[Proxy]:
         yield running
 
 
-def by(proxy: Proxy) -> Json:
+def by(proxy: Proxy, qps: int = 5000) -> Json:
     """Configuration of a scheduler that talks to the API server by the proxy."""
-    return {"clientConnection": {"kubeconfig": str(proxy.kubeconfig()), "qps": 5000, "burst": 5000}}
+    return {"clientConnection": {"kubeconfig": str(proxy.kubeconfig()), "qps": qps, "burst": qps}}
+
+
+def slowly(control_plane: ControlPlane, qps: int = 100) -> Json:
+    """Configuration of a scheduler that is still at work when a fault comes, however fast the machine."""
+    kubeconfig = control_plane.kubeconfig(SCHEDULER)
+    return {"clientConnection": {"kubeconfig": str(kubeconfig), "qps": qps, "burst": qps}}
 
 
 async def make_nodes(api: ApiClient, *nodes: Json) -> None:
@@ -86,7 +92,9 @@ def log_count(scheduler: Process, text: str) -> int:
 
 async def until_bound(scheduler: Process, count: int) -> None:
     """Waits until the scheduler says to have bound so many."""
-    await eventually(lambda: log_count(scheduler, "Successfully bound"), lambda found: found >= count)
+    await eventually(
+        lambda: log_count(scheduler, "Successfully bound"), lambda found: found >= count, seconds=60
+    )
 
 
 def on_nodes(placed: dict[str, str]) -> int:
@@ -103,7 +111,7 @@ async def until_on_nodes(control_plane: ControlPlane, count: int) -> dict[str, s
 
 async def test_the_api_server_is_killed_amid_many_pods_and_comes_back(control_plane, api, start):
     await make_crowd(api, 1000, nodes=40)
-    with start() as scheduler:
+    with start(**slowly(control_plane, 200)) as scheduler:
         await until_bound(scheduler, 100)
         control_plane.api_server.kill()
         try:
@@ -116,7 +124,7 @@ async def test_the_api_server_is_killed_amid_many_pods_and_comes_back(control_pl
 
 async def test_etcd_is_restarted_amid_many_pods(control_plane, api, start):
     await make_crowd(api, 400, nodes=16)
-    with start() as scheduler:
+    with start(**slowly(control_plane)) as scheduler:
         await until_bound(scheduler, 50)
         control_plane.etcd.kill()
         control_plane.etcd.start()
@@ -126,10 +134,11 @@ async def test_etcd_is_restarted_amid_many_pods(control_plane, api, start):
 
 async def test_the_scheduler_is_killed_amid_binding_and_started_again(control_plane, api, start):
     await make_crowd(api, 400, nodes=16)
-    with start() as scheduler:
+    with start(**slowly(control_plane)) as scheduler:
         await until_bound(scheduler, 50)
         scheduler.kill()
-        assert len(control_plane.request("GET", f"{PODS}?fieldSelector=spec.nodeName=")["items"]) > 80
+        left = control_plane.request("GET", f"{PODS}?fieldSelector=spec.nodeName=")["items"]
+        assert len(left) > 400 - 16 * A_NODE_TAKES
         scheduler.start()
         await until_on_nodes(control_plane, 16 * A_NODE_TAKES)
         await sound(control_plane, scheduler)
@@ -137,39 +146,31 @@ async def test_the_scheduler_is_killed_amid_binding_and_started_again(control_pl
 
 async def test_the_leader_is_killed_and_the_other_takes_over(control_plane, api, start):
     await make_crowd(api, 400, nodes=16)
-    with start("-first", leaderElection=QUICK_LEASE) as first:
+    with start("-first", leaderElection=QUICK_LEASE, **slowly(control_plane, 25)) as first:
         await until_bound(first, 10)
         with start("-second", leaderElection=QUICK_LEASE) as second:
-            await make_pods(api, *(pod(f"later{number}", requests={"cpu": "200m"}) for number in range(40)))
             first.kill()
             await eventually(lambda: log_count(second, "Became leader"), bool)
             await until_on_nodes(control_plane, 16 * A_NODE_TAKES)
             await sound(control_plane, second)
 
 
-async def test_the_leader_is_frozen_past_its_lease_and_binds_nothing_after(control_plane, api, start):
+async def test_the_leader_is_frozen_past_its_lease_and_binds_nothing_after(control_plane, api, start, proxy):
     """It is slow, so that it wakes up with many binds that wait for their turn."""
     await make_crowd(api, 400, nodes=16)
-    kubeconfig = str(control_plane.kubeconfig("system:kube-scheduler"))
-    slow = {"clientConnection": {"kubeconfig": kubeconfig, "qps": 25, "burst": 25}}
-    with start("-first", leaderElection=QUICK_LEASE, **slow) as first:
-        await eventually(lambda: log_count(first, "Became leader"), bool)
+    with start("-first", leaderElection=QUICK_LEASE, **by(proxy, qps=25)) as first:
+        await until_bound(first, 10)
         with start("-second", leaderElection=QUICK_LEASE) as second:
-            bound = await eventually(
-                lambda: log_count(first, "Successfully bound"), lambda count: count >= 10
-            )
             os.kill(first.pid, signal.SIGSTOP)
             try:
                 await eventually(lambda: log_count(second, "Became leader"), bool)
                 await until_on_nodes(control_plane, 16 * A_NODE_TAKES)
-                bound = log_count(first, "Successfully bound")
+                sent = len(proxy.binds)
             finally:
                 os.kill(first.pid, signal.SIGCONT)
-            assert bound < 300
             await eventually(lambda: log_count(first, "Leaderelection lost"), bool)
-            await make_pods(api, pod("last"))
-            assert (await settled(control_plane))["last"] != ""
-            assert log_count(first, "FailedScheduling") == log_count(first, "Error scheduling pod") == 0
+            assert len(proxy.binds) == sent < 16 * A_NODE_TAKES
+            assert log_count(first, "Error scheduling pod") == 0
             await sound(control_plane, second)
 
 
