@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -99,7 +100,9 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    config: dict[str, Any] | None = None, plugins: dict[str, type] | None = None
+    config: dict[str, Any] | None = None,
+    plugins: dict[str, type] | None = None,
+    draw: random.Random | None = None,
 ) -> AsyncIterator[Stage]:
     installed = Registry.installed()
     registry = Registry(plugins or {}, installed._installed)
@@ -111,6 +114,7 @@ async def staged(
         api,
         api,
         registry=registry,
+        draw=draw,
         is_leading=lambda: stage[0].is_leading,  # type: ignore[arg-type]
     )
     stage.append(Stage(scheduler, api))

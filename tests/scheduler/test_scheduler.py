@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 from scheduler_staging import node, pod, staged
@@ -216,3 +217,19 @@ async def test_stopping_finishes_the_bindings_under_way():
         stage.api.hold.set()
         await stopping
         assert stage.api.bound == {"default/p": "n1"}
+
+
+class Broken(random.Random):
+    def random(self):
+        raise ArithmeticError("no number today")
+
+
+async def test_what_nobody_foresaw_for_one_pod_does_not_stop_the_others():
+    async with staged(draw=Broken()) as stage:
+        stage.see(node("n1"), node("n2", cpu="1"), pod("unlucky"))
+        await stage.settle()
+        (condition,) = stage.api.conditions("default/unlucky")
+        assert condition["message"] == "deciding: ArithmeticError: no number today"
+        stage.see(pod("lone", cpu="2"))
+        await stage.settle()
+        assert stage.api.bound == {"default/lone": "n1"}

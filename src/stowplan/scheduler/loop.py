@@ -16,6 +16,7 @@ from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak
 from stowplan.framework.decision import Decision
+from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.scheduler import eviction
@@ -75,7 +76,11 @@ class SchedulingLoop:
         log.log(3, "Attempting to schedule pod", pod=pod)
         sampling = self._sampling.get(profile.scheduler_name)
         measured = self._measured[profile.scheduler_name]
-        decision = measured.schedule(pod, host.cluster.nodes, self._tie_break, sampling)
+        try:
+            decision = measured.schedule(pod, host.cluster.nodes, self._tie_break, sampling)
+        except Exception as error:  # what nobody foresaw for one pod must not stop the others
+            decision = Decision(pod, host.cluster.nodes)
+            decision.state, decision.error = CycleState(), f"deciding: {type(error).__name__}: {error}"
         host.metrics.algorithm(host.now() - began)
         log_nodes(profile, decision)
         self._hand_on(Attempt(queued, profile, decision, began))
