@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-KEPT_BYTES = 64 * 2**20
+KEPT_BYTES, MOST_QUERIES = 64 * 2**20, 8192
 
 
 class PodQuery(NamedTuple):
@@ -113,9 +113,12 @@ class Tallies:
         if query.live_only:
             weights *= pods.live
         found = self._queries[query] = self._tally(weights, query.live_only)
-        self._by_labels.clear()
-        while len(self._queries) > max(64, KEPT_BYTES // (8 * len(found.counts))):
+        for labels, tallies in self._by_labels.items():
+            if hits[labels]:
+                tallies.append(found)
+        while len(self._queries) > min(MOST_QUERIES, max(64, KEPT_BYTES // (8 * len(found.counts)))):
             self._queries.popitem(last=False)
+            self._by_labels.clear()
         return found
 
     def of_term(self, entry: TermEntry) -> Tally:
