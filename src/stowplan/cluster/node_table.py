@@ -6,6 +6,7 @@ same table over a few rows, on which pods may be added and removed without anyon
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +105,7 @@ class NodeRow:
         self.nonzero_requested, self.pod_count = nonzero_requested, pod_count
 
 
-class NodeTable:
+class NodeTable(ABC):
     """What all tables of nodes can be asked; `LiveNodeTable` holds the cluster, `take` gives parts of it."""
 
     objects: Sequence[NodeObject]
@@ -130,17 +131,17 @@ class NodeTable:
     def node(self, row: int) -> Node:
         return Node(self, row)
 
-    def label(self, key: str) -> LabelColumn:
-        raise NotImplementedError
+    @abstractmethod
+    def label(self, key: str) -> LabelColumn: ...
 
-    def pods_on(self, row: int) -> Sequence[Pod]:
-        raise NotImplementedError
+    @abstractmethod
+    def pods_on(self, row: int) -> Sequence[Pod]: ...
 
-    def ports_taken(self, wanted: Sequence[HostPort]) -> Mask:
-        raise NotImplementedError
+    @abstractmethod
+    def ports_taken(self, wanted: Sequence[HostPort]) -> Mask: ...
 
-    def has_image(self, name: str) -> Mask:
-        raise NotImplementedError
+    @abstractmethod
+    def has_image(self, name: str) -> Mask: ...
 
     def by_taints(self, answer: Callable[[tuple[Taint, ...]], int], dtype: type = np.bool_) -> NDArray[Any]:
         """A column from a function of a node's taints."""
@@ -206,8 +207,8 @@ class NodeTable:
                 mask[row] = True
         return mask if field.operator == "In" else ~mask
 
-    def row_of(self, name: str) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def row_of(self, name: str) -> int | None: ...
 
     def lookup(self, values: Mapping[str, float], default: float = 0.0) -> NDArray[np.float64]:
         """A column of what `values` holds for each node's name."""
