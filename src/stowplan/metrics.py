@@ -103,6 +103,11 @@ class Page:
     def counter(self, name: str, text: str, *labels: str) -> Numbers:
         return self._numbers("counter", name, text, labels)
 
+    def shared_counter(self, name: str, text: str, *labels: str) -> Numbers:
+        """One that several parts may ask for; all of them get the same."""
+        found = self.families.get(name)
+        return found if isinstance(found, Numbers) else self.counter(name, text, *labels)
+
     def gauge(self, name: str, text: str, *labels: str) -> Numbers:
         return self._numbers("gauge", name, text, labels)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 import msgspec
 
+from stowplan.api.custom import CustomResource
 from stowplan.api.kinds import KINDS
 from stowplan.api.meta import Object, decode
 from stowplan.api.pod import Pod, PodObject
@@ -89,4 +90,13 @@ _BY_TYPE: dict[type, WatchedResource] = {
 
 def resource_of(item: Watched) -> WatchedResource:
     """Where an object of this type is read and written."""
-    return _BY_TYPE[type(item)]
+    return custom(type(item)) if isinstance(item, CustomResource) else _BY_TYPE[type(item)]
+
+
+@lru_cache(maxsize=256)
+def custom(kind: type[CustomResource]) -> WatchedResource:
+    """Where a kind lives that was declared as a struct."""
+    where = kind.definition
+    return WatchedResource(
+        kind=where.kind, path=where.path, decode=partial(decode, kind), namespaced=where.namespaced
+    )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
+from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
@@ -31,6 +32,8 @@ from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.store import ObjectStore
 from stowplan.errors import StowplanError
 
+Kind = TypeVar("Kind", bound=CustomResource)
+
 
 class ClusterView:
     """What plugins may look at."""
@@ -55,7 +58,12 @@ class ClusterView:
         self.resource_claim_templates: ObjectStore[ResourceClaimTemplate] = ObjectStore()
         self.resource_slices: ObjectStore[ResourceSlice] = ObjectStore()
         self.device_classes: ObjectStore[DeviceClass] = ObjectStore()
+        self._custom: dict[type[CustomResource], ObjectStore[Any]] = {}
         self._pods: dict[str, Pod] = {}
+
+    def watched(self, kind: type[Kind]) -> ObjectStore[Kind]:
+        """The objects of a kind that a plugin has declared."""
+        return self._custom.setdefault(kind, ObjectStore())
 
     def pod(self, uid: str) -> Pod | None:
         """A pod on a node, or placed on one by us."""
@@ -104,8 +112,11 @@ class Cluster(ClusterView):
 
     def stored(self, item: Object) -> Object | None:
         """What is known of an object of that kind and key."""
-        store = self._stores.get(type(item))
-        return None if store is None else store.get(item.key)
+        found: Object | None = self._store_of(item).get(item.key)
+        return found
+
+    def _store_of(self, item: Object) -> ObjectStore[Any]:
+        return self.watched(type(item)) if isinstance(item, CustomResource) else self._stores[type(item)]
 
     def apply(self, item: Pod | Object) -> None:
         """Adds an object, or replaces what is known of it."""
@@ -117,7 +128,7 @@ class Cluster(ClusterView):
         elif isinstance(item, NodeObject):
             self.add_node(item)
         else:
-            self._stores[type(item)].put(item)
+            self._store_of(item).put(item)
 
     def remove(self, item: Pod | Object) -> None:
         if isinstance(item, Pod):
@@ -125,7 +136,7 @@ class Cluster(ClusterView):
         elif isinstance(item, NodeObject):
             self.remove_node(item.name)
         else:
-            self._stores[type(item)].remove(item.key)
+            self._store_of(item).remove(item.key)
 
     def add_node(self, node: NodeObject) -> None:
         is_new = self.nodes.row_of(node.name) is None

@@ -14,6 +14,8 @@ class ObjectStore(Generic[T]):
     def __init__(self) -> None:
         self._objects: dict[str, T] = {}
         self.version = 0
+        self.is_served = True
+        """False as long as the API server is not known to have the kind, as with a CRD not yet installed."""
 
     def get(self, key: str) -> T | None:
         return self._objects.get(key)

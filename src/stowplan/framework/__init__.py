@@ -1,5 +1,7 @@
 """All that a plugin author imports, and the profile that puts plugins in order."""
 
+from stowplan.api.custom import Column, CustomResource, Definition
+from stowplan.api.meta import Wire
 from stowplan.api.pod import Pod
 from stowplan.cluster import ClusterView, Node, NodeTable
 from stowplan.framework.args import PluginArgs
@@ -20,8 +22,11 @@ __all__ = [
     "ClusterEvent",
     "ClusterView",
     "Code",
+    "Column",
+    "CustomResource",
     "CycleState",
     "Decision",
+    "Definition",
     "Handle",
     "Hint",
     "Mask",
@@ -37,5 +42,6 @@ __all__ = [
     "Scores",
     "StateMissing",
     "Status",
+    "Wire",
     "scale_to_max",
 ]

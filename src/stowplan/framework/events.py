@@ -48,7 +48,8 @@ _PODS = (Resource.ASSIGNED_POD, Resource.UNSCHEDULABLE_POD)
 class ClusterEvent(NamedTuple):
     """Something that happened, or, in a plugin's registration, all that it wants to hear of."""
 
-    resource: Resource
+    resource: str
+    """One of Resource, or the `definition.event_resource` of a custom kind."""
     action: Action
 
     def covers(self, event: ClusterEvent) -> bool:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
+from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.cluster import ClusterView
+from stowplan.cluster.store import ObjectStore
 from stowplan.errors import StowplanError
 from stowplan.framework.decision import Decision
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import Nomination
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Status
+from stowplan.metrics import Numbers, Page
+
+Kind = TypeVar("Kind", bound=CustomResource)
 
 
 class Preempt(Protocol):
@@ -36,6 +41,18 @@ class Api(Protocol):
     async def patch_pod_status(self, pod: Pod, patch: dict[str, Any]) -> None: ...
 
 
+class WaitingPod(Protocol):
+    """A pod held back by permit plugins, each of which may let it go on; one refusal is enough."""
+
+    pod: Pod
+
+    def allow(self, plugin: str) -> None: ...
+    def reject(self, plugin: str, message: str) -> None: ...
+
+
+RecordEvent = Callable[[Pod, Literal["Normal", "Warning"], str, str], None]
+
+
 class Handle:
     """Handed to every plugin. Hosts fill in what they have; the offline commands have no API."""
 
@@ -47,11 +64,18 @@ class Handle:
         api: Api | None = None,
         activate: Callable[[Iterable[Pod]], None] = lambda pods: None,
         nominations: Nominations | None = None,
+        metrics: Page | None = None,
+        record_event: RecordEvent = lambda pod, kind, reason, note: None,
+        waiting_pods: Iterable[WaitingPod] = (),
     ) -> None:
         self.cluster, self.now, self.activate = cluster, now, activate
         self.nominations = Nominations() if nominations is None else nominations
         """Those of all profiles of a host."""
-        self._api = api
+        self.record_event = record_event
+        """Tells of a pod in an event that `kubectl describe` shows: its type, reason and text."""
+        self.waiting_pods = waiting_pods
+        """Pods that a `permit` holds back."""
+        self._api, self._metrics = api, metrics or Page()
         self.preempt: Preempt = _no_preemption
 
     @property
@@ -59,6 +83,14 @@ class Handle:
         if self._api is None:
             raise StowplanError("there is no Kubernetes API to write to")
         return self._api
+
+    def watched(self, kind: type[Kind]) -> ObjectStore[Kind]:
+        """All objects of a kind that the plugin names in `watches`, kept up to date by the host."""
+        return self.cluster.watched(kind)
+
+    def counter(self, name: str, text: str, *labels: str) -> Numbers:
+        """A counter on /metrics: `counter[label values] += 1`. The same name is the same counter."""
+        return self._metrics.shared_counter(name, text, *labels)
 
 
 def _no_preemption(

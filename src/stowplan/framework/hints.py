@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
@@ -81,6 +82,9 @@ def happenings(old: Any, new: Any) -> Iterator[Happening]:
     elif kind in RESOURCES:
         for action in _came_or_went(old, new) or (Action.UPDATE,):
             yield Happening(ClusterEvent(RESOURCES[kind], action), old, new)
+    elif issubclass(kind, CustomResource):
+        for action in _came_or_went(old, new) or (Action.UPDATE,):
+            yield Happening(ClusterEvent(kind.definition.event_resource, action), old, new)
 
 
 class QueueingHints:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.api.custom import CustomResource
 from stowplan.framework.args import PluginArgs
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Plugin:
     reads: ClassVar[Reads] = Reads.ANYTHING
     takes_rows: ClassVar[bool] = False
     """Whether `filter_nodes` and `score_nodes` also work on a NodeRow, which has numbers for columns."""
+    watches: ClassVar[tuple[type[CustomResource], ...]] = ()
+    """Kinds beyond those of every scheduler that the host watches for it; `handle.watched` has them."""
 
     def __init__(self, args: PluginArgs, handle: Handle) -> None:
         self.args, self.handle = args, handle

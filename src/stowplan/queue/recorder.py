@@ -33,4 +33,4 @@ class Recorder(Protocol):
 def label_of(event: ClusterEvent) -> str:
     """`NodeAdd`, `AssignedPodUpdatePodLabel`."""
     words = (event.action.name or "").split("_")
-    return event.resource.value + "".join(word.capitalize() for word in words)
+    return str(event.resource) + "".join(word.capitalize() for word in words)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from stowplan import log
+from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.events import EventRecorder
 from stowplan.client.resources import RESOURCES
@@ -54,7 +55,9 @@ class Scheduler:
         self.metrics = metrics or Metrics()
         self.cluster, nominations, waiting = Cluster(), Nominations(), WaitingPods()
         api.stored = self.cluster.stored
-        self.profiles = self._profiles(config, registry or Registry.installed(), api, nominations, now)
+        self.profiles = self._profiles(
+            config, registry or Registry.installed(), api, nominations, waiting, now
+        )
         self.queue = SchedulingQueue(
             {name: QueueingHints(profile) for name, profile in self.profiles.items()},
             self.profiles,
@@ -97,6 +100,7 @@ class Scheduler:
         registry: Registry,
         api: ApiClient,
         nominations: Nominations,
+        waiting: WaitingPods,
         now: Callable[[], float],
     ) -> dict[str, Profile]:
         found: dict[str, Profile] = {}
@@ -107,11 +111,17 @@ class Scheduler:
                 api=api,
                 activate=lambda pods: self.queue.activate(pods),
                 nominations=nominations,
+                metrics=self.metrics.page,
+                record_event=partial(self._record, resolved.scheduler_name),
+                waiting_pods=waiting,
             )
             profile = found[resolved.scheduler_name] = Profile(resolved, handle)
             handle.preempt = partial(preempt, profile)
             self.metrics.profile_started(resolved.scheduler_name, profile.points)
         return found
+
+    def _record(self, name: str, pod: Pod, kind: str, reason: str, note: str) -> None:
+        self.host.recorders[name].record(pod, kind, reason, "Scheduling", note)
 
     def start(self) -> None:
         """From now on pods are decided, as soon as the cluster is known."""

@@ -1,0 +1,55 @@
+"""Kinds that Kubernetes does not bring along, declared as structs: custom resources, or any other resource.
+
+class ClusterScopedResource(CustomResource, frozen=True):
+    definition: ClassVar = Definition("scheduling.sigs.k8s.io", "v1alpha1", "clusterscopedresources", ...)
+    spec: Spec = Spec()
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from stowplan.api.meta import Object
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column that `kubectl get` prints: its heading, and where the value is (`.spec.replicas`)."""
+
+    name: str
+    path: str
+    type: str = "string"
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """Where a kind lives on an API server, and what its CustomResourceDefinition says besides the schema."""
+
+    group: str
+    """Empty for the core group."""
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def path(self) -> str:
+        """Of the collection over all namespaces."""
+        return f"/{'apis' if self.group else 'api'}/{self.api_version}/{self.plural}"
+
+    @property
+    def event_resource(self) -> str:
+        """How cluster events name it: `foos.v1.example.com`."""
+        return ".".join(part for part in (self.plural, self.version, self.group) if part)
+
+
+class CustomResource(Object, frozen=True):
+    """What such a kind derives from. Fields that the struct does not have are skipped when it is read."""
+
+    definition: ClassVar[Definition]
