@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEED ?= 1
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-cluster check golden bench bench-cluster clean
+.PHONY: demo test test-cluster check golden bench bench-cluster image clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,13 @@ bench: $(READY) ## decisions a second by shape of pod, at 5,000 and 50,000 nodes
 bench-cluster: $(READY) ## beside kube-scheduler on a real control plane, at 1,000 and 5,000 nodes: a quarter of an hour
 	$(BIN)/python tests/controlplane/binaries.py
 	$(BIN)/python benchmarks/cluster.py
+
+image: ## the container image, for a cluster: make image IMAGE=registry.example/stowplan:0.1.0
+	@test -n "$(IMAGE)" || { echo "make image: say what to call it: make image IMAGE=NAME:TAG" >&2; exit 2; }
+	@for tool in docker podman; do \
+		if $$tool info >/dev/null 2>&1; then exec $$tool build --tag "$(IMAGE)" .; fi; \
+	done; \
+	echo "make image: needs docker or podman at work; neither 'docker info' nor 'podman info' succeeds" >&2; exit 1
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

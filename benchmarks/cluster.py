@@ -3,7 +3,8 @@
 Each gets the same pods on the same nodes. First all of them wait when it starts: pods a second are those of
 the middle 80% of the bindings, CPU is that from the first binding until the last events are sent, so that
 starting up does not count, but deciding ahead does. Then pods come at a steady rate, for the time from
-creation to bind. Bindings are seen by a watch of our own; CPU and memory are read in /proc.
+creation to bind, and for what each makes the API server do. Bindings are seen by a watch of our own; CPU and
+memory are read in /proc.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Any, NamedTuple
 
 import click
 import msgspec
+from api_server_work import Reading, Work, difference, moved_bytes, read, work
 
 from stowplan.bench.workloads import Workload, filled, read_workloads
 from stowplan.client.api import ApiClient
@@ -46,7 +49,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 TICK = os.sysconf("SC_CLK_TCK")
 HEADER = (
     "| nodes | workload | who | pods/s | times kube-scheduler | CPU ms a pod | API server's | RSS MB "
-    "| p50 ms | p99 ms |\n|---|---|---|---|---|---|---|---|---|---|"
+    "| p50 ms | p99 ms | calls | watch events | KB | KB in all |\n" + "|---" * 14 + "|"
 )
 
 
@@ -62,6 +65,9 @@ class Result(msgspec.Struct):
     rss_mb: float
     events: int
     """How many there were in the end; each pod should have one that tells where it went."""
+    moved_kb: float
+    """What the API server reads and writes for a pod in all, answers and its talk with etcd included."""
+    work: Work
     p50: float | None = None
     p99: float | None = None
 
@@ -73,6 +79,7 @@ class Mark(NamedTuple):
     seconds: float
     cpu: float
     api_server_cpu: float
+    moved: int
 
 
 class _Name(msgspec.Struct):
@@ -96,6 +103,7 @@ class Bindings:
 
     def __init__(self, on_count: Callable[[int], None]) -> None:
         self.seen: dict[str, float] = {}
+        self.lines = self.bytes = 0
         self._on_count = on_count
 
     async def watch(self, api: ApiClient, version: str) -> None:
@@ -104,6 +112,7 @@ class Bindings:
         await api.stream(PODS, self._on_line, query=query, silence=600)
 
     def _on_line(self, line: bytes) -> None:
+        self.lines, self.bytes = self.lines + 1, self.bytes + len(line) + 1
         event = _event(line)
         if event.type == "ADDED":
             self.seen[event.object.metadata.name] = time.monotonic()
@@ -113,6 +122,7 @@ class Bindings:
 class Bench:
     def __init__(self, control_plane: ControlPlane, api: ApiClient, nodes: int) -> None:
         self.control_plane, self.api, self.nodes = control_plane, api, nodes
+        self._created = Reading(Counter())
 
     async def create_nodes(self, workload: Workload) -> None:
         async def create(number: int) -> None:
@@ -145,7 +155,8 @@ class Bench:
 
         def mark(count: int) -> None:
             pid = max(children() - others)  # it may have begun before it said that it is ready
-            marks.append(Mark(count, time.monotonic(), cpu_ms(pid), self._control_plane_cpu()))
+            moved = moved_bytes(self.control_plane.api_server.pid) - bindings.bytes
+            marks.append(Mark(count, time.monotonic(), cpu_ms(pid), self._control_plane_cpu(), moved))
 
         def on_count(count: int) -> None:
             if count in at:
@@ -154,13 +165,20 @@ class Bench:
                 all_bound.set()
 
         bindings = Bindings(on_count)
-        async with self._watching(bindings), self._contender(who, names) as process:
-            await asyncio.wait_for(all_bound.wait(), 60 + pods / 5)
-            if who != CEILING:
-                await asyncio.sleep(SETTLE_SECONDS)
-            mark(pods)
-            rss = resident_mb(process.pid)
-            waits = [] if who == CEILING else await self._steady(bindings, template, pods, rate)
+        async with self._watching(bindings):
+            before = await self._reading(bindings)
+            async with self._contender(who, names) as process:
+                await asyncio.wait_for(all_bound.wait(), 60 + pods / 5)
+                waits: list[float] = []
+                if who != CEILING:
+                    await asyncio.sleep(SETTLE_SECONDS)
+                mark(pods)
+                rss = resident_mb(process.pid)
+                if who != CEILING:
+                    before = await self._reading(bindings)
+                    waits = await self._steady(bindings, template, pods, rate)
+                    await asyncio.sleep(SETTLE_SECONDS)
+            done = difference(before, await self._reading(bindings))
         events = await self._clear([f"pod-{number}" for number in range(pods + len(waits))])
         begun, tenth, nine_tenths, ended = marks
         found = Result(
@@ -172,10 +190,18 @@ class Bench:
             api_server_cpu=(ended.api_server_cpu - begun.api_server_cpu) / pods,
             rss_mb=rss,
             events=events,
+            moved_kb=round((ended.moved - begun.moved) / pods / 1000, 2),
+            work=work(done, len(waits) or pods),
         )
         if waits:
             found.p50, found.p99 = statistics.median(waits), statistics.quantiles(waits, n=100)[98]
         return found
+
+    async def _reading(self, bindings: Bindings) -> Reading:
+        """What the API server has done for others than us."""
+        metrics = (await self.api.request("GET", "/metrics")).data.decode()
+        ours = self._created._replace(watch_events=bindings.lines, watch_bytes=bindings.bytes)
+        return difference(ours, read(metrics))
 
     async def _steady(self, bindings: Bindings, template: Json, first: int, rate: int) -> list[float]:
         """Pods one after another; how many milliseconds each took."""
@@ -202,7 +228,11 @@ class Bench:
                 **spec,
             },
         }
-        await self.api.request("POST", PODS, body)
+        data = msgspec.json.encode(body)
+        calls, bytes_before, *_ = self._created
+        calls["POST pods"] += 1
+        self._created = Reading(calls, bytes_before + len(data))
+        await self.api.request("POST", PODS, data)
 
     @asynccontextmanager
     async def _watching(self, bindings: Bindings) -> AsyncIterator[None]:
@@ -325,10 +355,12 @@ def medians(results: list[Result]) -> list[Result]:
     groups: dict[tuple[int, str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result.nodes, result.workload, result.who), []).append(result)
-    measured = ("per_second", "cpu", "api_server_cpu", "rss_mb", "events", "p50", "p99")
+    measured = ("per_second", "cpu", "api_server_cpu", "rss_mb", "events", "moved_kb", "p50", "p99")
     return [
-        Result(*key, *(_median([getattr(result, field) for result in group]) for field in measured))
-        for key, group in groups.items()
+        msgspec.structs.replace(
+            group[0], **{field: _median([getattr(result, field) for result in group]) for field in measured}
+        )
+        for group in groups.values()
     ]
 
 
@@ -347,7 +379,9 @@ def table(results: list[Result]) -> str:
         waits = " | ".join("" if wait is None else f"{wait:,.0f}" for wait in (each.p50, each.p99))
         rows.append(
             f"| {each.nodes:,} | {each.workload} | {each.who} | {each.per_second:,.0f} | {times} "
-            f"| {each.cpu:.2f}{share} | {each.api_server_cpu:.2f} | {each.rss_mb:,.0f} | {waits} |"
+            f"| {each.cpu:.2f}{share} | {each.api_server_cpu:.2f} | {each.rss_mb:,.0f} | {waits} "
+            f"| {each.work.call_count:.2f} | {each.work.watch_events:.2f} | {each.work.kb:.2f} "
+            f"| {each.moved_kb:.1f} |"
         )
     return "\n".join(rows)
 

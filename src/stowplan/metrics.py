@@ -241,18 +241,32 @@ class Metrics:
     def plugin_evaluated(self, point: str, plugin: str, profile: str, times: int = 1) -> None:
         self._evaluations[point, plugin, profile] += times
 
-    def extension_point(self, point: str, profile: str, status: str, seconds: float) -> None:
+    def extension_point(self, point: str, profile: str, status: str, seconds: float, times: int = 1) -> None:
         """All plugins of a point have answered; `status` is the code's name on the wire."""
-        self._point_seconds[point, profile, status].observe(seconds)
+        self._point_seconds[point, profile, status].observe(seconds, times)
 
     def plugin_executed(self, point: str, plugin: str, status: str, seconds: float) -> None:
         self._plugin_seconds[point, plugin, status].observe(seconds)
+
+    def plugin_interrupted(self, plugin: str, method: str) -> None:
+        self._interruptions[method, plugin] += 1
+
+    def plugins_reloaded(self, result: CallResult) -> None:
+        self._reloads[result,] += 1
 
     def permit_waited(self, result: str, seconds: float) -> None:
         self._permit_seconds[result,].observe(seconds)
 
     def _declare_plugins(self) -> None:
         page = self.page
+        self._interruptions = page.counter(
+            "stowplan_plugin_interruptions_total",
+            "How often a plugin's method took longer than its budget.",
+            *("method", "plugin"),
+        )
+        self._reloads = page.counter(
+            "stowplan_plugin_reloads_total", "How often changed files of plugins were read again.", "result"
+        )
         self._evaluations = page.counter(
             "scheduler_plugin_evaluation_total",
             "[BETA] How often a plugin was asked.",
@@ -503,6 +517,10 @@ class Metrics:
         """A request to the API server; `code` is its status, or `<error>` without an answer."""
         self._requests[code, host, method] += 1
         self._request_seconds[host, method].observe(seconds)
+
+    def watch_begun(self, code: str, host: str) -> None:
+        """A watch counts when it begins, and has no time: it lasts as long as the server likes."""
+        self._requests[code, host, "GET"] += 1
 
     def health_checked(self, name: str, path: HealthPath, is_ok: bool) -> None:
         self._health[name, path] = int(is_ok)

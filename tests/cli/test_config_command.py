@@ -44,11 +44,11 @@ def test_show_prints_plugins_weights_and_arguments(file):
 
 @pytest.mark.parametrize("command", ["show", "check"])
 def test_a_plugin_that_is_not_known_is_named(file, command):
-    path = file({**V1, "profiles": [{"plugins": {"score": {"enabled": [{"name": "NetworkTraffic"}]}}}]})
+    path = file({**V1, "profiles": [{"plugins": {"score": {"enabled": [{"name": "Nowhere"}]}}}]})
     run = stowplan(command, path)
     assert (run.returncode, run.stdout) == (1, "")
     assert f"{path}: " in run.stderr
-    assert 'ScorePlugin "NetworkTraffic" does not exist' in run.stderr
+    assert 'ScorePlugin "Nowhere" does not exist' in run.stderr
     assert "Traceback" not in run.stderr
 
 

@@ -94,7 +94,25 @@ async def test_headers(server: ScriptedServer):
     headers = server.asked[0].headers
     assert headers["User-Agent"] == "stowplan/1.0"
     assert headers["Content-Type"] == "application/merge-patch+json"
+    assert headers["Accept"] == "application/json"
     assert "Accept-Encoding" not in headers  # packing costs the API server more than it saves
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda api: api.patch_pod_status(make_pod(), {"status": {}}), id="a status patch"),
+        pytest.param(lambda api: api.delete(make_pod()), id="a deletion"),
+    ],
+)
+async def test_answers_that_nobody_reads_are_asked_for_in_short(
+    server: ScriptedServer, api: ApiClient, write
+):
+    server.answers = [answer({})]
+    await write(api)
+    short, whole = server.asked[0].headers["Accept"].split(",")
+    assert short.startswith("application/json;as=PartialObjectMetadata")
+    assert whole == "application/json"  # for servers that cannot
 
 
 async def test_requests_beyond_the_burst_wait(server: ScriptedServer):

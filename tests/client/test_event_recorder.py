@@ -13,12 +13,14 @@ from virtual_time import elapsed, in_virtual_time
 from make import make_pod
 from stowplan.client.api import Answer
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound, TooMany, Unreachable
-from stowplan.client.events import MOST_SERIES, QUEUED, EventRecorder, event_name, micro_time, truncated
+from stowplan.client.event_forms import micro_time
+from stowplan.client.events import MOST_SERIES, QUEUED, EventRecorder, event_name, truncated
 
 START = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 MINUTES = 60
 FAILED = ("Warning", "FailedScheduling", "Scheduling")
 SCHEDULED = ("Normal", "Scheduled", "Binding")
+REFUSED = Forbidden(403, "Forbidden", "you may not")
 PREEMPTED = ("Normal", "Preempted", "Preempting")
 
 
@@ -28,11 +30,13 @@ class EventServer:
     def __init__(self, *failures, latency=0.0):
         self.events = {}
         self.calls = []
+        self.accepted = set()
         self.failures = list(failures)
         self.latency = latency
         self.at_once = self.most_at_once = 0
 
-    async def request(self, method, path, body=None, *, content_type="application/json", query=None):
+    async def request(self, method, path, body=None, *, content_type="application/json", accept=""):
+        self.accepted.add(accept)
         plain = msgspec.json.decode(msgspec.json.encode(body))
         self.calls.append((elapsed(), method, path, content_type, plain))
         self.at_once += 1
@@ -45,7 +49,7 @@ class EventServer:
             name = f"{path}/{plain['metadata']['name']}"
             if name in self.events:
                 raise Conflict(409, "AlreadyExists", "there already")
-            self.events[name] = plain
+            self.events[name] = dict(plain)
         elif path not in self.events:
             raise NotFound(404, "NotFound", "no such event")
         else:
@@ -86,6 +90,7 @@ async def test_an_event_has_all_that_kubectl_shows():
         recorder.record(pod, *SCHEDULED, "Successfully assigned shop/web to n1")
         assert await recorder.drain(1)
     [(_, method, path, content_type, body)] = server.calls
+    assert "as=PartialObjectMetadata" in server.accepted.pop()  # the event comes back in short
     assert method == "POST"
     assert path == "/apis/events.k8s.io/v1/namespaces/shop/events"
     assert content_type == "application/json"
@@ -109,6 +114,70 @@ async def test_an_event_has_all_that_kubectl_shows():
             "resourceVersion": "7",
         },
     }
+
+
+NO_SUCH_PATH = NotFound(404, "", "404 page not found")
+
+
+@in_virtual_time
+async def test_a_server_without_events_of_that_group_gets_those_of_the_core():
+    server = EventServer(NO_SUCH_PATH)
+    async with recording(server) as recorder:
+        for _ in range(2):
+            recorder.record(make_failed(), *FAILED, "no room")
+            await asyncio.sleep(10)
+        recorder.record(make_failed("db"), *FAILED, "no room")
+        await recorder.drain(1)
+    name, core = f"web.{int(START * 1e9):x}", "/api/v1/namespaces/default/events"
+    (_, created), (_, counted), (_, another) = [(path, body) for _, _, path, _, body in server.calls[1:]]
+    assert [path for _, _, path, *_ in server.calls[1:]] == [core, f"{core}/{name}", core]
+    assert created == {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": "default"},
+        "involvedObject": {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "namespace": "default",
+            "name": "web",
+            "uid": "uid-web",
+            "resourceVersion": "7",
+        },
+        "type": "Warning",
+        "reason": "FailedScheduling",
+        "message": "no room",
+        "source": {"component": "default-scheduler"},
+        "count": 1,
+        "firstTimestamp": "2027-01-15T08:00:00Z",
+        "lastTimestamp": "2027-01-15T08:00:00Z",
+    }
+    assert counted == {"count": 2, "lastTimestamp": "2027-01-15T08:00:10Z"}
+    assert another["involvedObject"]["name"] == "db"
+
+
+@in_virtual_time
+async def test_no_event_is_lost_while_that_is_found_out():
+    server = EventServer(*[NO_SUCH_PATH] * 3, latency=1)
+    async with recording(server) as recorder:
+        for number in range(3):
+            recorder.record(make_failed(f"web-{number}"), *FAILED, "no room")
+        await recorder.drain(10)
+    assert sorted(event["involvedObject"]["name"] for event in server.events.values()) == [
+        "web-0",
+        "web-1",
+        "web-2",
+    ]
+
+
+@in_virtual_time
+async def test_a_namespace_that_is_gone_is_no_reason_to_send_events_otherwise():
+    server = EventServer(NotFound(404, "NotFound", 'namespaces "default" not found'))
+    async with recording(server) as recorder:
+        recorder.record(make_failed(), *FAILED, "no room")
+        recorder.record(make_failed("db"), *FAILED, "no room")
+        await recorder.drain(1)
+    assert {path for _, _, path, *_ in server.calls} == {"/apis/events.k8s.io/v1/namespaces/default/events"}
+    assert len(server.calls) == 2
 
 
 @in_virtual_time
@@ -268,7 +337,9 @@ async def test_an_event_that_expired_meanwhile_is_made_again_with_its_count():
         pytest.param([Unreachable("gone")] * 99, [10 * i for i in range(12)], id="there is no thirteenth"),
         pytest.param([ApiError(503, "ServiceUnavailable", "busy")], [0, 10], id="unavailable"),
         pytest.param([TooMany(429, "TooManyRequests", "slower", 3)], [0, 3], id="when the server says"),
-        pytest.param([Forbidden(403, "Forbidden", "you may not")], [0], id="refused: not again"),
+        pytest.param([REFUSED], [0, 1], id="refused by a server that has just started"),
+        pytest.param([REFUSED] * 99, [0, 1, 2, 3, 4], id="refused for good"),
+        pytest.param([Unreachable("gone"), REFUSED, REFUSED], [0, 10, 11, 12], id="gone, then starting"),
         pytest.param([ApiError(422, "Invalid", "no such field")], [0], id="invalid: not again"),
         pytest.param([RuntimeError("a bug")], [0], id="what nobody foresaw: not again"),
     ],
@@ -288,9 +359,7 @@ async def test_tries(failures, times):
 
 @in_virtual_time
 async def test_what_was_given_up_is_tried_again_when_it_happens_again():
-    server = EventServer(
-        Forbidden(403, "Forbidden", "you may not"), Forbidden(403, "Forbidden", "you may not")
-    )
+    server = EventServer(*[ApiError(422, "Invalid", "no such field")] * 2)
     async with recording(server) as recorder:
         for _ in range(4):
             recorder.record(make_failed(), *FAILED, "no room")

@@ -55,6 +55,7 @@ CLUSTER_WIDE = (
     "apis/resource.k8s.io/v1/deviceclasses",
     "apis/scheduling.k8s.io/v1/priorityclasses",
 )
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 BUILT_IN = (
     "metadata.name!=system-cluster-critical,metadata.name!=system-node-critical,metadata.name!=kubernetes"
 )
@@ -151,11 +152,24 @@ class ControlPlane:
                 self._delete_all(f"/{prefix}/namespaces/{name}/{plural}")
         for resource in CLUSTER_WIDE:
             self._delete_all(f"/{resource}")
+        self._delete_definitions()
         for name in set(namespaces) - set(SYSTEM_NAMESPACES):
             # No controller empties namespaces here, so the finalizer that waits for it is taken off by hand.
             namespace = self.request("DELETE", f"/api/v1/namespaces/{name}")
             namespace["spec"] = {"finalizers": []}
             self.request("PUT", f"/api/v1/namespaces/{name}/finalize", namespace)
+
+    def _delete_definitions(self) -> None:
+        """One by one: deleted as a collection, CustomResourceDefinitions leave their objects behind."""
+        found = self.request("GET", DEFINITIONS)["items"]
+        for item in found:
+            self.request("DELETE", f"{DEFINITIONS}/{item['metadata']['name']}")
+        if found:
+            wait_until(
+                lambda: not self.request("GET", DEFINITIONS)["items"],
+                lambda: "CustomResourceDefinitions are still there",
+                seconds=30,
+            )
 
     def _delete_all(self, path: str) -> None:
         if not self.request("GET", f"{path}?fieldSelector={BUILT_IN}&limit=1")["items"]:

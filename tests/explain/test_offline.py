@@ -247,6 +247,14 @@ def test_says_why_preemption_cannot_help(objects, spec, why):
     assert as_json(found)["preemption"] == {"helps": False, "node": None, "victims": [], "why": why}
 
 
+def test_a_profile_in_which_nobody_evicts_pods():
+    off = {"multiPoint": {"disabled": [{"name": "DefaultPreemption"}]}}
+    running = pod("low", on="full")
+    config = {"profiles": [{"plugins": off}]}
+    found = explain("p", FULL, HIGH, running, pod("p", priorityClassName="high"), config=config)
+    assert as_json(found)["preemption"]["why"] == "No plugin of the profile evicts pods."
+
+
 def test_pods_nominated_to_a_node_keep_their_room():
     nominated = pod("nominated", priority=10, status={"nominatedNodeName": "full"})
     found = explain("p", FULL, nominated, pod("p"))

@@ -18,6 +18,7 @@ from stowplan.framework import scale_to_max
         pytest.param([7], False, [100], id="alone"),
         pytest.param([], False, [], id="none"),
         pytest.param([10**15, 10**16], False, [10, 100], id="large numbers"),
+        pytest.param([2**61, 2**62, 2**63 - 1], False, [25, 50, 100], id="too large for a hundredfold"),
     ],
 )
 def test_scale_to_max(raw, reverse, expected):

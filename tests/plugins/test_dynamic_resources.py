@@ -509,20 +509,24 @@ WAITING = a_slice("s", device("d0", **CONDITIONS))
 
 
 @pytest.mark.parametrize(
-    ("condition", "expected"),
+    ("condition", "expected", "outcome"),
     [
-        pytest.param("Ready", None, id="ready"),
-        pytest.param("Broken", ("Error", "claim default/c: a device cannot be bound"), id="broken"),
-        pytest.param(None, ("Error", "device binding timeout"), id="nothing happens"),
+        pytest.param("Ready", None, "success", id="ready"),
+        pytest.param(
+            "Broken", ("Error", "claim default/c: a device cannot be bound"), "failure", id="broken"
+        ),
+        pytest.param(None, ("Error", "device binding timeout"), "timeout", id="nothing happens"),
     ],
 )
-async def test_pre_bind_waits_for_binding_conditions(condition, expected):
-    world = World(GPU, node(), WAITING, claim(ask()))
+async def test_pre_bind_waits_for_binding_conditions(condition, expected, outcome):
+    world, waits = World(GPU, node(), WAITING, claim(ask())), []
+    world.plugin.on_waited = lambda *told: waits.append(told)
     state = world.placed(pod(uses()))
     binding = asyncio.create_task(world.plugin.pre_bind(state, pod(uses()), "n1"))
     for _ in range(10):
         await asyncio.sleep(0)
     assert not binding.done()
+    world.now += 3
     if condition is None:
         world.now += 601
     else:
@@ -536,6 +540,15 @@ async def test_pre_bind_waits_for_binding_conditions(condition, expected):
         )
     found = await binding
     assert (found and said(found)) == expected
+    assert waits == [(DRIVER, "default-scheduler", outcome, world.now - NOW)]
+
+
+async def test_nobody_is_told_of_devices_that_need_no_waiting():
+    world, waits = World(GPU, node(), a_slice("s", "d0"), claim(ask())), []
+    world.plugin.on_waited = lambda *told: waits.append(told)
+    state = world.placed(pod(uses()))
+    assert await world.plugin.pre_bind(state, pod(uses()), "n1") is None
+    assert waits == []
 
 
 def test_a_search_is_given_up_after_the_filter_timeout():

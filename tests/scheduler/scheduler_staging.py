@@ -17,6 +17,7 @@ from stowplan.client.errors import ApiError, NotFound
 from stowplan.client.resources import PODS
 from stowplan.config import load
 from stowplan.framework.registry import Registry
+from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.scheduler import Scheduler
 
 
@@ -103,9 +104,10 @@ async def staged(
     config: dict[str, Any] | None = None,
     plugins: dict[str, type] | None = None,
     draw: random.Random | None = None,
+    registry: Registry | None = None,
+    guard: Guard | None = None,
 ) -> AsyncIterator[Stage]:
-    installed = Registry.installed()
-    registry = Registry(plugins or {}, installed._installed)
+    registry = registry or Registry(plugins or {}, Registry.installed()._installed)
     version = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     api, found = RecordingApi(), load({**version, **(config or {})}, registry).config
     stage: list[Stage] = []
@@ -115,6 +117,7 @@ async def staged(
         api,
         registry=registry,
         draw=draw,
+        guard=guard,
         is_leading=lambda: stage[0].is_leading,  # type: ignore[arg-type]
     )
     stage.append(Stage(scheduler, api))

@@ -16,6 +16,7 @@ from stowplan.client.errors import Conflict, Forbidden
 from stowplan.scheduler.loop import SchedulingLoop
 
 PROFILE = {"profile": "default-scheduler"}
+WAITED = {"driver": "gpu.example.com", "status": "success", **PROFILE}
 
 
 class Holding(Plugin):
@@ -128,6 +129,33 @@ async def without_its_volume(stage: Stage) -> None:
     await stage.settle()
 
 
+async def with_a_device(stage: Stage) -> None:
+    """The device of an allocated claim has met its condition."""
+    name = {"driver": "gpu.example.com", "pool": "n1", "device": "d0"}
+    allocated = {
+        "request": "one",
+        **name,
+        "bindingConditions": ["Attached"],
+        "bindingFailureConditions": ["Lost"],
+    }
+    attached = {**name, "conditions": [{"type": "Attached", "status": "True"}]}
+    stage.see(
+        {
+            "kind": "ResourceClaim",
+            "metadata": {"name": "gpu", "namespace": "default", "uid": "uid-gpu"},
+            "spec": {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "gpu"}}]}},
+            "status": {
+                "allocation": {"devices": {"results": [allocated]}},
+                "devices": [attached],
+                "reservedFor": [{"resource": "pods", "name": "p", "uid": "uid-p"}],
+            },
+        },
+        node("n1"),
+        pod("p", resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}]),
+    )
+    await stage.settle()
+
+
 async def counted(stage: Stage) -> None:
     """Some numbers are looked up every second."""
     await refused(stage)
@@ -173,6 +201,13 @@ ROWS = [
     (bound, "plugin_execution_duration_seconds", asked("Filter", "NodeResourcesFit"), 1),
     (refused, "plugin_execution_duration_seconds", asked("Filter", "NodeResourcesFit"), 1),
     (bound, "plugin_execution_duration_seconds", asked("Filter", "VolumeBinding"), 0),
+    (bound, "framework_extension_point_duration_seconds", point("Sign"), 1),
+    (bound, "plugin_execution_duration_seconds", asked("ScoreExtensionNormalize", "NodeAffinity"), 0),
+    (bound, "plugin_execution_duration_seconds", asked("ScoreExtensionNormalize", "TaintToleration"), 1),
+    (bound, "plugin_execution_duration_seconds", asked("ScoreExtensionNormalize", "ImageLocality"), 0),
+    (with_a_device, "dra_bindingconditions_allocations_total", WAITED, 1),
+    (with_a_device, "dra_bindingconditions_wait_duration_seconds", WAITED, 1),
+    (bound, "dra_bindingconditions_allocations_total", PROFILE, 0),
     (without_its_volume, "volume_scheduling_stage_error_total", {"operation": "bind"}, 1),
     (without_its_volume, "framework_extension_point_duration_seconds", point("PreBind", "Error"), 1),
     # Numbers as kube-scheduler counts them: filters and scores once a node, what was skipped not at all.

@@ -67,6 +67,7 @@ async def ask(
 class Running(NamedTuple):
     port: int
     metrics: Metrics
+    server: Server
 
 
 @asynccontextmanager
@@ -100,7 +101,7 @@ async def serving(
         limits=limits,
     )
     async with server:
-        yield Running(port, metrics)
+        yield Running(port, metrics, server)
 
 
 class ReviewedUser(NamedTuple):

@@ -22,6 +22,16 @@ class Column(msgspec.Struct, frozen=True):
     type: str = "string"
 
 
+def keyed_by(*fields: str) -> msgspec.Meta:
+    """For lists whose items are told apart by these fields: `Annotated[tuple[Zone, ...], keyed_by("name")]`.
+
+    Several writers can then each own some of the items (server-side apply), and no two may be alike.
+    """
+    return msgspec.Meta(
+        extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(fields)}
+    )
+
+
 class Definition(msgspec.Struct, frozen=True):
     """Where a kind lives on an API server, and what its CustomResourceDefinition says besides the schema."""
 
@@ -33,6 +43,11 @@ class Definition(msgspec.Struct, frozen=True):
     namespaced: bool = True
     short_names: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
+    """What `kubectl get` shows between name and age."""
+    label_selector: str = ""
+    """Which of the objects are watched, by their labels; empty for all."""
+    approval: str = ""
+    """The review of the kind, by its address; only groups under k8s.io and kubernetes.io need one."""
 
     @property
     def api_version(self) -> str:
@@ -53,3 +68,6 @@ class CustomResource(Object, frozen=True):
     """What such a kind derives from. Fields that the struct does not have are skipped when it is read."""
 
     definition: ClassVar[Definition]
+    describes_node: ClassVar[bool] = False
+    """Whether an object is about the node of its name. Plugins whose answers are kept, since they read nodes
+    alone (`Reads.NODE`), may read such objects too: the answer for a node is renewed with its object."""

@@ -37,8 +37,14 @@ class ContainerImage(Wire, frozen=True):
     size_bytes: int = 0
 
 
+class NodeAddress(Wire, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
 class NodeStatus(Wire, frozen=True):
     allocatable: dict[str, Quantity] = {}
+    addresses: tuple[NodeAddress, ...] = ()
     images: tuple[ContainerImage, ...] = ()
     conditions: tuple[Condition, ...] = ()
     declared_features: tuple[str, ...] = ()

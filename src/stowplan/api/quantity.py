@@ -72,3 +72,10 @@ def decode_hook(kind: type, value: object) -> object:
             return parse(value)
         raise QuantityError(f"{value!r} is not a quantity: expected text or a number")
     raise NotImplementedError(f"no decoder for {kind}")
+
+
+def encode_hook(value: object) -> object:
+    """For msgspec encoders: the text of a Quantity."""
+    if isinstance(value, Quantity):
+        return f"{value}n" if value % NANO else str(value // NANO)
+    raise NotImplementedError(f"no encoder for {type(value)}")

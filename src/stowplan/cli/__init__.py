@@ -12,9 +12,12 @@ from stowplan.errors import StowplanError
 COMMANDS = {
     "bench": "Measure how fast decisions are made.",
     "config": "Read, check and convert scheduler configurations.",
+    "crd": "Print CustomResourceDefinitions for kinds that plugins declare.",
     "debug": "Ask the engine about its inner workings.",
     "decide": "Decide scenarios from standard input, one JSON object a line.",
     "explain": "Show why a pod lands where it does, or nowhere.",
+    "manifests": "Print what brings a scheduler into a cluster.",
+    "plugin": "Write, list and check plugins.",
     "run": "Schedule the pods of a cluster.",
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import yaml
 
+from stowplan.cli.plugin_dirs import PLUGIN_DIRS
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.config.document import parse_json
 from stowplan.errors import ConfigError
@@ -48,12 +49,13 @@ def config() -> None:
 @config.command()
 @FILE
 @POLICY
-def show(file: Path, policy: Path | None) -> None:
+@PLUGIN_DIRS
+def show(file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]) -> None:
     """Show the plugins by extension point.
 
     For each profile: the plugins in the order in which they run, their weights and their arguments.
     """
-    found, profiles = _resolved(file, policy)
+    found, profiles = _resolved(file, policy, plugin_dirs)
     click.echo("\n\n".join("\n".join(_profile_lines(profile)) for profile in profiles))
     for extender in found.extenders:
         verbs = (extender.filter_verb, extender.prioritize_verb, extender.preempt_verb, extender.bind_verb)
@@ -63,20 +65,22 @@ def show(file: Path, policy: Path | None) -> None:
 @config.command()
 @FILE
 @POLICY
-def check(file: Path, policy: Path | None) -> None:
+@PLUGIN_DIRS
+def check(file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]) -> None:
     """Say what is wrong with a configuration.
 
     Prints nothing, and the exit status is 0, if it is fine.
     """
-    _resolved(file, policy)
+    _resolved(file, policy, plugin_dirs)
 
 
 @config.command()
 @FILE
 @POLICY
-def convert(file: Path, policy: Path | None) -> None:
+@PLUGIN_DIRS
+def convert(file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]) -> None:
     """Print a configuration as YAML of version v1."""
-    found = _load(file, Registry.installed(), policy)
+    found = _load(file, Registry.installed(plugin_dirs), policy)
     click.echo(yaml.safe_dump(found.without_defaults(), sort_keys=False, allow_unicode=True), nl=False)
 
 
@@ -104,8 +108,10 @@ def resolve(policy: Path | None) -> None:
         raise SystemExit(1)
 
 
-def _resolved(file: Path, policy: Path | None) -> tuple[KubeSchedulerConfiguration, list[ResolvedProfile]]:
-    registry = Registry.installed()
+def _resolved(
+    file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]
+) -> tuple[KubeSchedulerConfiguration, list[ResolvedProfile]]:
+    registry = Registry.installed(plugin_dirs)
     found = _load(file, registry, policy)
     try:
         return found, resolve_profiles(found, registry)

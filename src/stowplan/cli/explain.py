@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from stowplan.api.custom import CustomResource
+from stowplan.cli.plugin_dirs import PLUGIN_DIRS
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.explain.manifests import Manifests, read
 from stowplan.explain.offline import Explainer
@@ -15,6 +17,7 @@ from stowplan.explain.report import as_json
 from stowplan.explain.targets import find_target
 from stowplan.explain.text import render
 from stowplan.framework.registry import Registry
+from stowplan.framework.resolve import resolve_profiles, watched_kinds
 
 
 @click.command()
@@ -33,6 +36,7 @@ from stowplan.framework.registry import Registry
 @click.option(
     "--policy", type=click.Path(path_type=Path), help="The Policy an older configuration refers to."
 )
+@PLUGIN_DIRS
 @click.option("--node", help="Explain this node in full.")
 @click.option("--all-nodes", is_flag=True, help="List all nodes, however many there are.")
 @click.option("--seed", type=int, help="Draw among equally good nodes at random, with this seed.")
@@ -44,6 +48,7 @@ def explain(
     namespace: str,
     config: Path | None,
     policy: Path | None,
+    plugin_dirs: tuple[Path, ...],
     node: str | None,
     all_nodes: bool,
     seed: int | None,
@@ -58,15 +63,16 @@ def explain(
 
     With -o json, every POD gets one line: a JSON object.
     """
-    registry = Registry.installed()
-    manifests = read(files, sys.stdin.buffer, namespace)
+    registry = Registry.installed(plugin_dirs)
+    loaded = _config(config, policy, registry)
+    manifests = read(files, sys.stdin.buffer, namespace, _kinds(loaded, registry))
     if manifests.faults:
         for fault in manifests.faults:
             click.echo(f"stowplan: {fault}", err=True)
         sys.exit(1)
     if verbose:
         _echo_ignored(manifests)
-    explainer = Explainer(manifests, _config(config, policy, registry), registry=registry, seed=seed)
+    explainer = Explainer(manifests, loaded, registry=registry, seed=seed)
     for number, wanted in enumerate(pods):
         found = explainer.explain(find_target(manifests, wanted), node)
         if output == "json":
@@ -88,6 +94,12 @@ def _config(
     if loaded.config.extenders:
         click.echo(f"{config}: its {len(loaded.config.extenders)} extenders are not asked", err=True)
     return loaded.config
+
+
+def _kinds(config: KubeSchedulerConfiguration | None, registry: Registry) -> tuple[type[CustomResource], ...]:
+    """The custom resources that the configured plugins watch."""
+    profiles = resolve_profiles(config, registry) if config else ()
+    return watched_kinds(plugin for profile in profiles for plugin in profile.classes.values())
 
 
 def _echo_ignored(manifests: Manifests) -> None:

@@ -65,7 +65,7 @@ def _run(argv: Sequence[str], program: str) -> None:
 
 
 def _start(argv: Sequence[str], program: str) -> None:
-    registry = Registry.installed()
+    registry = Registry.installed(read(argv, FLAGS, program).get("plugin-dir", ()))
     options, warnings = parse(argv, program=program, registry=registry)
     for warning in warnings:
         warn(warning)
@@ -81,4 +81,4 @@ def _start(argv: Sequence[str], program: str) -> None:
         return
     from stowplan.scheduler.main import run as run_scheduler
 
-    run_scheduler(options)
+    run_scheduler(options, registry)

@@ -18,13 +18,17 @@ import msgspec
 
 from stowplan.api.meta import Object, Wire, decode
 from stowplan.api.pod import Pod
-from stowplan.api.quantity import NANO, Quantity
+from stowplan.api.quantity import encode_hook
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, NotAllowed, NotFound, Unreachable, error_of
 from stowplan.client.http import HttpPool
 from stowplan.client.rate_limit import RateLimit
 from stowplan.client.resources import PODS, resource_of
 
+JSON = "application/json"
+METADATA_ALONE = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
+"""The answer to a write that nobody reads; what is left out needs not be encoded and sent."""
+APPLY_PATCH = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 RETRIES = 10
@@ -87,7 +91,7 @@ class ApiClient:
         self.connection, self.timeout, self.stored = connection, timeout, stored
         self._may_write = may_write
         self._limit = RateLimit(qps, burst)
-        self._headers = (("User-Agent", user_agent), ("Accept", "application/json"))
+        self._user_agent = ("User-Agent", user_agent)
         self._pool: HttpPool | None = None
         self._answers: OrderedDict[tuple[type, str], Object] = OrderedDict()
 
@@ -114,18 +118,19 @@ class ApiClient:
         path: str,
         body: Any = None,
         *,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
         query: Mapping[str, str] | None = None,
     ) -> Answer:
         """Sends a body as JSON, bytes as they are; waits and tries again when the server asks for that."""
         is_ready = body is None or isinstance(body, bytes)
-        data = body if is_ready else msgspec.json.encode(body, enc_hook=_encoded)
+        data = body if is_ready else msgspec.json.encode(body, enc_hook=encode_hook)
         kind = () if data is None else (("Content-Type", content_type),)
         target = _target(path, query)
         before = _nothing if method == "GET" else self._check_may_write
         retries, renewed = RETRIES, False
         while True:
-            pool, headers = await self._turn()
+            pool, headers = await self._turn(accept)
             reply = await pool.request(
                 method, target, (*headers, *kind), data, timeout=self.timeout, before=before
             )
@@ -166,7 +171,7 @@ class ApiClient:
                     on_line(line)
                 unfinished[:] = [others[-1]]
 
-        pool, headers = await self._turn()
+        pool, headers = await self._turn(JSON)
         target = _target(path, query)
         reply = await pool.stream(target, headers, split, timeout=self.timeout, silence=silence)
         if reply.status == 401:
@@ -191,12 +196,21 @@ class ApiClient:
         path = f"{PODS.item(pod.namespace, pod.name)}/status"
         body = {"metadata": {"uid": pod.uid}, **patch}
         with _other_uid_is_not_found():
-            await self.request("PATCH", path, body, content_type=STRATEGIC_MERGE_PATCH)
+            await self.request("PATCH", path, body, content_type=STRATEGIC_MERGE_PATCH, accept=METADATA_ALONE)
 
     async def create(self, item: T) -> T:
         resource = resource_of(item)
-        body = {"apiVersion": resource.api_version, "kind": resource.kind, **_plain(item)}
-        answer = await self.request("POST", resource.collection(item.namespace), body)
+        answer = await self.request("POST", resource.collection(item.namespace), _whole(item))
+        return self._remembered(decode(type(item), answer.data))
+
+    async def apply(self, item: T, *, field_manager: str, subresource: str = "") -> T:
+        """Server-side apply of the fields that are not at their defaults, taken over from whoever had them.
+
+        Fields that the same manager applied before and that are not in the item any more are removed.
+        """
+        path = resource_of(item).item(item.namespace, item.name) + (f"/{subresource}" if subresource else "")
+        query = {"fieldManager": field_manager, "force": "true"}
+        answer = await self.request("PATCH", path, _whole(item), content_type=APPLY_PATCH, query=query)
         return self._remembered(decode(type(item), answer.data))
 
     async def update(self, item: T) -> T:
@@ -215,7 +229,8 @@ class ApiClient:
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         with _other_uid_is_not_found():
-            await self.request("DELETE", resource_of(item).item(item.namespace, item.name), options)
+            path = resource_of(item).item(item.namespace, item.name)
+            await self.request("DELETE", path, options, accept=METADATA_ALONE)
 
     async def review_token(self, token: str) -> UserInfo | None:
         """Who the token belongs to; None if the API server does not accept it."""
@@ -271,13 +286,13 @@ class ApiClient:
         if not self._may_write():
             raise NotAllowed("this scheduler is no longer the leader, so nothing is written")
 
-    async def _turn(self) -> tuple[HttpPool, list[tuple[str, str]]]:
+    async def _turn(self, accept: str) -> tuple[HttpPool, list[tuple[str, str]]]:
         """Waits until the next request may go; where it goes, and with which headers."""
         await self._limit.wait()
         identity = await self.connection.headers()
         if self._pool is None:
             raise Unreachable("the client is closed; use it within `async with`")
-        return self._pool, [*self._headers, *identity]
+        return self._pool, [self._user_agent, ("Accept", accept), *identity]
 
 
 @contextmanager
@@ -298,15 +313,14 @@ def _target(path: str, query: Mapping[str, str] | None) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-def _encoded(value: object) -> object:
-    if isinstance(value, Quantity):
-        return f"{value}n" if value % NANO else str(value // NANO)
-    raise NotImplementedError(f"no encoder for {type(value)}")
-
-
 def _plain(item: Object) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(item, enc_hook=_encoded)
+    plain: dict[str, Any] = msgspec.to_builtins(item, enc_hook=encode_hook)
     return plain
+
+
+def _whole(item: Object) -> dict[str, Any]:
+    resource = resource_of(item)
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **_plain(item)}
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What happens to pods, as events.k8s.io/v1 events that `kubectl describe` shows.
+"""What happens to pods and other objects, as events that `kubectl describe` shows.
 
 `record` never waits and never fails: it queues, and `run` sends. The same event again does not become a
 second one: the API hears of the second occurrence, the others are counted here and told from time to time.
@@ -11,22 +11,24 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Final
 
-import msgspec
-
 from stowplan import log
+from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
-from stowplan.client.api import STRATEGIC_MERGE_PATCH, ApiClient
-from stowplan.client.errors import ApiError, Conflict, NotFound
+from stowplan.client.api import JSON, METADATA_ALONE, STRATEGIC_MERGE_PATCH, ApiClient
+from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound
+from stowplan.client.event_forms import CORE_FORM, NEW_FORM, Event, EventForm, Part, Regarding
+from stowplan.client.resources import resource_of
 
 NOTE_BYTES: Final = 1024
 QUEUED: Final = 10_000
 MOST_SERIES: Final = 50_000
 ATTEMPTS: Final = 12
 RETRY_SECONDS: Final = 10.0
+REFUSALS: Final = 5
+REFUSED_SECONDS: Final = 1.0
+"""A server that has just started refuses everybody until it has read its roles, which takes it seconds."""
 FINISH_SECONDS: Final = 6 * 60.0
 FINISHES_A_REFRESH: Final = 5
 """Series are refreshed every 30 minutes: at every fifth look for finished ones."""
@@ -47,87 +49,10 @@ def truncated(note: str) -> str:
     return data[: NOTE_BYTES - 4].decode(errors="ignore") + " ..."
 
 
-def micro_time(seconds: float) -> str:
-    """A time as Kubernetes reads it where it wants microseconds: always six digits of them."""
-    whole, micros = divmod(round(seconds * 1_000_000), 1_000_000)
-    return f"{_second(whole)}.{micros:06}Z"
-
-
-@lru_cache(maxsize=16)
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
 def event_name(name: str, seconds: float) -> str:
     """`<name>.<hex nanoseconds>`, or something random where that is too long for a name."""
     found = f"{name}.{int(seconds * 1e9):x}"
     return found if len(found) <= _LONGEST_NAME else str(uuid.uuid4())
-
-
-class _Part(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    pass
-
-
-class _Metadata(_Part, frozen=True):
-    name: str
-    namespace: str
-
-
-class _Regarding(_Part, frozen=True):
-    namespace: str
-    name: str
-    uid: str
-    resource_version: str
-    kind: str = "Pod"
-    api_version: str = "v1"
-
-
-class _Series(_Part, frozen=True):
-    count: int
-    last_observed_time: str
-
-
-class _SeriesPatch(_Part, frozen=True):
-    series: _Series
-
-
-class _Body(_Part, frozen=True):
-    metadata: _Metadata
-    event_time: str
-    reporting_controller: str
-    reporting_instance: str
-    action: str
-    reason: str
-    regarding: _Regarding
-    note: str
-    type: str
-    series: _Series | msgspec.UnsetType = msgspec.UNSET
-    kind: str = "Event"
-    api_version: str = "events.k8s.io/v1"
-
-
-class _Event(msgspec.Struct, gc=False, eq=False):
-    """An event and how often it happened; the API knows of `sent` times."""
-
-    regarding: _Regarding
-    type: str
-    reason: str
-    action: str
-    note: str
-    name: str
-    first: float
-    last: float
-    count: int = 1
-    sent: int = 0
-    is_queued: bool = False
-
-    @property
-    def path(self) -> str:
-        return f"/apis/events.k8s.io/v1/namespaces/{self.regarding.namespace}/events"
-
-    @property
-    def series(self) -> _Series:
-        return _Series(self.count, micro_time(self.last))
 
 
 _Key = tuple[str, str, str, str, str, str]
@@ -139,22 +64,24 @@ class EventRecorder:
     def __init__(self, api: ApiClient, controller: str, instance: str, now: Callable[[], float]) -> None:
         self._api, self._controller, self._now = api, controller, now
         self._instance = instance[:_LONGEST_INSTANCE]
-        self._series: OrderedDict[_Key, _Event] = OrderedDict()
-        self._queue: asyncio.Queue[_Event] = asyncio.Queue(QUEUED)
+        self._form: EventForm = NEW_FORM  # until a server says that it is too old for it
+        self._series: OrderedDict[_Key, Event] = OrderedDict()
+        self._queue: asyncio.Queue[Event] = asyncio.Queue(QUEUED)
         self.dropped = 0
         """Events lost because the queue was full."""
 
-    def record(self, pod: Pod, kind: str, reason: str, action: str, note: str) -> None:
-        """Say of `pod` what happened; `kind` is Normal or Warning."""
+    def record(self, item: Pod | Object, kind: str, reason: str, action: str, note: str) -> None:
+        """Say of a pod, or any object, what happened; `kind` is Normal or Warning."""
         now, note = self._now(), truncated(note)
         if reason == _SCHEDULED:  # happens to a pod once: there is no series to look for
-            self._enqueue(_event_of(pod, kind, reason, action, note, now))
+            self._enqueue(_event_of(_regarding(item), kind, reason, action, note, now))
             return
         # The note counts: another reason for the same failure is news, not a repetition.
-        key = (pod.uid, pod.resource_version, kind, reason, action, note)
+        regarding = _regarding(item)
+        key = (regarding.uid, regarding.resource_version, kind, reason, action, note)
         event = self._series.get(key)
         if event is None:
-            event = _event_of(pod, kind, reason, action, note, now)
+            event = _event_of(regarding, kind, reason, action, note, now)
             if len(self._series) >= MOST_SERIES:
                 self._series.popitem(last=False)
             self._series[key] = event
@@ -180,7 +107,7 @@ class EventRecorder:
             return False
         return True
 
-    def _enqueue(self, event: _Event) -> None:
+    def _enqueue(self, event: Event) -> None:
         try:
             self._queue.put_nowait(event)
         except asyncio.QueueFull:
@@ -211,7 +138,7 @@ class EventRecorder:
                 if event.sent and (is_finished or rounds % FINISHES_A_REFRESH == 0):
                     await self._send(event)
 
-    async def _send(self, event: _Event) -> None:
+    async def _send(self, event: Event) -> None:
         """Tell the API what it does not know of the event. An event that cannot be told is given up."""
         try:
             if not event.sent:
@@ -223,46 +150,56 @@ class EventRecorder:
         except Exception as error:  # whatever is wrong with one event, the others are sent
             log.error("Event not sent", error, pod=event.regarding, reason=event.reason)
 
-    async def _create(self, event: _Event) -> None:
-        count = event.count
-        body = _Body(
-            metadata=_Metadata(event.name, event.regarding.namespace),
-            event_time=micro_time(event.first),
-            reporting_controller=self._controller,
-            reporting_instance=self._instance,
-            action=event.action,
-            reason=event.reason,
-            regarding=event.regarding,
-            note=event.note,
-            type=event.type,
-            series=event.series if count > 1 else msgspec.UNSET,
-        )
-        with suppress(Conflict):  # of an attempt that seemed to fail and had come through
-            await self._request("POST", event.path, body)
+    async def _create(self, event: Event) -> None:
+        count, form = event.count, self._form
+        try:
+            await self._post(event, form)
+        except NotFound as error:
+            if error.reason or form is CORE_FORM:
+                raise  # it is the namespace that is not there
+            self._form = CORE_FORM
+            await self._post(event, CORE_FORM)
         event.sent = count
 
-    async def _patch(self, event: _Event) -> None:
+    async def _post(self, event: Event, form: EventForm) -> None:
+        body = form.body(event, self._controller, self._instance)
+        with suppress(Conflict):  # of an attempt that seemed to fail and had come through
+            await self._request("POST", form.path(event), body)
+
+    async def _patch(self, event: Event) -> None:
         count = event.count
         try:
-            await self._request("PATCH", f"{event.path}/{event.name}", _SeriesPatch(event.series))
+            await self._request("PATCH", f"{self._form.path(event)}/{event.name}", self._form.patch(event))
         except NotFound:
             await self._create(event)  # deleted, or older than the API server keeps events
         else:
             event.sent = count
 
-    async def _request(self, method: str, path: str, body: _Body | _SeriesPatch) -> None:
-        """Send it, again and again while the server cannot be reached or has no time for it."""
-        content_type = STRATEGIC_MERGE_PATCH if method == "PATCH" else "application/json"
+    async def _request(self, method: str, path: str, body: Part) -> None:
+        """Send it, again and again while the server cannot be reached or does not take it yet."""
+        content_type = STRATEGIC_MERGE_PATCH if method == "PATCH" else JSON
+        refusals = 0
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                await self._api.request(method, path, body, content_type=content_type)
+                await self._api.request(method, path, body, content_type=content_type, accept=METADATA_ALONE)
                 return
             except ApiError as error:
-                if attempt == ATTEMPTS or not error.may_pass:
+                is_refused = isinstance(error, Forbidden)
+                refusals += is_refused
+                may_pass = refusals < REFUSALS if is_refused else error.may_pass
+                if attempt == ATTEMPTS or not may_pass:
                     raise
-                await asyncio.sleep(error.retry_after or RETRY_SECONDS)
+                await asyncio.sleep(REFUSED_SECONDS if is_refused else error.retry_after or RETRY_SECONDS)
 
 
-def _event_of(pod: Pod, kind: str, reason: str, action: str, note: str, now: float) -> _Event:
-    regarding = _Regarding(pod.namespace, pod.name, pod.uid, pod.resource_version)
-    return _Event(regarding, kind, reason, action, note, event_name(pod.name, now), now, now)
+def _regarding(item: Pod | Object) -> Regarding:
+    if isinstance(item, Pod):
+        return Regarding(item.namespace, item.name, item.uid, item.resource_version)
+    meta, where = item.metadata, resource_of(item)
+    return Regarding(
+        meta.namespace, meta.name, meta.uid, meta.resource_version, where.kind, where.api_version
+    )
+
+
+def _event_of(regarding: Regarding, kind: str, reason: str, action: str, note: str, now: float) -> Event:
+    return Event(regarding, kind, reason, action, note, event_name(regarding.name, now), now, now)

@@ -21,7 +21,8 @@ import msgspec
 from stowplan import config, log
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Conflict, NotFound
-from stowplan.client.events import event_name, micro_time
+from stowplan.client.event_forms import micro_time
+from stowplan.client.events import event_name
 from stowplan.errors import ConfigError
 
 JITTER: Final = 1.2

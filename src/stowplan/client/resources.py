@@ -23,6 +23,7 @@ class WatchedResource(msgspec.Struct, frozen=True, kw_only=True):
     decode: Callable[[bytes], Watched]
     namespaced: bool = True
     field_selector: str = ""
+    label_selector: str = ""
     kind: str = ""
 
     @property
@@ -98,5 +99,9 @@ def custom(kind: type[CustomResource]) -> WatchedResource:
     """Where a kind lives that was declared as a struct."""
     where = kind.definition
     return WatchedResource(
-        kind=where.kind, path=where.path, decode=partial(decode, kind), namespaced=where.namespaced
+        kind=where.kind,
+        path=where.path,
+        decode=partial(decode, kind),
+        namespaced=where.namespaced,
+        label_selector=where.label_selector,
     )

@@ -18,11 +18,11 @@ import msgspec
 from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
-from stowplan.client.errors import ApiError, Gone, NotFound, Unreachable, error_of
+from stowplan.client.errors import ApiError, Forbidden, Gone, NotFound, Unreachable, error_of
 from stowplan.client.resources import RESOURCES, Watched, WatchedResource
 from stowplan.errors import InputError
 
-__all__ = ["RESOURCES", "EventKind", "OnEvent", "Reflector", "WatchedResource"]
+__all__ = ["RESOURCES", "EventKind", "OnEvent", "OnServed", "Reflector", "WatchedResource"]
 
 PAGE = 500
 WATCH_SECONDS = (300, 600)
@@ -31,12 +31,14 @@ SHORT_WATCH_SECONDS = 1.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.8, 30.0
 FAILURES_COUNTED = 8
 FAILURES_UNREACHABLE = 3  # to ask a server that is down every few seconds costs nobody anything
+MISSING_SECONDS = (1.0, 3.0)  # between two looks for a kind that the server does not have yet
 
 TOO_LARGE = "Too large resource version"
 
 T = TypeVar("T")
 EventKind = Literal["added", "modified", "deleted"]
 OnEvent = Callable[[EventKind, Watched | None, Watched | None], None]
+OnServed = Callable[[ApiError | None], None]
 
 
 class _Meta(msgspec.Struct, rename="camel", gc=False):
@@ -80,6 +82,9 @@ class Reflector:
     """`on_event` gets the kind of change with the object before and after it.
 
     What has been told of is in `objects`; `synced` is set once the first list has been told of whole.
+
+    With `on_served` the server need not have the kind, or let us read it: `on_served` hears, as often as that
+    shows, that it does (None) or the error, and while it does not, all objects count as deleted.
     """
 
     def __init__(
@@ -88,31 +93,42 @@ class Reflector:
         resource: WatchedResource,
         *,
         on_event: OnEvent,
+        on_served: OnServed | None = None,
         silence: float = SILENCE_SECONDS,
         first_backoff: float = FIRST_BACKOFF,
+        missing: tuple[float, float] = MISSING_SECONDS,
         page_size: int = PAGE,
         short_watch: float = SHORT_WATCH_SECONDS,
         draw: random.Random | None = None,
     ) -> None:
         self.resource, self.synced = resource, asyncio.Event()
         self.objects: dict[str, Watched] = {}
-        self._api, self._on_event = api, on_event
+        self._api, self._on_event, self._on_served = api, on_event, on_served
         self._silence, self._first_backoff, self._page_size = silence, first_backoff, page_size
-        self._short_watch = short_watch
+        self._short_watch, self._missing = short_watch, missing
         self._draw = draw or random.Random()
         self._version = ""
         self._failures = 0
 
     async def run(self) -> None:
         """Goes on until it is cancelled; what goes wrong is logged and tried again."""
+        was_missing = False
         while True:
+            is_missing = False
             try:
                 if not self._version:
                     await self._list()
                 await self._watch()
             except (ApiError, InputError) as error:
-                self._note(error)
-                await self._back_off(error)
+                if self._on_served is not None and isinstance(error, (NotFound, Forbidden)):
+                    is_missing = True
+                    if was_missing or not self._version:  # a server that starts may say so for a moment
+                        self._be_without(error, self._on_served)
+                    await asyncio.sleep(self._draw.uniform(*self._missing))
+                else:
+                    self._note(error)
+                    await self._back_off(error)
+            was_missing = is_missing
 
     async def _list(self) -> None:
         """Tells of the differences between what is known and what the server has."""
@@ -129,6 +145,15 @@ class Reflector:
         for key in unseen:
             self._tell("deleted", self.objects.pop(key), None)
         self._version = page.metadata.resource_version
+        self.synced.set()
+        if self._on_served is not None:
+            self._on_served(None)
+
+    def _be_without(self, error: ApiError, on_served: OnServed) -> None:
+        self._version = ""
+        while self.objects:
+            self._tell("deleted", self.objects.popitem()[1], None)
+        on_served(error)
         self.synced.set()
 
     async def _watch(self) -> None:
@@ -221,6 +246,8 @@ class Reflector:
     def _query(self, **query: str) -> dict[str, str]:
         if self.resource.field_selector:
             query["fieldSelector"] = self.resource.field_selector
+        if self.resource.label_selector:
+            query["labelSelector"] = self.resource.label_selector
         return query
 
     def _note(self, error: ApiError | InputError) -> None:
@@ -235,6 +262,8 @@ class Reflector:
         log.warn("Cannot watch; trying again", resource=self.resource.name, err=reason)
         if isinstance(error, NotFound) and not self._version:
             self.synced.set()  # the server does not have this resource at all: there is nothing to wait for
+        elif self._on_served is not None and isinstance(error, ApiError) and error.status >= 500:
+            self.synced.set()  # such as a conversion webhook that is down: no reason for all pods to wait
 
     async def _back_off(self, error: Exception | None = None) -> None:
         """Waits before the next try, longer each time; the first one after all was well comes at once."""

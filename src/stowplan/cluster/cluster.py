@@ -60,6 +60,7 @@ class ClusterView:
         self.device_classes: ObjectStore[DeviceClass] = ObjectStore()
         self._custom: dict[type[CustomResource], ObjectStore[Any]] = {}
         self._pods: dict[str, Pod] = {}
+        self._assumed: set[str] = set()
 
     def watched(self, kind: type[Kind]) -> ObjectStore[Kind]:
         """The objects of a kind that a plugin has declared."""
@@ -72,13 +73,16 @@ class ClusterView:
     def pods(self) -> Iterable[Pod]:
         return self._pods.values()
 
+    def is_assumed(self, pod: Pod) -> bool:
+        """Whether we placed it and nobody has confirmed that yet."""
+        return pod.uid in self._assumed
+
 
 class Cluster(ClusterView):
     """The view, and what changes it: a pod is known from `add_pod` or `assume_pod` until it is removed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._assumed: set[str] = set()
         self._homeless: dict[str, dict[str, Pod]] = {}
         """Pods whose node is not (or no longer) known, by the node's name."""
         self._stores: dict[type[Object], ObjectStore[Any]] = {
@@ -115,6 +119,10 @@ class Cluster(ClusterView):
         found: Object | None = self._store_of(item).get(item.key)
         return found
 
+    def forget_kind(self, kind: type[CustomResource]) -> None:
+        """Lets go of the objects of a kind that nobody watches any more."""
+        self._custom.pop(kind, None)
+
     def _store_of(self, item: Object) -> ObjectStore[Any]:
         return self.watched(type(item)) if isinstance(item, CustomResource) else self._stores[type(item)]
 
@@ -129,6 +137,7 @@ class Cluster(ClusterView):
             self.add_node(item)
         else:
             self._store_of(item).put(item)
+            self._touch(item)
 
     def remove(self, item: Pod | Object) -> None:
         if isinstance(item, Pod):
@@ -137,6 +146,11 @@ class Cluster(ClusterView):
             self.remove_node(item.name)
         else:
             self._store_of(item).remove(item.key)
+            self._touch(item)
+
+    def _touch(self, item: Object) -> None:
+        if isinstance(item, CustomResource) and item.describes_node:
+            self.nodes.touch(item.name)
 
     def add_node(self, node: NodeObject) -> None:
         is_new = self.nodes.row_of(node.name) is None
@@ -190,9 +204,6 @@ class Cluster(ClusterView):
     @property
     def assumed_count(self) -> int:
         return len(self._assumed)
-
-    def is_assumed(self, pod: Pod) -> bool:
-        return pod.uid in self._assumed
 
     def _is_confirmed(self, assumed: Pod, pod: Pod) -> bool:
         """Takes the pod as seen for the assumed one if no more than its conditions differ.

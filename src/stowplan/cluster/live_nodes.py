@@ -207,6 +207,12 @@ class LiveNodeTable(NodeTable):
         self._plain_rows.pop(row, None)
         return row
 
+    def touch(self, name: str) -> None:
+        """What is kept of a node is worked out again: something that describes it has changed."""
+        row = self._row_of.get(name)
+        if row is not None:
+            self.kept.node_changes.mark(row)
+
     def remove_node(self, name: str) -> list[Pod]:
         """Removes a node; the pods that were on it."""
         row, last = self._row_of.pop(name), len(self.names) - 1

@@ -6,7 +6,7 @@ Two kinds of pods are counted: those that a selector matches, and those that car
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from stowplan.api.affinity import AffinityTerm, PodTerms
 from stowplan.api.pod import LabelSet, Pod
 from stowplan.api.selectors import Selector
+from stowplan.cluster.label_index import LabelIndex
+from stowplan.cluster.selector_index import SelectorIndex
 
 if TYPE_CHECKING:
     from stowplan.cluster.live_nodes import LiveNodeTable
@@ -90,9 +92,14 @@ class Tallies:
     def __init__(self, table: LiveNodeTable) -> None:
         self._table = table
         self._queries: OrderedDict[PodQuery, Tally] = OrderedDict()
+        self._queries_by_label: SelectorIndex[PodQuery] = SelectorIndex()
+        self._sets = LabelIndex()
         self._by_labels: dict[int, list[Tally]] = {}
         self._entries_of_set: dict[int, list[tuple[TermEntry, int]]] = {}
         self.terms: dict[str, dict[tuple[AffinityTerm, int], TermEntry]] = {group: {} for group in GROUPS}
+        self._terms_by_label: dict[str, SelectorIndex[TermEntry]] = {
+            group: SelectorIndex() for group in GROUPS
+        }
         self.terms_version = 0
         """Grows when a term appears that no pod had, or the last pod with one leaves."""
 
@@ -103,23 +110,31 @@ class Tallies:
 
     def of_pods(self, query: PodQuery) -> Tally:
         """The pods that match, counted; kept up to date as long as it is asked for now and then."""
-        found = self._queries.get(query)
-        if found is not None:
+        tally = self._queries.get(query)
+        if tally is not None:
             self._queries.move_to_end(query)
-            return found
+            return tally
         pods = self._table.pods
-        hits = [labels is not None and query.matches(labels) for labels in pods.label_sets.values]
-        weights = np.array([*hits, False], np.float64)[pods.labels]
+        hits = [found for found, labels in self._sets.candidates(query.selector) if query.matches(labels)]
+        weights = np.zeros(len(pods.label_sets.values))
+        weights[hits] = 1
+        weights = weights[pods.labels]
         if query.live_only:
             weights *= pods.live
-        found = self._queries[query] = self._tally(weights, query.live_only)
-        for labels, tallies in self._by_labels.items():
-            if hits[labels]:
-                tallies.append(found)
-        while len(self._queries) > min(MOST_QUERIES, max(64, KEPT_BYTES // (8 * len(found.counts)))):
-            self._queries.popitem(last=False)
+        tally = self._queries[query] = self._tally(weights, query.live_only)
+        self._queries_by_label.add(query.selector, query)
+        for found in hits:
+            if found in self._by_labels:
+                self._by_labels[found].append(tally)
+        while len(self._queries) > min(MOST_QUERIES, max(64, KEPT_BYTES // (8 * len(tally.counts)))):
+            oldest, _ = self._queries.popitem(last=False)
+            self._queries_by_label.remove(oldest)
             self._by_labels.clear()
-        return found
+        return tally
+
+    def terms_for(self, group: str, labels: Mapping[str, str]) -> Iterator[TermEntry]:
+        """Those of the terms whose selectors may match these labels: all that do, and some others."""
+        return self._terms_by_label[group].candidates(labels)
 
     def of_term(self, entry: TermEntry) -> Tally:
         """The pods that carry a term (twice, if they have it twice), counted."""
@@ -132,6 +147,7 @@ class Tallies:
         return entry.tally
 
     def pod_added(self, row: int, pod: Pod, labels: int, terms: int, fresh: PodTerms | None) -> None:
+        self._sets.add(labels, pod.label_set)
         if fresh is not None:
             self._set_added(terms, fresh)
         self._count(row, pod, labels, terms, 1)
@@ -140,6 +156,7 @@ class Tallies:
         labels, terms, last_labels, last_terms = ids
         self._count(row, pod, labels, terms, -1)
         if last_labels:
+            self._sets.remove(labels)
             self._by_labels.pop(labels, None)
         if last_terms:
             self._set_removed(terms)
@@ -162,7 +179,9 @@ class Tallies:
             found = self._by_labels.get(labels)
             if found is None:
                 found = self._by_labels[labels] = [
-                    tally for query, tally in self._queries.items() if query.matches(pod.label_set)
+                    self._queries[query]
+                    for query in self._queries_by_label.candidates(pod.labels)
+                    if query.matches(pod.label_set)
                 ]
             for tally in found:
                 if not (tally.live_only and pod.is_terminating):
@@ -179,6 +198,7 @@ class Tallies:
             entry = known.get((term, weight))
             if entry is None:
                 entry = known[term, weight] = TermEntry(term, weight)
+                self._terms_by_label[group].add(term.selector, entry)
                 self.terms_version += 1
             entry.sets[found] = entry.sets.get(found, 0) + 1
             entries[id(entry)] = (entry, entry.sets[found])
@@ -189,9 +209,10 @@ class Tallies:
             del entry.sets[found]
             if not entry.sets:
                 self.terms_version += 1
-                for known in self.terms.values():
+                for group, known in self.terms.items():
                     if known.get((entry.term, entry.weight)) is entry:
                         del known[entry.term, entry.weight]
+                        self._terms_by_label[group].remove(entry)
 
     def _tally(self, weights: NDArray[np.float64], live_only: bool = False) -> Tally:
         pods = self._table.pods

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
-from stowplan.cluster.columns import Columns, Mask, read_only
+from stowplan.cluster.columns import Mask, read_only
 from stowplan.cluster.node_table import CHANGED, NodeSubset, NodeTable
 from stowplan.cycle.errors import CycleError, failure, no_status
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Statuses, Verdicts
@@ -98,7 +98,7 @@ def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -
             return found
         found = nodes.keep(
             key,
-            lambda part: _columns(step, step.filter_nodes(state, pod, part), len(part)),
+            lambda part: (_all_bits(step, step.filter_nodes(state, pod, part), len(part)),),
             usage=step.reads_usage,
             finish=step.verdicts,
             compute_row=(lambda row: _numbers(step, step.filter_nodes(state, pod, row)))
@@ -119,14 +119,16 @@ def _ask_all(
         return _ask_each(step, state, pod, nodes, passing)
     try:
         step.make_room()
-        return step.verdicts(_columns(step, step.filter_nodes(state, pod, nodes), len(nodes)))
+        bits = _bits(step, step.filter_nodes(state, pod, nodes), len(nodes))
+        return None if bits is None else step.verdicts((bits,))
     except TooManyReasonsError:
         return _ask_at_length(step, state, pod, nodes)
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
 
 
-def _columns(step: FilterStep, rejects: Iterable[Reject], length: int) -> Columns:
+def _bits(step: FilterStep, rejects: Iterable[Reject], length: int) -> NDArray[np.uint64] | None:
+    """What was refused, and why; None for nothing."""
     bits: NDArray[np.uint64] | None = None
     for reject in rejects:
         mask, hard = reject.mask, reject.unresolvable
@@ -138,7 +140,12 @@ def _columns(step: FilterStep, rejects: Iterable[Reject], length: int) -> Column
             if not isinstance(hard, bool):
                 found |= (mask & hard) * UNRESOLVABLE
             bits = found if bits is None else bits | found
-    return (_no_bits(length) if bits is None else bits,)
+    return bits
+
+
+def _all_bits(step: FilterStep, rejects: Iterable[Reject], length: int) -> NDArray[np.uint64]:
+    bits = _bits(step, rejects, length)
+    return _no_bits(length) if bits is None else bits
 
 
 @lru_cache(maxsize=64)

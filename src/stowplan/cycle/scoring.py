@@ -128,9 +128,10 @@ def _normalized(
 ) -> SmallScores:
     if step.normalize is not None:
         given = scores.view()  # which others may hold on to
-        given.flags.writeable = False
+        given.setflags(write=False)
         try:
-            scores = _as_scores(step.normalize(state, pod, given), len(scores))
+            answer = step.normalize(state, pod, given)
+            scores = scores if answer is given else _as_scores(answer, len(scores))
         except Exception as error:
             doing = f'running Normalize on Score plugins: plugin "{step.name}" failed with'
             raise failure(doing, error, pod) from error
@@ -143,11 +144,12 @@ def _score_failure(step: ScoreStep, error: Exception, pod: Pod, node_name: str =
 
 def _score_each(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
     scores = np.empty(len(nodes), np.int64)
-    for row in range(len(nodes)):
-        try:
-            scores[row] = index(step.score(state, pod, nodes.node(row)))
-        except Exception as error:
-            raise _score_failure(step, error, pod, nodes.names[row]) from error
+    row, score = 0, step.score
+    try:
+        for row, node in enumerate(nodes):
+            scores[row] = index(score(state, pod, node))
+    except Exception as error:
+        raise _score_failure(step, error, pod, nodes.names[row]) from error
     return scores
 
 
@@ -163,8 +165,8 @@ def _as_scores(answer: Any, length: int) -> Scores:
 def _checked(step: ScoreStep, pod: Pod, nodes: NodeTable, scores: Scores) -> SmallScores:
     """Scores known to be 0 to 100, in the least room."""
     unsigned = scores.view(np.uint64)  # in which negative ones are huge
-    if len(scores) and np.maximum.reduce(unsigned) > MAX_SCORE:
-        row = int(unsigned.argmax())
+    # argmax has less to set up than max, as long as the column may be written to
+    if len(scores) and unsigned[row := int(unsigned.argmax())] > MAX_SCORE:
         raise CycleError(
             f'applying score defaultWeights on Score plugins: plugin "{step.name}" returns an invalid score '
             f"{scores[row]}, it should in the range of [0, {MAX_SCORE}] after normalizing "

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 import yaml
 
+from stowplan.api.custom import CustomResource
 from stowplan.api.defaults import Plain, default_storage_class, with_defaults, with_namespace
 from stowplan.api.kinds import KINDS, describe, object_of
 from stowplan.api.meta import Object, decode
@@ -54,10 +55,16 @@ class Found(NamedTuple):
 
 
 class Manifests:
-    """What the files show. An object that is given twice counts as it was given last."""
+    """What the files show. An object that is given twice counts as it was given last.
 
-    def __init__(self, namespace: str = "default") -> None:
+    `kinds` are those that plugins watch; they are read besides the ones that every scheduler looks at.
+    """
+
+    def __init__(self, namespace: str = "default", kinds: Iterable[type[CustomResource]] = ()) -> None:
         self.namespace = namespace
+        self._kinds: dict[str, list[type[CustomResource]]] = {}
+        for kind in kinds:
+            self._kinds.setdefault(kind.definition.api_version, []).append(kind)
         self.objects: dict[tuple[str, str], Pod | Object] = {}
         self.workloads: dict[tuple[str, str], Plain] = {}
         """Objects with a pod template, as plain data, by kind and key."""
@@ -104,22 +111,45 @@ class Manifests:
             message = "is not a Kubernetes object: it needs at least apiVersion, kind and metadata"
             self.faults.append(InputError(message, where=found.file, what=found.place))
             return False
-        group, slash, _ = data["apiVersion"].partition("/")
-        kind = data["kind"]
-        known = kind in READ or kind in WORKLOADS
-        if not known or (group if slash else "") != GROUP_OF.get(kind, ""):
-            self.ignored[kind] += 1
+        if not self._custom_kinds(data) and not _is_known(data):
+            self.ignored[data["kind"]] += 1
             return False
         return True
 
+    def _custom_kinds(self, data: Plain) -> list[type[CustomResource]]:
+        """Those that plugins declared for such an object. An API server knows a kind by its plural, so a CRD
+        that names the kind like the plural, but for capital letters, means the same."""
+        return [
+            kind
+            for kind in self._kinds.get(data["apiVersion"], ())
+            if data["kind"] == kind.definition.kind or data["kind"].lower() == kind.definition.plural
+        ]
+
     def _put(self, found: Found) -> None:
-        data = with_namespace(self._named(found.data), self.namespace)
         try:
-            item = self.decoded(data)
+            data = self._named(found.data)
+            for kind in self._custom_kinds(data):
+                self._put_custom(kind, data)
+            if _is_known(data):  # a plugin may watch such kinds too, for more than schedulers see of them
+                self._put_known(with_namespace(data, self.namespace))
         except InputError as error:
             fault = InputError(error.message, where=found.file, what=error.what, field=error.field)
             self.faults.append(fault)
-            return
+
+    def _put_custom(self, kind: type[CustomResource], data: Plain) -> None:
+        try:
+            item = decode(kind, data)
+        except InputError as error:
+            raise InputError(error.message, what=describe(data), field=error.field) from None
+        if not item.name:
+            raise InputError("is required", what=describe(data), field="metadata.name")
+        namespace = (item.namespace or self.namespace) if kind.definition.namespaced else ""
+        meta = msgspec.structs.replace(item.metadata, namespace=namespace)
+        item = msgspec.structs.replace(item, metadata=meta)
+        self.objects[f"{kind.__module__}:{kind.__qualname__}", item.key] = item
+
+    def _put_known(self, data: Plain) -> None:
+        item = self.decoded(data)
         if data["kind"] in READ:
             self.objects[data["kind"], item.key] = item
         if data["kind"] in WORKLOADS:
@@ -133,9 +163,21 @@ class Manifests:
         return data | {"metadata": meta | {"name": f"{meta['generateName']}{next(self._numbers)}"}}
 
 
-def read(sources: Iterable[str], stdin: BinaryIO, namespace: str = "default") -> Manifests:
+def _is_known(data: Plain) -> bool:
+    """Whether it is of a kind that every scheduler looks at."""
+    group, slash, _ = data["apiVersion"].partition("/")
+    is_ours = data["kind"] in READ or data["kind"] in WORKLOADS
+    return is_ours and (group if slash else "") == GROUP_OF.get(data["kind"], "")
+
+
+def read(
+    sources: Iterable[str],
+    stdin: BinaryIO,
+    namespace: str = "default",
+    kinds: Iterable[type[CustomResource]] = (),
+) -> Manifests:
     """What files, directories (their files, not those further down) and `-` for `stdin` show."""
-    manifests = Manifests(namespace)
+    manifests = Manifests(namespace, kinds)
     found: list[Found] = []
     for source in sources:
         try:

@@ -63,7 +63,7 @@ class Explainer:
             decision,
             self.cluster.nodes,
             profile.scheduler_name,
-            held_back=_held_back(profile, pod),
+            held_back=held_back_by(profile, pod),
             notes=(*target.notes, *self._notes(target.pod, placed)),
             seed=self.seed,
         )
@@ -117,7 +117,7 @@ def drawn_by(generator: random.Random) -> TieBreak:
     return draw
 
 
-def _held_back(profile: Profile, pod: Pod) -> Status | None:
+def held_back_by(profile: Profile, pod: Pod) -> Status | None:
     """Who keeps the pod out of the queue, if someone does."""
     for name, plugin in profile.at("preEnqueue"):
         status: Status | None = plugin.pre_enqueue(pod)

@@ -95,10 +95,10 @@ def detail(pod: Pod, status: Status, nodes: NodeTable, rows: Sequence[int]) -> s
 def preemption_text(decision: Decision) -> str:
     """Why evicting pods does not help a pod that fits nowhere."""
     pod, status = decision.pod, decision.post_filter
-    if status is None:
-        return "No plugin of the profile evicts pods." if decision.node_count else ""
-    if status.code is not Code.UNSCHEDULABLE:
+    if status is not None and status.code is not Code.UNSCHEDULABLE:
         return f"Preemption is not tried: {status.plugin} ends the search with {status.message!r}."
+    if status is None or "preemption: " not in status.message:
+        return "No plugin of the profile evicts pods." if decision.node_count else ""
     if "not eligible" in status.message:
         return f"Preemption is not tried: {status.message.rpartition('preemption: ')[2]}"
     candidates = int((decision.codes() == Code.UNSCHEDULABLE).sum())

@@ -124,7 +124,7 @@ def _headers(columns: Sequence[Column]) -> list[tuple[str, ...]]:
 
 def _broken(name: str, width: int) -> list[str]:
     lines = [""]
-    for word in re.findall(r"[A-Z]?[^A-Z]+|[A-Z]+", name):
+    for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+", name):
         if lines[-1] and len(lines[-1] + word) > width:
             lines.append("")
         lines[-1] += word

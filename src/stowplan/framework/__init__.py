@@ -1,6 +1,6 @@
 """All that a plugin author imports, and the profile that puts plugins in order."""
 
-from stowplan.api.custom import Column, CustomResource, Definition
+from stowplan.api.custom import Column, CustomResource, Definition, keyed_by
 from stowplan.api.meta import Wire
 from stowplan.api.pod import Pod
 from stowplan.cluster import ClusterView, Node, NodeTable
@@ -9,6 +9,7 @@ from stowplan.framework.decision import Decision
 from stowplan.framework.events import QUEUE, SKIP_HINT, Action, ClusterEvent, Hint, Resource
 from stowplan.framework.handle import Api, Handle
 from stowplan.framework.plugin import MAX_SCORE, Mask, Nomination, Plugin, Reads, Reject, Scores
+from stowplan.framework.rights import Right
 from stowplan.framework.scores import scale_to_max
 from stowplan.framework.state import CycleState, StateMissing
 from stowplan.framework.status import Code, Status
@@ -39,9 +40,11 @@ __all__ = [
     "Reads",
     "Reject",
     "Resource",
+    "Right",
     "Scores",
     "StateMissing",
     "Status",
     "Wire",
+    "keyed_by",
     "scale_to_max",
 ]

@@ -8,8 +8,11 @@ A file spells it `labelKey`. `validate` is where a plugin says more than types c
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from inspect import get_annotations
+from types import SimpleNamespace
+from typing import Any, ClassVar, get_type_hints
 
 import msgspec
 
@@ -77,6 +80,18 @@ class PluginArgs(msgspec.Struct, rename="camel"):
             names = ", ".join(field.encode_name for field in msgspec.structs.fields(cls))
             fault += f" ({plugin} takes {names or 'no arguments'})"
         return fault
+
+
+def args_of(plugin: type) -> type[PluginArgs]:
+    """What a plugin's `args` is annotated with; NameError or TypeError where that is no struct for it."""
+    owner = next(kind for kind in plugin.__mro__ if "args" in get_annotations(kind))
+    # Only this one annotation: others may name what is imported for type checkers alone.
+    hint = SimpleNamespace(__annotations__={"args": get_annotations(owner)["args"]})
+    found: Any = get_type_hints(hint, vars(sys.modules[owner.__module__]))["args"]
+    if not (isinstance(found, type) and issubclass(found, PluginArgs)):
+        shown = getattr(found, "__name__", repr(found))
+        raise TypeError(f"expected a struct derived from stowplan.PluginArgs, got {shown}")
+    return found
 
 
 def _without_empty(value: Any) -> Any:

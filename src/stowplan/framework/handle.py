@@ -35,6 +35,7 @@ class Api(Protocol):
 
     async def create_binding(self, pod: Pod, node_name: str) -> None: ...
     async def create(self, item: Object) -> Object: ...
+    async def apply(self, item: Object, *, field_manager: str, subresource: str = "") -> Object: ...
     async def update(self, item: Object) -> Object: ...
     async def update_status(self, item: Object) -> Object: ...
     async def delete(self, item: Object) -> None: ...
@@ -50,7 +51,7 @@ class WaitingPod(Protocol):
     def reject(self, plugin: str, message: str) -> None: ...
 
 
-RecordEvent = Callable[[Pod, Literal["Normal", "Warning"], str, str], None]
+RecordEvent = Callable[[Pod | Object, Literal["Normal", "Warning"], str, str], None]
 
 
 class Handle:
@@ -72,11 +73,13 @@ class Handle:
         self.nominations = Nominations() if nominations is None else nominations
         """Those of all profiles of a host."""
         self.record_event = record_event
-        """Tells of a pod in an event that `kubectl describe` shows: its type, reason and text."""
+        """Tells of a pod or another object in an event that `kubectl describe` shows: type, reason, text."""
         self.waiting_pods = waiting_pods
         """Pods that a `permit` holds back."""
         self._api, self._metrics = api, metrics or Page()
         self.preempt: Preempt = _no_preemption
+        self.scheduler_name = ""
+        """Of the profile."""
 
     @property
     def api(self) -> Api:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from stowplan.api.custom import CustomResource
 from stowplan.framework.args import PluginArgs
+from stowplan.framework.rights import Right
 
 if TYPE_CHECKING:
     from stowplan.framework.handle import Handle
@@ -63,6 +64,16 @@ class Plugin:
     """Whether `filter_nodes` and `score_nodes` also work on a NodeRow, which has numbers for columns."""
     watches: ClassVar[tuple[type[CustomResource], ...]] = ()
     """Kinds beyond those of every scheduler that the host watches for it; `handle.watched` has them."""
+    budget: ClassVar[float] = 1.0
+    """Seconds that a call may take, for all nodes together; then it is interrupted, and the attempt fails."""
+    bind_budget: ClassVar[float] = 60.0
+    """The same for `pre_bind`, `bind` and `post_bind`, which may wait without holding up others."""
+    rights: ClassVar[tuple[Right, ...]] = ()
+    """What it asks of `handle.api`, for `stowplan manifests`; what it `watches` need not be said again."""
+
+    controllers: ClassVar[tuple[str, ...]] = ()
+    """What the leader runs for it besides, as `module:Class`: called with the plugin's arguments and handle,
+    then `async def run(self)`, which is started over if it fails."""
 
     def __init__(self, args: PluginArgs, handle: Handle) -> None:
         self.args, self.handle = args, handle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,12 +72,17 @@ class ScoreStep:
 
 
 class Profile:
-    def __init__(self, resolved: ResolvedProfile, handle: Handle) -> None:
+    """Plugins of `kept` are taken over as they are where class and arguments are still the same."""
+
+    def __init__(
+        self, resolved: ResolvedProfile, handle: Handle, kept: Mapping[str, Plugin] | None = None
+    ) -> None:
         self.scheduler_name = resolved.scheduler_name
         self.percentage_of_nodes_to_score = resolved.percentage_of_nodes_to_score
         self.handle = handle
+        handle.scheduler_name = resolved.scheduler_name
         self.plugins: dict[str, Plugin] = {
-            name: _build(name, kind, resolved.args.get(name, PluginArgs()), handle)
+            name: _build(name, kind, resolved.args.get(name, PluginArgs()), handle, (kept or {}).get(name))
             for name, kind in resolved.classes.items()
         }
         self.points: dict[str, list[str]] = {
@@ -113,7 +118,11 @@ class Profile:
         return tuple((name, self.plugins[name]) for name in self.points.get(point, ()))
 
 
-def _build(name: str, kind: type[Plugin], args: PluginArgs, handle: Handle) -> Plugin:
+def _build(
+    name: str, kind: type[Plugin], args: PluginArgs, handle: Handle, kept: Plugin | None
+) -> Plugin:
+    if kept is not None and type(kept) is kind and kept.args == args:
+        return kept
     try:
         return kind(args, handle)
     except Exception as error:

@@ -4,49 +4,72 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
-from inspect import get_annotations
-from types import SimpleNamespace
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any
 
 from stowplan.config.load import ReadArgs
 from stowplan.errors import ConfigError
-from stowplan.framework.args import PluginArgs
+from stowplan.framework.args import PluginArgs, args_of
 from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin_files import PluginFiles
+from stowplan.framework.points import METHODS_OF_POINT
 
 ENTRY_POINTS = "stowplan.plugins"
-METHODS_OF_POINT = {
-    "preEnqueue": ("pre_enqueue",),
-    "queueSort": ("queue_sort",),
-    "preFilter": ("pre_filter",),
-    "filter": ("filter", "filter_nodes"),
-    "postFilter": ("post_filter",),
-    "preScore": ("pre_score",),
-    "score": ("score", "score_nodes"),
-    "reserve": ("reserve",),
-    "permit": ("permit",),
-    "preBind": ("pre_bind",),
-    "bind": ("bind",),
-    "postBind": ("post_bind",),
-}
 
 
 class Registry:
-    """Finds plugin classes: those given, those installed under the entry point group, `module:Class` names.
+    """Finds plugin classes: those given, those of files in folders, those installed under the entry point
+    group, `module:Class` names.
 
-    A class is imported when it is first asked for.
+    A class is imported when it is first asked for, except for those of folders.
     """
 
     def __init__(
-        self, classes: Mapping[str, type[Plugin]], installed: Mapping[str, EntryPoint] | None = None
+        self,
+        classes: Mapping[str, type[Plugin]],
+        installed: Mapping[str, EntryPoint] | None = None,
+        files: PluginFiles | None = None,
     ) -> None:
-        self._classes = dict(classes)
-        self._installed = dict(installed or {})
+        self._given, self._installed = dict(classes), dict(installed or {})
+        self._files = files or PluginFiles()
+        for name, plugin in self._files.classes.items():
+            if name in self._installed or name in self._given:
+                raise ConfigError(
+                    f'"{name}" is the name of an installed plugin too; give the class another name',
+                    stage="framework",
+                    where=str(sys.modules[plugin.__module__].__file__),
+                )
+        self._classes = self._given | self._files.classes
 
     @classmethod
-    def installed(cls) -> Registry:
-        return cls({}, {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)})
+    def installed(
+        cls, plugin_dirs: Sequence[str | Path] = (), classes: Mapping[str, type[Plugin]] | None = None
+    ) -> Registry:
+        """All plugins of this Python environment, of the files in these folders, and these classes."""
+        entries = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+        return cls(classes or {}, entries, PluginFiles([Path(folder) for folder in plugin_dirs]))
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a file has changed that plugins were loaded from."""
+        return self._files.has_changed
+
+    @contextmanager
+    def reloading(self) -> Iterator[Registry]:
+        """The same plugins, of the files as they are now; where this fails, all stays as it was."""
+        with self._files.reloading() as files:
+            yield Registry(self._given, self._installed, files)
+
+    def names(self) -> list[str]:
+        """All plugins that are here without being named as `module:Class`."""
+        return sorted({*self._classes, *self._installed})
+
+    def entry_point(self, name: str) -> str:
+        """Where an installed plugin is, as `module:Class`; nothing for others."""
+        return self._installed[name].value if name in self._installed else ""
 
     def find(self, name: str) -> type[Plugin]:
         """The class of the plugin; ConfigError says why there is none."""
@@ -57,12 +80,9 @@ class Registry:
     def args_type(self, name: str) -> type[PluginArgs] | None:
         """The struct that the plugin's arguments must fit; None for one that takes none."""
         plugin = self.find(name)
-        owner = next(kind for kind in plugin.__mro__ if "args" in get_annotations(kind))
         try:
-            # Only this one annotation: others may name what is imported for type checkers alone.
-            hint = SimpleNamespace(__annotations__={"args": get_annotations(owner)["args"]})
-            found: type[PluginArgs] = get_type_hints(hint, vars(sys.modules[owner.__module__]))["args"]
-        except NameError as error:
+            found = args_of(plugin)
+        except (NameError, TypeError) as error:
             raise ConfigError(
                 f'"{name}" has arguments of no known type: {error}', stage="framework"
             ) from None
@@ -84,14 +104,15 @@ class Registry:
         if entry is None and ":" not in name:
             raise ConfigError(f'"{name}" does not exist', stage="framework")
         try:
-            found = entry.load() if entry else _attribute(name)
+            found = entry.load() if entry else self._attribute(name)
         except Exception as error:
             raise ConfigError(f'"{name}" cannot be imported: {error}', stage="framework") from error
         if not (isinstance(found, type) and issubclass(found, Plugin)):
             raise ConfigError(f'"{name}" is not a class derived from stowplan.Plugin', stage="framework")
         return found
 
-
-def _attribute(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    def _attribute(self, name: str) -> Any:
+        module, _, attribute = name.partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        self._files.follow(module)
+        return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from stowplan.api.custom import CustomResource
 from stowplan.config import (
     EXTENSION_POINTS,
     KubeSchedulerConfiguration,
@@ -70,6 +71,11 @@ def resolve_profiles(config: KubeSchedulerConfiguration, registry: Registry) -> 
     if faults:
         raise ConfigError(f"initializing profiles: {joined(faults)}", stage="framework")
     return resolved
+
+
+def watched_kinds(plugins: Iterable[Plugin | type[Plugin]]) -> tuple[type[CustomResource], ...]:
+    """The kinds that these plugins watch, each once."""
+    return tuple(dict.fromkeys(kind for plugin in plugins for kind in plugin.watches))
 
 
 def resolve_profile(

@@ -10,6 +10,8 @@ from stowplan.framework.plugin import MAX_SCORE, Scores
 
 EXACT_BELOW = 2**45
 """Up to here a quotient of whole numbers, a hundredfold, is exact enough in floating point to be cut off."""
+TOO_LARGE = 2**63 // MAX_SCORE
+"""From here on a hundredfold does not fit into 64 bits."""
 
 
 def scale_to_max(scores: Scores, *, reverse: bool = False) -> Scores:
@@ -17,7 +19,8 @@ def scale_to_max(scores: Scores, *, reverse: bool = False) -> Scores:
     highest = int(scores.max(initial=0))
     if highest == 0:
         return np.full(len(scores), MAX_SCORE, np.int64) if reverse else scores
-    scaled = scores * MAX_SCORE // highest
+    numbers = scores.astype(object) if highest >= TOO_LARGE else scores
+    scaled = (numbers * MAX_SCORE // highest).astype(np.int64, copy=False)
     return MAX_SCORE - scaled if reverse else scaled
 
 

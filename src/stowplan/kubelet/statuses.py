@@ -7,7 +7,7 @@ from typing import Any
 
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Container, Pod
-from stowplan.client.events import micro_time
+from stowplan.client.event_forms import micro_time
 
 Json = dict[str, Any]
 

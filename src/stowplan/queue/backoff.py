@@ -34,6 +34,9 @@ class BackoffQueue:
     def remove(self, queued: QueuedPod) -> None:
         (self._failed if queued in self._failed else self._refused).remove(queued)
 
+    def reorder(self) -> None:
+        self._refused.reorder()
+
     def first_refused(self) -> QueuedPod | None:
         """The next pod that may be tried before its backoff is over."""
         return self._refused.first()

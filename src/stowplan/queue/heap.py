@@ -43,6 +43,12 @@ class Heap:
         del self._entries[queued]
         self._tidy()
 
+    def reorder(self) -> None:
+        """Asks for the order of every pod again; what it was before may not compare with it."""
+        pods, self._heap, self._entries = list(self._entries), [], {}
+        for queued in pods:
+            self.push(queued)
+
     def first(self) -> QueuedPod | None:
         while self._heap:
             entry = self._heap[0]

@@ -59,15 +59,9 @@ class SchedulingQueue:
     ) -> None:
         self._clock, self._recorder, self._on_fault = clock, recorder, on_fault
         self._max_in_unschedulable = max_in_unschedulable
-        self._profile_names = tuple(hints)
-        self._gates = Gates(profiles, on_fault)
-        # All profiles sort alike, or the configuration would have been refused.
-        self._queue_sort = next(
-            plugin.queue_sort for profile in profiles.values() for _, plugin in profile.at("queueSort")
-        )
+        self._take(hints, profiles)
         self.nominations = Nominations() if nominations is None else nominations
         self.in_flight = InFlight(recorder)
-        self._listeners = Listeners(hints, clock=clock, recorder=recorder)
         self._active = Heap(self._order)
         self._backoff = BackoffQueue(self._order, clock=clock, initial=initial_backoff, longest=max_backoff)
         self._unschedulable = UnschedulablePods()
@@ -81,6 +75,22 @@ class SchedulingQueue:
         self._counts = dict.fromkeys(Place, 0)
         self._changed = asyncio.Event()
         self._closed = False
+
+    def _take(self, hints: Mapping[str, QueueingHints], profiles: Mapping[str, Profile]) -> None:
+        self._profile_names = tuple(hints)
+        self._gates = Gates(profiles, self._on_fault)
+        self._listeners = Listeners(hints, clock=self._clock, recorder=self._recorder)
+        # All profiles sort alike, or the configuration would have been refused.
+        self._queue_sort = next(
+            plugin.queue_sort for profile in profiles.values() for _, plugin in profile.at("queueSort")
+        )
+
+    def take_profiles(self, hints: Mapping[str, QueueingHints], profiles: Mapping[str, Profile]) -> None:
+        """Other plugins from now on: they sort what is ready, and what waits is tried again."""
+        self._take(hints, profiles)
+        self._active.reorder()
+        self._backoff.reorder()
+        self.on_happening(Happening(WILDCARD, None, None))
 
     def __iter__(self) -> Iterator[QueuedPod]:
         """Every pod that waits; `place` says where."""

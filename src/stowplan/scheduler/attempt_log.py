@@ -8,7 +8,7 @@ from stowplan import log
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
 
-OUR_PLUGINS = "stowplan.plugins."
+DEFAULT_PLUGINS = "stowplan.plugins.default."
 CUSTOM, ALL = 5, 10
 
 
@@ -18,7 +18,7 @@ def log_nodes(profile: Profile, decision: Decision) -> None:
         return
 
     def verbosity_of(plugin: str) -> int:
-        return ALL if type(profile.plugins.get(plugin)).__module__.startswith(OUR_PLUGINS) else CUSTOM
+        return ALL if type(profile.plugins.get(plugin)).__module__.startswith(DEFAULT_PLUGINS) else CUSTOM
 
     if decision.pre_filter is None:
         _log_refusals(decision, verbosity_of)

@@ -35,10 +35,13 @@ class Host:
         metrics: Metrics,
         now: Callable[[], float],
         is_leading: Callable[[], bool],
+        before_pod: Callable[[], None],
     ) -> None:
         self.cluster, self.queue, self.waiting, self.handlers = cluster, queue, waiting, handlers
         self.nominations, self.profiles, self.recorders = nominations, profiles, recorders
         self.api, self.metrics, self.now, self.is_leading = api, metrics, now, is_leading
+        self.before_pod = before_pod
+        """Called before each pod is decided: what must be up to date by then is brought up to date."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:

@@ -35,11 +35,16 @@ class SchedulingLoop:
     def __init__(self, host: Host, draw: random.Random) -> None:
         self.host = host
         self._tie_break = drawn_by(draw)
+        self.take_profiles()
+        host.metrics.before_render = self._hand_in
+
+    def take_profiles(self) -> None:
+        """Decides with the host's profiles from now on."""
+        host = self.host
+        host.metrics.before_render()  # for those until now
         self._measured = {
             name: MeasuredProfile(profile, host.metrics) for name, profile in host.profiles.items()
         }
-        host.metrics.before_render()  # for a scheduler of an earlier configuration
-        host.metrics.before_render = self._hand_in
         self._sampling = {
             name: Sampling(profile.percentage_of_nodes_to_score)
             for name, profile in host.profiles.items()
@@ -49,6 +54,7 @@ class SchedulingLoop:
     async def run(self) -> None:
         turn_ends = 0.0
         while (queued := await self.host.queue.pop()) is not None:
+            self.host.before_pod()
             self.schedule_one(queued)
             if time.monotonic() >= turn_ends:
                 await asyncio.sleep(0)  # a full queue would not let anyone else run

@@ -6,9 +6,11 @@ import asyncio
 import random
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,10 +21,12 @@ from stowplan.client import kubeconfig
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.leases import LeaderElection, new_identity
+from stowplan.config import KubeSchedulerConfiguration
 from stowplan.errors import StowplanError
 from stowplan.framework.registry import Registry
 from stowplan.metrics import Metrics
 from stowplan.scheduler.comparer import compare, dump
+from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measured_client import MeasuredClient
 from stowplan.scheduler.options import RunOptions, parse
 from stowplan.scheduler.options_write import completed
@@ -32,6 +36,8 @@ from stowplan.serving.pages import scheduler_pages
 from stowplan.serving.server import Server
 
 GRACE_SECONDS = 20.0
+LOOK_SECONDS = 0.05
+"""How fresh what is known of plugins' files must be when a pod is decided."""
 
 
 class Ending(Enum):
@@ -41,10 +47,10 @@ class Ending(Enum):
     FAILED = "failed"
 
 
-def run(options: RunOptions) -> None:
+def run(options: RunOptions, registry: Registry) -> None:
     """Runs until it is told to stop, or loses its lease; the process ends with the status that fits."""
     try:
-        sys.exit(asyncio.run(Service(options).run()))
+        sys.exit(asyncio.run(Service(options, registry).run()))
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
 
@@ -52,9 +58,11 @@ def run(options: RunOptions) -> None:
 class Service:
     """The process. Clients, lease and server last; the scheduler is built anew for a new configuration."""
 
-    def __init__(self, options: RunOptions) -> None:
+    def __init__(self, options: RunOptions, registry: Registry) -> None:
         self.options = options
-        self.registry, self.metrics = Registry.installed(), Metrics()
+        self.registry, self.metrics = registry, Metrics()
+        self._guard = Guard(self.metrics)
+        self._looked_at_files = time.monotonic()
         self._draw = random.Random(options.seed)
         self._election: LeaderElection | None = None
         self._scheduler: Scheduler | None = None
@@ -92,6 +100,7 @@ class Service:
             await self._take_policy(api)
             if self.options.config.leader_election.leader_elect:
                 self._election = self._elected_by(leases)
+            stack.enter_context(self._guard)
             await stack.enter_async_context(self._served())
             return await self._run(api, events_api)
 
@@ -125,11 +134,14 @@ class Service:
             draw=self._draw,
             is_leading=self._is_leading,
             max_in_unschedulable=self.options.pod_max_in_unschedulable,
+            before_pod=self._follow_plugin_files,
+            guard=self._guard,
         )
         if self._is_leading():
             scheduler.start()
         work = asyncio.create_task(scheduler.run())
         told = asyncio.create_task(self._told())
+        looking = asyncio.create_task(self._look_at_plugin_files())
         waited = [work, told] if elected is None else [work, told, elected]
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         try:
@@ -143,9 +155,9 @@ class Service:
             await scheduler.stop(GRACE_SECONDS)
             return ending
         finally:
-            work.cancel()
-            told.cancel()
-            await asyncio.gather(work, told, return_exceptions=True)
+            for task in (work, told, looking):
+                task.cancel()
+            await asyncio.gather(work, told, looking, return_exceptions=True)
 
     async def _told(self) -> Ending:
         """Waits for a signal that ends this configuration's life; others are answered on the way."""
@@ -161,6 +173,43 @@ class Service:
                 self._dump()
             elif self._reload():
                 return Ending.RELOADED
+
+    async def _look_at_plugin_files(self) -> None:
+        """For times without pods."""
+        while True:
+            await asyncio.sleep(1)
+            self._follow_plugin_files()
+
+    def _follow_plugin_files(self) -> None:
+        """Takes up plugins whose files have changed, as seen now or a moment ago."""
+        now = time.monotonic()
+        if now - self._looked_at_files < LOOK_SECONDS:
+            return
+        self._looked_at_files = now
+        if self._scheduler is None or not self.registry.has_changed:
+            return
+        try:
+            with self.registry.reloading() as registry:
+                config = parse(self.options.argv, registry=registry, policy=self._policy).options.config
+                if [each.scheduler_name for each in config.profiles] != list(self._scheduler.profiles):
+                    config = self.options.config  # other profiles are taken up when told so by SIGHUP
+                self._scheduler.take_profiles(config, registry)
+        except StowplanError as error:
+            log.error("Plugins not reloaded, the old ones stay", error)
+            self.metrics.plugins_reloaded("error")
+            return
+        self.registry = registry
+        self.options = msgspec.structs.replace(self.options, config=self._kept_in(config))
+        self.metrics.plugins_reloaded("success")
+        log.log(0, "Plugins reloaded")
+
+    def _kept_in(self, config: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
+        """What the process was started with stays: clients, lease and server are not made anew."""
+        return msgspec.structs.replace(
+            config,
+            leader_election=self.options.config.leader_election,
+            client_connection=self.options.config.client_connection,
+        )
 
     def _dump(self) -> None:
         if self._scheduler is not None:
@@ -178,13 +227,7 @@ class Service:
             return False
         for warning in warnings:
             log.warn(warning)
-        # What the process was started with stays: clients, lease and server are not made anew.
-        config = msgspec.structs.replace(
-            options.config,
-            leader_election=self.options.config.leader_election,
-            client_connection=self.options.config.client_connection,
-        )
-        self.options = msgspec.structs.replace(self.options, config=config)
+        self.options = msgspec.structs.replace(self.options, config=self._kept_in(options.config))
         log.log(0, "Configuration reloaded")
         return True
 
@@ -235,13 +278,16 @@ class Service:
                 shutdown=lambda: "shutting down" if self._is_stopping else None,
                 handlers_synced=self._unsynced,
                 pods=self._shown_pods,
+                plugins=self._guard.check,
             )
             client_ca = ""
             looks_up = not (self.options.serving.client_ca_file or access.authentication_skip_lookup)
             if tokens is not None and looks_up:
                 tolerates = access.authentication_tolerate_lookup_failure
                 client_ca = await cluster_client_ca(tokens, tolerate_failure=tolerates)
-            async with Server(self.options.serving, pages, tokens=tokens, access=rights, client_ca=client_ca):
+            server = Server(self.options.serving, pages, tokens=tokens, access=rights, client_ca=client_ca)
+            async with server:
+                self._guard.while_stuck = partial(server.answer_waiting, "plugins")
                 yield
 
     def _shown_pods(self) -> Iterable[Pod]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -33,6 +34,29 @@ class MeasuredClient(ApiClient):
         finally:
             self._metrics.request(code, self._host, method, perf_counter() - began)
         return answer
+
+    async def stream(
+        self,
+        path: str,
+        on_line: Callable[[bytes], None],
+        *,
+        on_open: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> None:
+        is_counted = False
+
+        def opened() -> None:
+            nonlocal is_counted
+            is_counted = True
+            self._metrics.watch_begun("200", self._host)
+            on_open()
+
+        try:
+            await super().stream(path, on_line, on_open=opened, **options)
+        except ApiError as error:
+            if not is_counted:
+                self._metrics.watch_begun(str(error.status or NO_ANSWER), self._host)
+            raise
 
     async def create(self, item: T) -> T:
         try:

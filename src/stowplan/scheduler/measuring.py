@@ -20,10 +20,13 @@ from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak, schedule
 from stowplan.framework.decision import Decision
-from stowplan.framework.profile import Profile
+from stowplan.framework.plugin import Scores
+from stowplan.framework.profile import Profile, ScoreStep
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
 from stowplan.metrics import Metrics
+from stowplan.plugins.default.dynamic_resources import DynamicResources
+from stowplan.scheduler.guard import changed
 
 MEASURED_ONCE_IN = 10
 """So many decisions: measuring each plugin costs more than it tells."""
@@ -84,6 +87,8 @@ class MeasuredProfile:
         self._laps: list[Lap] = []
         self._decisions = 0
         self._profile = copy.copy(profile)
+        self._normalize_seconds: dict[str, float] = {}
+        self._normalizing = {step.name for step in profile.scores if step.normalize is not None}
         self._points = {
             point: Point(point, steps, self._laps, clock)
             for point, steps in (
@@ -91,7 +96,7 @@ class MeasuredProfile:
                 ("Filter", profile.filters),
                 ("PostFilter", profile.post_filters),
                 ("PreScore", profile.pre_scores),
-                ("Score", profile.scores),
+                ("Score", changed(profile.scores, self._with_timed_normalize)),
             )
         }
         points = self._points
@@ -99,6 +104,9 @@ class MeasuredProfile:
         self._profile.pre_scores = points["PreScore"]
         self._profile.filters, self._profile.scores = points["Filter"], points["Score"]  # type: ignore[assignment]
         self._names = {point: [name_of(step) for step in steps] for point, steps in self._points.items()}
+        devices = profile.plugins.get("DynamicResources")
+        if isinstance(devices, DynamicResources):
+            devices.on_waited = metrics.binding_conditions_waited
         self._sums: defaultdict[SumsKey, Sums] = defaultdict(Sums)
         self._batches = {"no_hint": 0, "pod_not_batchable": 0, "empty_list": 0}
 
@@ -125,6 +133,22 @@ class MeasuredProfile:
     def _measure_plugins(self, is_measured: bool) -> None:
         for point in self._points.values():
             point.plugin_seconds = {} if is_measured else None
+        self._normalize_seconds.clear()
+
+    def _with_timed_normalize(self, step: ScoreStep) -> ScoreStep:
+        normalize, name, seconds, clock = step.normalize, step.name, self._normalize_seconds, self._clock
+        if normalize is None:
+            return step
+
+        def timed(state: CycleState, pod: Pod, scores: Scores) -> Scores:
+            began = clock()
+            found: Scores = normalize(state, pod, scores)
+            seconds[name] = clock() - began
+            return found
+
+        step = copy.copy(step)
+        step.normalize = timed
+        return step
 
     def _record_points(self, decision: Decision) -> None:
         """What each extension point took; one that the cycle came to more than once counts as one."""
@@ -195,6 +219,10 @@ class MeasuredProfile:
                     refused = point == "Filter" and name in refusing
                     status = UNSCHEDULABLE if refused else SUCCESS
                     self._metrics.plugin_executed(point, name, status, seconds)
+        for column in decision.scores:
+            if column.plugin in self._normalizing:
+                seconds = self._normalize_seconds.get(column.plugin, 0.0)  # none where the outcome was kept
+                self._metrics.plugin_executed("ScoreExtensionNormalize", column.plugin, SUCCESS, seconds)
 
     def hand_in(self) -> None:
         """What was summed up since the last time."""
@@ -213,6 +241,8 @@ class MeasuredProfile:
         if attempts:
             self._metrics.batch_attempted(self._name, "no_hint", attempts)
             self._metrics.node_hint_sought("no_hint", self._name, 0.0, attempts)
+            # parity: kube-scheduler signs pods for such answers when they enter the queue
+            self._metrics.extension_point("Sign", self._name, SUCCESS, 0.0, attempts)
         for reason, times in self._batches.items():
             if times:
                 self._metrics.batch_flushed(self._name, reason, times)

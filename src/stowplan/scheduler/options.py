@@ -92,6 +92,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     write_config_to: str
     pod_max_in_unschedulable: Duration
     seed: int | None
+    plugin_dirs: tuple[str, ...]
     serving: ServingOptions
     access: AccessOptions
     logs: LogOptions
@@ -115,7 +116,7 @@ def parse(
     values = {name: given.get(name, flag.default) for name, flag in FLAGS.items()}
     if bool(values["tls-cert-file"]) != bool(values["tls-private-key-file"]):
         raise InputError("--tls-cert-file and --tls-private-key-file go together: give both or none")
-    loaded = _load(given, registry or Registry.installed(), policy)
+    loaded = _load(given, registry or Registry.installed(values["plugin-dir"]), policy)
     config = _with_flags(loaded.config, given)
     options = RunOptions(
         argv=tuple(argv),
@@ -126,6 +127,7 @@ def parse(
         write_config_to=values["write-config-to"],
         pod_max_in_unschedulable=values["pod-max-in-unschedulable-pods-duration"],
         seed=values["seed"],
+        plugin_dirs=tuple(values["plugin-dir"]),
         serving=_named(ServingOptions, values),
         access=_named(AccessOptions, values),
         logs=LogOptions(verbosity=values["v"], format=values["logging-format"]),

@@ -54,6 +54,14 @@ MISC = (
 )
 STOWPLAN = (
     Flag(
+        "plugin-dir",
+        STRINGS,
+        (),
+        "Folders with plugins: each class derived from Plugin in their *.py files can be named in the "
+        "configuration. A file that changes is read again at once; if it is broken, the plugins stay as they "
+        "were. May be given again.",
+    ),
+    Flag(
         "seed",
         INT,
         None,

@@ -7,10 +7,13 @@ import gc
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from importlib import import_module
 
 from stowplan import log
+from stowplan.api.custom import CustomResource
+from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.events import EventRecorder
@@ -20,16 +23,20 @@ from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle.preempt import preempt
 from stowplan.framework.handle import Handle
-from stowplan.framework.hints import QueueingHints
+from stowplan.framework.hints import Happening, QueueingHints
 from stowplan.framework.nominations import Nominations
+from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
-from stowplan.framework.resolve import resolve_profiles
+from stowplan.framework.resolve import ResolvedProfile, resolve_profiles, watched_kinds
 from stowplan.metrics import Metrics
+from stowplan.queue.listeners import WILDCARD
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.event_handlers import EventHandlers
 from stowplan.scheduler.failure import report_fault
+from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.host import Host
+from stowplan.scheduler.kind_watches import KindWatches
 from stowplan.scheduler.loop import SchedulingLoop
 from stowplan.scheduler.waiting import WaitingPods
 
@@ -51,13 +58,27 @@ class Scheduler:
         draw: random.Random | None = None,
         is_leading: Callable[[], bool] = lambda: True,
         max_in_unschedulable: float = 300,
+        before_pod: Callable[[], None] = lambda: None,
+        guard: Guard | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
+        self._guard = guard or Guard(self.metrics)
         self.cluster, nominations, waiting = Cluster(), Nominations(), WaitingPods()
         api.stored = self.cluster.stored
-        self.profiles = self._profiles(
-            config, registry or Registry.installed(), api, nominations, waiting, now
-        )
+        self.profiles: dict[str, Profile] = {}
+        for resolved in resolve_profiles(config, registry or Registry.installed()):
+            handle = Handle(
+                self.cluster,
+                now=now,
+                api=api,
+                activate=lambda pods: self.queue.activate(pods),
+                nominations=nominations,
+                metrics=self.metrics.page,
+                record_event=partial(self._record, resolved.scheduler_name),
+                waiting_pods=waiting,
+            )
+            profile = self.profiles[resolved.scheduler_name] = self._built(resolved, handle)
+            handle.preempt = partial(preempt, profile)
         self.queue = SchedulingQueue(
             {name: QueueingHints(profile) for name, profile in self.profiles.items()},
             self.profiles,
@@ -85,43 +106,68 @@ class Scheduler:
             metrics=self.metrics,
             now=now,
             is_leading=is_leading,
+            before_pod=before_pod,
         )
         self.reflectors = [
             Reflector(api, resource, on_event=self.handlers.on_event) for resource in RESOURCES
         ]
+        self._kinds = KindWatches(
+            api,
+            self.cluster,
+            on_event=self.handlers.on_event,
+            on_served=lambda: self.queue.on_happening(Happening(WILDCARD, None, None)),
+        )
+        self.watch_kinds(watched_kinds(self._plugins()))
         self.is_synced = False
         self._started = asyncio.Event()
         self._watches_when_started = config.delay_cache_until_active
         self.loop = SchedulingLoop(self.host, draw or random.Random())
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: dict[tuple[Plugin, str], asyncio.Task[None]] = {}
+        """The background work of plugins: their own, and their controllers by name."""
+        self._active = asyncio.Event()
 
-    def _profiles(
-        self,
-        config: KubeSchedulerConfiguration,
-        registry: Registry,
-        api: ApiClient,
-        nominations: Nominations,
-        waiting: WaitingPods,
-        now: Callable[[], float],
-    ) -> dict[str, Profile]:
-        found: dict[str, Profile] = {}
+    def take_profiles(self, config: KubeSchedulerConfiguration, registry: Registry) -> None:
+        """The same profiles with plugins as the registry has them now; those that did not change stay.
+
+        Decisions under way finish with the old ones. If a new one cannot be built, nothing has changed.
+        """
+        fresh = {}
         for resolved in resolve_profiles(config, registry):
-            handle = Handle(
-                self.cluster,
-                now=now,
-                api=api,
-                activate=lambda pods: self.queue.activate(pods),
-                nominations=nominations,
-                metrics=self.metrics.page,
-                record_event=partial(self._record, resolved.scheduler_name),
-                waiting_pods=waiting,
-            )
-            profile = found[resolved.scheduler_name] = Profile(resolved, handle)
-            handle.preempt = partial(preempt, profile)
-            self.metrics.profile_started(resolved.scheduler_name, profile.points)
-        return found
+            old = self.profiles[resolved.scheduler_name]
+            fresh[resolved.scheduler_name] = self._built(resolved, old.handle, old.plugins)
+        hints = {name: QueueingHints(profile) for name, profile in fresh.items()}
+        self.profiles.update(fresh)
+        for profile in fresh.values():
+            profile.handle.preempt = partial(preempt, profile)
+        self.loop.take_profiles()
+        self.watch_kinds(watched_kinds(self._plugins()))
+        self._run_plugins()
+        self.queue.take_profiles(hints, self.profiles)
 
-    def _record(self, name: str, pod: Pod, kind: str, reason: str, note: str) -> None:
-        self.host.recorders[name].record(pod, kind, reason, "Scheduling", note)
+    def _built(
+        self, resolved: ResolvedProfile, handle: Handle, kept: Mapping[str, Plugin] | None = None
+    ) -> Profile:
+        profile = Profile(resolved, handle, kept)
+        self._guard.cover(profile)
+        self.metrics.profile_started(resolved.scheduler_name, profile.points)
+        return profile
+
+    def _plugins(self) -> dict[Plugin, str]:
+        """All plugins of all profiles, with their names."""
+        return {each: name for profile in self.profiles.values() for name, each in profile.plugins.items()}
+
+    def _record(self, name: str, item: Pod | Object, kind: str, reason: str, note: str) -> None:
+        if self.host.is_leading():
+            self.host.recorders[name].record(item, kind, reason, "Scheduling", note)
+
+    def watch_kinds(self, kinds: Iterable[type[CustomResource]]) -> None:
+        """From now on these kinds are watched for plugins, and no others."""
+        self._kinds.watch(kinds)
+
+    async def kinds_synced(self) -> None:
+        """Waits until the objects of these kinds are known, or that the API server has no such kind."""
+        await self._kinds.synced()
 
     def start(self) -> None:
         """From now on pods are decided, as soon as the cluster is known."""
@@ -134,12 +180,10 @@ class Scheduler:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self.reflectors:
                 tasks.create_task(reflector.run(), name=f"watch of {reflector.resource.name}")
+            tasks.create_task(self._kinds.run(), name="watches of plugins' kinds")
             for name, recorder in self.host.recorders.items():
                 tasks.create_task(recorder.run(), name=f"events of {name}")
-            for profile in self.profiles.values():
-                for name, plugin in profile.plugins.items():
-                    if hasattr(plugin, "run"):
-                        tasks.create_task(self._kept_running(name, plugin.run), name=f"plugin {name}")
+            self.run_plugins_in(tasks)
             tasks.create_task(self._tick(), name="queue flushes")
             tasks.create_task(self._schedule(), name="scheduling")
 
@@ -153,9 +197,11 @@ class Scheduler:
     async def _schedule(self) -> None:
         for reflector in self.reflectors:
             await reflector.synced.wait()
+        await self.kinds_synced()
         self.is_synced = True
         _settle_memory()
         await self._started.wait()
+        self.run_controllers()
         log.log(0, "Starting to schedule", nodes=len(self.cluster.nodes), pods=len(self.handlers.pending))
         await self.loop.run()
 
@@ -176,6 +222,40 @@ class Scheduler:
                 assumed_pods=self.cluster.assumed_count,
             )
 
+    def run_plugins_in(self, tasks: asyncio.TaskGroup) -> None:
+        """The background work of plugins belongs to these tasks from now on."""
+        self._tasks = tasks
+        self._run_plugins()
+
+    def run_controllers(self) -> None:
+        """From now on we lead and know the cluster, which the controllers of plugins wait for."""
+        self._active.set()
+
+    def _run_plugins(self) -> None:
+        """Starts the background work of new plugins, and ends that of plugins that are no more."""
+        wanted: dict[tuple[Plugin, str], Callable[[], object]] = {}
+        controllers: set[tuple[object, ...]] = set()
+        for plugin in self._plugins():
+            if hasattr(plugin, "run"):
+                wanted[plugin, ""] = plugin.run
+            for reference in plugin.controllers:
+                # Profiles that have the plugin for the same kinds share its controllers.
+                if (reference, plugin.watches) not in controllers:
+                    controllers.add((reference, plugin.watches))
+                    wanted[plugin, reference] = partial(self._control, plugin, reference)
+        for gone in self._running.keys() - wanted.keys():
+            self._running.pop(gone).cancel()
+        for key, run in wanted.items():
+            if self._tasks is not None and key not in self._running:
+                name = key[1] or f"plugin {key[0].name}"
+                self._running[key] = self._tasks.create_task(self._kept_running(name, run), name=name)
+
+    async def _control(self, plugin: Plugin, reference: str) -> None:
+        """Runs a plugin's controller, once we lead and know the cluster."""
+        await self._active.wait()
+        module, _, attribute = reference.partition(":")
+        await getattr(import_module(module), attribute)(plugin.args, plugin.handle).run()
+
     async def _kept_running(self, name: str, run: Callable[[], object]) -> None:
         """A plugin's own work in the background; it is started over if it fails."""
         while True:
@@ -183,7 +263,7 @@ class Scheduler:
                 await run()  # type: ignore[misc]
                 return
             except Exception as error:
-                log.error("Background work of a plugin failed; starting it over", error, plugin=name)
+                log.error("Background work of a plugin failed; starting it over", error, work=name)
                 await asyncio.sleep(5)
 
 

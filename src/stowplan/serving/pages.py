@@ -22,17 +22,20 @@ def scheduler_pages(
     shutdown: Check,
     handlers_synced: Check,
     pods: Callable[[], Iterable[Pod]] = tuple,
+    plugins: Check | None = None,
 ) -> dict[str, Page]:
     """`configuration` is in the shape of v1, with its kind; `leader_election` is None where there is none.
 
-    `pods` are those whose resources are shown: all while leading, else none.
+    `pods` are those whose resources are shown: all while leading, else none. `plugins` says which of them
+    hang, where that is watched.
     """
     election = {} if leader_election is None else {"leaderElection": leader_election}
     ready = {**election, "shutdown": shutdown, "sched-handler-sync": handlers_synced}
+    alive = {"ping": ping} if plugins is None else {"ping": ping, "plugins": plugins}
     record = metrics.health_checked
     return {
         **dict(health_pages("healthz", election or {"ping": ping}, record)),
-        **dict(health_pages("livez", {"ping": ping}, record)),
+        **dict(health_pages("livez", alive, record)),
         **dict(health_pages("readyz", ready, record)),
         "/metrics": _text_page(metrics.render),
         "/metrics/slis": _text_page(metrics.render_slis),

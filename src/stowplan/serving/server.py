@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -27,6 +29,7 @@ from stowplan.serving.access import (
 from stowplan.serving.certificates import ServerCertificates
 from stowplan.serving.health import Page
 from stowplan.serving.options import ServingOptions
+from stowplan.serving.stand_in import answer_waiting
 
 REFRESH_SECONDS = 60
 SHUTDOWN_SECONDS = 2
@@ -88,6 +91,8 @@ class Server:
                 f"cannot listen: {error.strerror or error}; choose another --bind-address or --secure-port",
                 where=address,
             ) from error
+        # Of our own, since those of the event loop are for it alone.
+        self._sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in self._listener.sockets]
         self._refreshing = asyncio.create_task(self._refresh(certificates))
         log(0, "Serving securely", address=options.bind_address, port=options.secure_port)
         return self
@@ -99,8 +104,15 @@ class Server:
         with suppress(asyncio.CancelledError):
             await self._refreshing
         self._listener.close()
+        for each in self._sockets:
+            each.close()
         self._connections.pre_shutdown()
         await self._connections.shutdown(SHUTDOWN_SECONDS)
+
+    def answer_waiting(self, failed_check: str) -> None:
+        """Tells those who wait that this health check fails; for a thread that sees our event loop hang."""
+        if self._certificates is not None:
+            answer_waiting(self._sockets, self._certificates.context, failed_check)
 
     async def _refresh(self, certificates: ServerCertificates) -> None:
         while True:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from stowplan.framework import CycleState, Plugin, Pod, Status
+from stowplan.framework import CycleState, Plugin, Pod, Right, Status
 
 
 class DefaultBinder(Plugin):
+    rights = (Right("pods/binding", ("create",)),)
+
     async def bind(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
         await self.handle.api.create_binding(pod, node_name)
         return None

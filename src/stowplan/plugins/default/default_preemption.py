@@ -16,6 +16,7 @@ from stowplan.framework import (
     Plugin,
     Pod,
     Resource,
+    Right,
     Status,
 )
 from stowplan.plugins.default.args import DefaultPreemptionArgs
@@ -23,6 +24,7 @@ from stowplan.plugins.default.args import DefaultPreemptionArgs
 
 class DefaultPreemption(Plugin):
     args: DefaultPreemptionArgs
+    rights = (Right("pods", ("delete",)),)  # which the host does for it
 
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         super().__init__(args, handle)

@@ -21,7 +21,17 @@ WRITE_ATTEMPTS = 5
 
 
 class ClaimError(StowplanError):
-    """Something is wrong with the claims of a pod."""
+    """Something is wrong with the claims of a pod. `outcome` is what metrics call it."""
+
+    outcome = "error"
+
+
+class DeviceFailedError(ClaimError):
+    outcome = "failure"
+
+
+class DeviceTimeoutError(ClaimError):
+    outcome = "timeout"
 
 
 class ClaimWriter:
@@ -85,11 +95,11 @@ class ClaimWriter:
             newest = [self._ledger.get(claim.key) or claim for claim in claims]
             for claim in newest:
                 if has_failed(claim):
-                    raise ClaimError(f"claim {claim.key}: a device cannot be bound")
+                    raise DeviceFailedError(f"claim {claim.key}: a device cannot be bound")
             if all(map(is_ready, newest)):
                 return
             if self._handle.now() >= end:
-                raise ClaimError("device binding timeout")
+                raise DeviceTimeoutError("device binding timeout")
             await asyncio.sleep(self.poll_seconds)
 
     async def deallocate(self, claim: ResourceClaim) -> None:
@@ -133,6 +143,16 @@ def is_ready(claim: ResourceClaim) -> bool:
         for result in results
         for condition in result.binding_conditions
     )
+
+
+def waited_for(claims: Iterable[ResourceClaim]) -> set[str]:
+    """The drivers whose devices have conditions to be met before a pod can use them."""
+    return {
+        result.driver
+        for claim in claims
+        for result in (claim.allocation.devices.results if claim.allocation else ())
+        if result.binding_conditions
+    }
 
 
 def has_failed(claim: ResourceClaim) -> bool:

@@ -33,6 +33,7 @@ from stowplan.framework import (
     NodeTable,
     Plugin,
     Resource,
+    Right,
     Scores,
     Status,
     scale_to_max,
@@ -50,7 +51,13 @@ from stowplan.plugins.default.device_extended import (
 )
 from stowplan.plugins.default.device_ledger import ClaimLedger
 from stowplan.plugins.default.device_pools import AllocationError, Inventory
-from stowplan.plugins.default.device_writer import ClaimError, ClaimWriter, has_failed, is_ready
+from stowplan.plugins.default.device_writer import (
+    ClaimError,
+    ClaimWriter,
+    has_failed,
+    is_ready,
+    waited_for,
+)
 
 BEST_ALTERNATIVE = 8
 """What the first alternative of a request is worth; there are at most so many."""
@@ -88,12 +95,19 @@ class PodClaims:
 
 class DynamicResources(Plugin):
     args: DynamicResourcesArgs
+    rights = (
+        Right("resourceclaims", ("create", "delete", "get", "patch"), "resource.k8s.io"),
+        Right("resourceclaims/status", ("patch",), "resource.k8s.io"),
+        Right("resourceclaims/binding", ("patch",), "resource.k8s.io"),  # who may say where it is allocated
+    )
 
     def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self.ledger = ClaimLedger.of(handle)
         self.writer = ClaimWriter(handle, self.ledger)
         self._inventory: tuple[int, Inventory] = (-1, Inventory(()))
+        self.on_waited: Callable[[str, str, str, float], None] = lambda *told: None
+        """Told how long a driver's devices were waited for before a bind, and what came of it."""
         self._writes: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -213,7 +227,7 @@ class DynamicResources(Plugin):
         try:
             await self._bind_claims(found, pod, node_name)
             claims = [*found.claims, *([found.special] if found.special is not None else [])]
-            await self.writer.wait_until_ready(claims, self.args.binding_timeout)
+            await self._wait(claims, pod)
         except StowplanError as error:
             return Status.error(str(error))
         return None
@@ -339,6 +353,19 @@ class DynamicResources(Plugin):
     def _is_overdue(self, allocation: Allocation) -> bool:
         since = allocation.allocation_timestamp
         return since is not None and self.handle.now() > parse_time(since) + self.args.binding_timeout
+
+    async def _wait(self, claims: list[ResourceClaim], pod: Pod) -> None:
+        """Until drivers say that the devices can be used; each driver waited for is told of."""
+        began, outcome = self.handle.now(), ClaimError.outcome
+        try:
+            await self.writer.wait_until_ready(claims, self.args.binding_timeout)
+            outcome = "success"
+        except ClaimError as error:
+            outcome = error.outcome
+            raise
+        finally:
+            for driver in waited_for(claims):
+                self.on_waited(driver, pod.scheduler_name, outcome, self.handle.now() - began)
 
     async def _bind_claims(self, found: PodClaims, pod: Pod, node_name: str) -> None:
         """Writes what was decided: allocations, who uses them, and the claim for extended resources."""

@@ -14,7 +14,7 @@ from stowplan.api.pod import LabelSet, Pod
 from stowplan.api.selectors import NOTHING, Selector
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
-from stowplan.cluster.tallies import PodQuery, TermEntry
+from stowplan.cluster.tallies import GROUPS, PodQuery, TermEntry
 from stowplan.framework import (
     MAX_SCORE,
     Action,
@@ -230,8 +230,12 @@ class InterPodAffinity(Plugin):
         if kept is None or kept[0] != versions:
             namespace = self._namespace_labels(pod.namespace)
             found = {
-                group: [entry for entry in entries.values() if entry.term.matches(pod, namespace)]
-                for group, entries in live.tallies.terms.items()
+                group: [
+                    entry
+                    for entry in live.tallies.terms_for(group, pod.labels)
+                    if entry.term.matches(pod, namespace)
+                ]
+                for group in GROUPS
             }
             kept = self._kept[pod.label_set] = (versions, found)
         return kept[1]

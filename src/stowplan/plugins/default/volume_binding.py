@@ -45,6 +45,7 @@ from stowplan.framework import (
     Plugin,
     Reject,
     Resource,
+    Right,
     Status,
 )
 from stowplan.plugins.default.args import VolumeBindingArgs
@@ -112,6 +113,9 @@ class PodClaims:
 
 class VolumeBinding(Plugin):
     args: VolumeBindingArgs
+    rights = tuple(
+        Right(resource, ("get", "patch")) for resource in ("persistentvolumes", "persistentvolumeclaims")
+    )
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         super().__init__(args, handle)

@@ -1,0 +1,175 @@
+"""What a plugin costs: each pod is decided by the default plugins with it and without it, in turn."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import isgenerator
+from statistics import median
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+import msgspec
+
+from stowplan.api.pod import Pod
+from stowplan.bench.workloads import build, pending, read_workloads
+from stowplan.cluster import Cluster
+from stowplan.config import load
+from stowplan.config.types import V1
+from stowplan.cycle import Planner
+from stowplan.errors import InputError
+from stowplan.framework.decision import Decision
+from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin_check import methods_of
+from stowplan.framework.registry import Registry
+
+WORKLOAD = "plain"
+WARM_UP = 20
+IN_CYCLE = (
+    *("pre_filter", "filter", "filter_nodes", "post_filter", "pre_score", "score", "score_nodes"),
+    *("normalize_score", "sign_pod"),
+)
+AFTER_IT = ("reserve", "permit", "unreserve")
+"""What hosts call once a node is chosen; the last one only if something fails then."""
+
+
+class MethodCost(msgspec.Struct, rename="camel"):
+    """Microseconds that the calls of a method take in one decision, half of the decisions less."""
+
+    method: str
+    calls: float
+    p50: float
+
+
+class PluginCost(msgspec.Struct, rename="camel"):
+    """In microseconds a decision, half of the decisions less."""
+
+    plugin: str
+    nodes: int
+    decisions: int
+    without_it: float
+    with_it: float
+    methods: list[MethodCost]
+
+    @property
+    def added(self) -> float:
+        """What the plugin adds to a decision, the framework's own work for it included."""
+        return round(self.with_it - self.without_it, 1)
+
+
+def cost_of(
+    plugin: type[Plugin], *, args: Mapping[str, Any] | None = None, nodes: int = 5000, decisions: int = 200
+) -> PluginCost:
+    """Measures on a cluster of that many nodes, all of them scored, on one thread."""
+    workload = next(each for each in read_workloads() if each.name == WORKLOAD)
+    cluster, pods = build(workload, nodes), list(pending(workload, 2 * (decisions + WARM_UP)))
+    without, whole = _planner(cluster, plugin, None), _planner(cluster, plugin, args or {})
+    with _no_garbage_collection():
+        times = [_in_turn(without, whole, pod, number) for number, pod in enumerate(pods[::2])][WARM_UP:]
+        methods = _methods(cluster, plugin, args or {}, pods[1::2])
+    return PluginCost(
+        plugin.__name__,
+        nodes,
+        decisions,
+        round(median(one for one, _ in times), 1),
+        round(median(other for _, other in times), 1),
+        methods,
+    )
+
+
+def _planner(cluster: Cluster, plugin: type[Plugin], args: Mapping[str, Any] | None) -> Planner:
+    """One with the plugin, which a plugin that sorts the queue takes over, or, with no args, one without."""
+    name = plugin.__name__
+    entry = [{"name": name}]
+    plugins: dict[str, Any] = {"multiPoint": {"disabled": entry} if args is None else {"enabled": entry}}
+    if args is not None and methods_of(plugin, ("queue_sort",)):
+        plugins["queueSort"] = {"disabled": [{"name": "*"}], "enabled": entry}
+    profile = {"plugins": plugins, "pluginConfig": [{"name": name, "args": dict(args)}] if args else []}
+    registry = Registry.installed(classes={name: plugin})
+    config = load({"apiVersion": V1, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}, registry)
+    return Planner(cluster, config.config, registry=registry)
+
+
+def _in_turn(one: Planner, other: Planner, pod: Pod, number: int) -> tuple[float, float]:
+    """How long each takes. Who comes first finds what the last pod changed, so they take turns."""
+    if number % 2:
+        spent, decision = _decided(one, pod)
+        return spent, _placed(other, pod, decision)
+    spent_by_other, decision = _decided(other, pod)
+    return _placed(one, pod, decision), spent_by_other
+
+
+def _decided(planner: Planner, pod: Pod) -> tuple[float, Decision]:
+    began = thread_time_ns()  # a busy machine would add what others do meanwhile
+    decision = planner.decide(pod)
+    spent = thread_time_ns() - began
+    if decision.chosen is None:
+        why = decision.error or decision.message
+        raise InputError(f"nothing to measure: no node takes the pod: {why}")
+    return spent / 1000, decision
+
+
+def _placed(planner: Planner, pod: Pod, decision: Decision) -> float:
+    spent, _ = _decided(planner, pod)
+    planner.carry_out(decision)
+    return spent
+
+
+def _methods(
+    cluster: Cluster, plugin: type[Plugin], args: Mapping[str, Any], pods: list[Pod]
+) -> list[MethodCost]:
+    """What each method costs by itself, from decisions of their own: a clock in between costs time too."""
+    spent: dict[str, list[int]] = defaultdict(list)
+    planner = _planner(cluster, _with_clocks(plugin, spent), args)
+    (profile,) = planner.profiles.values()
+    timed: Any = profile.plugins[plugin.__name__]
+    rows: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for pod in pods:
+        spent.clear()
+        for method in methods_of(plugin, ("pre_enqueue",)):
+            getattr(timed, method)(pod)
+        _, decision = _decided(planner, pod)
+        for method in methods_of(plugin, AFTER_IT):
+            getattr(timed, method)(decision.state, pod, decision.chosen)
+        for method, times in spent.items():
+            rows[method].append((len(times), sum(times) / 1000))
+    return [
+        MethodCost(method, median(calls for calls, _ in row), round(median(us for _, us in row), 2))
+        for method, row in rows.items()
+    ]
+
+
+def _with_clocks(plugin: type[Plugin], spent: dict[str, list[int]]) -> type[Plugin]:
+    """The same plugin, which notes how long each call of its methods takes."""
+    own = min(-perf_counter_ns() + perf_counter_ns() for _ in range(1000))
+
+    def timed(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            began = perf_counter_ns()
+            answer = method(*given)
+            answer = list(answer) if isgenerator(answer) else answer
+            spent[name].append(perf_counter_ns() - began - own)
+            return answer
+
+        return call
+
+    def build_timed(self: Any, args: Any, handle: Any) -> None:
+        plugin.__init__(self, args, handle)
+        for name in methods_of(plugin, (*IN_CYCLE, *AFTER_IT, "pre_enqueue")):
+            setattr(self, name, timed(name, getattr(self, name)))
+
+    return type(plugin.__name__, (plugin,), {"__init__": build_timed})
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,59 @@
+"""`stowplan crd`: CustomResourceDefinitions for the kinds that plugins declare as structs."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from stowplan.api.crd import crd_of, needs_crd
+from stowplan.api.custom import CustomResource
+from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.errors import InputError
+from stowplan.framework.registry import Registry
+from stowplan.framework.resolve import watched_kinds
+
+
+@click.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@PLUGIN_DIRS
+def crd(names: tuple[str, ...], plugin_dirs: tuple[Path, ...]) -> None:
+    """Print CustomResourceDefinitions for kinds that plugins declare.
+
+    NAME is a plugin as a configuration names it, which stands for the kinds that it watches, or a struct
+    derived from CustomResource as module:Class. The output is for `kubectl apply -f -`.
+    """
+    registry = Registry.installed(plugin_dirs)
+    kinds = dict.fromkeys(kind for name in names for kind in _kinds(name, registry))
+    definitions = [crd_of(kind) for kind in kinds]
+    click.echo(yaml.dump_all(definitions, Dumper=_Dumper, sort_keys=False, explicit_start=True), nl=False)
+
+
+def _kinds(name: str, registry: Registry) -> tuple[type[CustomResource], ...]:
+    struct = _struct(name) if ":" in name else None
+    if struct is not None:
+        return (struct,)
+    kinds = tuple(kind for kind in watched_kinds([registry.find(name)]) if needs_crd(kind))
+    if not kinds:
+        raise InputError("watches no custom resources, so there is nothing to define", what=f"plugin {name}")
+    return kinds
+
+
+def _struct(name: str) -> type[CustomResource] | None:
+    """The struct of that name; None if there is something else, or nothing."""
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError):
+        return None
+    return found if isinstance(found, type) and issubclass(found, CustomResource) else None
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Writes what occurs twice twice, not as a reference to the first."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True

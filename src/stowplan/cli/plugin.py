@@ -1,0 +1,140 @@
+"""`stowplan plugin`: write a new plugin, list those that are there, find what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.config import load
+from stowplan.errors import ConfigError
+from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin_audit import (
+    check_config,
+    check_files,
+    check_folder,
+    check_name_in,
+)
+from stowplan.framework.plugin_facts import Argument, PluginFacts, facts_of
+from stowplan.framework.plugin_source import Fault
+from stowplan.framework.registry import Registry
+from stowplan.framework.resolve import resolve_profiles
+from stowplan.testing.new_plugin import write_plugin
+
+
+@click.group()
+def plugin() -> None:
+    """Write, list and check plugins."""
+
+
+@plugin.command()
+@click.argument("name")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=".",
+    show_default=True,
+    help="The folder to write to; it is made if need be.",
+)
+def new(name: str, folder: Path) -> None:
+    """Write a plugin, its test, its configuration and an example.
+
+    NAME is the name of its class, such as GreenNodes. Nothing that is there is written over.
+    """
+    for path in write_plugin(name, folder):
+        click.echo(f"wrote {path}")
+
+
+@plugin.command(name="list")
+@PLUGIN_DIRS
+@click.option("--config", type=click.Path(path_type=Path), help="Only the plugins that it uses.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def list_plugins(plugin_dirs: tuple[Path, ...], config: Path | None, output: str) -> None:
+    """Say which plugins are there.
+
+    Of each: where it comes from, its extension points, its arguments with types and defaults, and what it
+    watches. With -o json, each is an object on a line of its own.
+    """
+    registry = Registry.installed(plugin_dirs)
+    for number, facts in enumerate(_facts(registry, config)):
+        if output == "json":
+            click.echo(json.dumps(msgspec.to_builtins(facts)))
+        else:
+            click.echo(("\n" if number else "") + "\n".join(_lines(facts)))
+
+
+@plugin.command()
+@click.argument("plugins", metavar="[PLUGIN]...", nargs=-1)
+@PLUGIN_DIRS
+@click.option(
+    "--config",
+    "configs",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="A configuration: its plugins and their arguments. May be given again.",
+)
+def check(plugins: tuple[str, ...], plugin_dirs: tuple[Path, ...], configs: tuple[Path, ...]) -> None:
+    """Find what is wrong with plugins before they run.
+
+    PLUGIN is a file, a name, or module:Class. Each fault is a line with its file and, where there is one, its
+    line; the exit status is then 1.
+    """
+    if not (plugins or plugin_dirs or configs):
+        raise click.UsageError("name a plugin, a --plugin-dir or a --config")
+    files = [Path(each) for each in plugins if each.endswith(".py")]
+    names = [each for each in plugins if not each.endswith(".py")]
+    checked = [check_files(files), *map(check_folder, plugin_dirs)]
+    classes: dict[str, type[Plugin]] = {}
+    for each in checked:
+        classes |= each.classes
+    registry = Registry.installed(classes=classes)
+    faults = [fault for each in checked for fault in each.faults]
+    faults += [fault for name in names for fault in check_name_in(registry, name)]
+    faults += [fault for config in configs for fault in check_config(config, registry)]
+    _report(faults)
+
+
+def _report(faults: list[Fault]) -> None:
+    for fault in dict.fromkeys(faults):
+        click.echo(str(fault))
+    if faults:
+        sys.exit(1)
+    click.echo("nothing is wrong")
+
+
+def _facts(registry: Registry, config: Path | None) -> Iterator[PluginFacts]:
+    names = registry.names()
+    if config is not None:
+        try:
+            profiles = resolve_profiles(load(config, registry).config, registry)
+        except ConfigError as error:
+            raise ConfigError(error.message, stage=error.stage, where=error.where or str(config)) from None
+        names = sorted({name for profile in profiles for name in profile.classes})
+    for name in names:
+        yield facts_of(name, registry.find(name), registry.entry_point(name))
+
+
+def _lines(facts: PluginFacts) -> Iterator[str]:
+    yield f"{facts.name}  {facts.entry_point or facts.origin}"
+    if facts.says:
+        yield f"  {facts.says}"
+    yield f"  points: {', '.join(facts.points) or 'none'}"
+    for argument in facts.arguments:
+        yield f"  argument {_argument(argument)}"
+    for kind in facts.watches:
+        yield f"  watches {kind}"
+    if facts.has_background_work:
+        yield "  works in the background"
+
+
+def _argument(argument: Argument) -> str:
+    if argument.required:
+        return f"{argument.name}: {argument.type}, required"
+    return f"{argument.name}: {argument.type} = {json.dumps(argument.default, ensure_ascii=False)}"

@@ -1,0 +1,1 @@
+"""Reconcile loops that plugins bring along; the leader runs them."""

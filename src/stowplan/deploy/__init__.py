@@ -1,0 +1,1 @@
+"""Manifests that bring Stowplan into a cluster; nothing here talks to one."""

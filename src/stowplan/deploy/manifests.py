@@ -1,0 +1,180 @@
+"""A second scheduler beside kube-scheduler: all that `kubectl apply` needs, in the order it needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from stowplan.api.crd import crd_of, needs_crd
+from stowplan.client.kubeconfig import ACCOUNT
+from stowplan.config.types import DEFAULT_SCHEDULER_NAME, LeaderElection
+from stowplan.deploy.deployment import KUBECONFIG, deployment
+from stowplan.deploy.options import MAX_CONFIG_MAP_BYTES, PORT, DeployOptions
+from stowplan.deploy.rights import RBAC, bound, granted, lease_rules, rules, scheduler_rights
+from stowplan.deploy.setup import CONFIG, Setup
+from stowplan.errors import ConfigError, InputError
+
+Json = dict[str, Any]
+
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+KUBE_SCHEDULERS_LEASE = ("kube-system", "kube-scheduler")
+
+
+def manifests(setup: Setup, options: DeployOptions) -> list[Json]:
+    _check(setup, options)
+    lease = lease_of(setup, options)
+    namespace = [] if options.namespace in SYSTEM_NAMESPACES else [_namespace(options)]
+    return [
+        *custom_resource_definitions(setup),
+        *namespace,
+        _service_account(options),
+        *_rights(setup, options, lease),
+        _config_map(setup, options),
+        deployment(setup, options, lease),
+        _disruption_budget(options),
+        _service(options),
+        *(_monitoring(options) if options.service_monitor else ()),
+    ]
+
+
+def custom_resource_definitions(setup: Setup) -> list[Json]:
+    """Of the kinds that the plugins watch."""
+    kinds = dict.fromkeys(kind for plugin in setup.plugins for kind in plugin.watches)
+    return [crd_of(kind) for kind in kinds if needs_crd(kind)]
+
+
+def notes(setup: Setup) -> Iterator[str]:
+    """What whoever deploys it should know."""
+    yield from setup.warnings
+    if any(profile.scheduler_name == DEFAULT_SCHEDULER_NAME for profile in setup.config.profiles):
+        yield (
+            f"a profile is named {DEFAULT_SCHEDULER_NAME}, so kube-scheduler would place the same pods: give "
+            "it another schedulerName, or take kube-scheduler's place with --static-pod"
+        )
+
+
+def lease_of(setup: Setup, options: DeployOptions) -> LeaderElection | None:
+    """That of the configuration, unless it is kube-scheduler's: for that one we would wait for ever."""
+    election = setup.config.leader_election
+    if not election.leader_elect:
+        return None
+    if (election.resource_namespace, election.resource_name) != KUBE_SCHEDULERS_LEASE:
+        return election
+    return LeaderElection(resource_name=options.name, resource_namespace=options.namespace)
+
+
+def _check(setup: Setup, options: DeployOptions) -> None:
+    if path := setup.config.client_connection.kubeconfig:
+        raise ConfigError(
+            f"clientConnection.kubeconfig: the pod does not have the file {path}; leave it out, and the "
+            "scheduler uses the service account of its pod",
+            stage="validate",
+            where=setup.where,
+        )
+    if options.replicas > 1 and not setup.config.leader_election.leader_elect:
+        raise ConfigError(
+            f"leaderElection.leaderElect: is false, so that {options.replicas} replicas would place the same "
+            "pods: let it be true, or ask for --replicas=1",
+            stage="validate",
+            where=setup.where,
+        )
+    size = sum(len(name) + len(text.encode()) for name, text in setup.files.items())
+    if size > MAX_CONFIG_MAP_BYTES:
+        raise InputError(
+            f"configuration and plugin files have {size:,} bytes, but a ConfigMap takes "
+            f"{MAX_CONFIG_MAP_BYTES:,}: install the plugins in the image instead"
+        )
+
+
+def _namespace(options: DeployOptions) -> Json:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace}}
+
+
+def _service_account(options: DeployOptions) -> Json:
+    """Its pods alone get its token."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": options.metadata}
+    return account | {"automountServiceAccountToken": False}
+
+
+def _rights(setup: Setup, options: DeployOptions, lease: LeaderElection | None) -> Iterator[Json]:
+    account = [{"kind": "ServiceAccount", "name": options.name, "namespace": options.namespace}]
+    yield from granted(options.account, rules(scheduler_rights(setup.plugins)), account)
+    if lease is not None:
+        where = lease.resource_namespace
+        yield from granted(f"{options.account}:lease", lease_rules(lease.resource_name), account, where)
+    # The cluster has this role; with it the CA of client certificates can be read.
+    reader = "extension-apiserver-authentication-reader"
+    yield bound(f"{options.account}:authentication", "Role", reader, account, "kube-system")
+
+
+def _config_map(setup: Setup, options: DeployOptions) -> Json:
+    data = {CONFIG: setup.files[CONFIG], KUBECONFIG: _account_kubeconfig(), **setup.files}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": options.metadata, "data": data}
+
+
+def _account_kubeconfig() -> str:
+    """The pod's own account, for the flags that ask for a kubeconfig; no secret is in it."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": "this",
+                "cluster": {
+                    "server": "https://kubernetes.default.svc",
+                    "certificate-authority": str(ACCOUNT / "ca.crt"),
+                },
+            }
+        ],
+        "users": [{"name": "account", "user": {"tokenFile": str(ACCOUNT / "token")}}],
+        "contexts": [{"name": "this", "context": {"cluster": "this", "user": "account"}}],
+        "current-context": "this",
+    }
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def _disruption_budget(options: DeployOptions) -> Json:
+    """One at a time: with a single replica a node could never be drained otherwise."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": options.metadata,
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": options.labels}},
+    }
+
+
+def _service(options: DeployOptions) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": options.metadata,
+        "spec": {
+            "selector": options.labels,
+            "ports": [{"name": "https", "port": PORT, "targetPort": "https"}],
+        },
+    }
+
+
+def _monitoring(options: DeployOptions) -> Iterator[Json]:
+    """For Prometheus' operator; the role is for whoever binds it to the account of Prometheus."""
+    yield {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": f"{options.account}:metrics"},
+        "rules": [{"nonResourceURLs": ["/metrics", "/metrics/resources"], "verbs": ["get"]}],
+    }
+    token = {"bearerTokenFile": str(ACCOUNT / "token"), "tlsConfig": {"insecureSkipVerify": True}}
+    yield {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": options.metadata,
+        "spec": {
+            "selector": {"matchLabels": options.labels},
+            "endpoints": [
+                {"port": "https", "scheme": "https", "path": path, **token}
+                for path in ("/metrics", "/metrics/resources")
+            ],
+        },
+    }

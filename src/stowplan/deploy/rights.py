@@ -1,0 +1,86 @@
+"""The least rights with which a scheduler works, its own and those of its plugins, as RBAC's objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from stowplan.client.resources import RESOURCES, WatchedResource, custom
+from stowplan.framework.plugin import Plugin
+from stowplan.framework.rights import Right
+
+Json = dict[str, Any]
+
+RBAC = "rbac.authorization.k8s.io"
+EVERY_SCHEDULER = (
+    Right("pods", ("get",)),  # whether a binding whose answer got lost was made
+    Right("pods/status", ("patch",)),
+    Right("events", ("create", "patch"), "events.k8s.io"),
+    Right("events", ("create", "patch")),  # of leader election, and all of them where the API server is old
+    # To find out who asks its HTTPS server, and whether they may.
+    Right("tokenreviews", ("create",), "authentication.k8s.io"),
+    Right("subjectaccessreviews", ("create",), "authorization.k8s.io"),
+)
+"""Besides watching. Those who bind, evict and hand out volumes and devices are plugins, which say so."""
+
+
+def scheduler_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
+    """All over the cluster."""
+    yield from (_watching(resource) for resource in RESOURCES)
+    yield from EVERY_SCHEDULER
+    yield from plugin_rights(plugins)
+
+
+def plugin_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
+    for plugin in plugins:
+        yield from (_watching(custom(kind)) for kind in plugin.watches)
+        yield from plugin.rights
+
+
+def lease_rules(name: str) -> list[Json]:
+    """In the namespace of the lease. What is to be created cannot be limited to a name."""
+    return [
+        *rules([Right("leases", ("create",), "coordination.k8s.io")]),
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": [name],
+            "verbs": ["get", "update"],
+        },
+    ]
+
+
+def rules(rights: Iterable[Right]) -> list[Json]:
+    """As few rules as say it: a resource once, resources of a group with the same verbs together."""
+    verbs: dict[tuple[str, str], set[str]] = {}
+    for right in rights:
+        verbs.setdefault((right.group, right.resource), set()).update(right.verbs)
+    together: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (group, resource), found in sorted(verbs.items()):
+        together.setdefault((group, tuple(sorted(found))), []).append(resource)
+    return [
+        {"apiGroups": [group], "resources": resources, "verbs": list(found)}
+        for (group, found), resources in together.items()
+    ]
+
+
+def granted(name: str, allowed: list[Json], subjects: list[Json], namespace: str = "") -> Iterator[Json]:
+    """A role and its binding: of the namespace, or else of the cluster."""
+    kind = "Role" if namespace else "ClusterRole"
+    meta = {"name": name} | ({"namespace": namespace} if namespace else {})
+    yield {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": meta, "rules": allowed}
+    yield bound(name, kind, name, subjects, namespace)
+
+
+def bound(name: str, kind: str, role: str, subjects: list[Json], namespace: str) -> Json:
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
+        "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}),
+        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": role},
+        "subjects": subjects,
+    }
+
+
+def _watching(resource: WatchedResource) -> Right:
+    return Right(resource.name, ("list", "watch"), resource.api_version.rpartition("/")[0])

@@ -1,0 +1,97 @@
+"""What is to be deployed: a configuration and plugin files, found fit to run in a pod."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from stowplan.cluster import Cluster
+from stowplan.config import KubeSchedulerConfiguration, load
+from stowplan.config.document import parse
+from stowplan.config.types import V1
+from stowplan.errors import ConfigError
+from stowplan.framework.handle import Handle
+from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin_files import files_in
+from stowplan.framework.profile import Profile
+from stowplan.framework.registry import Registry
+from stowplan.framework.resolve import resolve_profiles
+
+CONFIG = "config.yaml"
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    where: str
+    """The file of the configuration, for messages."""
+    config: KubeSchedulerConfiguration
+    files: dict[str, str]
+    """What the pod finds in its folder, by name: the configuration and the plugin files."""
+    plugins: tuple[Plugin, ...]
+    """Of all profiles, made as the scheduler makes them: what they watch may hang on their arguments."""
+    warnings: tuple[str, ...]
+
+    @property
+    def has_plugin_files(self) -> bool:
+        return len(self.files) > 1
+
+
+def read_setup(file: Path, plugin_dirs: Sequence[Path] = ()) -> Setup:
+    """Reads it all, or raises an error that says what is wrong with it."""
+    registry = Registry.installed(plugin_dirs)
+    config, warnings, policy_config_map = load(file, registry)
+    if policy_config_map:
+        raise ConfigError(
+            f"its Policy is in ConfigMap {policy_config_map}, which is not read here: write it into the file "
+            "first, with `stowplan config convert --policy`",
+            where=str(file),
+        )
+    try:
+        profiles = [Profile(each, Handle(Cluster())) for each in resolve_profiles(config, registry)]
+    except ConfigError as error:
+        raise ConfigError(error.message, stage=error.stage, where=str(file)) from None
+    if faults := list(_paths_of_this_machine(config)):
+        raise ConfigError("; ".join(faults), stage="validate", where=str(file))
+    plugins = tuple(plugin for profile in profiles for plugin in profile.plugins.values())
+    files = {path.name: path.read_text() for folder in plugin_dirs for path in files_in(folder)}
+    return Setup(
+        where=str(file),
+        config=config,
+        files={CONFIG: _as_v1(file, config), **files},
+        plugins=plugins,
+        warnings=(*warnings, *_missing_in_the_image(plugins, files)),
+    )
+
+
+def _as_v1(file: Path, config: KubeSchedulerConfiguration) -> str:
+    """The file as it is, comments and all; one of another kind or version as v1."""
+    text = file.read_text()
+    plain = parse(text)
+    if isinstance(plain, dict) and (plain.get("apiVersion"), plain.get("kind")) == (V1, config.kind):
+        return text
+    return yaml.safe_dump(config.without_defaults(), sort_keys=False, allow_unicode=True)
+
+
+def _paths_of_this_machine(config: KubeSchedulerConfiguration) -> Iterator[str]:
+    for index, extender in enumerate(config.extenders):
+        for field in ("certFile", "keyFile", "caFile"):
+            path = msgspec.to_builtins(extender.tls_config or {}).get(field)
+            if path:
+                yield (
+                    f"extenders[{index}].tlsConfig.{field}: the pod does not have the file {path}: give what "
+                    f"it holds as {field.removesuffix('File')}Data"
+                )
+
+
+def _missing_in_the_image(plugins: Sequence[Plugin], files: dict[str, str]) -> Iterator[str]:
+    ours = {"stowplan", *(name.removesuffix(".py") for name in files)}
+    for plugin in dict.fromkeys(map(type, plugins)):
+        if plugin.__module__.partition(".")[0] not in ours:
+            where = sys.modules[plugin.__module__].__file__
+            yield (
+                f"{plugin.__name__} is in the module {plugin.__module__} ({where}), which the image must "
+                "have, too: install it there, or give its folder with --plugin-dir"
+            )

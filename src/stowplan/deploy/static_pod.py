@@ -1,0 +1,92 @@
+"""A static pod in the place of kube-scheduler's, in the layout that kubeadm gives a control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stowplan.deploy.manifests import KUBE_SCHEDULERS_LEASE, custom_resource_definitions
+from stowplan.deploy.options import DeployOptions
+from stowplan.deploy.pod import SECCOMP, TEMPORARY, container, probes, read_only
+from stowplan.deploy.rights import RBAC, granted, lease_rules, plugin_rights, rules
+from stowplan.deploy.setup import CONFIG, Setup
+from stowplan.errors import ConfigError
+
+Json = dict[str, Any]
+
+NAME = "kube-scheduler"
+FOLDER = "/etc/kubernetes/stowplan"
+SCHEDULER_CONF = "/etc/kubernetes/scheduler.conf"
+OWNER = 0
+"""The kubeconfig on the host can be read by root alone."""
+
+
+def static_pod(setup: Setup, options: DeployOptions) -> Json:
+    """For the folder of manifests that the kubelet reads; the files are on the host."""
+    kubeconfig = setup.config.client_connection.kubeconfig
+    if not kubeconfig:
+        raise ConfigError(
+            "clientConnection.kubeconfig: is required, since a static pod has no service account: set it to "
+            f"{SCHEDULER_CONF}, which kubeadm made for kube-scheduler",
+            stage="validate",
+            where=setup.where,
+        )
+    command = [
+        NAME,
+        f"--config={FOLDER}/{CONFIG}",
+        *([f"--plugin-dir={FOLDER}"] if setup.has_plugin_files else []),
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        "--bind-address=127.0.0.1",
+        f"-v={options.verbosity}",
+    ]
+    mounts = [read_only("kubeconfig", kubeconfig), read_only("config", FOLDER)]
+    has_standby_cache = not setup.config.delay_cache_until_active
+    seen = probes(host="127.0.0.1", has_standby_cache=has_standby_cache)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": NAME,
+            "namespace": "kube-system",
+            "labels": {"component": NAME, "tier": "control-plane"},
+        },
+        "spec": {
+            "hostNetwork": True,
+            "priorityClassName": "system-node-critical",
+            "securityContext": {"runAsUser": OWNER, "runAsGroup": OWNER, **SECCOMP},
+            "containers": [container(NAME, options.image, command, mounts, seen)],
+            "volumes": [
+                {"name": "kubeconfig", "hostPath": {"path": kubeconfig, "type": "File"}},
+                {"name": "config", "hostPath": {"path": FOLDER, "type": "Directory"}},
+                TEMPORARY,
+            ],
+        },
+    }
+
+
+def beside_static_pod(setup: Setup) -> list[Json]:
+    """For `kubectl apply`: what it takes beyond the rights that kube-scheduler's user has already."""
+    user = [{"apiGroup": RBAC, "kind": "User", "name": "system:kube-scheduler"}]
+    needed = rules(
+        right
+        for plugin in setup.plugins
+        if not type(plugin).__module__.startswith("stowplan.plugins.default.")
+        for right in plugin_rights([plugin])
+    )
+    election = setup.config.leader_election
+    where, name = election.resource_namespace, election.resource_name
+    has_own_lease = election.leader_elect and (where, name) != KUBE_SCHEDULERS_LEASE
+    return [
+        *custom_resource_definitions(setup),
+        *(granted("stowplan:plugins", needed, user) if needed else ()),
+        *(granted("stowplan:lease", lease_rules(name), user, where) if has_own_lease else ()),
+    ]
+
+
+def host_files(setup: Setup) -> Iterator[str]:
+    """What whoever puts the static pod in place should know."""
+    names = ", ".join(setup.files)
+    yield f"each node of the control plane needs these files in {FOLDER}: {names}"
+    if beside_static_pod(setup):
+        yield "its plugins need more rights than kube-scheduler's: apply what --beside-static-pod prints"

@@ -1,0 +1,190 @@
+"""NetworkTraffic: prefers nodes with less traffic on a network interface, as Prometheus has it.
+
+One query for all nodes is asked in the background; a decision only looks up what was read last. A node
+without data gets the median of the other nodes' scores. Where nothing read is fresh, all nodes get 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
+
+import aiohttp
+import numpy as np
+
+from stowplan import CycleState, Handle, NodeTable, Plugin, PluginArgs, Pod, Reads, Scores, log, scale_to_max
+from stowplan.api.node import NodeObject
+from stowplan.config.field_errors import child, forbidden, invalid, required
+from stowplan.plugins.community.prometheus import PrometheusError, ask
+
+NO_DATA = -1
+LARGEST = 2**62
+LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+A_URL = "such as http://prometheus.monitoring:9090"
+
+
+class NetworkTrafficArgs(PluginArgs):
+    prometheus_address: str | None = None
+    address: str | None = None
+    """Another name of `prometheusAddress`."""
+    network_interface: str = "ens192"
+    time_range_in_minutes: int = 5
+    node_label: str = ""
+    """Of the series: it holds a node's name or one of its addresses, with or without a port."""
+    refresh_seconds: float = 15
+    timeout_seconds: float = 10
+    stale_after_seconds: float = 120
+    compat: bool = False
+    """Ask as the tutorial does: for the sum of all values that the receive counter had in that time."""
+
+    def __post_init__(self) -> None:
+        self.node_label = self.node_label or ("kubernetes_node" if self.compat else "instance")
+
+    def validate(self, path: str) -> Iterator[str]:
+        given = {"prometheusAddress": self.prometheus_address, "address": self.address}
+        addresses = {name: address for name, address in given.items() if address}
+        if not addresses:
+            yield required(child(path, "prometheusAddress"), A_URL)
+        if len(addresses) == 2:
+            yield forbidden(child(path, "address"), "is another name of prometheusAddress: give one of them")
+        for name, address in addresses.items():
+            if not _is_url(address):
+                yield invalid(child(path, name), address, f"must be a URL, {A_URL}")
+        if not self.network_interface:
+            yield required(child(path, "networkInterface"), "such as ens192")
+        if not LABEL_NAME.fullmatch(self.node_label):
+            yield invalid(child(path, "nodeLabel"), self.node_label, "must be a label, such as instance")
+        for name, number in (
+            ("timeRangeInMinutes", self.time_range_in_minutes),
+            ("refreshSeconds", self.refresh_seconds),
+            ("timeoutSeconds", self.timeout_seconds),
+            ("staleAfterSeconds", self.stale_after_seconds),
+        ):
+            if not 0 < number < math.inf:
+                yield invalid(child(path, name), number, "must be greater than zero")
+
+    @property
+    def query(self) -> str:
+        device = f"device={json.dumps(self.network_interface, ensure_ascii=False)}"
+        window = f"[{self.time_range_in_minutes}m]"
+        if self.compat:
+            named = f'{self.node_label}!="",{device}'
+            return f"sum_over_time(node_network_receive_bytes_total{{{named}}}{window})"
+        ways = (
+            f"rate(node_network_{way}_bytes_total{{{device}}}{window})" for way in ("receive", "transmit")
+        )
+        return f"sum by ({self.node_label}) ({' + '.join(ways)})"
+
+
+class NetworkTraffic(Plugin):
+    args: NetworkTrafficArgs
+    reads = Reads.NODE
+
+    def __init__(self, args: NetworkTrafficArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._traffic: Mapping[str, int] = {}
+        """By what the series call the node; replaced as a whole, never changed in place."""
+        self._reading, self._read_at = 0, -math.inf
+        self._fault: str | None = None
+        self._without_data = handle.counter(
+            "stowplan_network_traffic_nodes_without_data_total",
+            "Nodes that got the median score since a reading had nothing of them, counted once a reading.",
+        )
+        self._stale = handle.counter(
+            "stowplan_network_traffic_stale_total",
+            "Refreshes after which no traffic was known that is fresh, so that all nodes get 0.",
+        )
+
+    def sign_pod(self, pod: Pod) -> int:
+        """All pods are alike, so the scores of a reading are kept for as long as it is fresh."""
+        return 0 if self._is_stale else self._reading
+
+    def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+        if self._is_stale:
+            return np.full(len(nodes), NO_DATA, np.int64)
+        traffic = [self._traffic_of(node) for node in nodes.objects]
+        self._without_data[()] += traffic.count(NO_DATA)
+        return np.array(traffic, np.int64)
+
+    def normalize_score(self, state: CycleState, pod: Pod, scores: Scores) -> Scores:
+        known = scores != NO_DATA
+        if not known.any():
+            return np.zeros(len(scores), np.int64)
+        points = scale_to_max(scores[known], reverse=True)
+        normalized = np.full(len(scores), int(np.median(points)), np.int64)
+        normalized[known] = points
+        return normalized
+
+    async def run(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=self.args.timeout_seconds)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                self._tell(await self._refresh(session))
+                self._stale[()] += self._is_stale
+                await asyncio.sleep(self.args.refresh_seconds)
+
+    @property
+    def _is_stale(self) -> bool:
+        return self.handle.now() - self._read_at > self.args.stale_after_seconds
+
+    def _traffic_of(self, node: NodeObject) -> int:
+        """The most that is said of the node under any of its names."""
+        names = (node.name, *(each.address for each in node.status.addresses))
+        return max(self._traffic.get(name, NO_DATA) for name in names)
+
+    async def _refresh(self, session: aiohttp.ClientSession) -> str:
+        """Reads the traffic once; what is wrong, if anything is."""
+        try:
+            self._traffic = await self._read(session)
+        except TimeoutError:
+            return f"no answer within {self.args.timeout_seconds:g} s"
+        except (PrometheusError, aiohttp.ClientError, OSError) as error:
+            return str(error)
+        self._reading, self._read_at = self._reading + 1, self.handle.now()
+        log.log(5, "Read the traffic of nodes", plugin=self.name, bytes=self._traffic)
+        nodes = self.handle.cluster.nodes.objects
+        if nodes and all(self._traffic_of(node) == NO_DATA for node in nodes):
+            found = ", ".join(sorted(self._traffic)[:3])
+            return f"label {self.args.node_label} has no node's name or address, but {found}"
+        return ""
+
+    async def _read(self, session: aiohttp.ClientSession) -> dict[str, int]:
+        address = self.args.prometheus_address or self.args.address or ""
+        traffic: dict[str, int] = {}
+        for sample in await ask(session, address, self.args.query):
+            name = _without_port(sample.metric.get(self.args.node_label, ""))
+            if name and (amount := sample.amount) is not None:
+                traffic[name] = max(int(min(amount, LARGEST)), traffic.get(name, 0))
+        if not traffic:
+            raise PrometheusError(f"no data for {self.args.query}")
+        return traffic
+
+    def _tell(self, fault: str) -> None:
+        """Says how reading goes, when that changes."""
+        if fault == self._fault:
+            return
+        self._fault = fault
+        if fault:
+            log.error("Cannot read the traffic of nodes", fault, plugin=self.name)
+        else:
+            log.log(0, "Reading the traffic of nodes", plugin=self.name, names=len(self._traffic))
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
+
+
+def _without_port(instance: str) -> str:
+    """The host of `10.0.0.1:9100`, `[fd00::1]:9100` or `node-1`."""
+    if instance.startswith("["):
+        return instance[1:].partition("]")[0]
+    host, _, port = instance.rpartition(":")
+    return host if port.isdecimal() and ":" not in host else instance

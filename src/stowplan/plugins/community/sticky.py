@@ -1,0 +1,274 @@
+"""Sticky: pods come back to the node, or the zone or rack, where the pod before them was.
+
+What is remembered is in StickyJobs and StickyRecords, which are watched; a decision asks nobody. Who may go
+nowhere else is looked for on its old node alone, and so is the cheapest pod to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from stowplan.api.node import NodeObject
+from stowplan.framework import (
+    QUEUE,
+    SKIP_HINT,
+    Action,
+    ClusterEvent,
+    CycleState,
+    Handle,
+    Hint,
+    NodeTable,
+    Plugin,
+    Pod,
+    Reject,
+    Resource,
+    Right,
+    Scores,
+    Status,
+)
+from stowplan.plugins.community import sticky_rules as rules
+from stowplan.plugins.community.sticky_memory import (
+    Key,
+    Memories,
+    Memory,
+    StickyArgs,
+    invalid_annotations,
+)
+from stowplan.plugins.community.sticky_places import bound, wire_time, write_record, write_slot
+from stowplan.plugins.community.sticky_resources import (
+    GROUP,
+    BatchJob,
+    JobPod,
+    Stay,
+    StickyJob,
+    StickyRecord,
+)
+from stowplan.plugins.community.sticky_rules import Standing, Tie
+
+CLAIM_SECONDS = 600.0
+"""A pod that waits is asked about every few minutes: one that was not for so long is gone."""
+NODE_EVENTS = (
+    Action.ADD
+    | Action.DELETE
+    | Action.UPDATE_NODE_ALLOCATABLE
+    | Action.UPDATE_NODE_LABEL
+    | Action.UPDATE_NODE_TAINT
+    | Action.UPDATE_NODE_CONDITION
+)
+
+
+class Claim(NamedTuple):
+    """A pod that waits for a node and will have no other."""
+
+    pod: Pod
+    since: str
+    """When the pod before it was bound there."""
+    seen: float
+
+
+class Sticky(Plugin):
+    args: StickyArgs
+    watches = (StickyJob, StickyRecord, JobPod, BatchJob)
+    rights = (
+        Right("stickyjobs", ("get",), GROUP),
+        Right("stickyjobs/status", ("patch",), GROUP),
+        Right("stickyrecords", ("get", "create", "patch", "delete"), GROUP),
+        Right("pods", ("create", "delete")),
+    )
+    controllers = (
+        "stowplan.controllers.sticky_jobs:StickyJobs",
+        "stowplan.controllers.sticky_records:StickyRecords",
+    )
+
+    def __init__(self, args: StickyArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._memories = Memories(args, handle)
+        # The arguments may put both kinds into another group than the class says.
+        rights = [
+            replace(right, group=args.group) if right.group == GROUP else right for right in self.rights
+        ]
+        vars(self).update(watches=(*self._memories.kinds, JobPod, BatchJob), rights=tuple(rights))
+        self._claims: dict[str, dict[Key, Claim]] = {}
+        """By node: the pods that wait for it."""
+        self._retries: dict[str, tuple[float, Pod]] = {}
+        """Pods whose grace ends, and when: nothing else would have them tried again then."""
+        self._placements = handle.counter(
+            "stowplan_sticky_placements_total", "Sticky pods bound, by whether they came back.", "result"
+        )
+
+    def pre_enqueue(self, pod: Pod) -> Status | None:
+        """Holds back a pod whose only node takes no pods now: its return is an event, so no try is wasted."""
+        found = self._standing(pod)
+        if found is None or found.tie is not Tie.TIED or found.domain or found.grace_ends is not None:
+            return None
+        row = self.handle.cluster.nodes.row_of(found.node)
+        waits = found.memory.policy.on_node_deleted == "Wait"
+        if row is None or not waits or rules.is_available(self.handle.cluster.nodes.objects[row]):
+            return None
+        reason = f"the pod waits for {found.place_name}, where it was before and which takes no pods now"
+        self.handle.record_event(pod, "Warning", "StickyNodeUnavailable", reason)
+        return Status.unresolvable(reason)
+
+    def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | frozenset[str] | None:
+        found = self._standing(pod)
+        if found is None:
+            return Status.skip()
+        state.write(found)
+        for text in invalid_annotations(pod):
+            self.handle.record_event(pod, "Warning", "StickyAnnotationInvalid", text)
+        if found.memory.policy.mode != "Preferred" and not self._memories.is_served(found.memory.key):
+            where = self._memories.kinds.record.definition
+            return Status.unresolvable(
+                f"{where.plural}.{where.group} is not installed: see stowplan crd Sticky"
+            )
+        if found.tie not in (Tie.TIED, Tie.STRANDED):
+            return Status.skip()
+        if found.grace_ends is not None:
+            self._retries[pod.uid] = (found.grace_ends, pod)
+        if found.tie is Tie.STRANDED:
+            return Status.unresolvable(f"{found.place_name}, where the pod was before, is gone")
+        return None if found.domain else frozenset((found.node,))
+
+    def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
+        found = state.find(Standing)
+        if found is not None and found.tie is Tie.TIED and found.domain:
+            outside = ~rules.in_domain(found.memory.policy, found.domain, nodes)
+            yield Reject(outside, f"node(s) outside {found.place_name}, where the pod was before", True)
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
+        found = state.find(Standing)
+        return Status.skip() if found is None or found.tie is Tie.FREE else None
+
+    def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+        return rules.points(state.read(Standing), nodes, self.handle.now())
+
+    def reserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
+        """Remembers the place at once: the next pod of the slot may come before a watch shows it."""
+        found = state.find(Standing)
+        if found is None:
+            return
+        memory, nodes = found.memory, self.handle.cluster.nodes
+        row = nodes.row_of(node_name)
+        node = None if row is None else nodes.objects[row]
+        stay = Stay(
+            node=node_name,
+            node_uid="" if node is None else node.metadata.uid,
+            pod_uid=pod.uid,
+            bound_at=wire_time(self.handle.now()),
+        )
+        domain = rules.domain_of(memory.policy, node)
+        limit = memory.policy.history_limit
+        place = bound(memory.place, stay, domain=domain, pod_name=pod.name, limit=limit)
+        self._memories.remember(memory.key, place)
+        self._claims.get(found.node, {}).pop(memory.key, None)
+        self._retries.pop(pod.uid, None)
+
+    def unreserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
+        if (found := state.find(Standing)) is not None:
+            self._memories.forget(found.memory.key, pod)
+
+    async def post_bind(self, state: CycleState, pod: Pod, node_name: str) -> None:
+        """Writes the place down. Should that fail, a controller sees the bound pod and does it."""
+        found = state.find(Standing)
+        place = None if found is None else self._memories.own(found.memory.key)
+        if found is None or place is None or place.pod_uid != pod.uid:
+            return
+        result = "first" if not found.node else "returned" if found.node == node_name else "moved"
+        self._placements[result,] += 1
+        key, kinds = found.memory.key, self._memories.kinds
+        if key.kind == "StickyRecord" and self._memories.is_served(key):
+            owners = self._memories.owners_of_record(pod)
+            await write_record(self.handle, kinds.record, key.namespace, key.part, owners, place)
+        elif key.kind == "StickyJob" and pod.controller is not None:
+            await write_slot(self.handle, kinds.job, pod.controller, key.namespace, int(key.part), place)
+
+    def events_to_register(self) -> list[ClusterEvent]:
+        return [
+            ClusterEvent(Resource.NODE, NODE_EVENTS),
+            ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE),
+            ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.UPDATE),
+            *(ClusterEvent(kind.definition.event_resource, Action.ALL) for kind in self._memories.kinds),
+        ]
+
+    def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        """Only what happens to the old place, or to what is remembered, can help."""
+        memory = self._memories.of(pod)
+        if memory is None or event.resource == Resource.UNSCHEDULABLE_POD or not memory.place.last_node:
+            return QUEUE
+        changed = old if new is None else new
+        if isinstance(changed, NodeObject):
+            helps = self._is_place(memory, changed) or (old is not None and self._is_place(memory, old))
+        elif isinstance(changed, Pod):
+            row = self.handle.cluster.nodes.row_of(changed.node_name)
+            helps = row is not None and self._is_place(memory, self.handle.cluster.nodes.objects[row])
+        else:
+            helps = changed.key == memory.key.path and _differs(memory.key, old, new)
+        return QUEUE if helps else SKIP_HINT
+
+    async def run(self) -> None:
+        """Has pods tried again whose grace is over."""
+        while True:
+            await asyncio.sleep(1)
+            now = self.handle.now()
+            due = [pod for ends, pod in self._retries.values() if ends <= now]
+            for pod in due:
+                del self._retries[pod.uid]
+            self.handle.activate(due)
+
+    def _standing(self, pod: Pod) -> Standing | None:
+        memory = self._memories.of(pod)
+        if memory is None:
+            return None
+        found = rules.standing(memory, pod, self.handle.cluster.nodes, self.handle.now())
+        if found.tie is not Tie.TIED:
+            return found
+        yields = self._yields(pod, found)
+        if yields or self._still_runs(pod, found):
+            return replace(found, tie=Tie.DRAWN, grace_ends=None, yields=yields)
+        return found
+
+    def _still_runs(self, pod: Pod, found: Standing) -> bool:
+        """A surge: the pod before this one is on the node and stays, so there need not be room for both."""
+        nodes = self.handle.cluster.nodes
+        row = nodes.row_of(found.node)
+        return row is not None and any(
+            other.uid != pod.uid
+            and not other.is_terminating
+            and self._memories.key_of(other) == found.memory.key
+            for other in nodes.pods_on(row)
+        )
+
+    def _yields(self, pod: Pod, found: Standing) -> bool:
+        """Of pods that wait for a node without room for all, those that were there last are tied to it."""
+        if found.domain:
+            return False
+        key, now, nodes = found.memory.key, self.handle.now(), self.handle.cluster.nodes
+        claims = self._claims.setdefault(found.node, {})
+        claims[key] = mine = Claim(pod, found.memory.place.last_bind_time, now)
+        for other, claim in list(claims.items()):
+            if now - claim.seen > CLAIM_SECONDS:
+                del claims[other]
+        before = [claim.pod for other, claim in claims.items() if (claim.since, other) > (mine.since, key)]
+        row = nodes.row_of(found.node)
+        return bool(before) and row is not None and not rules.fits_with(pod, before, row, nodes)
+
+    def _is_place(self, memory: Memory, node: NodeObject) -> bool:
+        policy, place = memory.policy, memory.place
+        return node.name == place.last_node or (
+            place.domain != "" and rules.domain_of(policy, node) == place.domain
+        )
+
+
+def _differs(key: Key, old: Any, new: Any) -> bool:
+    """Whether more has changed of what remembers than the controller's own account of it."""
+    if old is None or new is None or key.kind == "StickyRecord":
+        return True
+    before, after = (
+        [replace(slot, history=()) for slot in item.status.slots if str(slot.index) == key.part]
+        for item in (old, new)
+    )
+    return old.spec != new.spec or before != after

@@ -1,0 +1,250 @@
+"""`stowplan plugin` from the outside."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+CONFIG = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+GOOD = "from stowplan import Plugin\n\nclass {}(Plugin):\n    def score(self, state, pod, node): return 1\n"
+WITH_ARGS = """\
+from stowplan import Plugin, PluginArgs
+
+class SizedArgs(PluginArgs):
+    max_size: int = 3
+    names: tuple[str, ...] = ()
+
+class Sized(Plugin):
+    args: SizedArgs
+
+    def filter(self, state, pod, node): ...
+"""
+
+
+@pytest.fixture
+def here(tmp_path):
+    """Runs the command in a folder of its own, where files can be written."""
+
+    class Here:
+        path: Path = tmp_path
+
+        def write(self, name, text):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text if isinstance(text, str) else yaml.safe_dump(text))
+
+        def stowplan(self, *arguments, python_path=""):
+            command = [sys.executable, "-c", "from stowplan.cli import main; main()", *map(str, arguments)]
+            environment = {**os.environ, "PYTHONPATH": python_path, "PYTHONSAFEPATH": "1"}
+            return subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            )
+
+    return Here()
+
+
+def test_a_new_plugin_passes_its_test_and_all_checks_at_once(here):
+    written = here.stowplan("plugin", "new", "HTTPNodes2", "--dir", "policies/http")
+    assert written.stdout.splitlines() == [
+        f"wrote policies/http/{name}"
+        for name in ("http_nodes2.py", "test_http_nodes2.py", "scheduler.yaml", "example.yaml")
+    ]
+    folder, config = "policies/http", "policies/http/scheduler.yaml"
+    assert here.stowplan("plugin", "check", "policies/http/http_nodes2.py").returncode == 0
+    checked = here.stowplan("plugin", "check", "--plugin-dir", folder, "--config", config)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "nothing is wrong\n", "")
+    checked = here.stowplan("config", "check", config, "--plugin-dir", folder)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", folder]
+    run = subprocess.run(tests, cwd=here.path, capture_output=True, text=True, check=False)
+    assert (run.returncode, "6 passed" in run.stdout) == (0, True), run.stdout
+
+
+def test_a_new_plugin_never_writes_over_a_file(here):
+    here.write("scheduler.yaml", "mine")
+    run = here.stowplan("plugin", "new", "GreenNodes")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "scheduler.yaml: is there already" in run.stderr
+    assert [path.name for path in here.path.iterdir()] == ["scheduler.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("green-nodes", "as in GreenNodes", id="kebab"),
+        pytest.param("greenNodes", "as in GreenNodes", id="small first letter"),
+        pytest.param("../Up", "as in Up", id="a path"),
+        pytest.param("Ünicode", "as in Nicode", id="no plain letter"),
+        pytest.param("NodeAffinity", "is the name of an installed plugin", id="installed"),
+        pytest.param("Plugin", "use another", id="the class itself"),
+        pytest.param("Queue", "there is a module queue already", id="a module of Python"),
+        pytest.param("Yaml", "there is a module yaml already", id="an installed module"),
+    ],
+)
+def test_a_name_that_will_not_do_is_refused(here, name, words):
+    run = here.stowplan("plugin", "new", name)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert words in run.stderr
+    assert list(here.path.iterdir()) == []
+
+
+def test_list_says_what_is_there(here):
+    here.write("mine/sized.py", WITH_ARGS)
+    run = here.stowplan("plugin", "list", "--plugin-dir", "mine")
+    blocks = {block.split()[0]: block.splitlines() for block in run.stdout.split("\n\n")}
+    assert blocks["Sized"] == [
+        "Sized  mine/sized.py:7",
+        "  points: filter",
+        "  argument maxSize: int = 3",
+        "  argument names: tuple[str, ...] = []",
+    ]
+    assert blocks["NodeName"][0] == "NodeName  stowplan.plugins.default.node_name:NodeName"
+    assert "  works in the background" in blocks["DynamicResources"]
+
+
+def test_list_of_a_configuration_has_what_it_uses(here):
+    here.write("mod/listed.py", GOOD.format("Listed"))
+    enabled = [{"name": "listed:Listed"}]
+    multi_point = {"enabled": enabled, "disabled": [{"name": "NodeName"}]}
+    here.write("config.yaml", CONFIG | {"profiles": [{"plugins": {"multiPoint": multi_point}}]})
+    run = here.stowplan("plugin", "list", "--config", "config.yaml", "-o", "json", python_path="mod")
+    found = {line["name"]: line for line in map(json.loads, run.stdout.splitlines())}
+    assert "NodeName" not in found
+    assert found["listed:Listed"] == {
+        "name": "listed:Listed",
+        "origin": "mod/listed.py:3",
+        "entryPoint": "",
+        "says": "",
+        "points": ["score"],
+        "arguments": [],
+        "watches": [],
+        "hasBackgroundWork": False,
+    }
+    budget = found["DefaultPreemption"]["arguments"][0]
+    assert budget == {"name": "minCandidateNodesPercentage", "type": "int", "required": False, "default": 10}
+
+
+def test_check_finds_all_faults_of_a_folder(here):
+    here.write("bad/a_syntax.py", "x = 1\ndef f(:\n")
+    here.write("bad/b_missing.py", "import json\nimport no_such_dependency\n")
+    here.write(
+        "bad/c_wrong.py",
+        "from stowplan import Plugin\nclass Wrong(Plugin):\n"
+        "    def filter_node(self, state, pod, node): ...\n"
+        "    def score(self, pod, node): return 1\n",
+    )
+    here.write("bad/d_first.py", GOOD.format("Same"))
+    here.write("bad/e_second.py", "import d_first\n" + GOOD.format("Same"))
+    here.write("bad/f_installed.py", GOOD.format("NodeName"))
+    here.write("bad/g_twice.py", GOOD.format("Twice") + GOOD.format("Twice"))
+    here.write("bad/h_none.py", "x = 1\n")
+    here.write("bad/queue.py", GOOD.format("Queue"))
+    here.write("bad/not-a-name.py", GOOD.format("Never"))
+    here.write("bad/test_a.py", "import no_such_test_dependency\n")
+    run = here.stowplan("plugin", "check", "--plugin-dir", "bad")
+    assert (run.returncode, run.stderr) == (1, "")
+    found = [line.split(": ", 1) for line in run.stdout.splitlines()]
+    assert [where for where, _ in found] == [
+        "bad/a_syntax.py:2",
+        "bad/b_missing.py:2",
+        "bad/c_wrong.py:3",
+        "bad/c_wrong.py:4",
+        "bad/e_second.py:4",
+        "bad/f_installed.py:3",
+        "bad/g_twice.py:7",
+        "bad/h_none.py",
+        "bad/not-a-name.py",
+        "bad/queue.py",
+    ]
+    said = [text for _, text in found]
+    assert said[0].startswith("SyntaxError: invalid syntax")
+    assert "No module named 'no_such_dependency'; install it" in said[1]
+    assert "Wrong.filter_node is no extension point; filter_nodes is one" in said[2]
+    assert "Same is the name of a plugin in bad/d_first.py too" in said[4]
+    assert "NodeName is the name of an installed plugin too" in said[5]
+    assert "Twice is defined in line 3 already" in said[6]
+    assert "defines no class derived from stowplan.Plugin" in said[7]
+
+
+@pytest.mark.parametrize(
+    ("profile", "line", "words"),
+    [
+        pytest.param(
+            {"plugins": {"multiPoint": {"enabled": [{"name": "Sizes"}]}}},
+            7,
+            'profiles[0].plugins.multiPoint.enabled[0].name: "Sizes" does not exist; there is Sized',
+            id="a misspelt plugin",
+        ),
+        pytest.param(
+            {"pluginConfig": [{"name": "Sized", "args": {"maxsize": 1}}]},
+            5,
+            'unknown field "maxsize" (Sized takes maxSize, names)',
+            id="an unknown argument",
+        ),
+        pytest.param(
+            {"pluginConfig": [{"name": "Sized", "args": {"maxSize": "big"}}]},
+            5,
+            "expected int, got str",
+            id="an argument of the wrong type",
+        ),
+        pytest.param(
+            {"pluginConfig": [{"name": "Plain", "args": {"a": 1}}]},
+            5,
+            "profiles[0].pluginConfig[0].args: Plain takes no arguments",
+            id="arguments for a plugin without",
+        ),
+        pytest.param({"plugin": {}}, 4, 'unknown field "profiles[0].plugin"', id="an unknown field"),
+        pytest.param(
+            {"plugins": {"bind": {"enabled": [{"name": "Sized"}]}}},
+            0,
+            'plugin "Sized" does not extend BindPlugin plugin',
+            id="a point that it does not have",
+        ),
+    ],
+)
+def test_check_finds_faults_of_a_configuration_with_their_lines(here, profile, line, words):
+    here.write("mine/sized.py", WITH_ARGS)
+    here.write("mine/plain_one.py", GOOD.format("Plain"))
+    here.write("config.yaml", CONFIG | {"profiles": [profile]})
+    run = here.stowplan("plugin", "check", "--plugin-dir", "mine", "--config", "config.yaml")
+    (said,) = run.stdout.splitlines()
+    assert run.returncode == 1
+    assert said.startswith(f"config.yaml:{line}: " if line else "config.yaml: ")
+    assert words in said
+
+
+def test_check_takes_names_and_modules(here):
+    here.write("mod/checked_module.py", "from stowplan import Plugin\nclass A(Plugin): ...\n")
+    here.write("mod/broken_module.py", "import json\n1 / 0\n")
+    names = ["NodeName", "checked_module:A", "broken_module:B", "no_module:C", "os:path", "Nope"]
+    run = here.stowplan("plugin", "check", *names, python_path="mod")
+    assert run.returncode == 1
+    module, broken, missing, other, unknown = run.stdout.splitlines()
+    assert module.startswith("mod/checked_module.py:2: A takes part in no extension point")
+    assert broken == "mod/broken_module.py:2: ZeroDivisionError: division by zero"
+    assert missing == """no_module:C: "no_module:C" cannot be imported: No module named 'no_module'"""
+    assert other == 'os:path: "os:path" is not a class derived from stowplan.Plugin'
+    assert unknown == 'Nope: "Nope" does not exist'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("a: b: c", "config.yaml:1: is not YAML", id="no YAML"),
+        pytest.param("- 1", "config.yaml: is no scheduler configuration", id="no object"),
+    ],
+)
+def test_check_names_the_file_that_is_no_configuration(here, text, words):
+    here.write("config.yaml", text)
+    run = here.stowplan("plugin", "check", "--config", "config.yaml")
+    assert run.returncode == 1
+    assert words in run.stdout
+
+
+def test_check_wants_something_to_check(here):
+    run = here.stowplan("plugin", "check")
+    assert run.returncode == 2
+    assert "name a plugin, a --plugin-dir or a --config" in run.stderr

@@ -1,0 +1,159 @@
+"""Writes the structure of the Kubernetes API that stowplan.apiserver serves, as one compact data file.
+
+Run as `python tests/controlplane/api_schemas.py`. What is served and of which form comes from a real
+kube-apiserver (discovery, table columns and OpenAPI v3, without the descriptions); which fields are left out of
+JSON when empty, and how Go names their types in its messages, comes from the Go sources of that version.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import ssl
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from controlplane.control_plane import ADMIN, ControlPlane, _open, token_of  # noqa: E402
+
+Json = dict[str, Any]
+
+GROUP_VERSIONS = (
+    "v1",
+    "apps/v1",
+    "batch/v1",
+    "policy/v1",
+    "scheduling.k8s.io/v1",
+    "storage.k8s.io/v1",
+    "coordination.k8s.io/v1",
+    "events.k8s.io/v1",
+    "resource.k8s.io/v1",
+    "rbac.authorization.k8s.io/v1",
+    "apiextensions.k8s.io/v1",
+    "authentication.k8s.io/v1",
+    "authorization.k8s.io/v1",
+    "autoscaling/v1",
+    "discovery.k8s.io/v1",
+    "node.k8s.io/v1",
+    "networking.k8s.io/v1",
+)
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+TARGET = HERE.parents[1] / "src" / "stowplan" / "apiserver" / "schemas.json.gz"
+MODULES = {
+    "io.k8s.api.": "k8s.io/api",
+    "io.k8s.apimachinery.": "k8s.io/apimachinery",
+    "io.k8s.apiextensions-apiserver.": "k8s.io/apiextensions-apiserver",
+}
+_STRUCT = re.compile(r"^type (\w+) struct \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+_FIELD = re.compile(r"^\t(?:(\w+)\s+)?([\w.\[\]*]+)\s+`[^`]*json:\"([^\"]*)\"", re.MULTILINE)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        control_plane = ControlPlane(Path(folder))
+        control_plane.start()
+        try:
+            data = collect(control_plane)
+        finally:
+            control_plane.stop()
+    TARGET.write_bytes(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0))
+
+
+def collect(control_plane: ControlPlane) -> Json:
+    resources: list[Json] = []
+    schemas: Json = {}
+    for group_version in GROUP_VERSIONS:
+        root = f"/api/{group_version}" if "/" not in group_version else f"/apis/{group_version}"
+        for resource in control_plane.request("GET", root)["resources"]:
+            resources.append({"groupVersion": group_version, **resource})
+            if "list" in resource["verbs"]:
+                table = _table(control_plane, f"{root}/{resource['name']}")
+                resources[-1]["columns"] = [
+                    [column["name"], column["type"], column["format"], column["priority"]]
+                    for column in table["columnDefinitions"]
+                ]
+        document = control_plane.request("GET", f"/openapi/v3{root}")
+        schemas |= {name: _bare(schema) for name, schema in document["components"]["schemas"].items()}
+    fields = {name: found for name in schemas if (found := _go_fields(name))}
+    return {"resources": resources, "schemas": schemas, "fields": fields}
+
+
+def _table(control_plane: ControlPlane, path: str) -> Json:
+    headers = {"Authorization": f"Bearer {token_of(ADMIN)}", "Accept": TABLE}
+    asked = urllib.request.Request(control_plane.server + path, headers=headers)
+    with _open(asked, ssl.create_default_context(cafile=str(control_plane.certificate))) as answer:
+        table: Json = json.loads(answer.read())
+    return table
+
+
+def _bare(schema: Any, is_map_of_fields: bool = False) -> Any:
+    """The schema without its sentences."""
+    if isinstance(schema, list):
+        return [_bare(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _bare(value, key == "properties" and not is_map_of_fields)
+        for key, value in schema.items()
+        if is_map_of_fields or key not in ("description", "x-kubernetes-unions")
+    }
+
+
+def _go_fields(schema: str) -> Json:
+    """Per JSON field of a schema: Go's type of it, and when it is left out of JSON."""
+    for prefix, module in MODULES.items():
+        if schema.startswith(prefix):
+            package, _, struct = schema.removeprefix(prefix).rpartition(".")
+            folder = _folder(module) / package.replace(".", "/")
+            return _fields(folder, struct)
+    return {}
+
+
+@cache
+def _folder(module: str) -> Path:
+    command = ["go", "list", "-m", "-f", "{{.Dir}}", module]
+    return Path(subprocess.run(command, cwd=HERE, check=True, capture_output=True, text=True).stdout.strip())
+
+
+@cache
+def _structs(folder: Path) -> dict[str, str]:
+    source = "\n".join(
+        path.read_text() for path in sorted(folder.glob("*.go")) if not path.name.startswith("zz_")
+    )
+    return dict(_STRUCT.findall(source))
+
+
+def _fields(folder: Path, struct: str) -> Json:
+    found: Json = {}
+    for name, kind, tag in _FIELD.findall(_structs(folder).get(struct, "")):
+        key, _, options = tag.partition(",")
+        if key:
+            found[key] = [_qualified(kind, folder), _omission(options)]
+        elif not name or "inline" in options:
+            found |= _fields(folder, kind.lstrip("*")) if "." not in kind else {}
+    return found
+
+
+def _omission(options: str) -> int:
+    """0: never left out; 1: when empty, which a struct never is; 2: when zero, a struct too."""
+    return 2 if "omitzero" in options else int("omitempty" in options)
+
+
+def _qualified(kind: str, folder: Path) -> str:
+    """A type as Go prints it: names of the package itself with the package's name before them."""
+    match = re.fullmatch(r"((?:\*|\[\]|map\[[\w.]+\])*)([\w.]+)", kind)
+    assert match is not None, kind
+    name = match[2].replace("metav1.", "v1.")
+    return match[1] + (f"{folder.name}.{name}" if name[0].isupper() else name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,455 @@
+"""`stowplan manifests`: what it renders from a configuration, and what it says to one that cannot work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from stowplan.cli import stowplan
+
+Json = dict[str, Any]
+
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+OURS = f"{HEAD}profiles:\n- schedulerName: ours  # and nobody else's\n"
+IMAGE = "--image=registry.example/stowplan:1"
+PLUGIN = '''\
+"""Colours: a kind of its own, and a write."""
+
+from typing import ClassVar
+
+from stowplan import CustomResource, Definition, Plugin, Right, Wire
+
+
+class ColourSpec(Wire, frozen=True):
+    name: str = ""
+
+
+class Colour(CustomResource, frozen=True):
+    definition: ClassVar = Definition("example.com", "v1", "colours", "Colour")
+    spec: ColourSpec = ColourSpec()
+
+
+class Colours(Plugin):
+    watches = (Colour,)
+    rights = (Right("colours/status", ("patch",), "example.com"),)
+
+    def score(self, state, pod, node):
+        return 0
+'''
+
+
+class Folder:
+    """Files of one test, and the command at work on them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, config: str, *options: str) -> Result:
+        (self.path / "config.yaml").write_text(config)
+        words = ["manifests", f"--config={self.path / 'config.yaml'}", *options]
+        return CliRunner().invoke(stowplan, words, standalone_mode=True)
+
+    def render(self, config: str = OURS, *options: str) -> list[Json]:
+        done = self.run(config, IMAGE, *options)
+        assert done.exit_code == 0, done.output
+        return list(yaml.safe_load_all(done.stdout))
+
+    def plugin(self, text: str = PLUGIN, name: str = "deploy_colours.py") -> str:
+        (self.path / "plugins").mkdir(exist_ok=True)
+        (self.path / "plugins" / name).write_text(text)
+        return f"--plugin-dir={self.path / 'plugins'}"
+
+
+WITH_COLOURS = f"{OURS}  plugins: {{multiPoint: {{enabled: [{{name: Colours}}]}}}}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def of_kind(objects: list[Json], kind: str) -> Json:
+    (found,) = (each for each in objects if each["kind"] == kind)
+    return found
+
+
+def pod_of(objects: list[Json]) -> Json:
+    return of_kind(objects, "Deployment")["spec"]["template"]["spec"]
+
+
+def allowed(objects: list[Json]) -> dict[str, set[str]]:
+    """Verbs by resource, all over the cluster."""
+    found: dict[str, set[str]] = {}
+    for rule in of_kind(objects, "ClusterRole")["rules"]:
+        for resource in rule["resources"]:
+            (group,) = rule["apiGroups"]
+            found.setdefault(f"{resource}.{group}".rstrip("."), set()).update(rule["verbs"])
+    return found
+
+
+# A second scheduler
+
+
+def test_all_that_is_needed_is_there_in_an_order_that_works(folder):
+    assert [each["kind"] for each in folder.render()] == [
+        "Namespace",
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "RoleBinding",
+        "ConfigMap",
+        "Deployment",
+        "PodDisruptionBudget",
+        "Service",
+    ]
+
+
+def test_a_system_namespace_is_not_rendered_again(folder):
+    assert "Namespace" not in {each["kind"] for each in folder.render(OURS, "--namespace=kube-system")}
+
+
+def test_options_are_where_they_belong(folder):
+    options = ("--name=packer", "--namespace=packing", "--replicas=3", "--verbosity=4", "--service-monitor")
+    objects = folder.render(OURS, *options)
+    deployment = of_kind(objects, "Deployment")
+    assert deployment["metadata"]["name"] == "packer"
+    assert deployment["spec"]["replicas"] == 3
+    namespaces = {each["metadata"].get("namespace") for each in objects}
+    assert namespaces == {None, "packing", "kube-system"}  # the last for the CA of client certificates
+    (container,) = pod_of(objects)["containers"]
+    assert container["image"] == "registry.example/stowplan:1"
+    assert "-v=4" in container["command"]
+    monitor = of_kind(objects, "ServiceMonitor")
+    assert monitor["spec"]["selector"]["matchLabels"] == of_kind(objects, "Service")["metadata"]["labels"]
+
+
+def test_the_same_input_gives_the_same_text(folder):
+    first, second = (folder.run(OURS, IMAGE).stdout for _ in range(2))
+    assert first == second
+
+
+def test_the_configuration_keeps_its_comments_and_files_are_mounted_as_a_folder(folder):
+    objects = folder.render(WITH_COLOURS, folder.plugin())
+    data = of_kind(objects, "ConfigMap")["data"]
+    assert data["config.yaml"] == WITH_COLOURS
+    assert data["deploy_colours.py"] == PLUGIN
+    pod = pod_of(objects)
+    (container,) = pod["containers"]
+    mounts = {each["name"]: each for each in container["volumeMounts"]}
+    assert mounts["config"] == {"name": "config", "mountPath": "/etc/stowplan", "readOnly": True}
+    assert {"name": "config", "configMap": {"name": "stowplan"}} in pod["volumes"]
+    assert "--config=/etc/stowplan/config.yaml" in container["command"]
+    assert "--plugin-dir=/etc/stowplan" in container["command"]
+    assert "--plugin-dir=/etc/stowplan" not in pod_of(folder.render())["containers"][0]["command"]
+
+
+def test_a_new_plugin_changes_the_config_map_alone_and_a_new_configuration_starts_new_pods(folder):
+    before = folder.render(WITH_COLOURS, folder.plugin())
+    after = folder.render(WITH_COLOURS, folder.plugin(PLUGIN.replace("return 0", "return 100")))
+    changed = [new["kind"] for old, new in zip(before, after, strict=True) if old != new]
+    assert changed == ["ConfigMap"]
+    other = folder.render(f"{WITH_COLOURS}parallelism: 4\n", folder.plugin())
+    changed = [new["kind"] for old, new in zip(before, other, strict=True) if old != new]
+    assert changed == ["ConfigMap", "Deployment"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("x = 'ä → 🙂'\n", id="not ASCII"),
+        pytest.param("x = 1 \n\ty = 2\n", id="a space at the end and a tab"),
+        pytest.param("x = 1", id="no end of line"),
+        pytest.param("\n\n  x = 1\n\n\n", id="empty lines around"),
+        pytest.param("# ---\n# %YAML: {a: b}\n", id="looks like YAML"),
+    ],
+)
+def test_files_come_back_as_they_were(folder, text):
+    comment = "\n".join(f"# {line}" for line in text.split("\n"))
+    objects = folder.render(WITH_COLOURS, folder.plugin(PLUGIN + comment))
+    assert of_kind(objects, "ConfigMap")["data"]["deploy_colours.py"] == PLUGIN + comment
+
+
+def test_it_runs_with_as_little_as_possible(folder):
+    pod = pod_of(folder.render())
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+    assert [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")] == [
+        "/tmp"
+    ]
+
+
+def test_probes_ask_the_https_server(folder):
+    (container,) = pod_of(folder.render())["containers"]
+    (port,) = container["ports"]
+    asked = {name: container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert {name: get["path"] for name, get in asked.items()} == {
+        "startupProbe": "/livez",
+        "livenessProbe": "/livez",
+        "readinessProbe": "/readyz",
+    }
+    assert all((get["scheme"], get["port"]) == ("HTTPS", port["name"]) for get in asked.values())
+    assert f"--secure-port={port['containerPort']}" in container["command"]
+    # One that stands by without a cache is never ready.
+    (container,) = pod_of(folder.render(f"{OURS}delayCacheUntilActive: true\n"))["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/livez"
+
+
+# Lease
+
+
+@pytest.mark.parametrize(
+    ("election", "namespace", "name"),
+    [
+        pytest.param("", "stowplan", "stowplan", id="one of its own, not kube-scheduler's"),
+        pytest.param(
+            "leaderElection: {resourceName: mine, resourceNamespace: leases}\n", "leases", "mine", id="named"
+        ),
+    ],
+)
+def test_the_lease(folder, election, namespace, name):
+    objects = folder.render(OURS + election)
+    (container,) = pod_of(objects)["containers"]
+    assert f"--leader-elect-resource-name={name}" in container["command"]
+    assert f"--leader-elect-resource-namespace={namespace}" in container["command"]
+    role = of_kind(objects, "Role")
+    assert role["metadata"]["namespace"] == namespace
+    leases = [(rule["verbs"], rule.get("resourceNames")) for rule in role["rules"]]
+    assert leases == [(["create"], None), (["get", "update"], [name])]
+
+
+def test_without_leader_election_there_is_never_a_second_one(folder):
+    objects = folder.render(f"{OURS}leaderElection: {{leaderElect: false}}\n", "--replicas=1")
+    assert of_kind(objects, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    assert "Role" not in {each["kind"] for each in objects}
+
+
+# Rights
+
+
+def test_nothing_is_granted_by_a_star(folder):
+    for each in folder.render(WITH_COLOURS, folder.plugin()):
+        for rule in each.get("rules", ()):
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+
+
+@pytest.mark.parametrize(
+    ("disabled", "resource", "verbs", "without"),
+    [
+        pytest.param(
+            "DefaultPreemption",
+            "pods",
+            {"delete", "get", "list", "watch"},
+            {"get", "list", "watch"},
+            id="evict",
+        ),
+        pytest.param(
+            "VolumeBinding",
+            "persistentvolumes",
+            {"get", "list", "patch", "watch"},
+            {"list", "watch"},
+            id="bind volumes",
+        ),
+        pytest.param(
+            "DynamicResources", "resourceclaims/status.resource.k8s.io", {"patch"}, None, id="allocate"
+        ),
+    ],
+)
+def test_what_only_a_plugin_does_is_granted_only_with_it(folder, disabled, resource, verbs, without):
+    assert allowed(folder.render())[resource] == verbs
+    config = f"{OURS}  plugins: {{multiPoint: {{disabled: [{{name: {disabled}}}]}}}}\n"
+    assert allowed(folder.render(config)).get(resource) == without
+
+
+def test_a_plugins_kind_is_defined_and_may_be_watched_and_written(folder):
+    objects = folder.render(WITH_COLOURS, folder.plugin())
+    assert objects[0]["kind"] == "CustomResourceDefinition"
+    assert objects[0]["metadata"]["name"] == "colours.example.com"
+    found = allowed(objects)
+    assert found["colours.example.com"] == {"list", "watch"}
+    assert found["colours/status.example.com"] == {"patch"}
+    assert "colours.example.com" not in allowed(folder.render())
+
+
+# A static pod
+
+
+STATIC = f"{HEAD}clientConnection: {{kubeconfig: /etc/kubernetes/scheduler.conf}}\n"
+
+
+def test_a_static_pod_in_kubeadms_layout(folder):
+    done = folder.run(STATIC, IMAGE, "--static-pod")
+    assert done.exit_code == 0
+    (pod,) = yaml.safe_load_all(done.stdout)
+    assert (pod["kind"], pod["metadata"]["name"], pod["metadata"]["namespace"]) == (
+        "Pod",
+        "kube-scheduler",
+        "kube-system",
+    )
+    assert pod["metadata"]["labels"] == {"component": "kube-scheduler", "tier": "control-plane"}
+    assert pod["spec"]["hostNetwork"] is True
+    (container,) = pod["spec"]["containers"]
+    assert container["command"][0] == "kube-scheduler"
+    hosts = {each["name"]: each["hostPath"]["path"] for each in pod["spec"]["volumes"] if "hostPath" in each}
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert hosts == {name: path for name, path in mounts.items() if name != "tmp"}
+    assert set(hosts.values()) == {"/etc/kubernetes/scheduler.conf", "/etc/kubernetes/stowplan"}
+    assert container["livenessProbe"]["httpGet"]["host"] == "127.0.0.1"
+    assert "needs these files in /etc/kubernetes/stowplan: config.yaml" in done.stderr
+    assert "--beside-static-pod" not in done.stderr
+
+
+def test_what_a_static_pods_plugins_need_besides(folder):
+    config = f"{STATIC}profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: Colours}}]}}}}}}]\n"
+    done = folder.run(config, IMAGE, folder.plugin(), "--static-pod")
+    assert "config.yaml, deploy_colours.py" in done.stderr
+    assert "apply what --beside-static-pod prints" in done.stderr
+    (container,) = next(yaml.safe_load_all(done.stdout))["spec"]["containers"]
+    assert "--plugin-dir=/etc/kubernetes/stowplan" in container["command"]
+    done = folder.run(config, folder.plugin(), "--beside-static-pod")
+    objects = list(yaml.safe_load_all(done.stdout))
+    assert [each["kind"] for each in objects] == [
+        "CustomResourceDefinition",
+        "ClusterRole",
+        "ClusterRoleBinding",
+    ]
+    assert allowed(objects) == {
+        "colours.example.com": {"list", "watch"},
+        "colours/status.example.com": {"patch"},
+    }
+    (subject,) = objects[2]["subjects"]
+    assert (subject["kind"], subject["name"]) == ("User", "system:kube-scheduler")
+    assert folder.run(STATIC, "--beside-static-pod").stdout == ""
+
+
+# What cannot work
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        pytest.param(
+            STATIC,
+            [IMAGE],
+            "clientConnection.kubeconfig: the pod does not have the file /etc/kubernetes/scheduler.conf",
+            id="a kubeconfig of this machine",
+        ),
+        pytest.param(
+            f"{OURS}leaderElection: {{leaderElect: false}}\n",
+            [IMAGE],
+            "leaderElection.leaderElect: is false, so that 2 replicas would place the same pods",
+            id="replicas without a lease",
+        ),
+        pytest.param(
+            f"{OURS}extenders: [{{urlPrefix: 'https://e', filterVerb: f, tlsConfig: {{caFile: /ca.crt}}}}]\n",
+            [IMAGE],
+            "extenders[0].tlsConfig.caFile: the pod does not have the file /ca.crt: give what it holds as",
+            id="an extender's certificate",
+        ),
+        pytest.param(
+            f"{HEAD}profiles: [{{plugins: {{score: {{enabled: [{{name: Nowhere}}]}}}}}}]\n",
+            [IMAGE],
+            'ScorePlugin "Nowhere" does not exist',
+            id="a plugin that is not there",
+        ),
+        pytest.param(f"{HEAD}nonsense: 1\n", [IMAGE], 'unknown field "nonsense"', id="a field"),
+        pytest.param(
+            OURS, [IMAGE, "--static-pod"], "clientConnection.kubeconfig: is required", id="no kubeconfig"
+        ),
+        pytest.param(OURS, [], "--image: is empty", id="no image"),
+        pytest.param(OURS, [IMAGE, "--name=Mine"], "--name: 'Mine' is not a name", id="a name"),
+        pytest.param(OURS, [IMAGE, "--namespace=a.b"], "--namespace: 'a.b' is not a name", id="a namespace"),
+        pytest.param(OURS, [IMAGE, "--replicas=0"], "--replicas: 0 is too few", id="no replicas"),
+        pytest.param(
+            STATIC, [IMAGE, "--static-pod", "--replicas=2"], "--replicas does not go with", id="replicas"
+        ),
+        pytest.param(
+            "apiVersion: kubescheduler.config.k8s.io/v1alpha1\nkind: KubeSchedulerConfiguration\n"
+            "algorithmSource: {policy: {configMap: {namespace: kube-system, name: old}}}\n",
+            [IMAGE],
+            "its Policy is in ConfigMap kube-system/old",
+            id="a Policy that is elsewhere",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_and_named(folder, config, options, message):
+    done = folder.run(config, *options)
+    assert done.exit_code != 0
+    assert done.stdout == ""
+    said = f"{done.stderr}{done.exception}"
+    assert message in said
+
+
+def test_too_much_for_a_config_map(folder):
+    done = folder.run(WITH_COLOURS, IMAGE, folder.plugin(PLUGIN + "#" * (1 << 20)))
+    assert "but a ConfigMap takes 1,048,576: install the plugins in the image" in str(done.exception)
+
+
+def test_what_should_be_known_is_said_beside_the_manifests(folder):
+    done = folder.run(HEAD, IMAGE)
+    assert done.exit_code == 0
+    assert "a profile is named default-scheduler, so kube-scheduler would place the same pods" in done.stderr
+    assert folder.run(OURS, IMAGE).stderr == ""
+
+
+def test_a_plugin_that_the_image_does_not_have_is_named(folder, monkeypatch, tmp_path):
+    (tmp_path / "deploy_elsewhere.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = f"{OURS}  plugins: {{score: {{enabled: [{{name: 'deploy_elsewhere:Colours'}}]}}}}\n"
+    done = folder.run(config, IMAGE)
+    assert done.exit_code == 0
+    assert "Colours is in the module deploy_elsewhere (" in done.stderr
+    assert "which the image must have, too" in done.stderr
+
+
+def test_an_older_configuration_is_rendered_as_v1(folder):
+    old = "apiVersion: kubescheduler.config.k8s.io/v1beta3\nkind: KubeSchedulerConfiguration\n"
+    done = folder.run(f"{old}profiles:\n- schedulerName: old\n", IMAGE)
+    assert "was converted to v1" in done.stderr
+    objects = list(yaml.safe_load_all(done.stdout))
+    kept = yaml.safe_load(of_kind(objects, "ConfigMap")["data"]["config.yaml"])
+    assert kept["apiVersion"] == "kubescheduler.config.k8s.io/v1"
+    assert kept["profiles"][0]["schedulerName"] == "old"
+
+
+# As docs/deploy.md has it
+
+PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+COMMANDS = re.findall(r"^stowplan (manifests .*?)(?: > [\w.-]+)?$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_the_page_work(folder, monkeypatch, command):
+    second, instead = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (folder.path / "scheduler.yaml").write_text(second)
+    (folder.path / "config.yaml").write_text(instead)
+    folder.plugin()
+    monkeypatch.chdir(folder.path)
+    done = CliRunner().invoke(stowplan, command.split())
+    assert done.exit_code == 0, done.output
+    kinds = [each["kind"] for each in yaml.safe_load_all(done.stdout) if each]
+    if "--beside-static-pod" in command:
+        assert kinds == []
+    else:
+        assert ("Pod" if "--static-pod" in command else "Deployment") in kinds
+
+
+def test_the_page_has_every_option():
+    assert len(COMMANDS) == 4
+    shown = CliRunner().invoke(stowplan, ["manifests", "--help"]).stdout
+    options = set(re.findall(r"--[a-z][-a-z]+", shown)) - {"--help"}
+    assert options <= set(re.findall(r"--[a-z][-a-z]+", PAGE))

@@ -1,0 +1,118 @@
+"""A whole scheduler whose plugins watch a kind: shared between profiles, and pods wake once it is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import msgspec
+
+from client.virtual_time import in_virtual_time
+from stowplan import CustomResource, Definition, Plugin, Status
+from stowplan.client.api import Answer
+from stowplan.client.errors import NotFound
+from stowplan.config import load
+from stowplan.framework.registry import Registry
+from stowplan.scheduler.scheduler import Scheduler
+
+NODE = {
+    "metadata": {"name": "n", "uid": "1", "resourceVersion": "1"},
+    "status": {"allocatable": {"pods": "10"}},
+}
+POD = {
+    "metadata": {"name": "p", "namespace": "default", "uid": "2", "resourceVersion": "1"},
+    "spec": {"containers": [{"name": "c"}]},
+}
+VERSION = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+NAMES = ("default-scheduler", "other")
+
+
+class Rack(CustomResource, frozen=True):
+    definition: ClassVar = Definition("example.com", "v1", "racks", "Rack", namespaced=False)
+
+
+class WhenServed(Plugin):
+    """Lets every pod pass, once it is known that no rack stands in the way."""
+
+    watches = (Rack,)
+
+    def filter(self, state, pod, node):
+        return None if self.handle.watched(Rack).is_served else Status.unschedulable("racks are not known")
+
+
+class Lists:
+    """An API server in memory: lists that never change, but for the kinds it does not have yet."""
+
+    def __init__(self) -> None:
+        self.lists: dict[str, list[Any]] = {"nodes": [NODE], "pods": [POD]}
+        self.missing = {"racks"}
+        self.listed: Counter[str] = Counter()
+        self.bound: dict[str, str] = {}
+        self.refusals: list[str] = []
+
+    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+        name = path.rpartition("/")[2]
+        if method != "GET":
+            return Answer(201, b"{}")
+        self.listed[name] += 1
+        if name in self.missing:
+            raise NotFound(404, "NotFound", "404 page not found")
+        page = {"metadata": {"resourceVersion": "1"}, "items": self.lists.get(name, [])}
+        return Answer(200, msgspec.json.encode(page))
+
+    async def stream(self, path: str, on_line: Any, *, on_open: Any, **options: Any) -> None:
+        on_open()
+        await asyncio.Event().wait()
+
+    async def create_binding(self, pod: Any, node_name: str) -> None:
+        self.bound[pod.key] = node_name
+
+    async def patch_pod_status(self, pod: Any, patch: dict[str, Any]) -> None:
+        self.refusals += [each["message"] for each in patch["status"].get("conditions", ())]
+
+
+@asynccontextmanager
+async def running(api: Lists) -> AsyncIterator[Scheduler]:
+    registry = Registry({"WhenServed": WhenServed}, Registry.installed()._installed)
+    plugins = {"multiPoint": {"enabled": [{"name": "WhenServed"}]}}
+    profiles = [{"schedulerName": name, "plugins": plugins} for name in NAMES]
+    config = load({**VERSION, "profiles": profiles}, registry).config
+    scheduler = Scheduler(config, api, api, registry=registry)  # type: ignore[arg-type]
+    scheduler.start()
+    task = asyncio.create_task(scheduler.run())
+    try:
+        yield scheduler
+    finally:
+        scheduler.queue.close()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_pods_that_wait_for_a_kind_are_tried_again_once_it_is_there():
+    api = Lists()
+    async with running(api):
+        await asyncio.sleep(20)
+        assert api.bound == {}
+        assert api.refusals[0].startswith("0/1 nodes are available: 1 racks are not known.")
+        api.missing.clear()
+        await asyncio.sleep(5)
+        assert api.bound == {"default/p": "n"}
+
+
+@in_virtual_time
+async def test_profiles_share_a_watch_which_can_end_and_start_again():
+    api = Lists()
+    api.missing.clear()
+    async with running(api) as scheduler:
+        await asyncio.sleep(1)
+        assert api.listed["racks"] == 1
+        assert scheduler.is_synced
+        scheduler.watch_kinds([])
+        scheduler.watch_kinds([Rack])
+        await scheduler.kinds_synced()
+        assert api.listed["racks"] == 2
+        assert scheduler.cluster.watched(Rack).is_served

@@ -1,0 +1,222 @@
+"""The kit for tests of policies, tried on a few small policies."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from stowplan import (
+    CustomResource,
+    Definition,
+    Plugin,
+    PluginArgs,
+    Status,
+    Wire,
+    scale_to_max,
+)
+from stowplan.api.meta import ObjectMeta
+from stowplan.errors import InputError
+from stowplan.testing import a_cluster, a_node, a_pod
+
+DEMO = Path(__file__).parents[2] / "examples" / "demo"
+
+
+class TierArgs(PluginArgs):
+    label: str = "tier"
+
+
+class Tier(Plugin):
+    """Prefers the higher number in a label."""
+
+    args: TierArgs
+
+    def score(self, state, pod, node):
+        return int(node.labels.get(self.args.label, "0"))
+
+    def normalize_score(self, state, pod, scores):
+        return scale_to_max(scores)
+
+
+class Quota(Wire, frozen=True):
+    cpu: int = 0
+
+
+class NodeQuota(CustomResource, frozen=True):
+    definition: ClassVar = Definition("example.com", "v1", "nodequotas", "NodeQuota", namespaced=False)
+    spec: Quota = Quota()
+
+
+class Quotas(Plugin):
+    """Keeps pods off nodes without a quota."""
+
+    watches = (NodeQuota,)
+
+    def pre_enqueue(self, pod):
+        return Status.unschedulable("not today") if "later" in pod.labels else None
+
+    def filter(self, state, pod, node):
+        store = self.handle.watched(NodeQuota)
+        if not store.is_served:
+            return Status.unschedulable("nodequotas.example.com is not installed")
+        quota = store.get(node.name)
+        if quota is None or self.handle.now() > 100:
+            return Status.unschedulable("node(s) had no quota")
+        return None
+
+
+def tiers():
+    return a_cluster(Tier).node("a", labels={"tier": "10"}).node("b", labels={"tier": "5"})
+
+
+def test_a_cluster_in_three_lines():
+    cluster = a_cluster(Tier)
+    cluster.node("a", labels={"tier": "10"}).node("b", labels={"tier": "5"})
+    cluster.place("web", cpu="1").lands_on("a").has_scores("Tier", {"a": 100, "b": 50})
+
+
+def test_what_is_placed_takes_room_and_what_is_decided_does_not():
+    cluster = a_cluster().node("a", cpu="1")
+    cluster.decide("one", cpu="1").lands_on("a")
+    cluster.place("two", cpu="1").lands_on("a")
+    cluster.place("three", cpu="1").stays_pending("0/1 nodes are available: 1 Insufficient cpu.")
+
+
+def test_pods_that_run_take_room():
+    cluster = a_cluster().node("a", cpu="2").node("b", cpu="1").pod("old", "a", cpu="2")
+    cluster.decide("new", cpu="1").lands_on("b").is_refused("a", by="NodeResourcesFit", reason="Insufficient")
+
+
+def test_weights_and_arguments():
+    cluster = a_cluster().plugin(Tier, weight=7, args={"label": "rank"})
+    cluster.node("a", labels={"rank": "1"}).node("b", labels={"rank": "2"})
+    outcome = cluster.decide("web").lands_on("b").has_scores("Tier", {"a": 50, "b": 100})
+    assert [column.weight for column in outcome.decision.scores if column.plugin == "Tier"] == [7]
+
+
+def test_default_plugins_can_be_left_out():
+    cluster = a_cluster().without("NodeResourcesFit").node("a", cpu="1")
+    cluster.place("web", cpu="50").lands_on("a")
+
+
+def test_a_configuration_of_ones_own_with_plugins_in_files(tmp_path):
+    score = "    def score(self, state, pod, node): return 7\n"
+    (tmp_path / "kit_mine.py").write_text(f"from stowplan import Plugin\nclass KitMine(Plugin):\n{score}")
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [
+            {"schedulerName": "mine", "plugins": {"multiPoint": {"enabled": [{"name": "KitMine"}]}}}
+        ],
+    }
+    cluster = a_cluster(config=config, plugin_dir=tmp_path).node("a").node("b")
+    cluster.decide("web", schedulerName="mine").has_scores("KitMine", {"a": 7, "b": 7})
+    with pytest.raises(InputError, match="name its plugins there"):
+        cluster.plugin(Tier)
+
+
+def test_manifests_and_pods_they_name():
+    cluster = a_cluster().add(DEMO)
+    assert "worker-c1" in cluster.decide("web-4").lands_on("worker-c1").explanation
+
+
+def test_plain_manifests_get_an_api_servers_defaults():
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}
+    room = {"status": {"allocatable": {"cpu": "1", "pods": "5"}}}
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
+    cluster = a_cluster().add(node | room, high | {"value": 10})
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": []}}
+    assert cluster.decide(pod).lands_on("a").decision.pod.namespace == "default"
+
+
+def test_a_manifest_that_is_none_is_refused():
+    with pytest.raises(InputError, match="is not a Kubernetes object"):
+        a_cluster().add({"metadata": {}})
+
+
+def test_custom_resources_as_structs_and_as_manifests():
+    cluster = a_cluster(Quotas).node("a").node("b").node("c")
+    cluster.add({"apiVersion": "example.com/v1", "kind": "NodeQuota", "metadata": {"name": "a"}})
+    outcome = cluster.decide("web").lands_on("a")
+    outcome.is_refused("b", by="Quotas", reason="node(s) had no quota")
+    cluster.add(NodeQuota(metadata=ObjectMeta(name="b")))
+    cluster.decide("web").fits_on("a", "b").is_refused("c")
+    cluster.not_served(NodeQuota)
+    cluster.decide("web").stays_pending("3 nodequotas.example.com is not installed")
+
+
+def test_time_is_what_the_test_says():
+    cluster = a_cluster(Quotas).node("a")
+    cluster.add({"apiVersion": "example.com/v1", "kind": "NodeQuota", "metadata": {"name": "a"}})
+    cluster.decide("web").lands_on("a")
+    cluster.clock = 101.0
+    cluster.decide("web").is_refused("a", by="Quotas")
+
+
+def test_a_pod_that_is_held_back_stays_pending():
+    cluster = a_cluster(Quotas).node("a")
+    outcome = cluster.place("web", labels={"later": ""}).stays_pending("not today")
+    assert outcome.node is None
+    assert list(cluster.cluster.pods()) == []
+
+
+def test_the_instance_that_runs_can_be_told_what_run_would_find():
+    cluster = tiers()
+    cluster.instance(Tier).args = TierArgs(label="other")
+    cluster.decide("web").has_scores("Tier", {"a": 0, "b": 0})
+
+
+def test_an_error_of_a_plugin_is_an_outcome():
+    cluster = a_cluster(Tier).node("a", labels={"tier": "ten"}).node("b")
+    outcome = cluster.decide("web").fails("invalid literal for int")
+    assert "node a" in outcome.explanation
+    with pytest.raises(AssertionError, match="expected to land on a"):
+        outcome.lands_on("a")
+
+
+def test_preemption():
+    cluster = a_cluster().node("a", cpu="1").pod("low", "a", cpu="1", priority=0)
+    cluster.decide("high", cpu="1", priority=10).preempts("a", "low").stays_pending()
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        pytest.param(lambda found: found.lands_on("b", "c"), "expected to land on b or c", id="lands"),
+        pytest.param(lambda found: found.stays_pending(), "expected to stay pending", id="pending"),
+        pytest.param(
+            lambda found: found.is_refused("b", by="Tier", reason="x"),
+            "expected to be refused on b by Tier for 'x'",
+            id="refused",
+        ),
+        pytest.param(lambda found: found.fits_on("a", "z"), "expected to fit on a, z", id="fits"),
+        pytest.param(
+            lambda found: found.has_scores("Tier", {"b": 1}),
+            "expected Tier to give {'b': 1}, not {'b': 50}",
+            id="scores",
+        ),
+        pytest.param(
+            lambda found: found.scores("Nope"), "Nope gave no scores; of those that did", id="nobody"
+        ),
+        pytest.param(lambda found: found.fails("x"), "expected an error with 'x'", id="error"),
+        pytest.param(
+            lambda found: found.preempts("a", "old"), "expected to preempt old on a", id="preemption"
+        ),
+    ],
+)
+def test_a_check_that_fails_shows_the_whole_explanation(check, words):
+    with pytest.raises(AssertionError) as caught:
+        check(tiers().decide("web"))
+    text = str(caught.value)
+    assert text.startswith(f"pod default/web: {words}")
+    assert "Pod default/web goes to a (profile default-scheduler)." in text
+    assert "It beats b by" in text
+
+
+def test_nodes_and_pods_in_plain_words():
+    node = a_node(
+        "a", resources={"nvidia.com/gpu": "2"}, taints=["gpu=yes:NoSchedule"], annotations={"x": "y"}
+    )
+    assert (node.allocatable["nvidia.com/gpu"], node.metadata.annotations) == (2, {"x": "y"})
+    pod = a_pod("web", resources={"nvidia.com/gpu": "1"}, tolerations=["gpu"])
+    a_cluster().add(node).decide(pod).lands_on("a")
+    assert a_pod("web").uid != a_pod("web").uid
