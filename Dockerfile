@@ -13,4 +13,8 @@ RUN python -m venv /opt/stowplan && /opt/stowplan/bin/pip install --no-cache-dir
 ENV PATH=/opt/stowplan/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # No USER, as kube-scheduler's image has none: on a control plane of kubeadm's only root can read the kubeconfig.
 # The Deployment of `stowplan manifests` runs it as another user, with a read-only file system.
-ENTRYPOINT ["stowplan"]
+# Manifests of others give the program by its path, as `command` or as the first of `args`: so no ENTRYPOINT either.
+RUN mkdir -p /bin /usr/local/bin \
+    && ln -s /opt/stowplan/bin/kube-scheduler /bin/kube-scheduler \
+    && ln -sf /opt/stowplan/bin/kube-scheduler /usr/local/bin/kube-scheduler
+CMD ["stowplan", "run"]

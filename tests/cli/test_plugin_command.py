@@ -146,6 +146,7 @@ def test_check_finds_all_faults_of_a_folder(here):
     here.write("bad/test_a.py", "import no_such_test_dependency\n")
     run = here.stowplan("plugin", "check", "--plugin-dir", "bad")
     assert (run.returncode, run.stderr) == (1, "")
+    assert here.stowplan("plugin", "check", "bad").stdout == run.stdout
     found = [line.split(": ", 1) for line in run.stdout.splitlines()]
     assert [where for where, _ in found] == [
         "bad/a_syntax.py:2",

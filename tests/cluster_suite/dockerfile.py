@@ -22,7 +22,7 @@ class Stage:
     def __init__(self, folder: Path, python: Path) -> None:
         self.folder, self.work = folder, folder
         self.environment = {"PATH": f"{folder / 'usr/bin'}:/usr/bin:/bin"}
-        self.entrypoint: list[str] = []
+        self.command: list[str] = []
         (folder / "usr/bin").mkdir(parents=True)
         (folder / "usr/bin/python").symlink_to(python)
         pip = folder / "usr/bin/pip"
@@ -78,8 +78,8 @@ def _carry_out(word: str, rest: str, stage: Stage, stages: dict[str, Stage], con
             name, _, value = each.partition("=")
             old = stage.environment.get(name, "")
             stage.environment[name] = stage.inside(value).replace(f"${name}", old)
-    elif word == "ENTRYPOINT":
-        stage.entrypoint = json.loads(rest)
+    elif word == "CMD":
+        stage.command = json.loads(rest)
     else:
         raise AssertionError(f"{word} is not carried out here: teach it, or leave it out of the Dockerfile")
 

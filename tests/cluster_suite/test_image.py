@@ -60,7 +60,8 @@ def python_for_others() -> Path:
 
 
 def run(image: Stage, *command: str) -> subprocess.CompletedProcess[str]:
-    program = shutil.which(command[0], path=image.environment["PATH"])
+    path = image.environment["PATH"]
+    program = image.inside(command[0]) if command[0].startswith("/") else shutil.which(command[0], path=path)
     assert program is not None, f"{command[0]} is not in the PATH of the image"
     return subprocess.run(
         [program, *command[1:]],
@@ -80,6 +81,8 @@ def run(image: Stage, *command: str) -> subprocess.CompletedProcess[str]:
         pytest.param(("stowplan", "run", "--help"), "--leader-elect-resource-name", id="the scheduler"),
         pytest.param(("kube-scheduler", "--help"), "--leader-elect-resource-name", id="as kube-scheduler"),
         pytest.param(("kube-scheduler", "--version"), "kube-scheduler v1.36", id="its version"),
+        pytest.param(("/bin/kube-scheduler", "--version"), "kube-scheduler v1.36", id="as tutorials have it"),
+        pytest.param(("/usr/local/bin/kube-scheduler", "--version"), "v1.36", id="as its image has it"),
     ],
 )
 def test_another_user_runs_it_from_a_read_only_file_system(image, command, said):
@@ -132,7 +135,7 @@ async def test_another_user_schedules_with_it(image, control_plane):
 
 
 def test_nothing_but_the_wheel_and_what_it_depends_on_is_installed(image):
-    assert image.entrypoint == ["stowplan"]
+    assert image.command == ["stowplan", "run"]
     (package,) = (image.folder / "opt/stowplan/lib").glob("python3*/site-packages/stowplan")
     assert package.is_dir()
     assert not (package.parent / "pytest").exists()

@@ -11,6 +11,7 @@ from stowplan.client.errors import ApiError, Conflict, Unreachable
 from stowplan.controllers.sticky_pods import label_value
 from stowplan.plugins.community.sticky_places import wire_time
 from stowplan.plugins.community.sticky_resources import (
+    JobPod,
     Stickiness,
     StickyJob,
     StickyJobSpec,
@@ -280,6 +281,32 @@ async def test_the_controller_restarted_between_bind_and_patch_loses_nothing():
     world.delete_pod("job-0")
     await world.reconcile()
     assert (await world.schedule("job-0")).chosen == "n3"
+
+
+async def test_a_pod_deleted_before_the_controller_looked_was_there_all_the_same():
+    world = world_of()
+    world.add_job()
+    await world.reconcile()
+    await world.schedule("job-0")
+    where = world.where("job-0")
+    world.delete_pod("job-0")
+    await running(world)
+    assert [stay.node for stay in slot(world).history] == [where] * 2
+    assert world.condition("Sticky") == ("True", "Returned")
+
+
+async def test_a_pod_that_one_watch_does_not_show_yet_is_not_gone():
+    world = world_of()
+    world.add_job()
+    await world.reconcile()
+    await world.schedule("job-0")
+    late = world.handle.watched(JobPod).get("default/job-0")
+    world.cluster.remove(late)
+    await world.jobs.look_at_all()
+    assert slot(world).outcome == ""
+    world.cluster.apply(late)
+    await world.reconcile()
+    assert (slot(world).outcome, slot(world).ended_pod_uid) == ("", "")
 
 
 async def test_the_time_of_a_bind_that_nobody_noted_is_the_pods():

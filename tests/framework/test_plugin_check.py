@@ -105,6 +105,7 @@ GOOD = "def filter(self, state, pod, node): ..."
         ),
         pytest.param(f"{GOOD}\nargs: 'Nope'", 1, "name 'Nope' is not defined", id="args of nothing known"),
         pytest.param(f"{GOOD}\nargs = PluginArgs", 1, "write `args: PluginArgs`", id="args with a value"),
+        pytest.param(f"{GOOD}\nbudget = 0", 1, "is 0; expected seconds, more than 0", id="no budget"),
         pytest.param("def helper(self): ...", -1, "takes part in no extension point: define", id="nothing"),
     ],
 )
@@ -138,6 +139,16 @@ def test_an_inherited_fault_is_named_where_it_stands(written):
     (fault,) = faults_of(written(text, head="")[0])
     assert fault.line == 3
     assert fault.text.startswith("Mine.filter takes (self)")
+
+
+def test_arguments_whose_own_check_fails_are_named(written):
+    text = (
+        "from stowplan import Plugin, PluginArgs\n"
+        "class Args(PluginArgs):\n    size: int = 0\n    def validate(self, path): yield 1 / self.size\n"
+        "class Mine(Plugin):\n    args: Args\n    def filter(self, state, pod, node): ...\n"
+    )
+    (fault,) = faults_of(written(text, head="")[0])
+    assert str(fault) == "mine.py:4: Args cannot be read: ZeroDivisionError: division by zero"
 
 
 def test_all_faults_are_found_at_once_by_line(written):

@@ -83,14 +83,15 @@ def list_plugins(plugin_dirs: tuple[Path, ...], config: Path | None, output: str
 def check(plugins: tuple[str, ...], plugin_dirs: tuple[Path, ...], configs: tuple[Path, ...]) -> None:
     """Find what is wrong with plugins before they run.
 
-    PLUGIN is a file, a name, or module:Class. Each fault is a line with its file and, where there is one, its
-    line; the exit status is then 1.
+    PLUGIN is a file, a folder, a name, or module:Class. Each fault is a line with its file and,
+    where there is one, its line; the exit status is then 1.
     """
     if not (plugins or plugin_dirs or configs):
         raise click.UsageError("name a plugin, a --plugin-dir or a --config")
     files = [Path(each) for each in plugins if each.endswith(".py")]
-    names = [each for each in plugins if not each.endswith(".py")]
-    checked = [check_files(files), *map(check_folder, plugin_dirs)]
+    folders = [Path(each) for each in plugins if Path(each).is_dir()]
+    names = [each for each in plugins if Path(each) not in (*files, *folders)]
+    checked = [check_files(files), *map(check_folder, (*folders, *plugin_dirs))]
     classes: dict[str, type[Plugin]] = {}
     for each in checked:
         classes |= each.classes

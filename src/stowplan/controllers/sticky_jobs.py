@@ -96,15 +96,15 @@ class StickyJobs:
         job = self._newest(job)
         if job.metadata.deletion_timestamp is not None:
             return
-        nodes, now = self._handle.cluster.nodes, self._handle.now()
+        cluster, now = self._handle.cluster, self._handle.now()
         known, slots = slots_of(job), dict[int, Slot]()
         notes: list[Note] = []
         for index in sorted(known.keys() | pods.keys() | set(range(job.spec.replicas))):
-            news = slot_now(job, known.get(index, Slot(index=index)), pods.get(index), nodes, now)
+            news = slot_now(job, known.get(index, Slot(index=index)), pods.get(index), cluster, now)
             slots[index] = news.slot
             notes += news.notes
         lost = _lost_template(job)
-        status = status_of(job, slots, pods, nodes, lost or self._faults.get(job.key), now)
+        status = status_of(job, slots, pods, cluster.nodes, lost or self._faults.get(job.key), now)
         if status != job.status and (lost is not None or not self._is_futile(job)):
             job = await self._write(job, status)
             lost = _lost_template(job)

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from stowplan.api.node import NodeObject
+from stowplan.cluster import ClusterView
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.plugins.community.sticky_places import bound, ended, seconds_of, wire_time
 from stowplan.plugins.community.sticky_resources import NODE, JobPod, Slot, Stay, StickyJob
@@ -39,14 +41,20 @@ def slots_of(job: StickyJob) -> dict[int, Slot]:
     return found
 
 
-def slot_now(job: StickyJob, slot: Slot, pod: JobPod | None, nodes: LiveNodeTable, now: float) -> SlotNews:
+def slot_now(job: StickyJob, slot: Slot, pod: JobPod | None, cluster: ClusterView, now: float) -> SlotNews:
     """The slot after all that its pod shows has been noted."""
     notes: list[Note] = []
-    at = wire_time(now)
-    if slot.pod_uid not in ("", slot.ended_pod_uid) and (pod is None or pod.uid != slot.pod_uid):
+    nodes, at = cluster.nodes, wire_time(now)
+    if slot.pod_uid and all(stay.pod_uid != slot.pod_uid for stay in slot.history):
+        slot, note = _with_stay(job, slot, _stay_written(slot), slot.pod_name, slot.domain, nodes)
+        notes.append(note)
+    if _has_gone(slot, pod, cluster):
         slot = _ended(slot, slot.pod_uid, DELETED, at)
-    if pod is not None and pod.node_name and _is_unknown(slot, pod):
-        slot, note = _bound(job, slot, pod, nodes, at)
+    if pod is not None and pod.node_name and slot.pod_uid != pod.uid:
+        row = nodes.row_of(pod.node_name)
+        node = None if row is None else nodes.objects[row]
+        stay, domain = _stay_seen(pod, node, at), domain_of(job.spec.stickiness, node)
+        slot, note = _with_stay(job, slot, stay, pod.name, domain, nodes)
         notes.append(note)
     if pod is not None and pod.is_finished and slot.ended_pod_uid != pod.uid:
         slot = _ended(slot, pod.uid, pod.status.phase, at)
@@ -78,48 +86,53 @@ def next_pod_at(job: StickyJob, slot: Slot) -> float | None:
     return (seconds_of(slot.ended_at) or 0.0) + wait
 
 
-def _is_unknown(slot: Slot, pod: JobPod) -> bool:
-    """Whether the history does not have the pod yet: the scheduler writes the place, not the history."""
-    return not (slot.history and slot.history[0].pod_uid == pod.uid) or slot.pod_uid != pod.uid
+def _has_gone(slot: Slot, pod: JobPod | None, cluster: ClusterView) -> bool:
+    """Whether the pod that was bound last is no more, as both watches of pods say; one may be behind."""
+    if slot.pod_uid in ("", slot.ended_pod_uid) or (pod is not None and pod.uid == slot.pod_uid):
+        return False
+    return cluster.pod(slot.pod_uid) is None
 
 
-def _bound(job: StickyJob, slot: Slot, pod: JobPod, nodes: LiveNodeTable, at: str) -> tuple[Slot, Note]:
-    policy = job.spec.stickiness
-    row = nodes.row_of(pod.node_name)
-    node = None if row is None else nodes.objects[row]
-    is_written = slot.pod_uid == pod.uid
+def _stay_written(slot: Slot) -> Stay:
+    """As the scheduler has told of it: it writes the place, and leaves the history to us."""
+    return Stay(
+        node=slot.last_node,
+        node_uid=slot.last_node_uid,
+        pod_uid=slot.pod_uid,
+        bound_at=slot.last_bind_time,
+    )
+
+
+def _stay_seen(pod: JobPod, node: NodeObject | None, at: str) -> Stay:
+    """As the pod shows it, of which nobody has told."""
     scheduled = pod.scheduled
     since = scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
-    stay = Stay(
+    return Stay(
         node=pod.node_name,
-        node_uid=slot.last_node_uid if is_written else "" if node is None else node.metadata.uid,
+        node_uid="" if node is None else node.metadata.uid,
         pod_uid=pod.uid,
-        bound_at=slot.last_bind_time if is_written else since or at,
+        bound_at=since or at,
     )
-    domain = slot.domain if is_written else domain_of(policy, node)
-    before = _before(slot, pod)
-    fresh = bound(slot, stay, domain=domain, pod_name=pod.name, limit=policy.history_limit)
+
+
+def _with_stay(
+    job: StickyJob, slot: Slot, stay: Stay, pod_name: str, domain: str, nodes: LiveNodeTable
+) -> tuple[Slot, Note]:
+    policy, before = job.spec.stickiness, slot.history[0] if slot.history else None
+    if before is None and slot.last_node and slot.pod_uid != stay.pod_uid:
+        before = Stay(node=slot.last_node, node_uid=slot.last_node_uid)  # of a status with little in it
+    fresh = bound(slot, stay, domain=domain, pod_name=pod_name, limit=policy.history_limit)
     if before is None:
-        return fresh, Note("Normal", "FirstPlacement", f"pod {pod.name} is on node {pod.node_name}")
-    returned = before.node == stay.node and (policy.trust_node_name or before.node_uid in ("", stay.node_uid))
-    if policy.scope != NODE and domain:
-        row = nodes.row_of(before.node)
-        returned = returned or (row is not None and domain_of(policy, nodes.objects[row]) == domain)
-    text = f"pod {pod.name} is on node {pod.node_name}, and was on node {before.node}"
-    if before.node == stay.node and returned:
-        text = f"pod {pod.name} is back on node {pod.node_name}"
-    note = Note("Normal", "Returned", text) if returned else Note("Warning", "Moved", text)
-    return msgspec.structs.replace(fresh, returned=returned), note
-
-
-def _before(slot: Slot, pod: JobPod) -> Stay | None:
-    """Where the slot was before this pod."""
-    for stay in slot.history:
-        if stay.pod_uid != pod.uid:
-            return stay
-    if slot.last_node and slot.pod_uid != pod.uid:
-        return Stay(node=slot.last_node, node_uid=slot.last_node_uid)
-    return None
+        return fresh, Note("Normal", "FirstPlacement", f"pod {pod_name} is on node {stay.node}")
+    is_same = before.node == stay.node and (policy.trust_node_name or before.node_uid in ("", stay.node_uid))
+    row = nodes.row_of(before.node)
+    is_near = domain != "" and row is not None and domain_of(policy, nodes.objects[row]) == domain
+    text = f"pod {pod_name} is on node {stay.node}, and was on node {before.node}"
+    if is_same:
+        note = Note("Normal", "Returned", f"pod {pod_name} is back on node {stay.node}")
+    else:
+        note = Note("Normal", "Returned", text) if is_near else Note("Warning", "Moved", text)
+    return msgspec.structs.replace(fresh, returned=is_same or is_near), note
 
 
 def _ended(slot: Slot, uid: str, outcome: str, at: str) -> Slot:

@@ -29,7 +29,7 @@ def faults_of(plugin: type[Plugin]) -> list[Fault]:
         *_misspelt(plugin),
         *_wrong_methods(plugin),
         *_contradictions(plugin),
-        *_wrong_watches(plugin),
+        *_wrong_attributes(plugin),
         *_wrong_args(plugin),
     ]
     if not found and not methods_of(plugin, EXTENSION_METHODS):
@@ -113,7 +113,11 @@ def _contradictions(plugin: type[Plugin]) -> Iterator[Fault]:
         yield _fault(plugin, "reads", "has no effect without sign_pod(self, pod): define it")
 
 
-def _wrong_watches(plugin: type[Plugin]) -> Iterator[Fault]:
+def _wrong_attributes(plugin: type[Plugin]) -> Iterator[Fault]:
+    for name in ("budget", "bind_budget"):
+        seconds: Any = getattr(plugin, name)
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            yield _fault(plugin, name, f"is {seconds!r}; expected seconds, more than 0")
     watches: Any = plugin.watches
     if not isinstance(watches, (tuple, list)):
         yield _fault(plugin, "watches", f"is {watches!r}; expected a tuple of classes: `(Kind,)`")
@@ -130,9 +134,14 @@ def _wrong_args(plugin: type[Plugin]) -> Iterator[Fault]:
         yield _fault(plugin, "args", f"has a value; to name its type write `args: {given.__name__}`")
         return
     try:
-        args_of(plugin)
+        kind = args_of(plugin)
     except Exception as error:  # what an annotation may raise is not ours to know
         yield _fault(plugin, "args", f"has an annotation that cannot be used: {error}")
+        return
+    try:
+        kind.read(plugin.__name__, {}, "args")
+    except Exception as error:
+        yield fault_at(kind, "validate", f"{kind.__name__} cannot be read: {type(error).__name__}: {error}")
 
 
 def _own_classes(plugin: type[Plugin]) -> Iterator[type]:

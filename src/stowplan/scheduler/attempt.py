@@ -18,6 +18,8 @@ class Attempt(NamedTuple):
     decision: Decision
     began: float
     """When the attempt began, by the host's clock."""
+    is_measured: bool = False
+    """Whether the time of each plugin is measured too, as it is now and then."""
 
     @property
     def pod(self) -> Pod:

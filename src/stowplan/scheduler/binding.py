@@ -30,7 +30,9 @@ def reserve(host: Host, attempt: Attempt, node_name: str) -> Pod | None:
     host.nominations.remove(pod)
     began = perf_counter()
     for name, plugin in attempt.profile.at("reserve"):
+        asked_at = perf_counter()
         status = _asked(plugin.reserve, attempt, placed, node_name)
+        _measure_plugin(host, attempt, "Reserve", name, asked_at, status)
         if status is not None:
             _measure(host, attempt, "Reserve", began, status)
             _undo(host, attempt, placed, node_name)
@@ -103,7 +105,9 @@ async def _bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Fa
                 return failure_at(status, status.plugin, "waiting on permit for pod")
             return Failure(f"waiting on permit for pod: {status.message}")
     host.queue.done(placed.uid)
-    if waiting is not None or _has_work_before_bind(attempt):
+    began, has_work = perf_counter(), _has_work_before_bind(attempt)
+    _measure(host, attempt, "PreBindPreFlight", began, None if has_work else Status.skip())
+    if waiting is not None or has_work:
         await patch_status(host, placed, {"status": {"nominatedNodeName": node_name}})
     failure = await _run_pre_binds(host, attempt, placed, node_name)
     return await _run_binds(host, attempt, placed, node_name) if failure is None else failure
@@ -112,10 +116,12 @@ async def _bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Fa
 async def _run_pre_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
     began = perf_counter()
     for name, plugin in attempt.profile.at("preBind"):
+        asked_at = perf_counter()
         try:
             status = await plugin.pre_bind(attempt.state, placed, node_name)
         except Exception as error:
             status = _raised(error, placed, node_name)
+        _measure_plugin(host, attempt, "PreBind", name, asked_at, status)
         if status is not None:
             _measure(host, attempt, "PreBind", began, status)
             if name == VOLUME_BINDING:
@@ -132,6 +138,7 @@ async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) 
         return Failure(f'node "{node_name}" was deleted before the pod could be bound to it')
     began = perf_counter()
     for name, plugin in attempt.profile.at("bind"):
+        asked_at = perf_counter()
         try:
             status = await plugin.bind(attempt.state, placed, node_name)
         except ApiError as error:
@@ -143,6 +150,7 @@ async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) 
             status = None if node_now else Status.error(str(error))
         except Exception as error:
             status = _raised(error, placed, node_name)
+        _measure_plugin(host, attempt, "Bind", name, asked_at, status)
         if status is None or status.code is not Code.SKIP:
             _measure(host, attempt, "Bind", began, status)
             failure = None if status is None else failure_at(status, name, "running Bind plugin")
@@ -213,3 +221,11 @@ def _measure(host: Host, attempt: Attempt, point: str, began: float, status: Sta
     host.metrics.extension_point(
         point, attempt.profile.scheduler_name, code.wire_name, perf_counter() - began
     )
+
+
+def _measure_plugin(
+    host: Host, attempt: Attempt, point: str, name: str, began: float, status: Status | None
+) -> None:
+    if attempt.is_measured:
+        code = Code.SUCCESS if status is None else status.code
+        host.metrics.plugin_executed(point, name, code.wire_name, perf_counter() - began)

@@ -8,6 +8,7 @@ is logged with its stack and shows in /livez. The plugins that Stowplan brings a
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import sys
 import threading
@@ -40,10 +41,11 @@ class OverdueError(PluginError):
 class Call:
     """A call into a plugin, from its begin on."""
 
-    __slots__ = ("began", "is_overdue", "method", "plugin")
+    __slots__ = ("began", "budget", "is_overdue", "method", "plugin")
 
-    def __init__(self, plugin: Plugin, method: str) -> None:
+    def __init__(self, plugin: Plugin, method: str, deadline: float) -> None:
         self.plugin, self.method, self.began, self.is_overdue = plugin, method, time.monotonic(), False
+        self.budget = min(plugin.budget, deadline - self.began)
 
     @property
     def seconds(self) -> float:
@@ -60,6 +62,8 @@ class Guard:
         self._metrics, self._patience = metrics, patience
         self.call: Call | None = None
         """The one under way, if any: there is one thread that calls plugins."""
+        self.deadline = math.inf
+        """When calls are overdue whatever their own budgets, by the monotonic clock."""
         self._stuck: Call | None = None
         self._ignoring: dict[Call, None] = {}
         """Asynchronous calls that were cancelled and go on."""
@@ -98,7 +102,7 @@ class Guard:
 
     @contextmanager
     def calling(self, plugin: Plugin, method: str) -> Iterator[None]:
-        outer, self.call = self.call, Call(plugin, method)
+        outer, self.call = self.call, Call(plugin, method, self.deadline)
         try:
             yield
         finally:
@@ -138,7 +142,7 @@ class Guard:
             async def step_by_step() -> Any:
                 return await Stepwise(self, plugin, method, ask(*args))
 
-            under_way, task = Call(plugin, method), asyncio.create_task(step_by_step())
+            under_way, task = Call(plugin, method, math.inf), asyncio.create_task(step_by_step())
             try:
                 done, _ = await asyncio.wait((task,), timeout=plugin.bind_budget)
             except asyncio.CancelledError:
@@ -164,7 +168,7 @@ class Guard:
         assert thread is not None
         while not self._ended.wait(TICK_SECONDS):
             call = self.call
-            if call is None or call.seconds <= call.plugin.budget:
+            if call is None or call.seconds <= call.budget:
                 self._stuck = None
                 continue
             if not call.is_overdue:
@@ -173,7 +177,7 @@ class Guard:
             signal.pthread_kill(thread, signal.SIGALRM)
             if self._stuck is call:
                 self.while_stuck()
-            elif call.seconds > call.plugin.budget + self._patience:
+            elif call.seconds > call.budget + self._patience:
                 self._stuck = call
                 stack = "".join(traceback.format_stack(sys._current_frames()[thread]))
                 log.error(
@@ -188,7 +192,7 @@ class Guard:
         """In the main thread. Only the plugin's own code is interrupted, never ours after it."""
         call = self.call
         if call is not None and call.is_overdue and _is_running(call.plugin, frame):
-            raise OverdueError(_overdue(call.plugin.budget))
+            raise OverdueError(_overdue(call.budget))
 
 
 class GuardedSteps(Sequence[Any]):
@@ -213,7 +217,7 @@ class GuardedSteps(Sequence[Any]):
         guard, outer = self._guard, self._guard.call
         try:
             for step, plugin in zip(self._steps, self._plugins, strict=True):
-                guard.call = outer if plugin is None else Call(plugin, self._method)
+                guard.call = outer if plugin is None else Call(plugin, self._method, guard.deadline)
                 yield step
         finally:
             guard.call = outer
@@ -261,4 +265,4 @@ def _is_running(plugin: Plugin, frame: FrameType | None) -> bool:
 
 
 def _overdue(seconds: float) -> str:
-    return f"took longer than its budget of {seconds:g}s"
+    return f"took longer than its budget of {max(seconds, 0):.3g}s"

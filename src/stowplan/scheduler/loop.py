@@ -89,7 +89,7 @@ class SchedulingLoop:
             decision.state, decision.error = CycleState(), f"deciding: {type(error).__name__}: {error}"
         host.metrics.algorithm(host.now() - began)
         log_nodes(profile, decision)
-        self._hand_on(Attempt(queued, profile, decision, began))
+        self._hand_on(Attempt(queued, profile, decision, began, measured.is_measuring))
 
     def _hand_on(self, attempt: Attempt) -> None:
         host, decision = self.host, attempt.decision

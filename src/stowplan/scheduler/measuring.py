@@ -86,6 +86,8 @@ class MeasuredProfile:
         self._metrics, self._clock, self._name = metrics, clock, profile.scheduler_name
         self._laps: list[Lap] = []
         self._decisions = 0
+        self.is_measuring = False
+        """Whether each plugin was measured in the last decision."""
         self._profile = copy.copy(profile)
         self._normalize_seconds: dict[str, float] = {}
         self._normalizing = {step.name for step in profile.scores if step.normalize is not None}
@@ -113,7 +115,7 @@ class MeasuredProfile:
     def schedule(
         self, pod: Pod, nodes: LiveNodeTable, tie_break: TieBreak, sampling: Sampling | None
     ) -> Decision:
-        is_measured = self._decisions % MEASURED_ONCE_IN == 0
+        is_measured = self.is_measuring = self._decisions % MEASURED_ONCE_IN == 0
         self._decisions += 1
         if is_measured:
             self._measure_plugins(True)

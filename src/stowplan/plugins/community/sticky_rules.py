@@ -114,19 +114,26 @@ def points(found: Standing, nodes: NodeTable, now: float) -> Scores:
     if found.domain:
         here = in_domain(policy, found.domain, nodes)
         column[here] = np.maximum(column[here], _worth(policy, place.finished_at, now, 0))
-    return np.maximum(column, nodes.lookup(_by_name(found, nodes.live, now)).astype(np.int64))
+    for name, worth in _by_name(found, nodes.live, now).items():
+        here = nodes.rows == nodes.live.row_of(name)
+        column[here] = np.maximum(column[here], worth)
+    return column
 
 
-def _by_name(standing: Standing, nodes: LiveNodeTable, now: float) -> dict[str, float]:
-    policy, place = standing.memory.policy, standing.memory.place
+def _by_name(found: Standing, nodes: LiveNodeTable, now: float) -> dict[str, int]:
+    """What nodes are worth that are still there; of one that comes up twice the later stay counts."""
+    policy, place = found.memory.policy, found.memory.place
     last = Stay(node=place.last_node, node_uid=place.last_node_uid, finished_at=place.finished_at)
-    found: dict[str, float] = {}
+    stays: dict[str, Stay] = {}
     for stay in (last, *place.history):
-        if stay.node and stay.node not in found:
-            found[stay.node] = _worth(policy, stay.finished_at, now, len(found))
-            if same_node(nodes, stay.node, stay.node_uid, policy) is None:
-                found[stay.node] = 0
-    return found | ({place.last_node: 0} if standing.yields else {})
+        if stay.node:
+            stays.setdefault(stay.node, stay)
+    return {
+        stay.node: _worth(policy, stay.finished_at, now, number)
+        for number, stay in enumerate(stays.values())
+        if same_node(nodes, stay.node, stay.node_uid, policy) is not None
+        and not (found.yields and stay.node == place.last_node)
+    }
 
 
 def _worth(policy: Stickiness, finished_at: str, now: float, place: int) -> int:
