@@ -26,6 +26,7 @@ class Ingress(CustomResource, frozen=True):
 
 class ByRack(Plugin):
     watches = (Rack, Ingress)
+    def filter(self, state, pod, node): ...
 """
 
 

@@ -281,6 +281,9 @@ async def test_the_rights_that_manifests_render_are_enough(control_plane, kubele
 @pytest.mark.parametrize(
     ("spec", "fault"),
     [
+        pytest.param(
+            {"template": {**TEMPLATE, "metadata": {"labels": {"a": 1}}}}, "labels.a: Invalid", id="labels"
+        ),
         pytest.param({}, "spec.template: Required value", id="no template"),
         pytest.param(
             {"template": {"spec": {}}}, "spec.template.spec.containers: Required", id="no containers"

@@ -244,6 +244,14 @@ async def test_trouble_with_one_job_does_not_stop_the_others():
     assert "c-0" in world.pods
 
 
+async def test_a_job_that_makes_no_sense_does_not_stop_the_others():
+    world = world_of()
+    world.add_job("a", spec={"template": {**TEMPLATE, "metadata": {"labels": "none"}}})
+    world.add_job("b")
+    await world.reconcile()
+    assert list(world.pods) == ["b-0"]
+
+
 # Status
 
 

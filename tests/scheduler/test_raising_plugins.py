@@ -105,6 +105,14 @@ async def test_a_binder_that_fails():
         assert stage.scheduler.cluster.assumed_count == 0
 
 
+async def test_one_that_reserves_need_not_unreserve(caplog):
+    async with staged(MULTI_POINT, {"Raising": raising("reserve")}) as stage:
+        stage.see(node("n1"), pod("cursed"))
+        await stage.settle()
+        assert stage.notes("FailedScheduling")
+        assert "Unreserve plugin failed" not in caplog.text
+
+
 async def test_what_fails_after_the_bind_is_only_logged(caplog):
     async with staged(MULTI_POINT, {"Raising": raising("post_bind", awaited=True)}) as stage:
         stage.see(node("n1"), pod("cursed"))

@@ -1,5 +1,8 @@
 """The properties of the kit: they hold for good policies and find out bad ones."""
 
+import subprocess
+import sys
+
 import pytest
 
 from stowplan import Plugin, Reject
@@ -52,3 +55,8 @@ def test_a_policy_that_overcommits_is_found_out():
 def test_a_policy_that_fails_is_found_out(policy, words):
     with pytest.raises(AssertionError, match=words):
         never_fails(lambda: a_cluster(policy), labels=["rank"], examples=200)
+
+
+def test_only_the_properties_need_hypothesis():
+    without = "import sys; sys.modules['hypothesis'] = None; import stowplan.testing"
+    subprocess.run([sys.executable, "-c", without], check=True)

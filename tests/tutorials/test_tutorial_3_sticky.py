@@ -14,7 +14,8 @@ from stowplan.api.meta import decode
 from stowplan.cli import stowplan
 from stowplan.plugins.community.sticky_resources import StickyJob
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "sticky"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "sticky"
 (PRINTED,) = yaml.safe_load_all((Path(__file__).parent / "printed_3" / "stickyjob-crd.yaml").read_text())
 OURS = next(
     yaml.safe_load_all(
@@ -93,3 +94,11 @@ def test_the_jobs_of_the_example_are_read_whole(name):
     (manifest,) = yaml.safe_load_all((EXAMPLES / name).read_text())
     job = decode(StickyJob, manifest)
     assert msgspec.to_builtins(job.spec) == manifest["spec"]
+
+
+def test_the_page_shows_what_explain_says(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs" / "tutorials" / "sticky-pods.md").read_text()
+    command = "explain cache-0 -f examples/sticky/offline --config examples/sticky/scheduler.yaml"
+    said = CliRunner().invoke(stowplan, command.split())
+    assert f"$ stowplan {command}\n{said.stdout}```" in page

@@ -30,7 +30,7 @@ class MemoryUse(msgspec.Struct, rename="camel"):
 def measure_memory(nodes: int, pods: int) -> MemoryUse:
     cluster, before, began = Cluster(), resident_bytes(), time.perf_counter()
     for number in range(nodes):
-        cluster.apply(decode(NodeObject, msgspec.json.encode(_node(number))))
+        cluster.apply(decode(NodeObject, msgspec.json.encode(plain_node(number))))
     total = 0
     for number in range(pods):
         text = msgspec.json.encode(_pod(number, nodes))
@@ -49,7 +49,7 @@ def measure_memory(nodes: int, pods: int) -> MemoryUse:
     )
 
 
-def _node(number: int) -> dict[str, Any]:
+def plain_node(number: int) -> dict[str, Any]:
     images = [
         {
             "names": [

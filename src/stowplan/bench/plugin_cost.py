@@ -36,11 +36,13 @@ AFTER_IT = ("reserve", "permit", "unreserve")
 
 
 class MethodCost(msgspec.Struct, rename="camel"):
-    """Microseconds that the calls of a method take in one decision, half of the decisions less."""
+    """A method that is called in some decisions only, since its answers are kept, counts as it is called."""
 
     method: str
     calls: float
+    """In a decision, on average."""
     p50: float
+    """Microseconds of all calls of a decision in which it is called, half of these decisions less."""
 
 
 class PluginCost(msgspec.Struct, rename="camel"):
@@ -136,7 +138,11 @@ def _methods(
         for method, times in spent.items():
             rows[method].append((len(times), sum(times) / 1000))
     return [
-        MethodCost(method, median(calls for calls, _ in row), round(median(us for _, us in row), 2))
+        MethodCost(
+            method,
+            round(sum(calls for calls, _ in row) / len(pods), 3),
+            round(median(spent_there for _, spent_there in row), 2),
+        )
         for method, row in rows.items()
     ]
 

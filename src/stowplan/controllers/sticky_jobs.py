@@ -75,8 +75,10 @@ class StickyJobs:
                 await self._look_at_one(job, pods.get(job.metadata.uid, {}))
             except Conflict:
                 continue  # changed by others meanwhile, which the watch is about to show
-            except ApiError as error:  # of one job; the others go on, and this one is looked at again
+            except ApiError as error:
                 log.error("StickyJob not reconciled; trying again", error.explanation, stickyJob=job.key)
+            except Exception as error:  # whatever is wrong with one job, the others go on
+                log.error("StickyJob not understood; trying again", error, stickyJob=job.key)
             await asyncio.sleep(0)
         for key in {*self._answers, *self._faults, *self._told}:
             if self._jobs.get(key) is None:

@@ -67,7 +67,7 @@ def check_name_in(registry: Registry, name: str) -> list[Fault]:
     try:
         return faults_of(registry.find(name))
     except ConfigError as error:
-        return [_fault_of_import(name, error)]
+        return [_fault(error) if error.where else _fault_of_import(name, error)]
 
 
 def check_config(file: Path, registry: Registry) -> list[Fault]:

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from stowplan.api.custom import CustomResource, Definition
+from stowplan.errors import ConfigError
 from stowplan.framework.args import args_of
 from stowplan.framework.plugin import Plugin, Reads
 from stowplan.framework.plugin_source import Fault, fault_at
@@ -35,6 +36,15 @@ def faults_of(plugin: type[Plugin]) -> list[Fault]:
     if not found and not methods_of(plugin, EXTENSION_METHODS):
         found = [_fault(plugin, "", f"takes part in no extension point: define {_listed(EXTENSION_METHODS)}")]
     return sorted(found)
+
+
+def checked(plugin: type[Plugin]) -> type[Plugin]:
+    """The plugin, or a ConfigError with all that is wrong with it."""
+    if faults := faults_of(plugin):
+        first, *others = faults
+        text = "; ".join([first.text, *map(str, others)])
+        raise ConfigError(text, stage="framework", where=f"{first.file}:{first.line}")
+    return plugin
 
 
 def methods_of(plugin: type[Plugin], among: tuple[str, ...] = tuple(PARAMETERS)) -> list[str]:

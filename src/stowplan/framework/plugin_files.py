@@ -21,6 +21,7 @@ from typing import Any
 
 from stowplan.errors import ConfigError
 from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin_check import checked
 
 Stamp = tuple[int, int, int]
 """Tells one content of a file from the next: when it was written, its size and its number on the disk."""
@@ -92,7 +93,7 @@ class PluginFiles:
                     other = Path(sys.modules[known.__module__].__file__ or "")
                     text = f'"{plugin.__name__}" is the name of a plugin in {other} too; rename one of them'
                     raise ConfigError(text, stage="framework", where=str(path))
-                found[plugin.__name__] = plugin
+                found[plugin.__name__] = checked(plugin)
         return found
 
 

@@ -14,6 +14,7 @@ from stowplan.config.load import ReadArgs
 from stowplan.errors import ConfigError
 from stowplan.framework.args import PluginArgs, args_of
 from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin_check import checked
 from stowplan.framework.plugin_files import PluginFiles
 from stowplan.framework.points import METHODS_OF_POINT
 
@@ -109,7 +110,7 @@ class Registry:
             raise ConfigError(f'"{name}" cannot be imported: {error}', stage="framework") from error
         if not (isinstance(found, type) and issubclass(found, Plugin)):
             raise ConfigError(f'"{name}" is not a class derived from stowplan.Plugin', stage="framework")
-        return found
+        return checked(found)
 
     def _attribute(self, name: str) -> Any:
         module, _, attribute = name.partition(":")

@@ -194,6 +194,8 @@ def _undo(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
     host.waiting.remove(placed.uid)
     began = perf_counter()
     for name, plugin in reversed(attempt.profile.at("reserve")):
+        if not hasattr(plugin, "unreserve"):
+            continue
         try:
             plugin.unreserve(attempt.state, placed, node_name)
         except Exception as error:

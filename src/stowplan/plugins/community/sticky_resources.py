@@ -25,7 +25,15 @@ POD_TEMPLATE: dict[str, Any] = {
     "type": "object",
     "required": ["spec"],
     "properties": {
-        "metadata": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        "metadata": {
+            "type": "object",
+            "properties": {
+                "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+                "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
+                "finalizers": {"type": "array", "items": {"type": "string"}},
+            },
+            "x-kubernetes-preserve-unknown-fields": True,
+        },
         "spec": {
             "type": "object",
             "required": ["containers"],
