@@ -1,7 +1,7 @@
 """Writes the structure of the Kubernetes API that stowplan.apiserver serves, as one compact data file.
 
 Run as `python tests/controlplane/api_schemas.py`. What is served and of which form comes from a real
-kube-apiserver (discovery, table columns and OpenAPI v3, without the descriptions); which fields are left out of
+kube-apiserver (discovery, table columns and OpenAPI v3, without descriptions); which fields are left out of
 JSON when empty, and how Go names their types in its messages, comes from the Go sources of that version.
 """
 
@@ -53,7 +53,8 @@ MODULES = {
     "io.k8s.apiextensions-apiserver.": "k8s.io/apiextensions-apiserver",
 }
 _STRUCT = re.compile(r"^type (\w+) struct \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
-_FIELD = re.compile(r"^\t(?:(\w+)\s+)?([\w.\[\]*]+)\s+`[^`]*json:\"([^\"]*)\"", re.MULTILINE)
+_FIELD = re.compile(r"^\t(?:(\w+)\s+)?([\w.\[\]*]+)\s+`([^`]*json:\"([^\"]*)\"[^`]*)`", re.MULTILINE)
+_NUMBER = re.compile(r'protobuf:"\w+,(\d+)')
 
 
 def main() -> None:
@@ -82,8 +83,11 @@ def collect(control_plane: ControlPlane) -> Json:
                 ]
         document = control_plane.request("GET", f"/openapi/v3{root}")
         schemas |= {name: _bare(schema) for name, schema in document["components"]["schemas"].items()}
-    fields = {name: found for name in schemas if (found := _go_fields(name))}
-    return {"resources": resources, "schemas": schemas, "fields": fields}
+    fields: Json = {}
+    parts: Json = {}
+    for name in schemas:
+        _go_fields(name, fields, parts)
+    return {"resources": resources, "schemas": schemas, "fields": fields, "parts": parts}
 
 
 def _table(control_plane: ControlPlane, path: str) -> Json:
@@ -107,14 +111,33 @@ def _bare(schema: Any, is_map_of_fields: bool = False) -> Any:
     }
 
 
-def _go_fields(schema: str) -> Json:
-    """Per JSON field of a schema: Go's type of it, and when it is left out of JSON."""
+def _go_fields(schema: str, fields: Json, parts: Json) -> None:
+    """Per JSON field of a schema: Go's type of it, when it is left out of JSON, and its protobuf number.
+
+    What JSON has inline is a message of its own in protobuf: `parts` has those, by their numbers.
+    """
     for prefix, module in MODULES.items():
         if schema.startswith(prefix):
             package, _, struct = schema.removeprefix(prefix).rpartition(".")
             folder = _folder(module) / package.replace(".", "/")
-            return _fields(folder, struct)
-    return {}
+            if found := _fields(folder, struct):
+                fields[schema] = found
+            for number, inner in _inlined(folder, struct):
+                part = f"{schema.rpartition('.')[0]}.{inner}"
+                parts.setdefault(schema, {})[number] = part
+                fields.setdefault(part, _fields(folder, inner))
+                for deeper, innermost in _inlined(folder, inner):
+                    parts.setdefault(part, {})[deeper] = f"{schema.rpartition('.')[0]}.{innermost}"
+                    fields.setdefault(f"{schema.rpartition('.')[0]}.{innermost}", _fields(folder, innermost))
+
+
+def _inlined(folder: Path, struct: str) -> list[tuple[str, str]]:
+    found = []
+    for _, kind, tags, tag in _FIELD.findall(_structs(folder).get(struct, "")):
+        number = _NUMBER.search(tags)
+        if tag.startswith(",") and number and "." not in kind:
+            found.append((number[1], kind.lstrip("*")))
+    return found
 
 
 @cache
@@ -133,12 +156,15 @@ def _structs(folder: Path) -> dict[str, str]:
 
 def _fields(folder: Path, struct: str) -> Json:
     found: Json = {}
-    for name, kind, tag in _FIELD.findall(_structs(folder).get(struct, "")):
+    for name, kind, tags, tag in _FIELD.findall(_structs(folder).get(struct, "")):
         key, _, options = tag.partition(",")
+        number = _NUMBER.search(tags)
         if key:
-            found[key] = [_qualified(kind, folder), _omission(options)]
+            found[key] = [_qualified(kind, folder), _omission(options), int(number[1]) if number else 0]
         elif not name or "inline" in options:
-            found |= _fields(folder, kind.lstrip("*")) if "." not in kind else {}
+            inner = _fields(folder, kind.lstrip("*")) if "." not in kind else {}
+            # Inside a message of its own a field has a number that means nothing here.
+            found |= {key: [*facts[:2], 0 if number else facts[2]] for key, facts in inner.items()}
     return found
 
 

@@ -81,7 +81,7 @@ def pod_with_defaults(data: Plain, priority_classes: Mapping[str, PriorityClass]
     if resources := _part(spec, "resources"):
         filled["resources"] = _with_requests(resources, except_for=_asked_by_containers(spec))
     if affinity := _part(spec, "affinity"):
-        filled["affinity"] = _with_label_keys(affinity, _part(_part(data, "metadata"), "labels"))
+        filled["affinity"] = with_label_keys(affinity, _part(_part(data, "metadata"), "labels"))
     return data | {"spec": filled}
 
 
@@ -173,7 +173,7 @@ def _with_host_port(port: Any) -> Any:
     return port | {"hostPort": port["containerPort"]}
 
 
-def _with_label_keys(affinity: Plain, labels: Plain) -> Plain:
+def with_label_keys(affinity: Plain, labels: Plain) -> Plain:
     """The pod's own values of matchLabelKeys and mismatchLabelKeys become part of the terms' selectors."""
     filled = dict(affinity)
     for side in ("podAffinity", "podAntiAffinity"):

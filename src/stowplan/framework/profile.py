@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -96,9 +97,18 @@ class Profile:
         self.scores = [
             ScoreStep(self.plugins[name], name, weight) for name, weight in resolved.points.get("score", ())
         ]
-        highest = MAX_SCORE * sum(step.weight for step in self.scores)
-        self.total_type: Any = np.int16 if highest < 2**15 else np.int64
+        self.total_type = _total_type(self.scores)
         """Whole numbers that hold any total, the smaller the faster."""
+
+    def reweighted(self, name: str, weight: int) -> Profile:
+        """The same profile, but for what the scores of one plugin count."""
+        found = copy(self)
+        found.scores = [
+            ScoreStep(step.plugin, step.name, weight if step.name == name else step.weight)
+            for step in self.scores
+        ]
+        found.total_type = _total_type(found.scores)
+        return found
 
     def feasible(self, refusals: list[Verdicts | Statuses], rows: Rows) -> Rows:
         """The rows that nobody refused. The same answers give the very same array, so more can be kept."""
@@ -118,9 +128,12 @@ class Profile:
         return tuple((name, self.plugins[name]) for name in self.points.get(point, ()))
 
 
-def _build(
-    name: str, kind: type[Plugin], args: PluginArgs, handle: Handle, kept: Plugin | None
-) -> Plugin:
+def _total_type(scores: Sequence[ScoreStep]) -> Any:
+    highest = MAX_SCORE * sum(step.weight for step in scores)
+    return np.int16 if highest < 2**15 else np.int64
+
+
+def _build(name: str, kind: type[Plugin], args: PluginArgs, handle: Handle, kept: Plugin | None) -> Plugin:
     if kept is not None and type(kept) is kind and kept.args == args:
         return kept
     try:

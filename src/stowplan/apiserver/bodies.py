@@ -1,0 +1,176 @@
+"""Bodies of requests: from JSON or YAML text to an object in the form that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import yaml
+
+from stowplan.apiserver import diagnosis, protobuf, schemas
+from stowplan.apiserver.failures import Failure, bad_request
+
+Json = dict[str, Any]
+
+SCHEME = "pkg/runtime/scheme.go:111"
+_NO_KIND = "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+MEDIA_TYPES = ("application/json", "application/yaml", PROTOBUF)
+_YAML = ("application/yaml", "application/apply-patch+yaml")
+
+
+class Codec(Protocol):
+    """Brings objects of one kind into the form that is kept."""
+
+    def in_form(self, value: Json) -> tuple[Json, list[str]]:
+        """The object, and the paths of unknown fields, which it no longer has; or a ValueError."""
+
+    def decoded(self, body: bytes) -> Json | None:
+        """The object of a body that fits at once, else None."""
+
+
+class BuiltIn(NamedTuple):
+    """The codec of a kind with a schema of its own."""
+
+    schema: str
+
+    def decoded(self, body: bytes) -> Json | None:
+        if b"null" in body:  # a null stands for nothing, which is for `in_form` to see to
+            return None
+        try:
+            return schemas.decoded(self.schema, body)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return None
+
+    def in_form(self, value: Json) -> tuple[Json, list[str]]:
+        try:
+            return schemas.in_form(self.schema, value), []
+        except ValueError:
+            kept, unknown = diagnosis.cleaned(self.schema, value)
+            return schemas.in_form(self.schema, schemas.without_nulls(kept)), unknown
+
+
+def media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower() or "application/json"
+
+
+def parsed(body: bytes, kind: str, media: str = "application/json") -> Json:
+    """A body as a plain object."""
+    if media == PROTOBUF:
+        return protobuf.decoded(body)
+    if media in _YAML and not body.lstrip().startswith(b"{"):
+        value = _from_yaml(body)
+    else:
+        value = _from_json(body, kind)
+    if not isinstance(value, dict):
+        shown = (
+            '{ APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
+        )
+        given = f"json: cannot unmarshal {_json_name(value)}"
+        said = f"json parse error: {given} into Go value of type struct {shown}"
+        raise bad_request(f"{_NO_KIND.format(kind=kind)}{said} ({body.hex()})")
+    return value
+
+
+def read_object(
+    body: bytes, media: str, codec: Codec, group_version: str, kind: str, validation: str
+) -> tuple[Json, list[str]]:
+    """The object of a request that creates or replaces one, and the warnings to answer with."""
+    if media not in MEDIA_TYPES:
+        raise unsupported_media()
+    if validation != "Strict" and media == "application/json":
+        found = codec.decoded(body)
+        given = (found or {}).get("kind", kind), (found or {}).get("apiVersion", group_version)
+        if found is not None and given == (kind, group_version):
+            found["kind"], found["apiVersion"] = kind, group_version
+            return found, []
+    value = parsed(body, kind, media)
+    check_kind(value, group_version, kind)
+    found, problems = in_form(value, codec, lambda said: _unhandled(value, kind, said))
+    if media == "application/json" and validation in ("Strict", "Warn", ""):
+        problems = [f'duplicate field "{path}"' for path in diagnosis.duplicates(body)] + problems
+    if problems and validation == "Strict":
+        raise _unhandled(value, kind, f"strict decoding error: {', '.join(problems)}")
+    found["kind"], found["apiVersion"] = kind, group_version
+    return found, [] if validation == "Ignore" else problems
+
+
+def in_form(value: Json, codec: Codec, refused: Callable[[str], Failure]) -> tuple[Json, list[str]]:
+    """The object as it is kept and what it had too much; `refused` makes the failure if it does not fit."""
+    try:
+        found, unknown = codec.in_form(schemas.without_nulls(value))
+    except ValueError as error:
+        raise refused(str(error)) from error
+    return found, [f'unknown field "{path}"' for path in unknown]
+
+
+def check_kind(value: Json, group_version: str, kind: str) -> None:
+    given, version = value.setdefault("kind", kind) or kind, value.setdefault("apiVersion", group_version)
+    value["kind"], value["apiVersion"] = given, version or group_version
+    if value["kind"] == kind and value["apiVersion"] == group_version:
+        return
+    given, version = str(value["kind"]), str(value["apiVersion"])
+    group, _, short = version.rpartition("/")
+    if (group, short, given) in schemas.names():
+        package = group_version.rpartition("/")[0].partition(".")[0] or "core"
+        said = f"converting ({short}.{given}) to ({package}.{kind}): unknown conversion"
+    else:
+        said = f'no kind "{given}" is registered for version "{version}" in scheme "{SCHEME}"'
+    raise bad_request(f'{given} in version "{short}" cannot be handled as a {kind}: {said}')
+
+
+def unsupported_media() -> Failure:
+    message = (
+        "the body of the request was in an unknown format - accepted media types include: "
+        "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+    )
+    return Failure(415, "UnsupportedMediaType", message)
+
+
+def unsupported_patch() -> Failure:
+    message = (
+        "the body of the request was in an unknown format - accepted media types include: "
+        "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
+    )
+    return Failure(415, "UnsupportedMediaType", message)
+
+
+def _unhandled(value: Json, kind: str, said: str) -> Failure:
+    version = str(value["apiVersion"]).rpartition("/")[2]
+    return bad_request(f'{value["kind"]} in version "{version}" cannot be handled as a {kind}: {said}')
+
+
+def _from_json(body: bytes, kind: str) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        shown = body.decode(errors="replace") or "<empty>"
+        raise bad_request(
+            f"{_NO_KIND.format(kind=kind)}json parse error: {json_error(error)} ({shown})"
+        ) from error
+
+
+def json_error(error: Exception) -> str:
+    """What Go says of text that is no JSON, for the common mistake."""
+    return "unexpected end of JSON input" if "truncated" in str(error) else str(error)
+
+
+def _from_yaml(body: bytes) -> Any:
+    try:
+        return yaml.load(body, yaml.CSafeLoader)
+    except yaml.YAMLError as error:
+        raise bad_request(f"error decoding YAML: {error}") from error
+
+
+def _json_name(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "bool"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+    return "array"

@@ -1,0 +1,171 @@
+"""Custom resources: what a CustomResourceDefinition makes the server serve."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from stowplan.apiserver import schemas
+from stowplan.apiserver.failures import FieldError
+from stowplan.apiserver.objects import Objects
+from stowplan.apiserver.resources import ALL_VERBS, Column, Resource, Resources, ScalePaths, Subresource
+from stowplan.apiserver.store import Record
+from stowplan.apiserver.strategies import Strategy
+from stowplan.apiserver.structural import defaulted, errors_of, pruned
+
+Json = dict[str, Any]
+
+DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
+_OBJECT_META = schemas.META + "ObjectMeta"
+_PART = ("get", "patch", "update")
+
+
+class CustomResources:
+    """Keeps the served resources in step with the definitions."""
+
+    def __init__(self, objects: Objects, resources: Resources) -> None:
+        self._objects, self._resources = objects, resources
+        objects.on_written[DEFINITIONS] = self._react
+        for record in objects.all(DEFINITIONS):
+            self._react(record, False)
+
+    def _react(self, record: Record, is_removal: bool) -> None:
+        spec = record.data()["spec"]
+        group, plural = spec["group"], spec["names"]["plural"]
+        served = [
+            resource for resource in self._resources if (resource.group, resource.plural) == (group, plural)
+        ]
+        self._resources.remove(group, plural)
+        if is_removal:
+            for resource in served[:1]:
+                collection = self._objects.collection(resource)
+                for key in list(collection.records):
+                    collection.remove(key)
+            return
+        for version in spec["versions"]:
+            if version.get("served"):
+                resource = resource_of(spec, version)
+                self._resources.add(resource)
+                self._objects.collection(resource)
+
+
+def resource_of(spec: Json, version: Json) -> Resource:
+    names, below = spec["names"], version.get("subresources") or {}
+    schema = _schema(version["schema"]["openAPIV3Schema"], spec["group"], version["name"], names["kind"])
+    parts: dict[str, Subresource] = {}
+    if below.get("status") is not None:
+        parts["status"] = Subresource(names["kind"], _PART)
+    paths = ScalePaths()
+    if (scale := below.get("scale")) is not None:
+        parts["scale"] = Subresource("Scale", _PART, "autoscaling", "v1")
+        paths = ScalePaths(
+            scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath") or ""
+        )
+    return Resource(
+        group=spec["group"],
+        version=version["name"],
+        plural=names["plural"],
+        singular=names["singular"],
+        kind=names["kind"],
+        namespaced=spec["scope"] == "Namespaced",
+        verbs=ALL_VERBS,
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        subresources=parts,
+        columns=_columns(version.get("additionalPrinterColumns")),
+        schema=schema,
+        codec=CustomCodec(schema),
+        strategy=CustomStrategy(schema, "status" in parts),
+        is_custom=True,
+        scale_paths=paths,
+    )
+
+
+def _columns(declared: list[Json] | None) -> tuple[Column, ...]:
+    if not declared:
+        return (Column("Name", format="name"), Column("Age", "date", path=".metadata.creationTimestamp"))
+    columns = [
+        Column(each["name"], each["type"], each.get("format", ""), each.get("priority", 0), each["jsonPath"])
+        for each in declared
+    ]
+    return (Column("Name", format="name"), *columns)
+
+
+def _schema(declared: Json, group: str, version: str, kind: str) -> Json:
+    """The declared schema with what every object has."""
+    schema = copy.deepcopy(declared)
+    schema["properties"] = {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        **(schema.get("properties") or {}),
+        "metadata": {"$ref": schemas.REF + _OBJECT_META},
+    }
+    return schema
+
+
+class CustomCodec(NamedTuple):
+    """Prunes and defaults by the declared schema; the metadata has the form that all kinds share."""
+
+    schema: Json
+
+    def decoded(self, body: bytes) -> Json | None:
+        try:
+            value = msgspec.json.decode(body)
+        except msgspec.DecodeError:
+            return None
+        if not isinstance(value, dict) or not isinstance(value.get("metadata", {}), dict):
+            return None
+        try:
+            found, unknown = self.in_form(schemas.without_nulls(value))
+        except ValueError:
+            return None
+        return None if unknown else found
+
+    def in_form(self, value: Json) -> tuple[Json, list[str]]:
+        unknown: list[str] = []
+        found = pruned(self.schema, value, "", unknown)
+        meta, more = _meta_codec().in_form(found.get("metadata") or {})
+        found["metadata"] = meta
+        unknown += [f"metadata.{path}" for path in more]
+        return defaulted(self.schema, found), unknown
+
+
+def _meta_codec() -> Any:
+    from stowplan.apiserver.bodies import BuiltIn
+
+    return BuiltIn(_OBJECT_META)
+
+
+class CustomStrategy(Strategy):
+    has_generation = True
+    updates_need_version = True
+    checks_metadata_twice = False
+
+    def __init__(self, schema: Json, has_status: bool) -> None:
+        self._schema, self._has_status = schema, has_status
+
+    def prepare_create(self, data: Json) -> None:
+        if self._has_status:
+            data.pop("status", None)
+
+    def prepare_update(self, data: Json, old: Json) -> None:
+        """Anything but metadata, and a status with a subresource of its own, counts as a new generation."""
+        if self._has_status:
+            data.pop("status", None)
+            if "status" in old:
+                data["status"] = old["status"]
+        apart = ("metadata", "status") if self._has_status else ("metadata",)
+        new, was = ({key: value for key, value in each.items() if key not in apart} for each in (data, old))
+        if new != was:
+            data["metadata"]["generation"] = data["metadata"].get("generation", 0) + 1
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        yield from errors_of(
+            self._schema, {key: value for key, value in data.items() if key != "metadata"}, ""
+        )
+
+    def status_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        yield from self.errors(data)

@@ -1,0 +1,107 @@
+"""How objects are handed out: JSON or YAML, whole, tables or metadata alone, in the version asked for."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+import yaml
+
+from stowplan.apiserver import tables
+from stowplan.apiserver.conversion import from_stored
+from stowplan.apiserver.failures import Failure
+from stowplan.apiserver.messages import Answer, Headers
+from stowplan.apiserver.resources import Resource
+from stowplan.apiserver.store import Record
+
+Json = dict[str, Any]
+
+WHOLE, TABLE, METADATA = "", "Table", "PartialObjectMetadata"
+_JSON_TYPES = ("*/*", "application/*", "application/json")
+
+
+class Form(NamedTuple):
+    """What the client asked for; `include` is how much of each object a table's rows bring along."""
+
+    what: str = WHOLE
+    yaml: bool = False
+    include: str = "Metadata"
+    group_version: str = "meta.k8s.io/v1"
+
+
+def form_of(accept: str, include: str = "") -> Form:
+    """The first form of an Accept header that we can answer in; raises a 406."""
+    for part in (accept or "*/*").split(","):
+        media, *parameters = (piece.strip() for piece in part.split(";"))
+        named = dict(each.split("=", 1) for each in parameters if "=" in each)
+        is_yaml = media.lower() == "application/yaml"
+        if media.lower() not in _JSON_TYPES and not is_yaml:
+            continue
+        what = named.get("as", "").removesuffix("List") if named.get("as") != "Table" else TABLE
+        if named.get("stream", "watch") != "watch" or what not in (WHOLE, TABLE, METADATA):
+            continue
+        if what and (named.get("g") != "meta.k8s.io" or named.get("v") not in ("v1", "v1beta1")):
+            continue
+        return Form(what, is_yaml, include or "Metadata", f"meta.k8s.io/{named.get('v', 'v1')}")
+    message = (
+        "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, "
+        "application/vnd.kubernetes.protobuf, application/json;stream=watch, "
+        "application/vnd.kubernetes.protobuf;stream=watch"
+    )
+    raise Failure(406, "NotAcceptable", message, details={})
+
+
+def text_of(resource: Resource, record: Record) -> bytes:
+    """An object in the version that the resource is."""
+    if record.body.startswith(resource.prefix):
+        return record.full
+    return msgspec.json.encode(from_stored(resource, msgspec.json.decode(record.full)))
+
+
+def one(form: Form, resource: Resource, record: Record, status: int = 200, headers: Headers = ()) -> Answer:
+    return answer(form, status, event_object(form, resource, record), headers)
+
+
+def event_object(form: Form, resource: Resource, record: Record, with_columns: bool = True) -> bytes:
+    """An object by itself, as an answer or in an event."""
+    if form.what == WHOLE:
+        return text_of(resource, record)
+    data = msgspec.json.decode(text_of(resource, record))
+    if form.what == TABLE:
+        return msgspec.json.encode(tables.table_of(resource, [data], form, data["metadata"], with_columns))
+    return msgspec.json.encode(_metadata_of(form, data))
+
+
+def many(form: Form, resource: Resource, records: list[Record], meta: Json) -> Answer:
+    """A list of objects."""
+    if form.what == TABLE:
+        rows = [msgspec.json.decode(text_of(resource, record)) for record in records]
+        return answer(form, 200, msgspec.json.encode(tables.table_of(resource, rows, form, meta)))
+    if form.what == METADATA:
+        items = [_metadata_of(form, msgspec.json.decode(text_of(resource, record))) for record in records]
+        document = {
+            "kind": "PartialObjectMetadataList",
+            "apiVersion": form.group_version,
+            "metadata": meta,
+            "items": items,
+        }
+        return answer(form, 200, msgspec.json.encode(document))
+    head = msgspec.json.encode(
+        {"kind": resource.list_kind, "apiVersion": resource.group_version, "metadata": meta}
+    )
+    texts = [text_of(resource, record) for record in records]
+    if not resource.is_custom:  # items of built-in kinds do not repeat their kind
+        skip = len(resource.prefix)
+        texts = [b"{" + text[skip:] for text in texts]
+    return answer(form, 200, head[:-1] + b',"items":[' + b",".join(texts) + b"]}")
+
+
+def answer(form: Form, status: int, body: bytes, headers: Headers = ()) -> Answer:
+    if form.yaml:
+        text = yaml.dump(msgspec.json.decode(body), Dumper=yaml.CSafeDumper, sort_keys=True)
+        return Answer(status, text.encode(), "application/yaml", headers)
+    return Answer(status, body, headers=headers)
+
+
+def _metadata_of(form: Form, data: Json) -> Json:
+    return {"kind": "PartialObjectMetadata", "apiVersion": form.group_version, "metadata": data["metadata"]}

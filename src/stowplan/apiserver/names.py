@@ -1,0 +1,88 @@
+"""Rules for names, labels and annotations, with the API's words for each that is broken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+LABEL_FORM = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+SUBDOMAIN_FORM = rf"{LABEL_FORM}(\.{LABEL_FORM})*"
+QUALIFIED_FORM = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+VALUE_FORM = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"
+
+_LABEL = re.compile(LABEL_FORM)
+_SUBDOMAIN = re.compile(SUBDOMAIN_FORM)
+_QUALIFIED = re.compile(QUALIFIED_FORM)
+_VALUE = re.compile(VALUE_FORM)
+
+_ALNUM, _END = "alphanumeric characters", "an alphanumeric character"
+_REGEX = "regex used for validation is"
+SUBDOMAIN_WORDS = (
+    f"a lowercase RFC 1123 subdomain must consist of lower case {_ALNUM}, '-' or '.', and must "
+    f"start and end with {_END} (e.g. 'example.com', {_REGEX} '{SUBDOMAIN_FORM}')"
+)
+LABEL_WORDS = (
+    f"a lowercase RFC 1123 label must consist of lower case {_ALNUM} or '-', and must start and end "
+    f"with {_END} (e.g. 'my-name',  or '123-abc', {_REGEX} '{LABEL_FORM}')"
+)
+QUALIFIED_WORDS = (
+    f"name part must consist of {_ALNUM}, '-', '_' or '.', and must start and end with "
+    f"{_END} (e.g. 'MyName',  or 'my.name',  or '123-abc', {_REGEX} '{QUALIFIED_FORM}')"
+)
+VALUE_WORDS = (
+    f"a valid label must be an empty string or consist of {_ALNUM}, '-', '_' or '.', and must start and "
+    f"end with {_END} (e.g. 'MyValue',  or 'my_value',  or '12345', {_REGEX} '{VALUE_FORM}')"
+)
+
+NameCheck = Callable[[str], tuple[str, ...]]
+
+
+@lru_cache(maxsize=4096)
+def subdomain_errors(name: str) -> tuple[str, ...]:
+    return _checked(name, 253, _SUBDOMAIN, SUBDOMAIN_WORDS)
+
+
+@lru_cache(maxsize=4096)
+def label_errors(name: str) -> tuple[str, ...]:
+    return _checked(name, 63, _LABEL, LABEL_WORDS)
+
+
+def path_segment_errors(name: str) -> tuple[str, ...]:
+    """For kinds whose names may be anything that a path can hold."""
+    if name in (".", ".."):
+        return (f"may not be '{name}'",)
+    return tuple(f"may not contain '{char}'" for char in ("/", "%") if char in name)
+
+
+@lru_cache(maxsize=8192)
+def label_key_errors(key: str) -> tuple[str, ...]:
+    prefix, slash, name = key.rpartition("/")
+    found: list[str] = []
+    if key.count("/") > 1:
+        return (
+            f"a qualified name must consist of {_ALNUM}, '-', '_' or '.', and must start and end with "
+            f"{_END} (e.g. 'MyName',  or 'my.name',  or '123-abc', {_REGEX} "
+            f"'{QUALIFIED_FORM}') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
+        )
+    if slash:
+        found += ["prefix part must be non-empty"] if not prefix else []
+        found += [f"prefix part {said}" for said in (subdomain_errors(prefix) if prefix else ())]
+    if not name:
+        found.append("name part must be non-empty")
+    elif len(name) > 63:
+        found.append("name part must be no more than 63 bytes")
+    if not _QUALIFIED.fullmatch(name):
+        found.append(QUALIFIED_WORDS)
+    return tuple(found)
+
+
+@lru_cache(maxsize=8192)
+def label_value_errors(value: str) -> tuple[str, ...]:
+    found = ["must be no more than 63 bytes"] if len(value) > 63 else []
+    return tuple(found if _VALUE.fullmatch(value) else [*found, VALUE_WORDS])
+
+
+def _checked(name: str, limit: int, form: re.Pattern[str], words: str) -> tuple[str, ...]:
+    found = [f"must be no more than {limit} bytes"] if len(name) > limit else []
+    return tuple(found if form.fullmatch(name) else [*found, words])

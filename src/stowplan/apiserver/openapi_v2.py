@@ -1,0 +1,36 @@
+"""OpenAPI v2 in protobuf: as much of it as tells kubectl which kinds the server validates by itself."""
+
+from __future__ import annotations
+
+from stowplan.apiserver.messages import Answer, Request
+from stowplan.apiserver.protobuf import message
+from stowplan.apiserver.resources import Resource, Resources
+
+CONTENT_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_PATHS, _PATH, _PATCH, _PARAMETERS, _EXTENSION = 8, 2, 8, 8, 13
+
+
+def answer(resources: Resources, request: Request, parts: list[str]) -> Answer | None:
+    if parts != ["openapi", "v2"]:
+        return None
+    paths = [(_PATH, _path(each)) for each in resources if "patch" in each.verbs]
+    info = message((1, "Kubernetes"), (2, "v1.36.4"))
+    return Answer(200, message((1, "2.0"), (2, info), (_PATHS, message(*paths))), CONTENT_TYPE)
+
+
+def _path(resource: Resource) -> bytes:
+    """The operation that patches an object, its parameters and its kind."""
+    parameters = [
+        (_PARAMETERS, _query_parameter(name)) for name in ("dryRun", "fieldManager", "fieldValidation")
+    ]
+    kind = f'group: "{resource.group}"\nkind: {resource.kind}\nversion: {resource.version}\n'
+    extension = message((1, "x-kubernetes-group-version-kind"), (2, message((2, kind))))
+    operation = message(*parameters, (_EXTENSION, extension))
+    scope = "namespaces/{namespace}/" if resource.namespaced else ""
+    where = f"{resource.root}/{scope}{resource.plural}/{{name}}"
+    return message((1, where), (2, message((_PATCH, operation))))
+
+
+def _query_parameter(name: str) -> bytes:
+    """A parameter of a kind that is not in the body, but in the query."""
+    return message((1, message((2, message((3, message((2, "query"), (4, name))))))))

@@ -1,0 +1,193 @@
+"""The options that come with a request: dry run, strictness, field manager; lists and watches; deletions."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from stowplan.apiserver.bodies import MEDIA_TYPES, BuiltIn, in_form, media_type, parsed, unsupported_media
+from stowplan.apiserver.failures import (
+    Failure,
+    FieldError,
+    bad_request,
+    forbidden,
+    invalid,
+    invalid_object,
+    required,
+    unsupported,
+)
+from stowplan.apiserver.messages import Query, Request
+from stowplan.apiserver.schemas import META
+
+Json = dict[str, Any]
+
+VALIDATIONS = ("", "Ignore", "Strict", "Warn")
+MAX_MANAGER = 128
+_GROUP = "meta.k8s.io"
+
+
+class WriteOptions(msgspec.Struct):
+    dry_run: bool
+    validation: str
+    manager: str
+    force: bool = False
+
+
+def write_options(request: Request, query: Query, kind: str, is_apply: bool = False) -> WriteOptions:
+    """Raises a 422 that names what is wrong with them, as `kind`."""
+    errors: list[FieldError] = []
+    dry_run, validation, manager = query.all("dryRun"), query("fieldValidation"), query("fieldManager")
+    if any(each != "All" for each in dry_run):
+        errors.append(unsupported("dryRun", dry_run, ["All"]))
+    if len(manager) > MAX_MANAGER:
+        errors.append(FieldError("fieldManager", "Too long", f"may not be more than {MAX_MANAGER} bytes"))
+    if any(not char.isprintable() for char in manager):
+        errors.append(invalid("fieldManager", manager, "should only contain printable characters"))
+    if kind == "PatchOptions" and is_apply and not manager:
+        errors.append(required("fieldManager", "is required for apply patch"))
+    if kind == "PatchOptions" and not is_apply and query.has("force"):
+        errors.append(forbidden("force", "may not be specified for non-apply patch"))
+    if validation not in VALIDATIONS:
+        errors.append(unsupported("fieldValidation", validation, VALIDATIONS))
+    if errors:
+        raise invalid_object(kind, "", errors, _GROUP)
+    return WriteOptions(bool(dry_run), validation, manager or _agent(request), query.flag("force"))
+
+
+def _agent(request: Request) -> str:
+    """The manager of a client that names none: the first word of its user agent."""
+    return re.split(r"[/ ]", request.headers.get("user-agent", ""), maxsplit=1)[0] or "unknown"
+
+
+class ListOptions(msgspec.Struct):
+    label_selector: str
+    field_selector: str
+    limit: int
+    continue_from: str
+    version: str
+    match: str
+    watch: bool
+    bookmarks: bool
+    timeout: int | None
+    initial_events: bool | None
+
+
+def list_options(query: Query) -> ListOptions:
+    initial = query.flag("sendInitialEvents") if query.has("sendInitialEvents") else None
+    options = ListOptions(
+        query("labelSelector"),
+        query("fieldSelector"),
+        max(_number(query("limit")), 0),
+        query("continue"),
+        query("resourceVersion"),
+        query("resourceVersionMatch"),
+        query.flag("watch"),
+        query.flag("allowWatchBookmarks"),
+        _number(query("timeoutSeconds")) if query("timeoutSeconds") else None,
+        initial,
+    )
+    if errors := _list_errors(options):
+        raise invalid_object("ListOptions", "", errors, _GROUP)
+    return options
+
+
+def _list_errors(options: ListOptions) -> list[FieldError]:
+    match, version, field = options.match, options.version, "resourceVersionMatch"
+    if options.watch:
+        return _watch_errors(options)
+    errors = []
+    if options.initial_events is not None:
+        errors.append(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+    if match:
+        if options.continue_from:
+            errors.append(forbidden(field, "resourceVersionMatch is forbidden with continue"))
+        if not version:
+            errors.append(
+                forbidden(field, "resourceVersionMatch is forbidden unless resourceVersion is provided")
+            )
+        if match not in ("Exact", "NotOlderThan"):
+            errors.append(unsupported(field, match, ["Exact", "NotOlderThan", ""]))
+        if match == "Exact" and version == "0":
+            said = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+            errors.append(forbidden(field, said))
+    return errors
+
+
+def _watch_errors(options: ListOptions) -> list[FieldError]:
+    field = "resourceVersionMatch"
+    if options.initial_events is not None:
+        if options.match != "NotOlderThan":
+            return [
+                forbidden(field, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+            ]
+        return []
+    if options.match:
+        return [
+            forbidden(
+                field, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            )
+        ]
+    return []
+
+
+def _number(text: str) -> int:
+    if not text:
+        return 0
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    return int(text)
+
+
+_DELETE = BuiltIn(META + "DeleteOptions")
+
+
+def _unreadable(said: str) -> Failure:
+    return bad_request(f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: {said}')
+
+
+class DeleteOptions(msgspec.Struct):
+    dry_run: bool = False
+    grace: int | None = None
+    uid: str = ""
+    version: str = ""
+    propagation: str = ""
+    orphan: bool | None = None
+
+
+def delete_options(request: Request, query: Query) -> DeleteOptions:
+    """From the body, if there is one, else from the query."""
+    given: Json = {}
+    if request.body:
+        media = media_type(request.headers.get("content-type", ""))
+        if media not in MEDIA_TYPES:
+            raise unsupported_media()
+        given, _ = in_form(parsed(request.body, "DeleteOptions", media), _DELETE, _unreadable)
+    else:
+        if query("gracePeriodSeconds"):
+            given["gracePeriodSeconds"] = _number(query("gracePeriodSeconds"))
+        given |= {"propagationPolicy": query("propagationPolicy")} if query("propagationPolicy") else {}
+        given |= {"dryRun": query.all("dryRun")} if query.has("dryRun") else {}
+        given |= {"orphanDependents": query.flag("orphanDependents")} if query.has("orphanDependents") else {}
+    dry_run, policy = given.get("dryRun") or [], given.get("propagationPolicy")
+    orphan = given.get("orphanDependents")
+    errors = []
+    if policy is not None and orphan is not None:
+        said = "orphanDependents and deletionPropagation cannot be both set"
+        errors.append(invalid("propagationPolicy", policy, said))
+    if policy is not None and policy not in ("Foreground", "Background", "Orphan"):
+        errors.append(unsupported("propagationPolicy", policy, ["Foreground", "Background", "Orphan", "nil"]))
+    if any(each != "All" for each in dry_run):
+        errors.append(unsupported("dryRun", dry_run, ["All"]))
+    if errors:
+        raise invalid_object("DeleteOptions", "", errors, _GROUP)
+    conditions = given.get("preconditions") or {}
+    return DeleteOptions(
+        bool(dry_run),
+        given.get("gracePeriodSeconds"),
+        conditions.get("uid") or "",
+        conditions.get("resourceVersion") or "",
+        policy or "",
+        orphan,
+    )

@@ -1,0 +1,272 @@
+"""Patches: JSON patch, JSON merge patch and strategic merge patch, from plain data to plain data."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+from stowplan.apiserver.failures import Failure, bad_request, internal, invalid, invalid_object
+from stowplan.apiserver.schemas import resolved
+
+Json = dict[str, Any]
+
+MAX_OPERATIONS = 10_000
+_DIRECTIVES = ("$patch", "$retainKeys")
+_ORDER, _PRIMITIVES = "$setElementOrder/", "$deleteFromPrimitiveList/"
+
+
+class _PatchError(Exception):
+    pass
+
+
+# JSON patch.
+
+
+def json_patch(data: Json, patch: Any) -> Json:
+    """RFC 6902. One operation that cannot be done refuses the whole."""
+    if not isinstance(patch, list):
+        raise bad_request(
+            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
+        )
+    if len(patch) > MAX_OPERATIONS:
+        raise Failure(
+            413,
+            "RequestEntityTooLarge",
+            "Request entity too large: The allowed maximum operations in a JSON patch is "
+            f"{MAX_OPERATIONS}, got {len(patch)}",
+            details={},
+        )
+    document: Any = data
+    try:
+        for operation in patch:
+            document = _operate(document, operation)
+    except (_PatchError, KeyError, IndexError, TypeError, ValueError, AttributeError):
+        message = "the server rejected our request due to an error in our request"
+        raise Failure(422, "Invalid", message, details={}) from None
+    found: Json = document
+    return found
+
+
+def _operate(document: Any, operation: Json) -> Any:
+    path = _pointer(operation["path"])
+    match operation["op"]:
+        case "add":
+            return _add(document, path, operation["value"])
+        case "remove":
+            return _remove(document, path)
+        case "replace":
+            _value(document, path)
+            return _add(_remove(document, path), path, operation.get("value")) if path else operation["value"]
+        case "move":
+            source = _pointer(operation["from"])
+            value = _value(document, source)
+            return _add(_remove(document, source), path, value)
+        case "copy":
+            return _add(document, path, copy.deepcopy(_value(document, _pointer(operation["from"]))))
+        case "test":
+            try:
+                found = _value(document, path)
+            except (KeyError, IndexError, TypeError, ValueError):
+                found = None
+            if found != operation.get("value"):
+                raise _PatchError
+            return document
+    raise _PatchError
+
+
+def _pointer(text: str) -> list[str]:
+    if text and not text.startswith("/"):
+        raise _PatchError
+    return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
+
+
+def _value(document: Any, path: list[str]) -> Any:
+    for part in path:
+        document = document[_index(document, part)] if isinstance(document, list) else document[part]
+    return document
+
+
+def _index(holder: list[Any], part: str) -> int:
+    index = int(part)
+    if not -len(holder) <= index < len(holder):
+        raise _PatchError
+    return index
+
+
+def _add(document: Any, path: list[str], value: Any) -> Any:
+    if not path:
+        return value
+    holder = _value(document, path[:-1])
+    if isinstance(holder, list):
+        index = len(holder) if path[-1] == "-" else int(path[-1])
+        if not 0 <= index <= len(holder):
+            raise _PatchError
+        holder.insert(index, value)
+    elif isinstance(holder, dict):
+        holder[path[-1]] = value
+    else:
+        raise _PatchError
+    return document
+
+
+def _remove(document: Any, path: list[str]) -> Any:
+    holder = _value(document, path[:-1])
+    del holder[_index(holder, path[-1]) if isinstance(holder, list) else path[-1]]
+    return document
+
+
+# JSON merge patch.
+
+
+def merge_patch(data: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(data) if isinstance(data, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged
+
+
+# Strategic merge patch.
+
+
+def strategic_patch(schema: Json, data: Json, patch: Json) -> Json:
+    """Merges lists by the keys that the schema declares."""
+    merged = _strategic(schema, data, patch)
+    return merged if isinstance(merged, dict) else {}
+
+
+def _strategic(schema: Json, data: Any, patch: Json) -> Any:
+    directive = patch.get("$patch")
+    if directive == "replace":
+        return {key: value for key, value in patch.items() if key != "$patch"}
+    if directive == "delete":
+        return {}
+    if directive not in (None, "merge"):
+        raise internal(f"unknown patch type: {directive} in map: {_go(patch)}")
+    merged = dict(data) if isinstance(data, dict) else {}
+    if (retained := patch.get("$retainKeys")) is not None:
+        merged = {key: value for key, value in merged.items() if key in retained}
+    inner = resolved(schema)
+    properties, others = inner.get("properties", {}), inner.get("additionalProperties")
+    for key, value in patch.items():
+        if key.startswith(_PRIMITIVES):
+            field = key.removeprefix(_PRIMITIVES)
+            merged[field] = [each for each in merged.get(field) or [] if each not in value]
+        elif key in _DIRECTIVES or key.startswith(_ORDER):
+            continue
+        elif value is None:
+            merged.pop(key, None)
+        else:
+            field_schema = properties.get(key, others if isinstance(others, dict) else {})
+            merged[key] = _merged_field(field_schema, merged.get(key), value)
+    for key, order in patch.items():
+        if key.startswith(_ORDER):
+            _put_in_order(properties, merged, key.removeprefix(_ORDER), order)
+    return merged
+
+
+def _merged_field(schema: Json, old: Any, value: Any) -> Any:
+    strategies = (schema.get("x-kubernetes-patch-strategy") or "").split(",")
+    if isinstance(value, dict):
+        if "replace" in strategies:
+            return {key: each for key, each in value.items() if key not in _DIRECTIVES}
+        return _strategic(schema, old, value)
+    if isinstance(value, list):
+        if "merge" not in strategies:
+            return [each for each in value if each != {"$patch": "replace"}]
+        key = schema.get("x-kubernetes-patch-merge-key")
+        return (
+            _merged_items(schema.get("items", {}), old or [], value, key)
+            if key
+            else _merged_values(old, value)
+        )
+    return value
+
+
+def _merged_values(old: Any, value: list[Any]) -> list[Any]:
+    return _interleaved(old or [], list(dict.fromkeys(value)), lambda item: item)
+
+
+def _interleaved(old: list[Any], patch: list[Any], identity: Callable[[Any], Any]) -> list[Any]:
+    """Items of a patch in its order, and between them those it does not name; new ones come first."""
+    where = {identity(item): index for index, item in enumerate(old)}
+    named = {identity(item) for item in patch}
+    rest = [item for item in old if identity(item) not in named]
+    merged: list[Any] = []
+    for item in patch:
+        at = where.get(identity(item), -1)
+        while rest and where[identity(rest[0])] <= at:
+            merged.append(rest.pop(0))
+        merged.append(item)
+    return merged + rest
+
+
+def _merged_items(schema: Json, old: list[Any], patch: list[Any], key: str) -> list[Any]:
+    if {"$patch": "replace"} in patch:
+        return [each for each in patch if each != {"$patch": "replace"}]
+    left, changed = list(old), []
+    for item in patch:
+        if not isinstance(item, dict) or key not in item:
+            raise internal(f"map: {_go(item)} does not contain declared merge key: {key}")
+        known: Json = next((each for each in left if each.get(key) == item[key]), {})
+        if item.get("$patch") == "delete":
+            left = [each for each in left if each.get(key) != item[key]]
+        else:
+            changed.append(_strategic(schema, known, item))
+    return _interleaved(left, changed, lambda item: item.get(key))
+
+
+def _put_in_order(properties: Json, merged: Json, field: str, order: list[Any]) -> None:
+    """Items that the order names stand in it; others stay after the one they followed."""
+    key = properties.get(field, {}).get("x-kubernetes-patch-merge-key")
+
+    def identity(item: Any) -> Any:
+        return item.get(key) if key and isinstance(item, dict) else item
+
+    wanted = [identity(each) for each in order]
+    items = merged.get(field) or []
+    if not items:
+        return
+    named = [each for each in items if identity(each) in wanted]
+    named.sort(key=lambda each: wanted.index(identity(each)))
+    result: list[Any] = list(named)
+    for index, item in enumerate(items):
+        if identity(item) not in wanted:
+            before = [each for each in items[:index] if each in result]
+            at = result.index(before[-1]) + 1 if before else 0
+            result.insert(at, item)
+    merged[field] = result
+
+
+def check_is_map(patch: Any) -> Json:
+    if not isinstance(patch, dict):
+        kind = {list: "array", str: "string", bool: "bool"}.get(type(patch), "number")
+        raise bad_request(
+            f"error decoding patch: json: cannot unmarshal {kind} into Go value of type "
+            "map[string]interface {}"
+        )
+    return patch
+
+
+def unfit(patch: Any, said: str, as_json: Json | None = None) -> Failure:
+    """A patch whose result is no object of the kind."""
+    shown = json.dumps(as_json, separators=(",", ":")) if as_json is not None else _go(patch)
+    return invalid_object("", "", [invalid("patch", shown, said)])
+
+
+def _go(value: Any) -> str:
+    """A value as Go's %v prints it."""
+    if isinstance(value, dict):
+        return "map[" + " ".join(f"{key}:{_go(each)}" for key, each in sorted(value.items())) + "]"
+    if isinstance(value, list):
+        return "[" + " ".join(map(_go, value)) + "]"
+    if value is None:
+        return "<nil>"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,189 @@
+"""The resources that are served: what each is called, how it is written, and where its objects are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stowplan.apiserver import schemas
+from stowplan.apiserver.bodies import BuiltIn, Codec
+from stowplan.apiserver.strategies import Strategy, strategy_of
+
+Json = dict[str, Any]
+
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+
+
+class Subresource(msgspec.Struct, frozen=True):
+    """A path below an object; its body is of this kind."""
+
+    kind: str
+    verbs: tuple[str, ...]
+    group: str = ""
+    version: str = ""
+
+
+class ScalePaths(msgspec.Struct, frozen=True):
+    """Where an object has the numbers of its scale."""
+
+    wanted: str = ".spec.replicas"
+    current: str = ".status.replicas"
+    selector: str = ".spec.selector"
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a table; `path` is where a custom resource has its value."""
+
+    name: str
+    type: str = "string"
+    format: str = ""
+    priority: int = 0
+    path: str = ""
+
+
+class Resource(msgspec.Struct, kw_only=True, eq=False):
+    """One resource in one version."""
+
+    group: str
+    version: str
+    plural: str
+    singular: str
+    kind: str
+    namespaced: bool
+    verbs: tuple[str, ...] = ALL_VERBS
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    subresources: dict[str, Subresource] = {}
+    columns: tuple[Column, ...] = ()
+    storage_hash: str = ""
+    schema: Json = {}
+    codec: Codec
+    strategy: Strategy
+    collection: str = ""
+    is_custom: bool = False
+    scale_paths: ScalePaths = ScalePaths()
+
+    def __post_init__(self) -> None:
+        self.collection = self.collection or self.name
+
+    @property
+    def name(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def group_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def root(self) -> str:
+        return f"/apis/{self.group_version}" if self.group else f"/api/{self.version}"
+
+    @property
+    def error_group(self) -> str:
+        """The group that errors name: events are those of the core group, whatever they came as."""
+        return "" if self.collection == "events" else self.group
+
+    @property
+    def list_kind(self) -> str:
+        return f"{self.kind}List"
+
+    @property
+    def prefix(self) -> bytes:
+        """How the text of every object begins."""
+        return f'{{"kind":"{self.kind}","apiVersion":"{self.group_version}",'.encode()
+
+    def fields_of(self, data: Json) -> Mapping[str, str]:
+        """What field selectors may ask of an object."""
+        meta = data["metadata"]
+        found = {"metadata.name": meta.get("name", "")}
+        if self.namespaced:
+            found["metadata.namespace"] = meta.get("namespace", "")
+        for field, path in self.strategy.fields.items():
+            found[field] = _text(data, path)
+        return found
+
+    @property
+    def known_fields(self) -> set[str]:
+        return {"metadata.name", "metadata.namespace", *self.strategy.fields}
+
+
+def _text(data: Any, path: str) -> str:
+    for part in path.split("."):
+        data = data.get(part) if isinstance(data, dict) else None
+    if isinstance(data, bool):
+        return "true" if data else "false"
+    return "" if data is None else str(data)
+
+
+def built_in() -> list[Resource]:
+    """What is served without any custom resource."""
+    found: dict[tuple[str, str], Resource] = {}
+    for entry in schemas.data().resources:
+        group, _, version = entry["groupVersion"].rpartition("/")
+        plural, _, below = entry["name"].partition("/")
+        if below:
+            parent = found.get((entry["groupVersion"], plural))
+            if parent is not None:
+                parent.subresources[below] = Subresource(
+                    entry["kind"], tuple(entry["verbs"]), entry.get("group", ""), entry.get("version", "")
+                )
+            continue
+        name = schemas.names().get((group, version, entry["kind"]), "")
+        if name:
+            found[entry["groupVersion"], plural] = _resource(entry, group, version, name)
+    return list(found.values())
+
+
+def _resource(entry: Json, group: str, version: str, schema: str) -> Resource:
+    return Resource(
+        group=group,
+        version=version,
+        plural=entry["name"],
+        singular=entry["singularName"],
+        kind=entry["kind"],
+        namespaced=entry["namespaced"],
+        verbs=tuple(entry["verbs"]),
+        short_names=tuple(entry.get("shortNames", ())),
+        categories=tuple(entry.get("categories", ())),
+        subresources={},
+        columns=tuple(Column(*column) for column in entry.get("columns", ())),
+        storage_hash=entry.get("storageVersionHash", ""),
+        schema={"$ref": schemas.REF + schema},
+        codec=BuiltIn(schema),
+        strategy=strategy_of(group, entry["name"]),
+        # Events of both groups are the same objects.
+        collection="events" if entry["name"] == "events" else "",
+    )
+
+
+class Resources:
+    """All that is served now, by path; custom resources come and go."""
+
+    def __init__(self) -> None:
+        self._by_path = {(each.group, each.version, each.plural): each for each in built_in()}
+        self.revision = 0
+        """Grows with every change, for those who keep what they made of all resources."""
+
+    def __iter__(self) -> Any:
+        return iter(self._by_path.values())
+
+    def find(self, group: str, version: str, plural: str) -> Resource | None:
+        return self._by_path.get((group, version, plural))
+
+    def serves(self, group: str, version: str = "") -> bool:
+        return any(each.group == group and version in ("", each.version) for each in self)
+
+    def kept_in(self, collection: str) -> Resource | None:
+        return next((each for each in self if each.collection == collection), None)
+
+    def add(self, resource: Resource) -> None:
+        self._by_path[resource.group, resource.version, resource.plural] = resource
+        self.revision += 1
+
+    def remove(self, group: str, plural: str) -> None:
+        gone = [key for key in self._by_path if key[0] == group and key[2] == plural]
+        for key in gone:
+            del self._by_path[key]
+        self.revision += 1

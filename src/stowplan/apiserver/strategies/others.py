@@ -1,0 +1,183 @@
+"""Priority classes, leases, storage, devices and rbac."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stowplan.apiserver.failures import FieldError, forbidden, invalid, required
+from stowplan.apiserver.names import path_segment_errors
+from stowplan.apiserver.strategies.strategy import Strategy
+
+Json = dict[str, Any]
+
+HIGHEST_USER_PRIORITY = 1_000_000_000
+_SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
+
+class PriorityClassStrategy(Strategy):
+    has_generation = True
+
+    def default(self, data: Json) -> None:
+        data.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        name, value = data["metadata"].get("name", ""), data.get("value", 0)
+        if name.startswith("system-"):
+            if _SYSTEM.get(name) != value:
+                said = "priority class names with 'system-' prefix are reserved for system use only"
+                yield forbidden(
+                    "metadata.name", said + ". error: " + f"{name} is not a known system priority class"
+                )
+        elif value > HIGHEST_USER_PRIORITY:
+            said = f"maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"
+            yield forbidden("value", said)
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        if data.get("value", 0) != old.get("value", 0):
+            yield forbidden("value", "may not be changed in an update.")
+        if data.get("preemptionPolicy") != old.get("preemptionPolicy"):
+            yield invalid("preemptionPolicy", data.get("preemptionPolicy"), "field is immutable")
+
+
+class LeaseStrategy(Strategy):
+    creates_on_update = True
+    updates_need_version = True
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        spec = data.get("spec") or {}
+        seconds = spec.get("leaseDurationSeconds")
+        if seconds is not None and seconds <= 0:
+            yield invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")
+        transitions = spec.get("leaseTransitions")
+        if transitions is not None and transitions < 0:
+            yield invalid("spec.leaseTransitions", transitions, "must be greater than or equal to 0")
+
+
+class StorageClassStrategy(Strategy):
+    returns_deleted = True
+
+    def default(self, data: Json) -> None:
+        data.setdefault("reclaimPolicy", "Delete")
+        data.setdefault("volumeBindingMode", "Immediate")
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        if not data.get("provisioner"):
+            yield required("provisioner")
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        if (data.get("parameters") or None) != (old.get("parameters") or None):
+            yield forbidden("parameters", "updates to parameters are forbidden.")
+        for field in ("provisioner", "reclaimPolicy", "volumeBindingMode"):
+            if data.get(field) != old.get(field):
+                yield invalid(field, data.get(field), "field is immutable")
+
+
+class CsiDriverStrategy(Strategy):
+    returns_deleted = True
+    updates_need_version = True
+
+    def prepare_update(self, data: Json, old: Json) -> None:
+        if data.get("spec") != old.get("spec"):
+            data["metadata"]["generation"] = data["metadata"].get("generation", 0) + 1
+
+    def default(self, data: Json) -> None:
+        spec = data.setdefault("spec", {})
+        spec.setdefault("attachRequired", True)
+        spec.setdefault("podInfoOnMount", False)
+        spec.setdefault("storageCapacity", False)
+        spec.setdefault("fsGroupPolicy", "ReadWriteOnceWithFSType")
+        spec.setdefault("requiresRepublish", False)
+        spec.setdefault("seLinuxMount", False)
+        if not spec.get("volumeLifecycleModes"):
+            spec["volumeLifecycleModes"] = ["Persistent"]
+
+
+class NeedsVersion(Strategy):
+    updates_need_version = True
+
+
+class CsiNodeStrategy(NeedsVersion):
+    returns_deleted = True
+    checks_metadata_twice = False
+
+    def prepare_create(self, data: Json) -> None:
+        data["spec"]["drivers"] = data["spec"].get("drivers") or None
+
+    def prepare_update(self, data: Json, old: Json) -> None:
+        self.prepare_create(data)
+
+
+class AttachmentStrategy(NeedsVersion):
+    returns_deleted = True
+    has_status = True
+
+    def prepare_create(self, data: Json) -> None:
+        data["status"] = {"attached": False}
+
+
+class ResourceClaimStrategy(Strategy):
+    returns_deleted = True
+    has_status = True
+
+    def default(self, data: Json) -> None:
+        _default_devices(data.setdefault("spec", {}))
+
+    def prepare_create(self, data: Json) -> None:
+        data["status"] = {}
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        if data.get("spec") != old.get("spec"):
+            yield invalid("spec", data.get("spec"), "field is immutable")
+
+
+class ResourceClaimTemplateStrategy(Strategy):
+    returns_deleted = True
+
+    def default(self, data: Json) -> None:
+        _default_devices(data.setdefault("spec", {}).setdefault("spec", {}))
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        if data.get("spec") != old.get("spec"):
+            yield invalid("spec", data.get("spec"), "field is immutable")
+
+
+def _default_devices(spec: Json) -> None:
+    for request in (spec.get("devices") or {}).get("requests") or []:
+        asked = (
+            [request["exactly"]]
+            if request.get("exactly") is not None
+            else request.get("firstAvailable") or []
+        )
+        for each in asked:
+            each.setdefault("allocationMode", "ExactCount")
+            if each["allocationMode"] == "ExactCount":
+                each["count"] = each.get("count") or 1
+
+
+class GenerationReturnsDeleted(Strategy):
+    returns_deleted = True
+    has_generation = True
+
+
+class SliceStrategy(GenerationReturnsDeleted):
+    fields = {"spec.nodeName": "spec.nodeName", "spec.driver": "spec.driver"}
+
+
+class RbacStrategy(Strategy):
+    @staticmethod
+    def name_errors(name: str) -> tuple[str, ...]:
+        return path_segment_errors(name)
+
+    creates_on_update = True
+
+    def default(self, data: Json) -> None:
+        for subject in data.get("subjects") or []:
+            if subject.get("kind") in ("User", "Group"):
+                subject.setdefault("apiGroup", "rbac.authorization.k8s.io")
+        if data.get("roleRef") is not None and not data["roleRef"].get("apiGroup"):
+            data["roleRef"]["apiGroup"] = "rbac.authorization.k8s.io"
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        if data.get("roleRef") != old.get("roleRef"):
+            yield invalid("roleRef", data.get("roleRef"), "cannot change roleRef")

@@ -1,0 +1,268 @@
+"""What is wrong with a pod's spec, in the API's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stowplan.api.quantity import parse
+from stowplan.apiserver.failures import (
+    FieldError,
+    duplicate,
+    forbidden,
+    invalid,
+    not_found_value,
+    required,
+    unsupported,
+)
+from stowplan.apiserver.names import (
+    label_errors,
+    label_key_errors,
+    subdomain_errors,
+)
+from stowplan.apiserver.strategies.scheduling_validation import (
+    affinity_errors,
+    node_selector_errors,
+    spread_errors,
+    toleration_errors,
+)
+
+Json = dict[str, Any]
+
+_PULL = ("Always", "IfNotPresent", "Never")
+_MESSAGES = ("FallbackToLogsOnError", "File")
+_RESTART = ("Always", "OnFailure", "Never")
+_DNS = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_PROTOCOLS = ("SCTP", "TCP", "UDP")
+_STANDARD = ("cpu", "memory", "ephemeral-storage")
+_WHOLE = "must be an integer"
+
+
+def pod_spec_errors(spec: Json, at: str, meta: Json) -> Iterator[FieldError]:
+    volumes: Json = {}
+    for index, volume in enumerate(spec.get("volumes") or []):
+        yield from _volume_errors(volume, f"{at}.volumes[{index}]", volumes)
+        volumes[volume.get("name", "")] = volume
+    seen: set[str] = set()
+    if not spec.get("containers"):
+        yield required(f"{at}.containers")
+    for index, container in enumerate(spec.get("containers") or []):
+        yield from _container_errors(container, f"{at}.containers[{index}]", volumes, seen)
+    for index, container in enumerate(spec.get("initContainers") or []):
+        yield from _container_errors(container, f"{at}.initContainers[{index}]", volumes, seen)
+    yield from _host_port_errors(spec, at)
+    if spec.get("restartPolicy") not in _RESTART:
+        yield unsupported(f"{at}.restartPolicy", spec.get("restartPolicy", ""), _RESTART)
+    if spec.get("dnsPolicy") not in _DNS:
+        yield unsupported(f"{at}.dnsPolicy", spec.get("dnsPolicy", ""), _DNS)
+    yield from node_selector_errors(spec.get("nodeSelector") or {}, f"{at}.nodeSelector")
+    yield from affinity_errors(spec.get("affinity") or {}, f"{at}.affinity")
+    for said in subdomain_errors(spec["nodeName"]) if spec.get("nodeName") else ():
+        yield invalid(f"{at}.nodeName", spec["nodeName"], said)
+    deadline = spec.get("activeDeadlineSeconds")
+    if deadline is not None and not 1 <= deadline <= 2**31 - 1:
+        yield invalid(f"{at}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive")
+    for field in ("hostname", "subdomain"):
+        for said in label_errors(spec[field]) if spec.get(field) else ():
+            yield invalid(f"{at}.{field}", spec[field], said)
+    for index, toleration in enumerate(spec.get("tolerations") or []):
+        yield from toleration_errors(toleration, f"{at}.tolerations[{index}]")
+    for said in subdomain_errors(spec["priorityClassName"]) if spec.get("priorityClassName") else ():
+        yield invalid(f"{at}.priorityClassName", spec["priorityClassName"], said)
+    yield from spread_errors(spec.get("topologySpreadConstraints") or [], f"{at}.topologySpreadConstraints")
+    yield from _gates_errors(spec.get("schedulingGates") or [], f"{at}.schedulingGates")
+    if spec.get("schedulingGates") and spec.get("nodeName"):
+        yield forbidden(f"{at}.nodeName", "cannot be set until all schedulingGates have been cleared")
+    for said in (
+        label_key_errors(spec["schedulerName"])
+        if spec.get("schedulerName") and "/" in spec["schedulerName"]
+        else ()
+    ):
+        yield invalid(f"{at}.schedulerName", spec["schedulerName"], said)
+
+
+def _container_errors(container: Json, at: str, volumes: Json, seen: set[str]) -> Iterator[FieldError]:
+    name = container.get("name", "")
+    if not name:
+        yield required(f"{at}.name")
+    else:
+        for said in label_errors(name):
+            yield invalid(f"{at}.name", name, said)
+    if name in seen:
+        yield duplicate(f"{at}.name", name)
+    elif name:
+        seen.add(name)
+    image = container.get("image", "")
+    if not image:
+        yield required(f"{at}.image")
+    elif image != image.strip():
+        yield invalid(f"{at}.image", image, "must not have leading or trailing whitespace")
+    if container.get("terminationMessagePolicy") not in _MESSAGES:
+        yield unsupported(
+            f"{at}.terminationMessagePolicy", container.get("terminationMessagePolicy", ""), _MESSAGES
+        )
+    yield from _port_errors(container.get("ports") or [], f"{at}.ports")
+    yield from _env_errors(container.get("env") or [], f"{at}.env")
+    yield from _mount_errors(container.get("volumeMounts") or [], f"{at}.volumeMounts", volumes)
+    if container.get("imagePullPolicy") not in _PULL:
+        yield unsupported(f"{at}.imagePullPolicy", container.get("imagePullPolicy", ""), _PULL)
+    yield from resource_errors(container.get("resources") or {}, f"{at}.resources")
+
+
+def _port_errors(ports: list[Json], at: str) -> Iterator[FieldError]:
+    names: set[str] = set()
+    for index, port in enumerate(ports):
+        here, name = f"{at}[{index}]", port.get("name", "")
+        if name:
+            for said in port_name_errors(name):
+                yield invalid(f"{here}.name", name, said)
+            if name in names:
+                yield duplicate(f"{here}.name", name)
+            names.add(name)
+        if not port.get("containerPort"):
+            yield required(f"{here}.containerPort")
+        elif not 1 <= port["containerPort"] <= 65535:
+            yield invalid(
+                f"{here}.containerPort", port["containerPort"], "must be between 1 and 65535, inclusive"
+            )
+        if port.get("hostPort") and not 1 <= port["hostPort"] <= 65535:
+            yield invalid(f"{here}.hostPort", port["hostPort"], "must be between 1 and 65535, inclusive")
+        if port.get("protocol") not in _PROTOCOLS:
+            yield unsupported(f"{here}.protocol", port.get("protocol", ""), _PROTOCOLS)
+
+
+def port_name_errors(name: str) -> Iterator[str]:
+    if len(name) > 15:
+        yield "must be no more than 15 characters"
+    if not all(char.isascii() and (char.isdigit() or char.islower() or char == "-") for char in name):
+        yield "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+    if not any(char.islower() for char in name):
+        yield "must contain at least one letter (a-z)"
+    if "--" in name:
+        yield "must not contain consecutive hyphens"
+    if name.startswith("-") or name.endswith("-"):
+        yield "must not begin or end with a hyphen"
+
+
+def _host_port_errors(spec: Json, at: str) -> Iterator[FieldError]:
+    seen: set[str] = set()
+    for index, container in enumerate(spec.get("containers") or []):
+        for number, port in enumerate(container.get("ports") or []):
+            where = f"{at}.containers[{index}].ports[{number}].hostPort"
+            host = port.get("hostPort")
+            if not host:
+                continue
+            if spec.get("hostNetwork") and host != port.get("containerPort"):
+                field = f"{at}.containers[{index}].ports[{number}].containerPort"
+                yield invalid(
+                    field, port.get("containerPort", 0), "must match `hostPort` when `hostNetwork` is true"
+                )
+            key = f"{port.get('protocol')}/{port.get('hostIP', '')}/{host}"
+            if key in seen:
+                yield duplicate(where, key)
+            seen.add(key)
+
+
+def _env_errors(env: list[Json], at: str) -> Iterator[FieldError]:
+    for index, variable in enumerate(env):
+        if not variable.get("name"):
+            yield required(f"{at}[{index}].name")
+        if variable.get("value") and variable.get("valueFrom") is not None:
+            yield invalid(f"{at}[{index}].valueFrom", "", "may not be specified when `value` is not empty")
+
+
+def _mount_errors(mounts: list[Json], at: str, volumes: Json) -> Iterator[FieldError]:
+    paths: set[str] = set()
+    for index, mount in enumerate(mounts):
+        name, path = mount.get("name", ""), mount.get("mountPath", "")
+        if not name:
+            yield required(f"{at}[{index}].name")
+        elif name not in volumes:
+            yield not_found_value(f"{at}[{index}].name", name)
+        if not path:
+            yield required(f"{at}[{index}].mountPath")
+        elif path in paths:
+            yield invalid(f"{at}[{index}].mountPath", path, "must be unique")
+        paths.add(path)
+
+
+def _volume_errors(volume: Json, at: str, seen: Json) -> Iterator[FieldError]:
+    name = volume.get("name", "")
+    sources = [field for field in volume if field != "name"]
+    if len(sources) > 1:
+        yield forbidden(f"{at}.{sources[1]}", "may not specify more than 1 volume type")
+    for source in sources[:1]:
+        yield from _source_errors(source, volume[source], f"{at}.{source}")
+    if not name:
+        yield required(f"{at}.name")
+    else:
+        for said in label_errors(name):
+            yield invalid(f"{at}.name", name, said)
+    if name and name in seen:
+        yield duplicate(f"{at}.name", name)
+
+
+def _source_errors(kind: str, source: Json, at: str) -> Iterator[FieldError]:
+    needed = {
+        "secret": "secretName",
+        "configMap": "name",
+        "persistentVolumeClaim": "claimName",
+        "hostPath": "path",
+        "csi": "driver",
+        "nfs": "server",
+        "gcePersistentDisk": "pdName",
+        "awsElasticBlockStore": "volumeID",
+    }
+    if kind in needed and not source.get(needed[kind]):
+        yield required(f"{at}.{needed[kind]}")
+
+
+def resource_errors(resources: Json, at: str) -> Iterator[FieldError]:
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    for part, amounts in (("limits", limits), ("requests", requests)):
+        for name, amount in amounts.items():
+            where = f"{at}.{part}"
+            yield from _resource_name_errors(name, f"{where}[{name}]")
+            yield from quantity_errors(name, amount, f"{where}[{name}]")
+    for name, amount in requests.items():
+        if name in limits:
+            if parse(amount) > parse(limits[name]):
+                said = f"must be less than or equal to {name} limit of {limits[name]}"
+                yield invalid(f"{at}.requests", amount, said)
+            elif not _may_overcommit(name) and parse(amount) != parse(limits[name]):
+                said = f"must be equal to {name} limit of {limits[name]}"
+                yield invalid(f"{at}.requests", amount, said)
+        elif not _may_overcommit(name):
+            yield required(f"{at}.limits", "Limit must be set for non overcommitable resources")
+
+
+def _may_overcommit(name: str) -> bool:
+    return name in _STANDARD or ("/" not in name and not name.startswith("hugepages-"))
+
+
+def _resource_name_errors(name: str, at: str) -> Iterator[FieldError]:
+    for said in label_key_errors(name):
+        yield invalid(at, name, said)
+    if "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
+        yield invalid(at, name, "must be a standard resource type or fully qualified")
+        yield invalid(at, name, "must be a standard resource for containers")
+
+
+def quantity_errors(name: str, amount: str, at: str) -> Iterator[FieldError]:
+    nanos = parse(amount)
+    if nanos < 0:
+        yield invalid(at, amount, "must be greater than or equal to 0")
+    is_counted = "/" in name and "kubernetes.io/" not in name
+    if is_counted and nanos % 1_000_000_000:
+        yield invalid(at, amount, _WHOLE)
+
+
+def _gates_errors(gates: list[Json], at: str) -> Iterator[FieldError]:
+    seen: set[str] = set()
+    for index, gate in enumerate(gates):
+        name = gate.get("name", "")
+        for said in label_key_errors(name):
+            yield invalid(f"{at}[{index}]", name, said)
+        if name in seen:
+            yield duplicate(f"{at}[{index}]", name)
+        seen.add(name)

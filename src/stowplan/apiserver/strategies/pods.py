@@ -1,0 +1,239 @@
+"""Pods: defaults, priority and tolerations, quality of service, and the little that updates may change."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from stowplan.api.defaults import with_label_keys
+from stowplan.api.quantity import parse
+from stowplan.apiserver import times
+from stowplan.apiserver.failures import FieldError, forbidden, forbidden_request, invalid
+from stowplan.apiserver.store import Record
+from stowplan.apiserver.strategies.pod_defaults import default_pod
+from stowplan.apiserver.strategies.pod_validation import pod_spec_errors
+from stowplan.apiserver.strategies.strategy import Lookup, Strategy
+
+Json = dict[str, Any]
+
+CLASSES = "priorityclasses.scheduling.k8s.io"
+_NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_SPEC_FORBIDDEN = (
+    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+class PodStrategy(Strategy):
+    has_status = True
+    has_generation = True
+    returns_deleted = True
+    fields = {
+        "spec.nodeName": "spec.nodeName",
+        "spec.restartPolicy": "spec.restartPolicy",
+        "spec.schedulerName": "spec.schedulerName",
+        "spec.serviceAccountName": "spec.serviceAccountName",
+        "spec.hostNetwork": "spec.hostNetwork",
+        "status.phase": "status.phase",
+        "status.podIP": "status.podIP",
+        "status.podIPs": "status.podIP",
+        "status.nominatedNodeName": "status.nominatedNodeName",
+    }
+
+    def default(self, data: Json) -> None:
+        default_pod(data)
+
+    def admit(self, data: Json, lookup: Lookup) -> None:
+        spec = data["spec"]
+        _set_priority(data, lookup)
+        _add_tolerations(spec)
+        if spec.get("affinity"):
+            spec["affinity"] = with_label_keys(spec["affinity"], data["metadata"].get("labels") or {})
+        _merge_spread_keys(spec, data["metadata"].get("labels") or {})
+
+    def admit_update(self, data: Json, old: Json, lookup: Lookup) -> None:
+        spec, before = data["spec"], old["spec"]
+        for field in ("priority", "preemptionPolicy"):
+            if spec.get(field) is None and field in before:
+                spec[field] = before[field]
+        _add_tolerations(spec)
+
+    def prepare_create(self, data: Json) -> None:
+        data["status"] = {"phase": "Pending", "qosClass": quality_of(data["spec"])}
+        if data["spec"].get("schedulingGates"):
+            gated = {
+                "type": "PodScheduled",
+                "status": "False",
+                "lastProbeTime": None,
+                "lastTransitionTime": times.now(),
+                "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+            }
+            data["status"]["conditions"] = [gated]
+
+    def prepare_status_update(self, data: Json, old: Json) -> None:
+        super().prepare_status_update(data, old)
+        status = data.setdefault("status", {})
+        kept = old.get("status", {}).get("qosClass")
+        if kept:
+            status["qosClass"] = kept
+        status.setdefault("phase", old.get("status", {}).get("phase", "Pending"))
+
+    def errors(self, data: Json) -> Iterable[FieldError]:
+        return pod_spec_errors(data["spec"], "spec", data["metadata"])
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        new, before = data["spec"], old["spec"]
+        if len(new.get("containers") or []) != len(before["containers"]):
+            yield forbidden("spec.containers", "pod updates may not add or remove containers")
+            return
+        if gates := list(_gate_errors(new, before)):
+            yield from gates
+            return
+        deadline, was = new.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds")
+        if was is not None and deadline is None:
+            yield invalid(
+                "spec.activeDeadlineSeconds", None, "must not update from a positive integer to nil value"
+            )
+        elif was is not None and deadline is not None and deadline > was:
+            yield invalid(
+                "spec.activeDeadlineSeconds", deadline, "must be less than or equal to previous value"
+            )
+        if _fixed(new, before) != _fixed(before, before):
+            yield forbidden("spec", _SPEC_FORBIDDEN)
+
+    def grace_seconds(self, data: Json, asked: int | None) -> int | None:
+        spec, phase = data["spec"], data.get("status", {}).get("phase")
+        grace = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+        if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
+            return 0
+        return 1 if grace < 0 else grace
+
+
+def _set_priority(data: Json, lookup: Lookup) -> None:
+    spec, meta = data["spec"], data["metadata"]
+    name = spec.get("priorityClassName")
+    found: Json | None = None
+    if name:
+        record = lookup.find(CLASSES, name)
+        if record is None:
+            why = f"no PriorityClass with name {name} was found"
+            raise forbidden_request(_name(meta), "pods", "", why)
+        found = record.data()
+    else:
+        found = _default_class(lookup.all(CLASSES))
+        if found is not None:
+            spec["priorityClassName"] = found["metadata"]["name"]
+    value = found["value"] if found is not None else 0
+    policy = (found or {}).get("preemptionPolicy") or "PreemptLowerPriority"
+    if spec.get("priority") is not None and spec["priority"] != value:
+        why = (
+            f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; priority "
+            f"admission controller computed {value} from the given PriorityClass name"
+        )
+        raise forbidden_request(_name(meta), "pods", "", why)
+    if spec.get("preemptionPolicy") is not None and spec["preemptionPolicy"] != policy:
+        why = (
+            f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod "
+            f"spec; priority admission controller computed {policy} from the given PriorityClass name"
+        )
+        raise forbidden_request(_name(meta), "pods", "", why)
+    spec["priority"], spec["preemptionPolicy"] = value, policy
+
+
+def _name(meta: Json) -> str:
+    return meta.get("name") or ""
+
+
+def _default_class(classes: Iterable[Record]) -> Json | None:
+    marked = [
+        data for record in classes if b'"globalDefault":true' in record.body and (data := record.data())
+    ]
+    return min(marked, key=lambda each: each["value"], default=None)
+
+
+def _add_tolerations(spec: Json) -> None:
+    """Every pod stays five minutes on a node that is not ready or not reachable, unless it says otherwise."""
+    given = spec.get("tolerations") or []
+    added = []
+    for key in _NOT_READY:
+        covers = any(
+            each.get("key", "") in ("", key) and each.get("effect", "") in ("", "NoExecute") for each in given
+        )
+        if not covers:
+            added.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+    if added:
+        spec["tolerations"] = [*given, *added]
+
+
+def _merge_spread_keys(spec: Json, labels: Json) -> None:
+    """The pod's own values of matchLabelKeys become part of each constraint's selector."""
+    for constraint in spec.get("topologySpreadConstraints") or []:
+        selector = constraint.get("labelSelector")
+        keys = [key for key in constraint.get("matchLabelKeys") or [] if key in labels]
+        if selector is not None and keys:
+            terms = selector.setdefault("matchExpressions", [])
+            terms += [{"key": key, "operator": "In", "values": [labels[key]]} for key in keys]
+
+
+def quality_of(spec: Json) -> str:
+    """Guaranteed, Burstable or BestEffort, from cpu and memory alone."""
+    containers = [each for kind in ("containers", "initContainers") for each in spec.get(kind) or []]
+    parts = (
+        [spec["resources"]] if spec.get("resources") else [each.get("resources") or {} for each in containers]
+    )
+    known = ("cpu", "memory")
+
+    def amounts(resources: Json, part: str) -> Json:
+        given = resources.get(part) or {}
+        return {name: parse(value) for name, value in given.items() if name in known and parse(value) > 0}
+
+    asked = [(amounts(each, "requests"), amounts(each, "limits")) for each in parts]
+    if not any(requests or limits for requests, limits in asked):
+        return "BestEffort"
+    if all(len(limits) == len(known) and (requests or limits) == limits for requests, limits in asked):
+        return "Guaranteed"
+    return "Burstable"
+
+
+def _fixed(spec: Json, old: Json) -> Json:
+    """The spec with what updates may change taken from the old one."""
+    found = copy.deepcopy(spec)
+    for kind in ("containers", "initContainers"):
+        for container, was in zip(found.get(kind) or [], old.get(kind) or [], strict=False):
+            container["image"] = was.get("image")
+    _restore(found, old, "activeDeadlineSeconds")
+    before, after = old.get("tolerations") or [], found.get("tolerations") or []
+    if all(each in after for each in before):
+        _restore(found, old, "tolerations")
+    if (old.get("terminationGracePeriodSeconds") or 0) < 0 and found.get(
+        "terminationGracePeriodSeconds"
+    ) == 1:
+        _restore(found, old, "terminationGracePeriodSeconds")
+    if old.get("schedulingGates"):
+        _restore(found, old, "schedulingGates")
+        if _only_tightened(found.get("nodeSelector") or {}, old.get("nodeSelector") or {}):
+            _restore(found, old, "nodeSelector")
+        _restore(found, old, "affinity")
+    return found
+
+
+def _only_tightened(new: Json, old: Json) -> bool:
+    return all(new.get(key) == value for key, value in old.items())
+
+
+def _restore(found: Json, old: Json, field: str) -> None:
+    if field in old:
+        found[field] = old[field]
+    else:
+        found.pop(field, None)
+
+
+def _gate_errors(new: Json, old: Json) -> Iterator[FieldError]:
+    before = {each["name"] for each in old.get("schedulingGates") or []}
+    for index, gate in enumerate(new.get("schedulingGates") or []):
+        if gate["name"] not in before:
+            said = f"only deletion is allowed, but found new scheduling gate '{gate['name']}'"
+            yield forbidden(f"spec.schedulingGates[{index}].name", said)

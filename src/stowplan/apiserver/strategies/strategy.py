@@ -1,0 +1,102 @@
+"""What is special about a kind: defaults, admission, validation and what an update may change.
+
+A Strategy says how the verbs treat its kind. The one here suits a kind about which there is nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Protocol
+
+from stowplan.apiserver.failures import FieldError
+from stowplan.apiserver.names import subdomain_errors
+from stowplan.apiserver.store import Record
+
+Json = dict[str, Any]
+
+
+class Lookup(Protocol):
+    """What a strategy may ask about other objects."""
+
+    def find(self, collection: str, name: str, namespace: str = "") -> Record | None: ...
+
+    def all(self, collection: str) -> Iterable[Record]: ...
+
+
+class Strategy:
+    """All methods change the object they are given, or tell what is wrong with it."""
+
+    @staticmethod
+    def name_errors(name: str) -> tuple[str, ...]:
+        return subdomain_errors(name)
+
+    has_status: ClassVar[bool] = False
+    """Whether the status is only written through the subresource, and not with the rest."""
+    has_generation: ClassVar[bool] = False
+    creates_on_update: ClassVar[bool] = False
+    updates_need_version: ClassVar[bool] = False
+    returns_deleted: ClassVar[bool] = False
+    """Whether a delete answers with the object, rather than with a Status."""
+    orphans_by_default: ClassVar[bool] = False
+    """Whether a delete that says nothing about dependents leaves them behind."""
+    checks_metadata_twice: ClassVar[bool] = True
+    """The API checks the metadata of an update for every kind, and for most once more with the rest."""
+    fields: ClassVar[Mapping[str, str]] = {}
+    """Fields for selectors beside metadata.name and metadata.namespace, and where they are in the object."""
+
+    def default(self, data: Json) -> None:
+        """Fill in what was left out. Also done to what updates send."""
+
+    def admit(self, data: Json, lookup: Lookup) -> None:
+        """What admission makes of a new object, after defaults and before validation. Raises Failure."""
+
+    def admit_update(self, data: Json, old: Json, lookup: Lookup) -> None:
+        """As `admit`, for an object that is replaced."""
+
+    def prepare_create(self, data: Json) -> None:
+        if self.has_status:
+            data.pop("status", None)
+
+    def prepare_update(self, data: Json, old: Json) -> None:
+        """The status stays as it was; a changed spec makes a new generation."""
+        if self.has_status:
+            _keep(data, old, "status")
+        if self.has_generation and data.get("spec") != old.get("spec"):
+            _count_generation(data)
+
+    def prepare_status_update(self, data: Json, old: Json) -> None:
+        """All but the status stays as it was, metadata that clients may set excepted."""
+        for field in {*data, *old} - {"status", "metadata", "kind", "apiVersion"}:
+            _keep(data, old, field)
+
+    def errors(self, data: Json) -> Iterable[FieldError]:
+        return ()
+
+    def update_errors(self, data: Json, old: Json) -> Iterable[FieldError]:
+        """Beside `errors`, which updates must pass too."""
+        return ()
+
+    def status_errors(self, data: Json, old: Json) -> Iterable[FieldError]:
+        return ()
+
+    def is_held(self, data: Json) -> bool:
+        """Whether finalizers of the kind's own keep the object, whatever its metadata says."""
+        return False
+
+    def grace_seconds(self, data: Json, asked: int | None) -> int | None:
+        """How long the object stays after its deletion; None if this kind goes at once."""
+        return None
+
+    def warnings(self, data: Json) -> list[str]:
+        return []
+
+
+def _keep(data: Json, old: Json, field: str) -> None:
+    if field in old:
+        data[field] = old[field]
+    else:
+        data.pop(field, None)
+
+
+def _count_generation(data: Json) -> None:
+    data["metadata"]["generation"] = data["metadata"].get("generation", 0) + 1

@@ -1,0 +1,251 @@
+"""Deployments, replica sets, stateful sets, daemon sets, jobs and disruption budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stowplan.apiserver.failures import FieldError, invalid, required, unsupported
+from stowplan.apiserver.names import label_errors, path_segment_errors
+from stowplan.apiserver.strategies.pod_defaults import default_template
+from stowplan.apiserver.strategies.pod_validation import pod_spec_errors
+from stowplan.apiserver.strategies.scheduling_validation import label_selector_errors
+from stowplan.apiserver.strategies.strategy import Strategy
+
+Json = dict[str, Any]
+
+_NOT_NEGATIVE = "must be greater than or equal to 0"
+_NO_MATCH = "`selector` does not match template `labels`"
+
+
+_GENERATION = "deprecated.daemonset.template.generation"
+
+
+class Workload(Strategy):
+    """A kind with replicas of a pod template."""
+
+    has_status = True
+    has_generation = True
+    selector_is_fixed = True
+    empty_status: Json = {}
+
+    def default(self, data: Json) -> None:
+        spec = data.setdefault("spec", {})
+        default_template(spec.setdefault("template", {}))
+        self.default_workload(spec)
+
+    def default_workload(self, spec: Json) -> None:
+        spec.setdefault("replicas", 1)
+
+    def prepare_create(self, data: Json) -> None:
+        data["status"] = dict(self.empty_status)
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        spec = data["spec"]
+        if (spec.get("replicas") or 0) < 0:
+            yield invalid("spec.replicas", spec["replicas"], _NOT_NEGATIVE)
+        yield from selector_errors(spec, "spec")
+        yield from self.template_errors(spec)
+
+    def template_errors(self, spec: Json) -> Iterator[FieldError]:
+        template = spec["template"]
+        yield from pod_spec_errors(template["spec"], "spec.template.spec", template["metadata"])
+        if template["spec"].get("restartPolicy") != "Always":
+            yield unsupported(
+                "spec.template.spec.restartPolicy", template["spec"].get("restartPolicy"), ["Always"]
+            )
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        if self.selector_is_fixed and data["spec"].get("selector") != old["spec"].get("selector"):
+            yield invalid("spec.selector", data["spec"].get("selector"), "field is immutable")
+
+
+def selector_errors(spec: Json, at: str) -> Iterator[FieldError]:
+    selector = spec.get("selector")
+    if selector is None:
+        yield required(f"{at}.selector")
+        labels = (spec.get("template") or {}).get("metadata", {}).get("labels")
+        yield invalid(f"{at}.template.metadata.labels", labels, _NO_MATCH)
+        return
+    yield from label_selector_errors(selector, f"{at}.selector")
+    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        yield invalid(f"{at}.selector", {}, "empty selector is invalid for deployment")
+        return
+    labels = (spec.get("template") or {}).get("metadata", {}).get("labels") or {}
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        yield invalid(f"{at}.template.metadata.labels", labels or None, _NO_MATCH)
+
+
+class DeploymentStrategy(Workload):
+    def default_workload(self, spec: Json) -> None:
+        spec.setdefault("replicas", 1)
+        strategy = spec.setdefault("strategy", {})
+        strategy.setdefault("type", "RollingUpdate")
+        if strategy["type"] == "RollingUpdate":
+            rolling = strategy.setdefault("rollingUpdate", {})
+            rolling.setdefault("maxUnavailable", "25%")
+            rolling.setdefault("maxSurge", "25%")
+        spec.setdefault("revisionHistoryLimit", 10)
+        spec.setdefault("progressDeadlineSeconds", 600)
+
+
+class ReplicaSetStrategy(Workload):
+    empty_status = {"replicas": 0}
+
+
+class StatefulSetStrategy(Workload):
+    @staticmethod
+    def name_errors(name: str) -> tuple[str, ...]:
+        return label_errors(name)
+
+    empty_status = {"replicas": 0, "availableReplicas": 0}
+
+    def default_workload(self, spec: Json) -> None:
+        spec.setdefault("replicas", 1)
+        spec.setdefault("podManagementPolicy", "OrderedReady")
+        update = spec.setdefault("updateStrategy", {})
+        update.setdefault("type", "RollingUpdate")
+        if update["type"] == "RollingUpdate":
+            update.setdefault("rollingUpdate", {}).setdefault("partition", 0)
+        spec.setdefault("revisionHistoryLimit", 10)
+        keep = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+        keep.setdefault("whenDeleted", "Retain")
+        keep.setdefault("whenScaled", "Retain")
+        for claim in spec.get("volumeClaimTemplates") or []:
+            claim.setdefault("kind", "PersistentVolumeClaim")
+            claim.setdefault("apiVersion", "v1")
+            claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+            claim.setdefault("status", {}).setdefault("phase", "Pending")
+
+
+class DaemonSetStrategy(Workload):
+    empty_status = {
+        "currentNumberScheduled": 0,
+        "numberMisscheduled": 0,
+        "desiredNumberScheduled": 0,
+        "numberReady": 0,
+    }
+
+    def default(self, data: Json) -> None:
+        super().default(data)
+        notes = data["metadata"].setdefault("annotations", {})
+        notes.setdefault(_GENERATION, "1")
+
+    def prepare_update(self, data: Json, old: Json) -> None:
+        super().prepare_update(data, old)
+        kept = (old["metadata"].get("annotations") or {}).get(_GENERATION, "1")
+        is_new = data["spec"].get("template") != old["spec"].get("template")
+        data["metadata"]["annotations"][_GENERATION] = str(int(kept) + is_new)
+
+    def default_workload(self, spec: Json) -> None:
+        update = spec.setdefault("updateStrategy", {})
+        update.setdefault("type", "RollingUpdate")
+        if update["type"] == "RollingUpdate":
+            rolling = update.setdefault("rollingUpdate", {})
+            rolling.setdefault("maxUnavailable", 1)
+            rolling.setdefault("maxSurge", 0)
+        spec.setdefault("revisionHistoryLimit", 10)
+
+
+class JobStrategy(Workload):
+    selector_is_fixed = True
+    fields = {"status.successful": "status.succeeded"}
+
+    def default_workload(self, spec: Json) -> None:
+        if spec.get("completions") is None and spec.get("parallelism") is None:
+            spec["completions"] = spec["parallelism"] = 1
+        spec.setdefault("parallelism", 1)
+        spec.setdefault("backoffLimit", 6)
+        spec.setdefault("completionMode", "NonIndexed")
+        spec.setdefault("manualSelector", False)
+        spec.setdefault("suspend", False)
+        spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        spec = data["spec"]
+        _select_by_uid(data)
+        for field in ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"):
+            if (spec.get(field) or 0) < 0:
+                yield invalid(f"spec.{field}", spec[field], _NOT_NEGATIVE)
+        template = spec["template"]
+        yield from pod_spec_errors(template["spec"], "spec.template.spec", template["metadata"])
+        if template["spec"].get("restartPolicy") not in ("OnFailure", "Never"):
+            yield required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        for field in ("completions", "selector", "template"):
+            if data["spec"].get(field) != old["spec"].get(field) and not old["spec"].get("suspend"):
+                yield invalid(f"spec.{field}", data["spec"].get(field), "field is immutable")
+
+
+def _select_by_uid(data: Json) -> None:
+    """A job that brings no selector of its own selects its pods by its uid."""
+    spec, meta = data["spec"], data["metadata"]
+    if spec.get("manualSelector") or not meta.get("uid"):
+        return
+    labels = spec["template"]["metadata"].setdefault("labels", {})
+    uid, name = meta["uid"], meta.get("name", "")
+    if "batch.kubernetes.io/controller-uid" not in labels:
+        for key, value in (("controller-uid", uid), ("job-name", name)):
+            labels[key] = labels[f"batch.kubernetes.io/{key}"] = value
+    if not meta.get("labels"):
+        meta["labels"] = dict(labels)
+    if spec.get("selector") is None:
+        spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+
+
+class CronJobStrategy(Strategy):
+    has_status = True
+    has_generation = True
+
+    def default(self, data: Json) -> None:
+        spec = data.setdefault("spec", {})
+        spec.setdefault("concurrencyPolicy", "Allow")
+        spec.setdefault("suspend", False)
+        spec.setdefault("successfulJobsHistoryLimit", 3)
+        spec.setdefault("failedJobsHistoryLimit", 1)
+        job = spec.setdefault("jobTemplate", {})
+        job.setdefault("metadata", {})
+        default_template(job.setdefault("spec", {}).setdefault("template", {}))
+
+    def prepare_create(self, data: Json) -> None:
+        data["status"] = {}
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        if not data["spec"].get("schedule"):
+            yield required("spec.schedule")
+
+
+class BudgetStrategy(Strategy):
+    @staticmethod
+    def name_errors(name: str) -> tuple[str, ...]:
+        return path_segment_errors(name)
+
+    checks_metadata_twice = False
+    has_status = True
+    has_generation = True
+    updates_need_version = True
+
+    def prepare_create(self, data: Json) -> None:
+        data["status"] = {
+            "disruptionsAllowed": 0,
+            "currentHealthy": 0,
+            "desiredHealthy": 0,
+            "expectedPods": 0,
+        }
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        spec = data.get("spec") or {}
+        if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
+            yield invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
+        for field in ("minAvailable", "maxUnavailable"):
+            value = spec.get(field)
+            if isinstance(value, int) and value < 0:
+                yield invalid(f"spec.{field}", value, _NOT_NEGATIVE)
+            elif isinstance(value, str) and not (value.endswith("%") and value[:-1].isdecimal()):
+                said = (
+                    "a valid percent string must be a numeric string followed by an ending '%' "
+                    "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+                )
+                yield invalid(f"spec.{field}", value, said)
+        yield from label_selector_errors(spec.get("selector"), "spec.selector")

@@ -1,0 +1,520 @@
+"""Tables, as `kubectl get` shows them: the columns of each kind and how its cells are made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stowplan.apiserver import times
+from stowplan.apiserver.pod_cells import pod_cells
+from stowplan.apiserver.resources import Column, Resource
+
+if TYPE_CHECKING:
+    from stowplan.apiserver.forms import Form
+
+Json = dict[str, Any]
+Cells = Callable[[Json], list[Any]]
+
+_NONE, _UNKNOWN, _UNSET = "<none>", "<unknown>", "<unset>"
+
+
+def table_of(
+    resource: Resource, items: list[Json], form: Form, meta: Json, with_columns: bool = True
+) -> Json:
+    columns = resource.columns or (Column("Name", format="name"), Column("Age", "date"))
+    kept = ("resourceVersion", "continue", "remainingItemCount")
+    table: Json = {
+        "kind": "Table",
+        "apiVersion": form.group_version,
+        "metadata": {field: meta[field] for field in kept if field in meta},
+        "columnDefinitions": [
+            {
+                "name": column.name,
+                "type": column.type,
+                "format": column.format,
+                "description": "",
+                "priority": column.priority,
+            }
+            for column in columns
+        ]
+        if with_columns
+        else None,
+        "rows": [_row(resource, columns, item, form) for item in items],
+    }
+    return table
+
+
+def _row(resource: Resource, columns: tuple[Column, ...], item: Json, form: Form) -> Json:
+    make = _CELLS.get(resource.name)
+    cells = make(item) if make is not None else [_plain_cell(column, item) for column in columns]
+    row: Json = {"cells": cells[: len(columns)] + [""] * (len(columns) - len(cells))}
+    if form.include == "Object":
+        row["object"] = item
+    elif form.include == "Metadata":
+        row["object"] = {
+            "kind": "PartialObjectMetadata",
+            "apiVersion": form.group_version,
+            "metadata": item["metadata"],
+        }
+    return row
+
+
+def _plain_cell(column: Column, item: Json) -> Any:
+    """For kinds without cells of their own, and for columns that a custom resource declares."""
+    if column.path:
+        return _custom_cell(column, item)
+    match column.name:
+        case "Name":
+            return item["metadata"]["name"]
+        case "Age":
+            return age(item)
+        case "Created At":
+            return item["metadata"].get("creationTimestamp")
+    return ""
+
+
+def _custom_cell(column: Column, item: Json) -> Any:
+    value: Any = item
+    for part in column.path.strip(".").split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if value is None:
+        return None
+    if column.type == "date":
+        return since(value) if isinstance(value, str) else _UNKNOWN
+    types: dict[str, Any] = {"integer": int, "number": (int, float), "boolean": bool}
+    fits = types.get(column.type)
+    if column.type == "string":
+        return value if isinstance(value, str) else _json(value)
+    return value if fits is not None and isinstance(value, fits) else None
+
+
+def _json(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def age(item: Json) -> str:
+    return since(item["metadata"].get("creationTimestamp"))
+
+
+def since(moment: str | None) -> str:
+    if not moment:
+        return _UNKNOWN
+    try:
+        return human(time.time() - times.seconds_of(moment))
+    except ValueError:
+        return "<invalid>"
+
+
+def human(seconds: float) -> str:
+    """A duration with at most two units, coarser the longer it is."""
+    if seconds < -1:
+        return "<invalid>"
+    whole = max(int(seconds), 0)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if whole < 120:
+        return f"{whole}s"
+    if minutes < 10:
+        return f"{minutes}m{whole % 60}s" if whole % 60 else f"{minutes}m"
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
+    if hours < 48:
+        return f"{hours}h"
+    if days < 8:
+        return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
+    if days < 730:
+        return f"{days}d"
+    years = days // 365
+    return f"{years}y{days % 365}d" if years < 8 and days % 365 else f"{years}y"
+
+
+def _at(item: Any, *path: str, default: Any = None) -> Any:
+    for part in path:
+        item = item.get(part) if isinstance(item, dict) else None
+    return default if item is None else item
+
+
+def _labels(labels: Json | None) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted((labels or {}).items())) or _NONE
+
+
+def selector_text(selector: Json) -> str:
+    """A label selector as the query of a request has it."""
+    parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
+    for term in selector.get("matchExpressions") or []:
+        key, values = term["key"], ",".join(sorted(term.get("values") or []))
+        words = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}
+        parts.append(words.get(term["operator"], f"!{key}"))
+    return ",".join(parts)
+
+
+def _selector(selector: Json | None) -> str:
+    return _NONE if selector is None else selector_text(selector) or _NONE
+
+
+def _template(item: Json, *path: str) -> list[str]:
+    containers = _at(item, *path, "spec", "containers", default=[])
+    names = ",".join(each.get("name", "") for each in containers)
+    return [names or _NONE, ",".join(each.get("image", "") for each in containers) or _NONE]
+
+
+def _node(item: Json) -> list[Any]:
+    conditions = _at(item, "status", "conditions", default=[])
+    ready = next((each["status"] for each in conditions if each["type"] == "Ready"), None)
+    state = {"True": "Ready", None: "Unknown"}.get(ready, "NotReady")
+    if _at(item, "spec", "unschedulable"):
+        state += ",SchedulingDisabled"
+    prefix, labels = "node-role.kubernetes.io/", _at(item, "metadata", "labels", default={})
+    roles = {key.removeprefix(prefix) for key in labels if key.startswith(prefix) and key != prefix}
+    roles |= {value for key, value in labels.items() if key == "kubernetes.io/role" and value}
+    info = _at(item, "status", "nodeInfo", default={})
+    addresses = {
+        each["type"]: each["address"] for each in reversed(_at(item, "status", "addresses", default=[]))
+    }
+    return [
+        item["metadata"]["name"],
+        state,
+        ",".join(sorted(roles)) or _NONE,
+        age(item),
+        info.get("kubeletVersion", ""),
+        addresses.get("InternalIP", _NONE),
+        addresses.get("ExternalIP", _NONE),
+        info.get("osImage") or _UNKNOWN,
+        info.get("kernelVersion") or _UNKNOWN,
+        info.get("containerRuntimeVersion") or _UNKNOWN,
+    ]
+
+
+def _service(item: Json) -> list[Any]:
+    def node_port(port: Json) -> str:
+        return f":{port['nodePort']}" if port.get("nodePort") else ""
+
+    spec, kind = item.get("spec", {}), _at(item, "spec", "type", default="ClusterIP")
+    external = {"ExternalName": spec.get("externalName", ""), "LoadBalancer": "<pending>"}.get(kind, _NONE)
+    if spec.get("externalIPs"):
+        external = ",".join(spec["externalIPs"])
+    ports = ",".join(
+        f"{port['port']}{node_port(port)}/{port.get('protocol', 'TCP')}" for port in spec.get("ports") or []
+    )
+    return [
+        item["metadata"]["name"],
+        kind,
+        spec.get("clusterIP") or _NONE,
+        external,
+        ports or _NONE,
+        age(item),
+        _labels(spec.get("selector")),
+    ]
+
+
+def _claim(item: Json) -> list[Any]:
+    phase = (
+        "Terminating"
+        if item["metadata"].get("deletionTimestamp")
+        else _at(item, "status", "phase", default="")
+    )
+    bound = bool(_at(item, "spec", "volumeName"))
+    return [
+        item["metadata"]["name"],
+        phase,
+        _at(item, "spec", "volumeName", default=""),
+        _at(item, "status", "capacity", "storage", default="") if bound else "",
+        _modes(_at(item, "status", "accessModes")) if bound else "",
+        _at(item, "spec", "storageClassName", default=""),
+        _at(item, "spec", "volumeAttributesClassName", default=_UNSET),
+        age(item),
+        _at(item, "spec", "volumeMode", default=_UNSET),
+    ]
+
+
+def _volume(item: Json) -> list[Any]:
+    phase = (
+        "Terminating"
+        if item["metadata"].get("deletionTimestamp")
+        else _at(item, "status", "phase", default="")
+    )
+    claim = _at(item, "spec", "claimRef")
+    return [
+        item["metadata"]["name"],
+        _at(item, "spec", "capacity", "storage", default=""),
+        _modes(_at(item, "spec", "accessModes")),
+        _at(item, "spec", "persistentVolumeReclaimPolicy", default=""),
+        phase,
+        f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else "",
+        _at(item, "spec", "storageClassName", default=""),
+        _at(item, "spec", "volumeAttributesClassName", default=_UNSET),
+        _at(item, "status", "reason", default=""),
+        age(item),
+        _at(item, "spec", "volumeMode", default=_UNSET),
+    ]
+
+
+def _modes(modes: list[str] | None) -> str:
+    short = {
+        "ReadWriteOnce": "RWO",
+        "ReadOnlyMany": "ROX",
+        "ReadWriteMany": "RWX",
+        "ReadWriteOncePod": "RWOP",
+    }
+    return ",".join(short.get(mode, mode) for mode in modes or [])
+
+
+def _deployment(item: Json) -> list[Any]:
+    status = item.get("status", {})
+    return [
+        item["metadata"]["name"],
+        f"{status.get('readyReplicas', 0)}/{_at(item, 'spec', 'replicas', default=0)}",
+        status.get("updatedReplicas", 0),
+        status.get("availableReplicas", 0),
+        age(item),
+        *_template(item, "spec", "template"),
+        _selector(_at(item, "spec", "selector")),
+    ]
+
+
+def _replica_set(item: Json) -> list[Any]:
+    status, selector = item.get("status", {}), _at(item, "spec", "selector")
+    is_controller = item["kind"] == "ReplicationController"
+    return [
+        item["metadata"]["name"],
+        _at(item, "spec", "replicas", default=0),
+        status.get("replicas", 0),
+        status.get("readyReplicas", 0),
+        age(item),
+        *_template(item, "spec", "template"),
+        _labels(selector) if is_controller else _selector(selector),
+    ]
+
+
+def _stateful_set(item: Json) -> list[Any]:
+    ready = f"{_at(item, 'status', 'readyReplicas', default=0)}/{_at(item, 'spec', 'replicas', default=0)}"
+    return [item["metadata"]["name"], ready, age(item), *_template(item, "spec", "template")]
+
+
+def _daemon_set(item: Json) -> list[Any]:
+    status = item.get("status", {})
+    names = (
+        "desiredNumberScheduled",
+        "currentNumberScheduled",
+        "numberReady",
+        "updatedNumberScheduled",
+        "numberAvailable",
+    )
+    return [
+        item["metadata"]["name"],
+        *(status.get(name, 0) for name in names),
+        _labels(_at(item, "spec", "template", "spec", "nodeSelector")),
+        age(item),
+        *_template(item, "spec", "template"),
+        _selector(_at(item, "spec", "selector")),
+    ]
+
+
+def _job(item: Json) -> list[Any]:
+    spec, status = item.get("spec", {}), item.get("status", {})
+    conditions = [each["type"] for each in status.get("conditions") or [] if each.get("status") == "True"]
+    state = "Terminating" if item["metadata"].get("deletionTimestamp") else "Running"
+    for kind in ("Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet"):
+        if kind in conditions:
+            state = kind
+            break
+    done, wanted, parallel = status.get("succeeded", 0), spec.get("completions"), spec.get("parallelism") or 0
+    completions = (
+        f"{done}/{wanted}"
+        if wanted is not None
+        else f"{done}/1 of {parallel}"
+        if parallel > 1
+        else f"{done}/1"
+    )
+    took = ""
+    if status.get("startTime"):
+        end = times.seconds_of(status["completionTime"]) if status.get("completionTime") else time.time()
+        took = human(end - times.seconds_of(status["startTime"]))
+    return [
+        item["metadata"]["name"],
+        state,
+        completions,
+        took,
+        age(item),
+        *_template(item, "spec", "template"),
+        _selector(spec.get("selector")),
+    ]
+
+
+def _cron_job(item: Json) -> list[Any]:
+    spec, status = item.get("spec", {}), item.get("status", {})
+    last = status.get("lastScheduleTime")
+    return [
+        item["metadata"]["name"],
+        spec.get("schedule", ""),
+        spec.get("timeZone") or _NONE,
+        str(bool(spec.get("suspend"))),
+        len(status.get("active") or []),
+        since(last) if last else _NONE,
+        age(item),
+        *_template(spec, "jobTemplate", "spec", "template"),
+        _selector(_at(spec, "jobTemplate", "spec", "selector")),
+    ]
+
+
+def _budget(item: Json) -> list[Any]:
+    spec = item.get("spec", {})
+    bounds = [
+        str(spec[name]) if spec.get(name) is not None else "N/A"
+        for name in ("minAvailable", "maxUnavailable")
+    ]
+    return [
+        item["metadata"]["name"],
+        *bounds,
+        _at(item, "status", "disruptionsAllowed", default=0),
+        age(item),
+    ]
+
+
+def _event(item: Json) -> list[Any]:
+    about = item.get("involvedObject") or item.get("regarding") or {}
+    source = item.get("source") or item.get("deprecatedSource") or {}
+    first = item.get("firstTimestamp") or item.get("deprecatedFirstTimestamp") or item.get("eventTime")
+    last = item.get("lastTimestamp") or item.get("deprecatedLastTimestamp") or first
+    series = item.get("series") or {}
+    last = series.get("lastObservedTime") or last
+    component = (
+        source.get("component") or item.get("reportingComponent") or item.get("reportingController", "")
+    )
+    host = source.get("host") or item.get("reportingInstance") or ""
+    count = series.get("count") or item.get("count") or item.get("deprecatedCount") or 1
+    return [
+        since(last),
+        item.get("type", ""),
+        item.get("reason", ""),
+        f"{about.get('kind', '').lower()}/{about.get('name', '')}",
+        about.get("fieldPath", ""),
+        f"{component}, {host}" if host else component,
+        (item.get("message") or item.get("note") or "").strip(),
+        since(first),
+        count,
+        item["metadata"]["name"],
+    ]
+
+
+def _storage_class(item: Json) -> list[Any]:
+    marked = _at(item, "metadata", "annotations", default={})
+    key = "storageclass.kubernetes.io/is-default-class"
+    is_default = "true" in (marked.get(key), marked.get(key.replace("storageclass.", "storageclass.beta.")))
+    return [
+        item["metadata"]["name"] + (" (default)" if is_default else ""),
+        item.get("provisioner", ""),
+        item.get("reclaimPolicy", ""),
+        item.get("volumeBindingMode", ""),
+        bool(item.get("allowVolumeExpansion")),
+        age(item),
+    ]
+
+
+def _driver(item: Json) -> list[Any]:
+    spec = item.get("spec", {})
+    return [
+        _name(item),
+        bool(spec.get("attachRequired")),
+        bool(spec.get("podInfoOnMount")),
+        bool(spec.get("storageCapacity")),
+        ",".join(each.get("audience", "") for each in spec.get("tokenRequests") or []) or _UNSET,
+        bool(spec.get("requiresRepublish")),
+        ",".join(spec.get("volumeLifecycleModes") or []) or _UNSET,
+        age(item),
+    ]
+
+
+def _resource_claim(item: Json) -> list[Any]:
+    states = ["deleted"] if item["metadata"].get("deletionTimestamp") else []
+    if _at(item, "status", "allocation") is not None:
+        states.append("allocated")
+    if _at(item, "status", "reservedFor"):
+        states.append("reserved")
+    return [
+        item["metadata"]["name"],
+        ",".join(states) if _at(item, "status", "allocation") else ",".join([*states, "pending"]),
+        age(item),
+    ]
+
+
+def _binding(item: Json) -> list[Any]:
+    role, subjects = item.get("roleRef", {}), item.get("subjects") or []
+
+    def of(kind: str) -> str:
+        return ", ".join(
+            f"{each.get('namespace')}/{each['name']}" if kind == "ServiceAccount" else each["name"]
+            for each in subjects
+            if each.get("kind") == kind
+        )
+
+    return [
+        item["metadata"]["name"],
+        f"{role.get('kind')}/{role.get('name')}",
+        age(item),
+        of("User"),
+        of("Group"),
+        of("ServiceAccount"),
+    ]
+
+
+def _name(item: Json) -> str:
+    name: str = item["metadata"]["name"]
+    return name
+
+
+_CELLS: dict[str, Cells] = {
+    "pods": lambda item: pod_cells(item, age(item), since),
+    "nodes": _node,
+    "namespaces": lambda item: [_name(item), _at(item, "status", "phase", default=""), age(item)],
+    "services": _service,
+    "configmaps": lambda item: [
+        _name(item),
+        len(item.get("data") or {}) + len(item.get("binaryData") or {}),
+        age(item),
+    ],
+    "secrets": lambda item: [_name(item), item.get("type", ""), len(item.get("data") or {}), age(item)],
+    "events": _event,
+    "events.events.k8s.io": _event,
+    "persistentvolumeclaims": _claim,
+    "persistentvolumes": _volume,
+    "replicationcontrollers": _replica_set,
+    "deployments.apps": _deployment,
+    "replicasets.apps": _replica_set,
+    "statefulsets.apps": _stateful_set,
+    "daemonsets.apps": _daemon_set,
+    "jobs.batch": _job,
+    "cronjobs.batch": _cron_job,
+    "poddisruptionbudgets.policy": _budget,
+    "priorityclasses.scheduling.k8s.io": lambda item: [
+        _name(item),
+        item.get("value", 0),
+        bool(item.get("globalDefault")),
+        age(item),
+        item.get("preemptionPolicy", ""),
+    ],
+    "storageclasses.storage.k8s.io": _storage_class,
+    "csinodes.storage.k8s.io": lambda item: [
+        _name(item),
+        len(_at(item, "spec", "drivers", default=[])),
+        age(item),
+    ],
+    "csidrivers.storage.k8s.io": _driver,
+    "leases.coordination.k8s.io": lambda item: [
+        _name(item),
+        _at(item, "spec", "holderIdentity", default=""),
+        age(item),
+    ],
+    "resourceclaims.resource.k8s.io": _resource_claim,
+    "resourceslices.resource.k8s.io": lambda item: [
+        _name(item),
+        _at(item, "spec", "nodeName", default=""),
+        _at(item, "spec", "driver", default=""),
+        _at(item, "spec", "pool", "name", default=""),
+        age(item),
+    ],
+    "rolebindings.rbac.authorization.k8s.io": _binding,
+    "clusterrolebindings.rbac.authorization.k8s.io": _binding,
+}

@@ -1,0 +1,57 @@
+"""Times as the API writes them: RFC 3339 in UTC, to the second or to the microsecond."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import time
+from functools import lru_cache
+from typing import Any
+
+_FORM = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)",
+)
+
+
+class TimeError(ValueError):
+    """Says what Go's parser says."""
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def canonical(value: Any) -> str:
+    return _at(value, "2006-01-02T15:04:05Z07:00").strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def canonical_micro(value: Any) -> str:
+    return _at(value, "2006-01-02T15:04:05.000000Z07:00").strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds_of(text: str) -> float:
+    """Since the epoch."""
+    return _at(text, "2006-01-02T15:04:05Z07:00").timestamp()
+
+
+@lru_cache(maxsize=4096)
+def _at(value: Any, layout: str) -> datetime.datetime:
+    match = _FORM.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise TimeError(f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006"')
+    year, month, day, hour, minute, second = map(int, match.groups()[:6])
+    micro = int((match[7] or "0")[:6].ljust(6, "0"))
+    zone = datetime.UTC if match[8] == "Z" else _zone(match[8])
+    try:
+        return datetime.datetime(year, month, day, hour, minute, second, micro, zone).astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
+        raise TimeError(f'parsing time "{value}": day out of range') from None
+
+
+def _zone(text: str) -> datetime.timezone:
+    offset = datetime.timedelta(hours=int(text[1:3]), minutes=int(text[4:6]))
+    return datetime.timezone(-offset if text[0] == "-" else offset)
+
+
+def later(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))

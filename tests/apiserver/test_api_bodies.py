@@ -1,0 +1,84 @@
+"""Bodies other than JSON, and the form in which objects are kept."""
+
+# ruff: noqa: E501  one case a line
+from __future__ import annotations
+
+import pytest
+from api_staging import Staged
+
+from stowplan.apiserver.amounts import AmountError, canonical
+from stowplan.apiserver.protobuf import MAGIC, message
+
+CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+
+
+async def test_protobuf_is_understood(api: Staged) -> None:
+    labels = message((11, message((1, "a"), (2, "b"))))
+    meta = message((1, "m")) + labels
+    entry = message((1, "key"), (2, "value"))
+    raw = message((1, meta), (2, entry))
+    body = MAGIC + message((1, message((1, "v1"), (2, "ConfigMap"))), (2, raw))
+    status, found = await api("POST", CONFIG_MAPS, body, content_type=PROTOBUF)
+    assert (status, found["data"], found["metadata"]["labels"]) == (201, {"key": "value"}, {"a": "b"})
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"k8s\0\xff\xff", b"{}", MAGIC + message((1, message((2, "Nonsense"))))]
+)
+async def test_broken_protobuf_is_refused(api: Staged, body: bytes) -> None:
+    status, found = await api("POST", CONFIG_MAPS, body, content_type=PROTOBUF)
+    assert (status, found["reason"]) == (400, "BadRequest")
+
+
+async def test_yaml_comes_in_and_goes_out(api: Staged) -> None:
+    body = b"metadata:\n  name: m\ndata:\n  a: b\n"
+    status, found = await api("POST", CONFIG_MAPS, body, content_type="application/yaml")
+    assert (status, found["data"]) == (201, {"a": "b"})
+    _, text = await api("GET", f"{CONFIG_MAPS}/m", accept="application/yaml")
+    assert "  a: b\n" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("1000m", "1"),
+        ("0.5Gi", "512Mi"),
+        ("1.5Gi", "1536Mi"),
+        ("1024", "1024"),
+        ("1024Ki", "1Mi"),
+        ("0.1", "100m"),
+        ("1e3", "1e3"),
+        (1000, "1k"),
+        (2.5, "2500m"),
+        ("-5", "-5"),
+        ("0", "0"),
+        ("1000Mi", "1000Mi"),
+    ],
+)
+def test_amounts_are_kept_in_one_form(given: str | float, kept: str) -> None:
+    assert canonical(given) == kept
+
+
+@pytest.mark.parametrize("given", ["", "x", "1.2.3", "1Qi", True, None, "--1"])
+def test_what_is_no_amount_is_refused(given: object) -> None:
+    with pytest.raises(AmountError, match="quantities must match"):
+        canonical(given)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "expected"),
+    [
+        pytest.param("POST", "/apis/apps/v1/namespaces/default/deployments", {"spec": {"template": {"spec": None}}}, 422, id="null for a struct"),
+        pytest.param("DELETE", "/api/v1/namespaces/default", {"preconditions": 3}, 400, id="options of a wrong type"),
+        pytest.param("DELETE", "/api/v1/namespaces/default", [], 400, id="options that are a list"),
+        pytest.param("POST", "/api/v1/nodes", b"\xff", 400, id="no text"),
+        pytest.param("GET", "/api/v1/namespaces/default/pods/a/b/c", None, 404, id="a path too long"),
+        pytest.param("GET", "/api/v1/pods?limit=99999999999999999999", None, 200, id="a limit too large"),
+    ],
+)  # fmt: skip
+async def test_odd_requests_are_refused(
+    api: Staged, method: str, target: str, body: object, expected: int
+) -> None:
+    status, answer = await api(method, target, body)
+    assert status == expected, answer

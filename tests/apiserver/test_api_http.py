@@ -1,0 +1,125 @@
+"""The HTTPS front: token, certificate, keep-alive, clients that misbehave; and our own client on it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stowplan.apiserver import ApiServer
+from stowplan.apiserver.http import MAX_BODY, Front, made_pair, serve
+from stowplan.client.api import ApiClient
+from stowplan.client.kubeconfig import load
+from stowplan.client.resources import RESOURCES
+from stowplan.client.watch import Reflector
+
+TOKEN = "secret"
+
+
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    async with serve(ApiServer(), tls=made_pair(), token=TOKEN) as front:
+        yield front
+
+
+async def talk(front: Front, data: bytes) -> bytes:
+    """What the server says to these bytes until it closes or falls silent."""
+    trusted = ssl.create_default_context(cadata=front.certificate.decode())
+    reader, writer = await asyncio.open_connection(front.host, front.port, ssl=trusted)
+    writer.write(data)
+    said = b""
+    try:
+        while chunk := await asyncio.wait_for(reader.read(65536), 0.3):
+            said += chunk
+    except TimeoutError:
+        pass
+    writer.transport.abort()
+    return said
+
+
+def request(method: str, path: str, body: bytes = b"", token: str = TOKEN) -> bytes:
+    lines = (
+        f"{method} {path} HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {token}",
+        f"Content-Length: {len(body)}",
+    )
+    return "\r\n".join((*lines, "", "")).encode() + body
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        pytest.param(request("GET", "/api/v1/nodes"), b" 200 OK", id="the token"),
+        pytest.param(request("GET", "/api/v1/nodes", token="x"), b'"Unauthorized"', id="another token"),
+        pytest.param(b"GET /api/v1/nodes HTTP/1.1\r\nHost: x\r\n\r\n", b"401", id="no token"),
+        pytest.param(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n", b"ok", id="health needs none"),
+        pytest.param(b"nonsense\r\n\r\n", b"400", id="no HTTP"),
+        pytest.param(request("POST", "/api/v1/nodes", b"{"), b"unexpected end of JSON input", id="no JSON"),
+        pytest.param(request("POST", "/api/v1/nodes", b" " * (MAX_BODY + 1)), b" 413 ", id="too large"),
+        pytest.param(request("GET", "/version") * 3, b"gitVersion", id="three requests at once"),
+    ],
+)
+async def test_answers(front: Front, data: bytes, expected: bytes) -> None:
+    assert expected in await talk(front, data)
+
+
+async def test_requests_are_answered_in_their_order(front: Front) -> None:
+    paths = ("/readyz", "/api/v1/nodes/none", "/readyz")
+    said = await talk(front, b"".join(request("GET", path) for path in paths))
+    assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"200", b"404", b"200"]
+
+
+async def test_clients_that_vanish_do_no_harm(front: Front) -> None:
+    trusted = ssl.create_default_context(cadata=front.certificate.decode())
+    watch, half = request("GET", "/api/v1/pods?watch=1"), request("POST", "/api/v1/nodes", b"{}")[:-1]
+    for data in (b"POST /api/v1/no", watch, half):
+        _, writer = await asyncio.open_connection(front.host, front.port, ssl=trusted)
+        writer.write(data)
+        await asyncio.sleep(0.01)
+        writer.transport.abort()
+    assert b" 200 OK" in await talk(front, request("GET", "/readyz"))
+
+
+async def test_our_own_client_lists_watches_and_binds(front: Front, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    cluster = {
+        "server": f"https://{front.host}:{front.port}",
+        "certificate-authority-data": base64.b64encode(front.certificate).decode(),
+    }
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "c", "cluster": cluster}],
+                "users": [{"name": "u", "user": {"token": TOKEN}}],
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "x",
+            }
+        )
+    )
+    pods = next(resource for resource in RESOURCES if resource.kind == "Pod")
+    bound = asyncio.get_running_loop().create_future()
+
+    async with ApiClient(load(str(kubeconfig)), qps=1000, burst=1000) as client:
+
+        def on_event(kind: str, old: object, new: object) -> None:
+            if getattr(new, "node_name", "") == "n" and not bound.done():
+                bound.set_result(new)
+
+        following = asyncio.ensure_future(Reflector(client, pods, on_event=on_event).run())
+        path = "/api/v1/namespaces/default/pods"
+        body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        await client.request("POST", path, body)
+        binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
+        await client.request("POST", f"{path}/p/binding", binding)
+        assert (await asyncio.wait_for(bound, 5)).name == "p"
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

@@ -1,0 +1,64 @@
+"""The real kube-apiserver answers every conformance case as it was recorded.
+
+With STOWPLAN_RECORD=1 its answers are recorded anew; ours are compared with them by tests/apiserver.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.control_plane import ADMIN, ControlPlane, token_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "apiserver"))
+
+from api_staging import parsed
+from conformance.conformance_answers import record, recorded, without_name
+from conformance.conformance_cases import all_cases, answers
+from conformance.conformance_steps import Step
+
+
+class Real:
+    """Asks a control plane over one connection."""
+
+    def __init__(self, control_plane: ControlPlane) -> None:
+        trusted = ssl.create_default_context(cafile=str(control_plane.certificate))
+        host = control_plane.server.removeprefix("https://")
+        self._connection = http.client.HTTPSConnection(host, context=trusted, timeout=30)
+
+    async def step(self, step: Step) -> tuple[int, Any]:
+        headers = {
+            "Authorization": f"Bearer {token_of(ADMIN)}",
+            "Content-Type": step.media,
+            "Accept": step.accept,
+            "User-Agent": "conformance/1",
+        }
+        body = None if step.body is None else json.dumps(step.body)
+        self._connection.request(step.method, step.path, body, headers)
+        answer = self._connection.getresponse()
+        return answer.status, parsed(answer.read())
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+async def test_kube_apiserver_answers_as_recorded(control_plane: ControlPlane) -> None:
+    found = {}
+    with closing(Real(control_plane)) as real:
+        for number, case in enumerate(all_cases()):
+            namespace = f"c{number:04}"
+            found[case.name] = without_name(await answers(real.step, case, namespace), namespace)
+    if os.environ.get("STOWPLAN_RECORD"):
+        record(found)
+        pytest.skip("recorded")
+    known = recorded()
+    different = [name for name, given in found.items() if given != known.get(name)]
+    assert not different
