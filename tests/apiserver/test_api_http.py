@@ -35,7 +35,7 @@ async def talk(front: Front, data: bytes) -> bytes:
     writer.write(data)
     said = b""
     try:
-        while chunk := await asyncio.wait_for(reader.read(65536), 0.3):
+        while chunk := await asyncio.wait_for(reader.read(65536), 0.3 if said else 10):
             said += chunk
     except TimeoutError:
         pass
