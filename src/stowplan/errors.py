@@ -7,6 +7,7 @@ StowplanError
 ├── SelectorError         a selector that cannot be built
 ├── CelError              a CEL expression that does not compile or fails on a value
 ├── ApiError              what an API server refuses; drawn in client/errors.py
+├── ExtenderError         an HTTP extender failed or talked nonsense; in client/extenders.py
 └── PluginError           a plugin raised or answered nonsense; plugin, pod and node are named
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,15 +22,20 @@ _JSON_TYPES = ("*/*", "application/*", "application/json")
 
 
 class Form(NamedTuple):
-    """What the client asked for; `include` is how much of each object a table's rows bring along."""
+    """What the client asked for; `include` is how much of each object a table's rows bring along.
+
+    In those that are bare there are no managed fields.
+    """
 
     what: str = WHOLE
     yaml: bool = False
     include: str = "Metadata"
     group_version: str = "meta.k8s.io/v1"
+    is_bare: bool = False
 
 
-def form_of(accept: str, include: str = "") -> Form:
+@lru_cache(256)
+def form_of(accept: str, include: str = "", is_bare: bool = False) -> Form:
     """The first form of an Accept header that we can answer in; raises a 406."""
     for part in (accept or "*/*").split(","):
         media, *parameters = (piece.strip() for piece in part.split(";"))
@@ -42,7 +48,7 @@ def form_of(accept: str, include: str = "") -> Form:
             continue
         if what and (named.get("g") != "meta.k8s.io" or named.get("v") not in ("v1", "v1beta1")):
             continue
-        return Form(what, is_yaml, include or "Metadata", f"meta.k8s.io/{named.get('v', 'v1')}")
+        return Form(what, is_yaml, include or "Metadata", f"meta.k8s.io/{named.get('v', 'v1')}", is_bare)
     message = (
         "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, "
         "application/vnd.kubernetes.protobuf, application/json;stream=watch, "
@@ -51,11 +57,12 @@ def form_of(accept: str, include: str = "") -> Form:
     raise Failure(406, "NotAcceptable", message, details={})
 
 
-def text_of(resource: Resource, record: Record) -> bytes:
+def text_of(form: Form, resource: Resource, record: Record) -> bytes:
     """An object in the version that the resource is."""
-    if record.body.startswith(resource.prefix):
-        return record.full
-    return msgspec.json.encode(from_stored(resource, msgspec.json.decode(record.full)))
+    text = record.body if form.is_bare else record.full
+    if text.startswith(resource.prefix):
+        return text
+    return msgspec.json.encode(from_stored(resource, msgspec.json.decode(text)))
 
 
 def one(form: Form, resource: Resource, record: Record, status: int = 200, headers: Headers = ()) -> Answer:
@@ -65,8 +72,8 @@ def one(form: Form, resource: Resource, record: Record, status: int = 200, heade
 def event_object(form: Form, resource: Resource, record: Record, with_columns: bool = True) -> bytes:
     """An object by itself, as an answer or in an event."""
     if form.what == WHOLE:
-        return text_of(resource, record)
-    data = msgspec.json.decode(text_of(resource, record))
+        return text_of(form, resource, record)
+    data = msgspec.json.decode(text_of(form, resource, record))
     if form.what == TABLE:
         return msgspec.json.encode(tables.table_of(resource, [data], form, data["metadata"], with_columns))
     return msgspec.json.encode(_metadata_of(form, data))
@@ -75,10 +82,11 @@ def event_object(form: Form, resource: Resource, record: Record, with_columns: b
 def many(form: Form, resource: Resource, records: list[Record], meta: Json) -> Answer:
     """A list of objects."""
     if form.what == TABLE:
-        rows = [msgspec.json.decode(text_of(resource, record)) for record in records]
+        rows = [msgspec.json.decode(text_of(form, resource, record)) for record in records]
         return answer(form, 200, msgspec.json.encode(tables.table_of(resource, rows, form, meta)))
     if form.what == METADATA:
-        items = [_metadata_of(form, msgspec.json.decode(text_of(resource, record))) for record in records]
+        texts = (text_of(form, resource, record) for record in records)
+        items = [_metadata_of(form, msgspec.json.decode(text)) for text in texts]
         document = {
             "kind": "PartialObjectMetadataList",
             "apiVersion": form.group_version,
@@ -89,11 +97,11 @@ def many(form: Form, resource: Resource, records: list[Record], meta: Json) -> A
     head = msgspec.json.encode(
         {"kind": resource.list_kind, "apiVersion": resource.group_version, "metadata": meta}
     )
-    texts = [text_of(resource, record) for record in records]
+    bodies = [text_of(form, resource, record) for record in records]
     if not resource.is_custom:  # items of built-in kinds do not repeat their kind
         skip = len(resource.prefix)
-        texts = [b"{" + text[skip:] for text in texts]
-    return answer(form, 200, head[:-1] + b',"items":[' + b",".join(texts) + b"]}")
+        bodies = [b"{" + text[skip:] for text in bodies]
+    return answer(form, 200, head[:-1] + b',"items":[' + b",".join(bodies) + b"]}")
 
 
 def answer(form: Form, status: int, body: bytes, headers: Headers = ()) -> Answer:

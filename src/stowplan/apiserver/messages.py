@@ -17,13 +17,18 @@ JSON = "application/json"
 
 
 class Request(msgspec.Struct):
-    """`headers` are named in lower case; `query` is what follows the question mark, still encoded."""
+    """`headers` are named in lower case; `query` is what follows the question mark, still encoded.
+
+    Only callers in this process can ask for bare objects: in HTTP there is no word for it.
+    """
 
     method: str
     path: str
     query: str = ""
     headers: Mapping[str, str] = {}
     body: bytes = b""
+    is_bare: bool = False
+    """Whether to leave out managed fields; working them out is most of the work of a write."""
 
     @classmethod
     def of(cls, method: str, target: str, body: Any = None, **headers: str) -> Request:

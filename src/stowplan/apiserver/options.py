@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -53,12 +54,14 @@ def write_options(request: Request, query: Query, kind: str, is_apply: bool = Fa
         errors.append(unsupported("fieldValidation", validation, VALIDATIONS))
     if errors:
         raise invalid_object(kind, "", errors, _GROUP)
-    return WriteOptions(bool(dry_run), validation, manager or _agent(request), query.flag("force"))
+    manager = manager or _manager_of(request.headers.get("user-agent", ""))
+    return WriteOptions(bool(dry_run), validation, manager, query.flag("force"))
 
 
-def _agent(request: Request) -> str:
+@lru_cache(maxsize=256)
+def _manager_of(agent: str) -> str:
     """The manager of a client that names none: the first word of its user agent."""
-    return re.split(r"[/ ]", request.headers.get("user-agent", ""), maxsplit=1)[0] or "unknown"
+    return re.split(r"[/ ]", agent, maxsplit=1)[0] or "unknown"
 
 
 class ListOptions(msgspec.Struct):

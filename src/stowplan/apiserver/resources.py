@@ -64,17 +64,20 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
     collection: str = ""
     is_custom: bool = False
     scale_paths: ScalePaths = ScalePaths()
+    group_version: str = ""
+    prefix: bytes = b""
+    """How the text of every object begins."""
+    _paths: dict[str, tuple[str, ...]] = {}
 
     def __post_init__(self) -> None:
         self.collection = self.collection or self.name
+        self.group_version = f"{self.group}/{self.version}" if self.group else self.version
+        self.prefix = f'{{"kind":"{self.kind}","apiVersion":"{self.group_version}",'.encode()
+        self._paths = {field: tuple(path.split(".")) for field, path in self.strategy.fields.items()}
 
     @property
     def name(self) -> str:
         return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    @property
-    def group_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def root(self) -> str:
@@ -89,19 +92,17 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
     def list_kind(self) -> str:
         return f"{self.kind}List"
 
-    @property
-    def prefix(self) -> bytes:
-        """How the text of every object begins."""
-        return f'{{"kind":"{self.kind}","apiVersion":"{self.group_version}",'.encode()
-
     def fields_of(self, data: Json) -> Mapping[str, str]:
         """What field selectors may ask of an object."""
         meta = data["metadata"]
         found = {"metadata.name": meta.get("name", "")}
         if self.namespaced:
             found["metadata.namespace"] = meta.get("namespace", "")
-        for field, path in self.strategy.fields.items():
-            found[field] = _text(data, path)
+        for field, path in self._paths.items():
+            value: Any = data
+            for part in path:
+                value = value.get(part) if isinstance(value, dict) else None
+            found[field] = value if isinstance(value, str) else _text(value)
         return found
 
     @property
@@ -109,12 +110,10 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         return {"metadata.name", "metadata.namespace", *self.strategy.fields}
 
 
-def _text(data: Any, path: str) -> str:
-    for part in path.split("."):
-        data = data.get(part) if isinstance(data, dict) else None
-    if isinstance(data, bool):
-        return "true" if data else "false"
-    return "" if data is None else str(data)
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
 
 
 def built_in() -> list[Resource]:
@@ -163,6 +162,8 @@ class Resources:
 
     def __init__(self) -> None:
         self._by_path = {(each.group, each.version, each.plural): each for each in built_in()}
+        self._served: set[tuple[str, str]] = set()
+        self._count_served()
         self.revision = 0
         """Grows with every change, for those who keep what they made of all resources."""
 
@@ -173,17 +174,22 @@ class Resources:
         return self._by_path.get((group, version, plural))
 
     def serves(self, group: str, version: str = "") -> bool:
-        return any(each.group == group and version in ("", each.version) for each in self)
+        return (group, version) in self._served
+
+    def _count_served(self) -> None:
+        self._served = {(each.group, version) for each in self for version in ("", each.version)}
 
     def kept_in(self, collection: str) -> Resource | None:
         return next((each for each in self if each.collection == collection), None)
 
     def add(self, resource: Resource) -> None:
         self._by_path[resource.group, resource.version, resource.plural] = resource
+        self._count_served()
         self.revision += 1
 
     def remove(self, group: str, plural: str) -> None:
         gone = [key for key in self._by_path if key[0] == group and key[2] == plural]
         for key in gone:
             del self._by_path[key]
+        self._count_served()
         self.revision += 1

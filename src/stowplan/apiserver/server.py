@@ -38,9 +38,9 @@ class ApiServer:
         self.objects = Objects(self.store)
         self.resources = Resources()
         self.verbs = Verbs(self.objects, self.resources)
-        self.custom = CustomResources(self.objects, self.resources)
         for resource in self.resources:
             self.objects.collection(resource)
+        self.custom = CustomResources(self.objects, self.resources)
         bootstrap.fill(self.objects, self.resources)
 
     @property

@@ -171,7 +171,9 @@ class Collection:
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
-            await asyncio.wait_for(future, seconds)
+            # Python 3.11's wait_for would lose a cancellation that comes together with a change.
+            async with asyncio.timeout(seconds):
+                await future
         except TimeoutError:
             pass
         finally:

@@ -18,7 +18,12 @@ class TimeError(ValueError):
 
 
 def now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return _written(int(time.time()))
+
+
+@lru_cache(maxsize=4)  # many objects are written in one second
+def _written(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def canonical(value: Any) -> str:
@@ -54,4 +59,4 @@ def _zone(text: str) -> datetime.timezone:
 
 
 def later(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
+    return _written(int(time.time() + seconds))

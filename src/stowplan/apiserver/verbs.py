@@ -41,7 +41,8 @@ class Target:
 
     @cached_property
     def form(self) -> Form:
-        return forms.form_of(self.request.headers.get("accept", ""), self.query("includeObject"))
+        request = self.request
+        return forms.form_of(request.headers.get("accept", ""), self.query("includeObject"), request.is_bare)
 
 
 class Verbs:

@@ -21,7 +21,7 @@ from stowplan.api.pod import Pod
 from stowplan.api.quantity import encode_hook
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, NotAllowed, NotFound, Unreachable, error_of
-from stowplan.client.http import HttpPool
+from stowplan.client.http import Pool
 from stowplan.client.rate_limit import RateLimit
 from stowplan.client.resources import PODS, resource_of
 
@@ -92,17 +92,11 @@ class ApiClient:
         self._may_write = may_write
         self._limit = RateLimit(qps, burst)
         self._user_agent = ("User-Agent", user_agent)
-        self._pool: HttpPool | None = None
+        self._pool: Pool | None = None
         self._answers: OrderedDict[tuple[type, str], Object] = OrderedDict()
 
     async def __aenter__(self) -> ApiClient:
-        connection = self.connection
-        self._pool = HttpPool(
-            connection.server,
-            ssl_context=connection.ssl_context,
-            server_hostname=connection.server_hostname,
-            proxy=connection.proxy,
-        )
+        self._pool = self.connection.open()
         return self
 
     async def __aexit__(
@@ -286,7 +280,7 @@ class ApiClient:
         if not self._may_write():
             raise NotAllowed("this scheduler is no longer the leader, so nothing is written")
 
-    async def _turn(self, accept: str) -> tuple[HttpPool, list[tuple[str, str]]]:
+    async def _turn(self, accept: str) -> tuple[Pool, list[tuple[str, str]]]:
         """Waits until the next request may go; where it goes, and with which headers."""
         await self._limit.wait()
         identity = await self.connection.headers()

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from stowplan.client.credentials import Credential
+from stowplan.client.http import HttpPool, Pool
 from stowplan.errors import InputError
 
 
@@ -33,6 +34,15 @@ class Connection:
             raise InputError(
                 f"proxy {self.proxy}: only http and https proxies can be used; give the URL of such a one"
             )
+
+    def open(self) -> Pool:
+        """What carries a client's requests; to be called where its event loop runs."""
+        return HttpPool(
+            self.server,
+            ssl_context=self.ssl_context,
+            server_hostname=self.server_hostname,
+            proxy=self.proxy,
+        )
 
     async def headers(self) -> list[tuple[str, str]]:
         """The headers that say who we are."""

@@ -11,7 +11,7 @@ import base64
 import os
 import ssl
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import httptools
@@ -29,6 +29,43 @@ class Reply(NamedTuple):
     status: int
     data: bytes
     retry_after: float | None = None
+
+
+class Pool(Protocol):
+    """What carries requests to one server."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None,
+        *,
+        timeout: float,
+        before: Callable[[], None] = ...,
+    ) -> Reply:
+        """The whole answer, within `timeout` seconds of waiting for it.
+
+        `before` is called at the last moment before the request is sent; if it raises, it is not sent.
+        """
+        ...
+
+    async def stream(
+        self,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        on_data: OnData,
+        *,
+        timeout: float,
+        silence: float,
+    ) -> Reply:
+        """Hands a good answer on as it comes, until its end; a refusal is returned whole.
+
+        `on_data` is called first with nothing, when the head of a good answer is there.
+        """
+        ...
+
+    async def close(self) -> None: ...
 
 
 class BrokenError(Exception):
@@ -66,10 +103,6 @@ class HttpPool:
         timeout: float,
         before: Callable[[], None] = lambda: None,
     ) -> Reply:
-        """The whole answer, within `timeout` seconds of waiting for it.
-
-        `before` is called at the last moment before the request is sent; if it raises, it is not sent.
-        """
         async with self._turns:
             head = self._head(method, path, headers, body)
             return await self._exchange(method, path, head, timeout=timeout, before=before)
@@ -83,10 +116,6 @@ class HttpPool:
         timeout: float,
         silence: float,
     ) -> Reply:
-        """Hands a good answer on as it comes, until its end; a refusal is returned whole.
-
-        `on_data` is called first with nothing, when the head of a good answer is there.
-        """
         head = self._head("GET", path, headers, None)
         return await self._exchange("GET", path, head, timeout=timeout, on_data=on_data, silence=silence)
 

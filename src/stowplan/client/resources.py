@@ -44,6 +44,14 @@ class WatchedResource(msgspec.Struct, frozen=True, kw_only=True):
     def item(self, namespace: str, name: str) -> str:
         return f"{self.collection(namespace)}/{name}"
 
+    def query(self, **others: str) -> dict[str, str]:
+        """What a request for the collection says besides its path."""
+        if self.field_selector:
+            others["fieldSelector"] = self.field_selector
+        if self.label_selector:
+            others["labelSelector"] = self.label_selector
+        return others
+
 
 CORE, STORAGE, DEVICES = "/api/v1", "/apis/storage.k8s.io/v1", "/apis/resource.k8s.io/v1"
 
@@ -81,6 +89,13 @@ RESOURCES = (
     _resource("ResourceSlice", f"{DEVICES}/resourceslices", namespaced=False),
 )
 """All that a scheduler watches."""
+FOLLOWED = tuple(
+    msgspec.structs.replace(PODS, field_selector=f"{PODS.field_selector},spec.nodeName!=")
+    if resource is PODS
+    else resource
+    for resource in RESOURCES
+)
+"""The same without pods that have no node, for those who place none."""
 
 _BY_TYPE: dict[type, WatchedResource] = {
     Pod: PODS,

@@ -11,7 +11,7 @@ import asyncio
 import random
 import traceback
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
@@ -19,12 +19,12 @@ from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone, NotFound, Unreachable, error_of
+from stowplan.client.reading import PAGE, checked, identity_of, pages
 from stowplan.client.resources import RESOURCES, Watched, WatchedResource
 from stowplan.errors import InputError
 
 __all__ = ["RESOURCES", "EventKind", "OnEvent", "OnServed", "Reflector", "WatchedResource"]
 
-PAGE = 500
 WATCH_SECONDS = (300, 600)
 SILENCE_SECONDS = 150.0  # bookmarks come once a minute, the first of a watch after up to two
 SHORT_WATCH_SECONDS = 1.0
@@ -35,27 +35,9 @@ MISSING_SECONDS = (1.0, 3.0)  # between two looks for a kind that the server doe
 
 TOO_LARGE = "Too large resource version"
 
-T = TypeVar("T")
 EventKind = Literal["added", "modified", "deleted"]
 OnEvent = Callable[[EventKind, Watched | None, Watched | None], None]
 OnServed = Callable[[ApiError | None], None]
-
-
-class _Meta(msgspec.Struct, rename="camel", gc=False):
-    name: str = ""
-    namespace: str = ""
-    resource_version: str = ""
-
-
-class _Identity(msgspec.Struct, gc=False):
-    """As much of an object as says which one it is."""
-
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-
-    @property
-    def key(self) -> str:
-        meta = self.metadata
-        return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -63,19 +45,7 @@ class _Event(msgspec.Struct, gc=False):
     object: msgspec.Raw
 
 
-class _ListMeta(msgspec.Struct, rename={"continue_": "continue", "resource_version": "resourceVersion"}):
-    resource_version: str = ""
-    continue_: str = ""
-
-
-class _Page(msgspec.Struct):
-    metadata: _ListMeta
-    items: list[msgspec.Raw] | None = None
-
-
 _event = msgspec.json.Decoder(_Event).decode
-_page = msgspec.json.Decoder(_Page).decode
-_identity = msgspec.json.Decoder(_Identity).decode
 
 
 class Reflector:
@@ -132,19 +102,15 @@ class Reflector:
 
     async def _list(self) -> None:
         """Tells of the differences between what is known and what the server has."""
-        unseen, query = set(self.objects), self._query(limit=str(self._page_size))
-        while True:
-            answer = await self._api.request("GET", self.resource.path, query=query)
-            page = _checked(_page, answer.data)
+        unseen, version = set(self.objects), ""
+        async for page in pages(self._api, self.resource, self._page_size):
             for raw in page.items or ():
                 key, _ = self._put(raw)
                 unseen.discard(key)
-            if not page.metadata.continue_:
-                break
-            query["continue"] = page.metadata.continue_
+            version = page.metadata.resource_version
         for key in unseen:
             self._tell("deleted", self.objects.pop(key), None)
-        self._version = page.metadata.resource_version
+        self._version = version
         self.synced.set()
         if self._on_served is not None:
             self._on_served(None)
@@ -160,7 +126,7 @@ class Reflector:
         """Follows the changes until the server ends the watch, as it does after some minutes."""
         loop, version = asyncio.get_running_loop(), self._version
         opened_at: list[float] = []
-        query = self._query(
+        query = self.resource.query(
             watch="true",
             allowWatchBookmarks="true",
             resourceVersion=version,
@@ -183,11 +149,11 @@ class Reflector:
             await self._back_off()
 
     def _on_line(self, line: bytes) -> None:
-        event = _checked(_event, line)
+        event = checked(_event, line)
         if event.type == "ERROR":
             raise error_of(0, event.object)
         if event.type == "BOOKMARK":
-            self._version = _identity(event.object).metadata.resource_version
+            self._version = identity_of(event.object).metadata.resource_version
         elif event.type == "DELETED":
             self._version = self._remove(event.object)
         else:
@@ -197,7 +163,7 @@ class Reflector:
         """Takes in an object as it is now; its key and version."""
         item = self._decoded(raw)
         if item is None:
-            identity = _identity(raw)
+            identity = identity_of(raw)
             return identity.key, identity.metadata.resource_version
         key, old, (uid, version) = item.key, self.objects.get(item.key), _stamp(item)
         old_uid, old_version = _stamp(old) if old is not None else ("", "")
@@ -212,7 +178,7 @@ class Reflector:
 
     def _remove(self, raw: msgspec.Raw) -> str:
         """Lets go of an object, telling its last state; the version of the deletion."""
-        identity, last = _identity(raw), self._decoded(raw)
+        identity, last = identity_of(raw), self._decoded(raw)
         old = self.objects.pop(last.key if last is not None else identity.key, None)
         if old is not None:
             self._tell("deleted", old if last is None else last, None)
@@ -239,16 +205,9 @@ class Reflector:
                 "Object cannot be read; ignoring it",
                 error,
                 resource=self.resource.name,
-                object=_identity(raw).key,
+                object=identity_of(raw).key,
             )
             return None
-
-    def _query(self, **query: str) -> dict[str, str]:
-        if self.resource.field_selector:
-            query["fieldSelector"] = self.resource.field_selector
-        if self.resource.label_selector:
-            query["labelSelector"] = self.resource.label_selector
-        return query
 
     def _note(self, error: ApiError | InputError) -> None:
         reason = error.explanation if isinstance(error, ApiError) else str(error)
@@ -287,10 +246,3 @@ def _stamp(item: Watched) -> tuple[str, str]:
     if isinstance(item, Pod):
         return item.uid, item.resource_version
     return item.metadata.uid, item.metadata.resource_version
-
-
-def _checked(decoder: Callable[[bytes], T], data: bytes) -> T:
-    try:
-        return decoder(data)
-    except msgspec.DecodeError as error:
-        raise Unreachable(f"the answer is not what an API server sends: {error}") from None

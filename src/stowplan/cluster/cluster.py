@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from stowplan.api.custom import CustomResource
@@ -122,6 +122,13 @@ class Cluster(ClusterView):
     def forget_kind(self, kind: type[CustomResource]) -> None:
         """Lets go of the objects of a kind that nobody watches any more."""
         self._custom.pop(kind, None)
+
+    def objects(self) -> Iterator[Pod | Object]:
+        """All that is known: `Cluster.of` it is a copy."""
+        yield from self.nodes.objects
+        for store in (*self._stores.values(), *self._custom.values()):
+            yield from store
+        yield from self._pods.values()
 
     def _store_of(self, item: Object) -> ObjectStore[Any]:
         return self.watched(type(item)) if isinstance(item, CustomResource) else self._stores[type(item)]

@@ -81,6 +81,13 @@ class LiveNodeTable(NodeTable):
     def row_of(self, name: str) -> int | None:
         return self._row_of.get(name)
 
+    def rows_of(self, names: Sequence[str]) -> Rows:
+        """Of many nodes at once; -1 for those that are not known."""
+        try:
+            return np.fromiter(map(self._row_of.__getitem__, names), np.intp, len(names))
+        except KeyError:
+            return np.fromiter((self._row_of.get(name, -1) for name in names), np.intp, len(names))
+
     def label(self, key: str) -> LabelColumn:
         found = self._labels.get(key)
         if found is None:

@@ -1,35 +1,51 @@
 """A simulated kubelet for every node of a cluster: nothing runs, but the API shows what would.
 
-Nodes stay alive by their leases, pods bound to a node become Running, and deleted pods go away at once,
-whatever time they were given. All of it is one client's work, a few writes at a time.
+Nodes stay alive by their leases and their status. Pods bound to a node are judged as a kubelet judges them,
+become Running, end as their `Behaviour` says, and when deleted go away at once, whatever time they were
+given. All of it is one client's work, with one watch of pods, a few writes at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
+import random
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
+from stowplan import log
 from stowplan.api.meta import Object, decode
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
-from stowplan.client.api import MERGE_PATCH, ApiClient
+from stowplan.client.api import METADATA_ALONE, STRATEGIC_MERGE_PATCH, ApiClient
 from stowplan.client.errors import ApiError, Conflict, NotFound
 from stowplan.client.watch import Reflector, WatchedResource
-from stowplan.kubelet.statuses import Json, lease_of, node_of, renewal, running_status
+from stowplan.controllers.clock import Clock
+from stowplan.kubelet.admission import Refusal, judge
+from stowplan.kubelet.behaviour import Behaviour, decode_pod, images_of, restarts
+from stowplan.kubelet.heartbeats import HEARTBEAT_SECONDS, Heartbeats
+from stowplan.kubelet.machine import Machine
+from stowplan.kubelet.statuses import (
+    Json,
+    ended_status,
+    heartbeat_of,
+    images_on_node,
+    node_of,
+    pod_address,
+    ready_again,
+    refused_status,
+    running_status,
+)
 
-NODES = WatchedResource(path="/api/v1/nodes", decode=partial(decode, NodeObject), namespaced=False)
-BOUND_PODS = WatchedResource(path="/api/v1/pods", decode=Pod.decode, field_selector="spec.nodeName!=")
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+NODES_PATH = "/api/v1/nodes"
+NODES = WatchedResource(path=NODES_PATH, decode=partial(decode, NodeObject), namespaced=False)
+BOUND_PODS = WatchedResource(path="/api/v1/pods", decode=decode_pod, field_selector="spec.nodeName!=")
 RETRY_SECONDS = 1.0
-
-_log = logging.getLogger(__name__)
+IMAGES_SECONDS = 1.0
+"""Between two reports of the images that came to nodes."""
 
 
 class SimulatedKubelets:
-    """`run` does the work until it is cancelled; `register` adds nodes, before or meanwhile.
+    """`run` does the work until it is cancelled; `register` and `add` make nodes, before or meanwhile.
 
     Nodes that others create are served too. The API client needs the rights of a kubelet on all of them.
     """
@@ -38,65 +54,145 @@ class SimulatedKubelets:
         self,
         api: ApiClient,
         *,
-        heartbeat_seconds: float = 10.0,
+        clock: Clock | None = None,
+        behaviour: Behaviour | None = None,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
         writers: int = 16,
-        now: Callable[[], float] = time.time,
+        draw: random.Random | None = None,
     ) -> None:
-        self._api, self._heartbeat_seconds, self._writers, self._now = api, heartbeat_seconds, writers, now
-        self._nodes: dict[str, NodeObject] = {}
+        self._api, self._writers = api, writers
+        self.clock = clock or Clock()
+        self.behaviour = behaviour or Behaviour()
+        self._draw = draw or random.Random()
+        self._machines: dict[str, Machine] = {}
+        self._heartbeats = Heartbeats(api, self.clock, self._machines, heartbeat_seconds)
+        self._new_images: set[str] = set()
+        self._early: dict[str, set[str]] = {}
+        """Pods that came before their nodes."""
+        self._pods = Reflector(api, BOUND_PODS, on_event=self._on_pod)
+        self._nodes = Reflector(api, NODES, on_event=self._on_node)
         self._due: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long a node may be silent before it counts as dead, for whoever decides that."""
+        return self._heartbeats.grace_seconds
 
     async def register(self, template: Json, names: Iterable[str]) -> None:
         """Make nodes from a manifest, one for each name; those that exist stay as they are."""
-        slots = asyncio.Semaphore(self._writers)
+        await self.add(node_of(template, name, self.clock.now()) for name in names)
+
+    async def add(self, nodes: Iterable[Json]) -> None:
+        """Make nodes from whole manifests, such as those of a NodeTemplate or of a dump."""
+        waiting = iter(nodes)
+
+        async def create() -> None:
+            for node in waiting:
+                try:
+                    await self._api.request("POST", NODES_PATH, node, accept=METADATA_ALONE)
+                except Conflict:
+                    log.log(4, "Node is registered already", node=node["metadata"]["name"])
+
         async with asyncio.TaskGroup() as group:
-            for name in names:
-                group.create_task(self._create(node_of(template, name, self._now()), slots))
+            for _ in range(self._writers):
+                group.create_task(create())
+
+    def kill(self, *names: str) -> None:
+        """From now on nothing is heard of these nodes, and nothing happens on them."""
+        for name in names:
+            self._machine(name).is_dead = True
+            self._machine(name).clear()
+
+    def revive(self, *names: str) -> None:
+        for name in names:
+            machine = self._machine(name)
+            machine.is_dead = False
+            if machine.node is not None:
+                self._due.put_nowait(partial(self._report, machine.node))
+            for pod in self._pods_on(name):
+                self._look_at(pod)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(Reflector(self._api, NODES, on_event=self._on_node).run())
-            group.create_task(Reflector(self._api, BOUND_PODS, on_event=self._on_pod).run())
-            group.create_task(self._beat())
+            group.create_task(self._nodes.run())
+            await self._nodes.synced.wait()  # a pod cannot be judged before its node is known
+            group.create_task(self._pods.run())
+            group.create_task(self._heartbeats.run())
+            group.create_task(self._report_images())
             for _ in range(self._writers):
                 group.create_task(self._write())
 
-    async def _create(self, node: Json, slots: asyncio.Semaphore) -> None:
-        async with slots:
-            try:
-                await self._api.request("POST", "/api/v1/nodes", node)
-            except Conflict:
-                _log.debug("node is registered already: node=%s", node["metadata"]["name"])
+    def _machine(self, name: str) -> Machine:
+        found = self._machines.get(name)
+        if found is None:
+            found = self._machines[name] = Machine()
+        return found
+
+    def _pods_on(self, name: str) -> list[Pod]:
+        pods = self._pods.objects.values()
+        return [pod for pod in pods if isinstance(pod, Pod) and pod.node_name == name]
 
     def _on_node(self, kind: str, old: Pod | Object | None, new: Pod | Object | None) -> None:
         if isinstance(new, NodeObject):
-            if old is None:
-                self._due.put_nowait(partial(self._renew_lease, new))
-            self._nodes[new.name] = new
+            machine = self._machine(new.name)
+            is_new, machine.node = machine.node is None, new
+            if is_new:
+                machine.images = {name: each.size_bytes for each in new.images for name in each.names}
+                for key in self._early.pop(new.name, ()):
+                    if isinstance(pod := self._pods.objects.get(key), Pod):
+                        self._look_at(pod)
+            if not machine.is_dead and _is_doubted(new):
+                self._due.put_nowait(partial(self._report, new))
         elif old is not None:
-            self._nodes.pop(old.name, None)
+            self._machines.pop(old.name, None)
 
     def _on_pod(self, kind: str, old: Pod | Object | None, new: Pod | Object | None) -> None:
-        if not isinstance(new, Pod):
-            return
-        if new.is_terminating:
-            self._due.put_nowait(partial(self._finish, new))
-        elif new.phase == "Pending":
-            self._due.put_nowait(partial(self._start, new))
+        if isinstance(new, Pod):
+            self._look_at(new)
+        elif isinstance(old, Pod) and (machine := self._machines.get(old.node_name)) is not None:
+            machine.release(old)
 
-    async def _beat(self) -> None:
-        """Renew every node's lease once in a while, and spread the renewals over that while."""
-        while True:
-            nodes = list(self._nodes.values())
-            for node in nodes:
-                await asyncio.sleep(self._heartbeat_seconds / len(nodes))
-                if node.name in self._nodes:
-                    try:
-                        await self._renew_lease(node)
-                    except ApiError as error:  # the next round makes up for it
-                        _log.warning("lease not renewed: node=%s error=%s", node.name, error.explanation)
-            if not nodes:
-                await asyncio.sleep(self._heartbeat_seconds)
+    def _look_at(self, pod: Pod) -> None:
+        """What the kubelet of the pod's node has to do about it."""
+        machine = self._machines.get(pod.node_name)
+        if machine is None or machine.node is None:
+            self._early.setdefault(pod.node_name, set()).add(pod.key)
+        elif machine.is_dead:
+            return
+        elif pod.is_terminating:
+            self._due.put_nowait(partial(self._remove, pod))
+        elif pod.is_finished:
+            machine.release(pod)
+        elif pod.uid not in machine.pods:
+            refusal = None
+            if pod.phase == "Pending":
+                refusal = judge(pod, machine.node, machine.usage)
+            if refusal is not None:
+                self._due.put_nowait(partial(self._refuse, pod, refusal))
+                return
+            machine.take(pod)
+            if pod.phase == "Pending":
+                self._later(self.behaviour.start_seconds, self._start, pod)
+            else:
+                self._end_later(pod)
+
+    def _later(self, seconds: float, job: Callable[[Pod], Awaitable[None]], pod: Pod) -> None:
+        if seconds <= 0:
+            self._due.put_nowait(partial(job, pod))
+        else:
+            self.clock.call_after(seconds, lambda: self._due.put_nowait(partial(job, pod)))
+
+    def _end_later(self, pod: Pod) -> None:
+        seconds = self.behaviour.run_time(pod)
+        if seconds is not None:
+            since = self.clock.now() if pod.start_time is None else pod.start_time
+            self._later(max(since + seconds - self.clock.now(), 0.001), self._end, pod)
+
+    def _is_on(self, pod: Pod) -> Machine | None:
+        """The machine, if it is alive and the pod is still on it."""
+        machine = self._machines.get(pod.node_name)
+        alive = machine is not None and not machine.is_dead and pod.uid in machine.pods
+        return machine if alive else None
 
     async def _write(self) -> None:
         """Do what is due, and do again after a pause what failed for no fault of its own."""
@@ -107,20 +203,74 @@ class SimulatedKubelets:
             except (NotFound, Conflict):
                 continue  # replaced or gone, which its own event says
             except ApiError as error:
-                _log.warning("kubelet's write failed: error=%s", error.explanation)
+                log.warn("Kubelet's write failed; trying again", err=error.explanation)
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._due.put_nowait, job)
 
-    async def _renew_lease(self, node: NodeObject) -> None:
-        try:
-            patch = {"spec": renewal(self._now())}
-            await self._api.request("PATCH", f"{LEASES}/{node.name}", patch, content_type=MERGE_PATCH)
-        except NotFound:
-            await self._api.request("POST", LEASES, lease_of(node, self._now()))
-
     async def _start(self, pod: Pod) -> None:
-        patch = {"metadata": {"uid": pod.uid}, "status": running_status(pod, self._now())}
-        await self._api.patch_pod_status(pod, patch)
+        machine = self._is_on(pod)
+        if machine is None:
+            return
+        number = machine.number_of(pod)
+        status = running_status(pod, self.clock.now(), address=pod_address(pod.node_name, number))
+        await self._api.patch_pod_status(pod, {"status": status})
+        for image in images_of(pod):
+            if image not in machine.images:
+                machine.images[image] = self.behaviour.image_size(image)
+                self._new_images.add(pod.node_name)
+        pod.start_time = self.clock.now()
+        self._end_later(pod)
 
-    async def _finish(self, pod: Pod) -> None:
+    async def _end(self, pod: Pod) -> None:
+        """The containers end: the pod does too, or they start anew."""
+        machine = self._is_on(pod)
+        if machine is None:
+            return
+        code = self.behaviour.exit_code(pod, self._draw)
+        policy = restarts(pod)
+        if policy == "Always" or (policy == "OnFailure" and code):
+            pod.start_time, count = self.clock.now(), machine.restart(pod)
+            status = running_status(pod, self.clock.now(), restarts=count)
+            await self._api.patch_pod_status(pod, {"status": status})
+            self._end_later(pod)
+        else:
+            await self._api.patch_pod_status(pod, {"status": ended_status(pod, code, self.clock.now())})
+            machine.release(pod)
+
+    async def _refuse(self, pod: Pod, refusal: Refusal) -> None:
+        await self._api.patch_pod_status(pod, {"status": refused_status(refusal, self.clock.now())})
+
+    async def _remove(self, pod: Pod) -> None:
         """What a kubelet does once the last container has ended: no more time is needed."""
-        await self._api.delete(pod, grace_seconds=0)
+        machine = self._machines.get(pod.node_name)
+        if machine is not None and not machine.is_dead:
+            machine.release(pod)
+            await self._api.delete(pod, grace_seconds=0)
+
+    async def _report(self, node: NodeObject) -> None:
+        """The node is well, and so are the pods on it, whatever others thought meanwhile."""
+        await self._patch_status(node.name, heartbeat_of(node, self.clock.now()))
+        for pod in self._pods_on(node.name):
+            if pod.phase == "Running" and self._is_on(pod) is not None:
+                await self._api.patch_pod_status(pod, {"status": ready_again(self.clock.now())})
+
+    async def _report_images(self) -> None:
+        while True:
+            await asyncio.sleep(IMAGES_SECONDS)
+            names, self._new_images = self._new_images, set()
+            for name in names:
+                machine = self._machines.get(name)
+                if machine is not None and not machine.is_dead:
+                    status = {"status": {"images": images_on_node(machine.images)}}
+                    self._due.put_nowait(partial(self._patch_status, name, status))
+
+    async def _patch_status(self, name: str, patch: Json) -> None:
+        path = f"{NODES_PATH}/{name}/status"
+        await self._api.request(
+            "PATCH", path, patch, content_type=STRATEGIC_MERGE_PATCH, accept=METADATA_ALONE
+        )
+
+
+def _is_doubted(node: NodeObject) -> bool:
+    """Whether others think that the node is dead, or know nothing of it."""
+    ready = next((each.status for each in node.status.conditions if each.type == "Ready"), "Unknown")
+    return ready == "Unknown"

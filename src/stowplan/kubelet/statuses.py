@@ -1,13 +1,16 @@
-"""What a kubelet writes, as the API takes it: its node, its lease, and the status of a pod that runs."""
+"""What a kubelet writes, as the API takes it: its node, its lease, and the status of its pods."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import hashlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Container, Pod
 from stowplan.client.event_forms import micro_time
+from stowplan.controllers.clock import wire_time
+from stowplan.kubelet.admission import Refusal
 
 Json = dict[str, Any]
 
@@ -19,27 +22,20 @@ NODE_CONDITIONS = (
 )
 POD_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
 LEASE_SECONDS = 40
+MOST_IMAGES = 50
+"""A node lists its largest ones."""
 
 
 def node_of(template: Json, name: str, now: float) -> Json:
     """The template's node by this name, ready; capacity is what is allocatable where one is not said."""
     metadata, status = template.get("metadata", {}), template.get("status", {})
     labels = {"kubernetes.io/hostname": name, **metadata.get("labels", {})}
-    conditions = [
-        {
-            "type": kind,
-            "status": value,
-            "reason": reason,
-            "lastHeartbeatTime": wire_time(now),
-            "lastTransitionTime": wire_time(now),
-        }
-        for kind, value, reason in NODE_CONDITIONS
-    ]
+    addresses = [("InternalIP", address_of(name)), ("Hostname", name)]
     known = {
         "allocatable": status.get("capacity", {}),
         "capacity": status.get("allocatable", {}),
-        "conditions": conditions,
-        "addresses": [{"type": "Hostname", "address": name}],
+        "conditions": conditions_of_node(now),
+        "addresses": [{"type": kind, "address": address} for kind, address in addresses],
     }
     return {
         **template,
@@ -48,6 +44,37 @@ def node_of(template: Json, name: str, now: float) -> Json:
         "metadata": {**metadata, "name": name, "labels": labels},
         "status": {**known, **status},
     }
+
+
+def conditions_of_node(now: float, since: Mapping[str, str | None] | None = None) -> list[Json]:
+    """All is well; `since` has the times of those conditions that were so before."""
+    at = wire_time(now)
+    return [
+        {
+            "type": kind,
+            "status": value,
+            "reason": reason,
+            "lastHeartbeatTime": at,
+            "lastTransitionTime": (since or {}).get(kind) or at,
+        }
+        for kind, value, reason in NODE_CONDITIONS
+    ]
+
+
+def heartbeat_of(node: NodeObject, now: float) -> Json:
+    """The status of a node that is well, for a strategic merge patch."""
+    wanted = {kind: value for kind, value, _ in NODE_CONDITIONS}
+    since = {
+        each.type: each.last_transition_time
+        for each in node.status.conditions
+        if wanted.get(each.type) == each.status
+    }
+    return {"status": {"conditions": conditions_of_node(now, since)}}
+
+
+def images_on_node(sizes: Mapping[str, int]) -> list[Json]:
+    largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:MOST_IMAGES]
+    return [{"names": [name], "sizeBytes": size} for name, size in largest]
 
 
 def lease_of(node: NodeObject, now: float) -> Json:
@@ -65,30 +92,86 @@ def renewal(now: float) -> Json:
     return {"renewTime": micro_time(now)}
 
 
-def running_status(pod: Pod, now: float) -> Json:
+def running_status(pod: Pod, now: float, *, address: str = "", restarts: int = 0) -> Json:
     """Of a pod whose containers all started just now."""
     started = wire_time(now)
-    return {
+    running = {"running": {"startedAt": started}}
+    status: Json = {
         "phase": "Running",
         "startTime": started,
-        "conditions": [
-            {"type": kind, "status": "True", "lastTransitionTime": started} for kind in POD_CONDITIONS
+        "conditions": _conditions("True", POD_CONDITIONS, started),
+        "containerStatuses": [_container(each, running, restarts) for each in pod.spec.containers],
+    }
+    if pod.spec.init_containers:
+        done = _terminated(0, started, started)
+        status["initContainerStatuses"] = [
+            _container(each, running if each.is_sidecar else done) for each in pod.spec.init_containers
+        ]
+    if address:
+        host = address_of(pod.node_name)
+        own = host if pod.spec.host_network else address
+        status |= {"hostIP": host, "hostIPs": [{"ip": host}], "podIP": own, "podIPs": [{"ip": own}]}
+    return status
+
+
+def ready_again(now: float) -> Json:
+    """Of a running pod that others had thought lost."""
+    return {"conditions": _conditions("True", ("ContainersReady", "Ready"), wire_time(now))}
+
+
+def ended_status(pod: Pod, exit_code: int, now: float) -> Json:
+    """Of a pod whose containers all ended just now, for good."""
+    at = wire_time(now)
+    since = wire_time(pod.start_time) if pod.start_time is not None else at
+    reason = "PodFailed" if exit_code else "PodCompleted"
+    ended = _conditions("False", ("PodReadyToStartContainers", "ContainersReady", "Ready"), at, reason)
+    return {
+        "phase": "Failed" if exit_code else "Succeeded",
+        "conditions": [*ended, *_conditions("True", ("Initialized",), at, reason)],
+        "containerStatuses": [
+            _container(each, _terminated(exit_code, since, at)) for each in pod.spec.containers
         ],
-        "containerStatuses": [_running(container, started) for container in pod.spec.containers],
     }
 
 
-def wire_time(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def refused_status(refusal: Refusal, now: float) -> Json:
+    return {
+        "phase": "Failed",
+        "reason": refusal.reason,
+        "message": f"Pod was rejected: {refusal.message}",
+        "startTime": wire_time(now),
+    }
 
 
-def _running(container: Container, started: str) -> Json:
+def address_of(node: str) -> str:
+    """An address for a node; two names rarely get the same."""
+    one, two = hashlib.sha256(node.encode()).digest()[:2]
+    return f"172.{16 + one % 16}.{two}.{1 + (one >> 4)}"
+
+
+def pod_address(node: str, number: int) -> str:
+    one, two = hashlib.sha256(node.encode()).digest()[:2]
+    return f"10.{one}.{two}.{1 + number % 254}"
+
+
+def _conditions(status: str, kinds: Iterable[str], at: str, reason: str = "") -> list[Json]:
+    why = {"reason": reason} if reason else {}
+    return [{"type": kind, "status": status, "lastTransitionTime": at, **why} for kind in kinds]
+
+
+def _terminated(exit_code: int, since: str, at: str) -> Json:
+    reason = "Error" if exit_code else "Completed"
+    return {"terminated": {"exitCode": exit_code, "reason": reason, "startedAt": since, "finishedAt": at}}
+
+
+def _container(container: Container, state: Json, restarts: int = 0) -> Json:
+    is_running = "running" in state
     return {
         "name": container.name,
         "image": container.image,
         "imageID": "",
-        "ready": True,
-        "started": True,
-        "restartCount": 0,
-        "state": {"running": {"startedAt": started}},
+        "ready": is_running or state["terminated"]["exitCode"] == 0,
+        "started": is_running,
+        "restartCount": restarts,
+        "state": state,
     }

@@ -1,0 +1,133 @@
+"""What every controller has: keys that wait to be looked at, one at a time, and again after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any, ClassVar
+
+from stowplan import log
+from stowplan.client.errors import ApiError, Conflict, NotFound
+from stowplan.controllers.clock import Clock
+from stowplan.controllers.kinds import K, Kind
+from stowplan.controllers.stores import Store, Stores
+
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.02, 30.0
+
+
+class WorkQueue:
+    """Each key once, however often it was added; a key under work is handed out again when it is done."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: deque[str] = deque()
+        self._wanted: set[str] = set()
+        self._working: set[str] = set()
+        self._failures: dict[str, int] = {}
+        self._timed: dict[str, float] = {}
+        self._news = asyncio.Event()
+
+    def add(self, key: str) -> None:
+        if key not in self._wanted:
+            self._wanted.add(key)
+            if key not in self._working:
+                self._put(key)
+
+    def add_after(self, key: str, seconds: float) -> None:
+        """By the cluster's clock; of several times for a key the first counts."""
+        due = self._clock.now() + seconds
+        if self._timed.get(key, due + 1) <= due:
+            return
+        self._timed[key] = due
+
+        def ring() -> None:
+            if self._timed.get(key) == due:
+                del self._timed[key]
+                self.add(key)
+
+        self._clock.call_after(seconds, ring)
+
+    async def take(self) -> str:
+        while not self._waiting:
+            self._news.clear()
+            await self._news.wait()
+        key = self._waiting.popleft()
+        self._wanted.discard(key)
+        self._working.add(key)
+        return key
+
+    def done(self, key: str, *, failed: bool = False) -> None:
+        self._working.discard(key)
+        if key in self._wanted:
+            self._put(key)
+        if not failed:
+            self._failures.pop(key, None)
+            return
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        wait = min(FIRST_BACKOFF * 2.0 ** min(failures - 1, 20), LONGEST_BACKOFF)
+        asyncio.get_running_loop().call_later(wait, self.add, key)
+
+    def _put(self, key: str) -> None:
+        self._waiting.append(key)
+        self._news.set()
+
+
+class Controller(ABC):
+    """`reconcile` makes one object, and what belongs to it, as it should be; it sees all it wrote before."""
+
+    workers: ClassVar[int] = 4
+
+    def __init__(self, stores: Stores) -> None:
+        self.stores, self.clock = stores, stores.clock
+        self.queue = WorkQueue(stores.clock)
+        self._used: dict[str, Store[Any]] = {}
+
+    def store(self, kind: Kind[K]) -> Store[K]:
+        """Of a kind that must be known before anything is decided."""
+        found = self.stores.of(kind)
+        self._used[kind.path] = found
+        return found
+
+    @abstractmethod
+    async def reconcile(self, key: str) -> None: ...
+
+    async def run(self) -> None:
+        for store in self._used.values():
+            await store.synced()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.workers):
+                group.create_task(self._work())
+
+    async def settle(self) -> None:
+        for store in self._used.values():
+            await store.settled()
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.take()
+            failed = True
+            try:
+                await self.settle()
+                await self.reconcile(key)
+                failed = False
+            except (Conflict, NotFound) as error:  # others were faster; a watch is about to say so
+                log.log(4, "Trying again", controller=type(self).__name__, key=key, err=error.message)
+            except ApiError as error:
+                log.warn(
+                    "Write failed; trying again",
+                    controller=type(self).__name__,
+                    key=key,
+                    err=error.message,
+                )
+            except Exception as error:  # of one object; the others go on
+                log.error(
+                    "Controller failed; trying again",
+                    error,
+                    controller=type(self).__name__,
+                    key=key,
+                    stacktrace="".join(traceback.format_exception(error)),
+                )
+            finally:
+                self.queue.done(key, failed=failed)

@@ -1,0 +1,190 @@
+"""Garbage collection: what has lost its owners goes, and owners wait for what must go before them.
+
+The API server only marks an object that was deleted with its dependents in the foreground, or whose
+dependents are to stay: the finalizers it put there are taken off here, when that is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from stowplan.client.errors import NotFound
+from stowplan.controllers.discovery import Discovered
+from stowplan.controllers.engine import Controller
+from stowplan.controllers.kinds import Kind, Known, Owner
+from stowplan.controllers.owned_pods import without_owners
+from stowplan.controllers.stores import Store, Stores
+
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+LOOK_SECONDS = 5.0
+"""Between two looks for kinds that are new."""
+
+MOST_ABSENT = 100_000
+
+
+class Node(NamedTuple):
+    """An object in the graph of who owns whom."""
+
+    store: Store[Known]
+    item: Known
+
+
+class Garbage(Controller):
+    """Keys are uids."""
+
+    workers = 8
+
+    def __init__(self, stores: Stores, discovered: Discovered) -> None:
+        super().__init__(stores)
+        self._discovered = discovered
+        self._watched: dict[str, Kind[Known]] = {}
+        self._nodes: dict[str, Node] = {}
+        self._dependents: dict[str, set[str]] = {}
+        self._absent: set[str] = set()
+        """Uids that the API server does not have; a uid is never given twice."""
+
+    async def run(self) -> None:
+        while not await self._discovered.look():
+            await asyncio.sleep(LOOK_SECONDS)
+        await self._watch_all()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(super().run())
+            group.create_task(self._follow_kinds())
+
+    async def _follow_kinds(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if await self._discovered.look():
+                await self._watch_all()
+
+    async def _watch_all(self) -> None:
+        served = {kind.path: kind for kind in self._discovered.kinds}
+        for path in [path for path in self._watched if path not in served]:
+            self.stores.drop(self._watched.pop(path))
+            for node in list(self._nodes.values()):
+                if node.store.kind.path == path:
+                    self._remove(node.item)
+        for path, kind in served.items():
+            if path not in self._watched:
+                self._watched[path] = kind
+                self._listen(self.stores.of(kind))
+        for path in served:
+            await self.stores.of(served[path]).synced()
+
+    def _listen(self, store: Store[Known]) -> None:
+        def on_change(old: Known | None, new: Known | None) -> None:
+            if new is not None:
+                self._put(store, old, new)
+            elif old is not None:
+                self._remove(old)
+
+        store.listen(on_change)
+
+    def _put(self, store: Store[Known], old: Known | None, new: Known) -> None:
+        for owner in old.metadata.owner_references if old is not None else ():
+            self._dependents.get(owner.uid, set()).discard(new.uid)
+        self._nodes[new.uid] = Node(store, new)
+        for owner in new.metadata.owner_references:
+            self._dependents.setdefault(owner.uid, set()).add(new.uid)
+        changed = old is None or old.metadata.owner_references != new.metadata.owner_references
+        is_waiting = new.is_terminating and {FOREGROUND, ORPHAN} & set(new.metadata.finalizers)
+        if is_waiting or (changed and new.metadata.owner_references):
+            self.queue.add(new.uid)
+        if is_waiting and (old is None or not old.is_terminating):
+            self._enqueue_dependents(new.uid)
+
+    def _remove(self, item: Known) -> None:
+        self._nodes.pop(item.uid, None)
+        for owner in item.metadata.owner_references:
+            held = self._dependents.get(owner.uid, set())
+            held.discard(item.uid)
+            if not held:
+                self._dependents.pop(owner.uid, None)
+            self.queue.add(owner.uid)
+        self._enqueue_dependents(item.uid)
+
+    def _enqueue_dependents(self, uid: str) -> None:
+        for dependent in self._dependents.get(uid, ()):
+            self.queue.add(dependent)
+
+    async def reconcile(self, key: str) -> None:
+        node = self._nodes.get(key)
+        if node is None:
+            return
+        if node.item.is_terminating:
+            await self._finish(node)
+        if node.item.metadata.owner_references and not node.item.is_terminating:
+            await self._judge(node)
+
+    async def _finish(self, node: Node) -> None:
+        """Takes off the finalizers of an owner that waits, as soon as there is nothing to wait for."""
+        store, item = node
+        finalizers, dependents = item.metadata.finalizers, self._dependents_of(item)
+        if ORPHAN in finalizers:
+            for dependent in dependents:
+                kept = without_owners(dependent.item, {item.uid})
+                await dependent.store.patch(dependent.item, {"metadata": {"ownerReferences": kept}})
+        elif FOREGROUND in finalizers and any(_blocks(each.item, item.uid) for each in dependents):
+            for dependent in dependents:
+                self.queue.add(dependent.item.uid)
+            return
+        left = [each for each in finalizers if each not in (ORPHAN, FOREGROUND)]
+        if len(left) < len(finalizers):
+            await store.patch(item, {"metadata": {"finalizers": left}})
+
+    async def _judge(self, node: Node) -> None:
+        store, item = node
+        owners = item.metadata.owner_references
+        gone = {owner.uid for owner in owners if await self._is_gone(item, owner)}
+        going = {owner.uid for owner in owners if owner.uid not in gone and self._waits_for(item, owner)}
+        if len(gone | going) < len({owner.uid for owner in owners}):
+            if gone | going:
+                kept = without_owners(item, gone | going)
+                await store.patch(item, {"metadata": {"ownerReferences": kept}})
+            return
+        finalizers = set(item.metadata.finalizers)
+        if going and self._dependents.get(item.uid):
+            policy = "Foreground"
+        else:
+            policy = (
+                "Orphan"
+                if ORPHAN in finalizers
+                else "Foreground"
+                if FOREGROUND in finalizers
+                else "Background"
+            )
+        await store.delete(item, propagation=policy)
+
+    def _waits_for(self, item: Known, owner: Owner) -> bool:
+        """Whether the owner is on its way out and takes what it owns along."""
+        node = self._nodes.get(owner.uid)
+        return node is not None and node.item.is_terminating and FOREGROUND in node.item.metadata.finalizers
+
+    async def _is_gone(self, item: Known, owner: Owner) -> bool:
+        node = self._nodes.get(owner.uid)
+        if node is not None:
+            return node.item.namespace not in ("", item.namespace)
+        if owner.uid in self._absent:
+            return True
+        kind = self._discovered.find(owner.api_version, owner.kind)
+        if kind is None or (kind.namespaced and not item.namespace):
+            return False  # of a kind that we do not know: to be on the safe side it counts as there
+        try:
+            found = await self.stores.of(kind).read(item.namespace, owner.name)
+        except NotFound:
+            found = None
+        if found is None or found.uid != owner.uid:
+            if len(self._absent) >= MOST_ABSENT:
+                self._absent.clear()
+            self._absent.add(owner.uid)
+            return True
+        return False
+
+    def _dependents_of(self, item: Known) -> list[Node]:
+        found = (self._nodes.get(uid) for uid in self._dependents.get(item.uid, ()))
+        return [node for node in found if node is not None]
+
+
+def _blocks(item: Known, owner: str) -> bool:
+    return any(each.uid == owner and each.block_owner_deletion for each in item.metadata.owner_references)

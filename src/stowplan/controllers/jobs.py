@@ -1,0 +1,187 @@
+"""Jobs: pods until enough of them have succeeded, or too many have failed.
+
+A pod that has ended keeps a finalizer until its end is in the job's status: first its uid is written down
+there, then the finalizer goes, then the uid becomes a count. So none is counted twice or never.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from stowplan.api.meta import parse_time
+from stowplan.controllers.engine import Controller
+from stowplan.controllers.job_progress import INDEX, Counts, Verdict, verdict_on
+from stowplan.controllers.kinds import JOBS, PODS, Json, Plain, PodView
+from stowplan.controllers.owned_pods import OwnedPods, differs, one_then_all, pod_from, with_condition
+from stowplan.controllers.stores import Stores
+
+OURS = "kubernetes.io/job-controller"
+TRACKING = "batch.kubernetes.io/job-tracking"
+FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 600.0
+
+
+class Jobs(Controller):
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores)
+        self._jobs = self.store(JOBS)
+        self._pods = OwnedPods(self._jobs, self.store(PODS), self.queue.add)
+        self._failures: dict[str, tuple[int, float]] = {}
+        """By job: how many pods have failed, and since when it is so many."""
+
+    async def reconcile(self, key: str) -> None:
+        job = self._jobs.get(key)
+        if job is None or job.spec.get("managedBy", OURS) != OURS:
+            self._failures.pop(key, None)
+            return
+        pods = await self._pods.claim(job)
+        if job.is_terminating or ((verdict := verdict_on(job)) is not None and verdict.is_final):
+            await self._let_go(pods)
+            await self._forget(job)
+            return
+        counts = Counts.of(job)
+        await self._let_go([pod for pod in pods if pod.uid in counts.uncounted])
+        counts.fold([pod for pod in pods if not pod.is_active and TRACKING in pod.metadata.finalizers])
+        active = [pod for pod in pods if pod.is_active]
+        verdict = self._verdict(job, counts, len(active))
+        if verdict is not None or job.spec.get("suspend"):
+            await self._delete(active)
+            active = []
+        else:
+            active += await self._keep_active(job, active, counts, pods)
+        left = any(not pod.is_finished for pod in pods)
+        await self._write(job, active, counts, verdict, is_final=not left and not counts.uncounted)
+
+    def _verdict(self, job: Plain, counts: Counts, active: int) -> Verdict | None:
+        known = verdict_on(job)
+        if known is not None:
+            return known
+        if counts.failed_all > job.spec.get("backoffLimit", 6):
+            return Verdict(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+        deadline, started = job.spec.get("activeDeadlineSeconds"), job.status.get("startTime")
+        if deadline is not None and started and not job.spec.get("suspend"):
+            left = parse_time(started) + deadline - self.clock.now()
+            if left <= 0:
+                text = "Job was active longer than specified deadline"
+                return Verdict(False, "DeadlineExceeded", text)
+            self.queue.add_after(job.key, left)
+        if counts.are_enough(active):
+            return Verdict(True, "CompletionsReached", "Reached expected number of succeeded pods")
+        return None
+
+    async def _keep_active(
+        self, job: Plain, active: list[PodView], counts: Counts, pods: list[PodView]
+    ) -> list[PodView]:
+        """Makes and deletes pods so that as many as should be are at work; those that were made."""
+        wanted = min(job.spec.get("parallelism", 1), counts.missing(len(active)))
+        if len(active) > wanted:
+            surplus = sorted(active, key=lambda pod: (pod.is_ready, bool(pod.node)))[: len(active) - wanted]
+            await self._delete(surplus)
+            for pod in surplus:
+                active.remove(pod)
+            return []
+        if len(active) == wanted or not self._is_time(job, counts):
+            return []
+        free = self._free(job, pods, counts, wanted - len(active))
+        return await one_then_all([partial(self._create, job, each) for each in free])
+
+    def _free(self, job: Plain, pods: list[PodView], counts: Counts, number: int) -> list[int | None]:
+        if job.spec.get("completionMode") != "Indexed":
+            return [None] * number
+        busy = {int(pod.metadata.annotations.get(INDEX, "-1")) for pod in pods if not pod.is_finished}
+        free = (each for each in range(job.spec["completions"]) if each not in busy | counts.completed)
+        return [index for index, _ in zip(free, range(number), strict=False)]
+
+    def _is_time(self, job: Plain, counts: Counts) -> bool:
+        """After failures the next pod waits, longer each time."""
+        now, failures = self.clock.now(), counts.failed_all
+        known, since = self._failures.get(job.key, (0, now))
+        if failures != known:
+            since = now
+            self._failures[job.key] = (failures, since)
+        if not failures:
+            return True
+        wait = min(FIRST_BACKOFF * 2.0 ** min(failures - 1, 10), LONGEST_BACKOFF)
+        if (left := since + wait - now) > 0:
+            self.queue.add_after(job.key, left)
+        return left <= 0
+
+    async def _create(self, job: Plain, index: int | None) -> PodView:
+        prefix = f"{job.name}-" if index is None else f"{job.name}-{index}-"
+        pod = pod_from(job.spec["template"], JOBS, job, generateName=prefix)
+        meta = pod["metadata"]
+        meta["finalizers"] = [*meta.get("finalizers", ()), TRACKING]
+        if index is not None:
+            meta["annotations"] = {**meta.get("annotations", {}), INDEX: str(index)}
+            meta["labels"] = {**meta.get("labels", {}), INDEX: str(index)}
+            pod["spec"] = _with_index(pod["spec"], f"{job.name}-{index}")
+        return await self._pods.store.create(job.namespace, pod)
+
+    async def _delete(self, pods: list[PodView]) -> None:
+        """Pods that we do not want any more are no failures."""
+        await self._let_go(pods)
+        await one_then_all([partial(self._pods.store.delete, pod) for pod in pods])
+
+    async def _let_go(self, pods: list[PodView]) -> None:
+        held = [pod for pod in pods if TRACKING in pod.metadata.finalizers]
+
+        async def release(pod: PodView) -> None:
+            others = [each for each in pod.metadata.finalizers if each != TRACKING]
+            await self._pods.store.patch(pod, {"metadata": {"finalizers": others}})
+
+        await one_then_all([partial(release, pod) for pod in held])
+
+    async def _write(
+        self, job: Plain, active: list[PodView], counts: Counts, verdict: Verdict | None, *, is_final: bool
+    ) -> None:
+        at = self.clock.stamp()
+        suspended = bool(job.spec.get("suspend"))
+        conditions = job.status.get("conditions", [])
+        was_suspended = any(each["type"] == "Suspended" and each["status"] == "True" for each in conditions)
+        status: Json = {
+            **counts.as_status(),
+            "active": len(active),
+            "ready": sum(pod.is_ready for pod in active),
+            "startTime": None if suspended else job.status.get("startTime") or at,
+        }
+        if suspended and verdict is None:
+            conditions = with_condition(conditions, "Suspended", "True", "JobSuspended", "Job suspended", at)
+        elif was_suspended:
+            conditions = with_condition(conditions, "Suspended", "False", "JobResumed", "Job resumed", at)
+        if verdict is not None:
+            status["startTime"] = job.status.get("startTime") or at
+            conditions = _with_verdict(conditions, verdict, at, is_final=is_final)
+            if is_final and verdict.succeeded:
+                status["completionTime"] = at
+        status["conditions"] = conditions
+        if differs(job.status, status):
+            await self._jobs.patch_status(job, status)
+
+    async def _forget(self, job: Plain) -> None:
+        ttl = job.spec.get("ttlSecondsAfterFinished")
+        ended = [each for each in job.status.get("conditions", ()) if each["type"] in ("Complete", "Failed")]
+        if ttl is None or job.is_terminating or not ended:
+            return
+        left = parse_time(ended[0]["lastTransitionTime"]) + ttl - self.clock.now()
+        if left > 0:
+            self.queue.add_after(job.key, left)
+        else:
+            await self._jobs.delete(job, propagation="Foreground")
+
+
+def _with_verdict(conditions: list[Json], verdict: Verdict, at: str, *, is_final: bool) -> list[Json]:
+    """First what the job comes to, and once its last pod has ended, that it has."""
+    kinds = ("SuccessCriteriaMet", "Complete") if verdict.succeeded else ("FailureTarget", "Failed")
+    for kind in kinds if is_final else kinds[:1]:
+        conditions = with_condition(conditions, kind, "True", verdict.reason, verdict.message, at)
+    return conditions
+
+
+def _with_index(spec: Json, hostname: str) -> Json:
+    """Its containers can read which part of the work is theirs."""
+    path = f"metadata.labels['{INDEX}']"
+    variable = {"name": "JOB_COMPLETION_INDEX", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    changed: Json = {"hostname": hostname}
+    for group in ("containers", "initContainers"):
+        if spec.get(group):
+            changed[group] = [{**each, "env": [*(each.get("env") or ()), variable]} for each in spec[group]]
+    return {**spec, **changed}

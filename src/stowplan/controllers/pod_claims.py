@@ -1,0 +1,148 @@
+"""What pods bring along: ResourceClaims made from templates, and claims for ephemeral volumes.
+
+Also lets go of what pods that have ended still hold, so that others can have it.
+"""
+
+from __future__ import annotations
+
+from stowplan.client.errors import Conflict
+from stowplan.controllers.engine import Controller
+from stowplan.controllers.kinds import (
+    CLAIM_TEMPLATES,
+    CLAIMS,
+    PODS,
+    RESOURCE_CLAIMS,
+    Json,
+    Plain,
+    PodView,
+)
+from stowplan.controllers.owned_pods import owner_of
+from stowplan.controllers.stores import Index, Stores, owner_keys
+
+CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
+HELD = "resource.kubernetes.io/delete-protection"
+
+
+class PodClaims(Controller):
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores)
+        self._pods, self._templates = self.store(PODS), self.store(CLAIM_TEMPLATES)
+        self._volume_claims = self.store(CLAIMS)
+        self._pods.listen(self._on_pod)
+        self._owned = self.store(RESOURCE_CLAIMS).index(owner_keys)
+        self._templates.listen(self._on_template)
+
+    def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
+        if new is not None and (new.spec.resource_claims or any(each.ephemeral for each in new.spec.volumes)):
+            self.queue.add(new.key)
+
+    def _on_template(self, old: Plain | None, new: Plain | None) -> None:
+        for pod in self._pods if new is not None else ():
+            if pod.spec.resource_claims:
+                self.queue.add(pod.key)
+
+    async def reconcile(self, key: str) -> None:
+        pod = self._pods.get(key)
+        if pod is None or not pod.is_active:
+            return
+        await self._make_volume_claims(pod)
+        known = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
+        wanted = dict(known)
+        for use in pod.spec.resource_claims:
+            if use.resource_claim_template_name and use.name not in known:
+                name = await self._claim_for(pod, use.name, use.resource_claim_template_name)
+                if name is None:
+                    return  # until the template is there
+                wanted[use.name] = name
+        if wanted != known:
+            entries = [{"name": name, "resourceClaimName": claim} for name, claim in wanted.items()]
+            await self._pods.patch_status(pod, {"resourceClaimStatuses": entries})
+
+    async def _claim_for(self, pod: PodView, use: str, template_name: str) -> str | None:
+        for claim in self._owned.of(pod.uid):
+            if claim.metadata.annotations.get(CLAIM_NAME) == use:
+                return claim.name
+        template = self._templates.get(f"{pod.namespace}/{template_name}")
+        if template is None:
+            return None
+        meta = template.spec.get("metadata") or {}
+        body = {
+            "metadata": {
+                "generateName": f"{pod.name}-{use}-",
+                "labels": meta.get("labels") or {},
+                "annotations": {**(meta.get("annotations") or {}), CLAIM_NAME: use},
+                "ownerReferences": [owner_of(PODS, pod)],
+            },
+            "spec": template.spec["spec"],
+        }
+        made = await self.stores.of(RESOURCE_CLAIMS).create(pod.namespace, body)
+        return made.name
+
+    async def _make_volume_claims(self, pod: PodView) -> None:
+        for volume in pod.spec.volumes:
+            name = f"{pod.name}-{volume.name}"
+            if volume.ephemeral is None or self._volume_claims.get(f"{pod.namespace}/{name}") is not None:
+                continue
+            template = volume.ephemeral.volume_claim_template
+            meta = {
+                **(template.get("metadata") or {}),
+                "name": name,
+                "ownerReferences": [owner_of(PODS, pod)],
+            }
+            try:
+                await self._volume_claims.create(pod.namespace, {"metadata": meta, "spec": template["spec"]})
+            except Conflict:  # there already, which the watch is about to show
+                continue
+
+
+class ClaimHolders(Controller):
+    """Pods hold ResourceClaims until they have ended; when none is left, the devices are free."""
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores)
+        self._pods, self._claims = self.store(PODS), self.store(RESOURCE_CLAIMS)
+        self._by_holder = Index(self._claims, lambda claim: [each["uid"] for each in _holders(claim)])
+        self._claims.listen_keys(self.queue.add)
+        self._pods.listen(self._on_pod)
+
+    def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
+        pod = new or old
+        if pod is not None and (new is None or new.is_finished):
+            for claim in self._by_holder.of(pod.uid):
+                self.queue.add(claim.key)
+
+    async def reconcile(self, key: str) -> None:
+        claim = self._claims.get(key)
+        if claim is None:
+            return
+        holders = _holders(claim)
+        left = [each for each in holders if self._still_holds(claim.namespace, each)]
+        status: Json = {"reservedFor": left or None}
+        ends = not left and claim.status.get("allocation") and (holders or claim.is_terminating)
+        if ends:
+            status["allocation"] = None
+        if len(left) < len(holders) or ends:
+            claim = await self._claims.patch_status(claim, status)
+        if HELD in claim.metadata.finalizers and not claim.status.get("allocation"):
+            others = [each for each in claim.metadata.finalizers if each != HELD]
+            claim = await self._claims.patch(claim, {"metadata": {"finalizers": others}})
+        await self._delete_with_pod(claim)
+
+    async def _delete_with_pod(self, claim: Plain) -> None:
+        """A claim that was made for a pod ends with it."""
+        owner = claim.metadata.controller()
+        if owner is None or owner.kind != PODS.name or claim.is_terminating:
+            return
+        pod = self._pods.get(f"{claim.namespace}/{owner.name}")
+        if pod is not None and pod.uid == owner.uid and pod.is_finished:
+            await self._claims.delete(claim)
+
+    def _still_holds(self, namespace: str, holder: Json) -> bool:
+        if holder.get("resource") != PODS.plural:
+            return True
+        pod = self._pods.get(f"{namespace}/{holder['name']}")
+        return pod is not None and pod.uid == holder["uid"] and not pod.is_finished
+
+
+def _holders(claim: Plain) -> list[Json]:
+    return claim.status.get("reservedFor") or []

@@ -1,0 +1,65 @@
+"""All controllers that make a cluster of an API server, on one set of watches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from stowplan.client.api import ApiClient
+from stowplan.controllers.budgets import Budgets
+from stowplan.controllers.clock import Clock
+from stowplan.controllers.daemon_sets import DaemonSets
+from stowplan.controllers.deployments import Deployments
+from stowplan.controllers.discovery import Discovered
+from stowplan.controllers.garbage import Garbage
+from stowplan.controllers.jobs import Jobs
+from stowplan.controllers.namespaces import Namespaces
+from stowplan.controllers.node_lifecycle import GRACE_SECONDS, NodeLifecycle
+from stowplan.controllers.pod_claims import ClaimHolders, PodClaims
+from stowplan.controllers.pod_collector import QUARANTINE_SECONDS, PodCollector
+from stowplan.controllers.replica_sets import ReplicaSets
+from stowplan.controllers.stateful_sets import StatefulSets
+from stowplan.controllers.stores import Stores
+from stowplan.controllers.taint_eviction import TaintEviction
+from stowplan.controllers.volumes import Volumes
+
+
+class Controllers:
+    """What kube-controller-manager is to a cluster: `run` goes on until it is cancelled.
+
+    Made inside a running event loop. The client needs the rights to do everything, and a request budget that
+    is not in the way.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        clock: Clock | None = None,
+        *,
+        node_grace_seconds: float | Callable[[], float] = GRACE_SECONDS,
+        quarantine_seconds: float = QUARANTINE_SECONDS,
+    ) -> None:
+        self.stores = Stores(api, clock or Clock())
+        discovered = Discovered(api)
+        self.controllers = (
+            Deployments(self.stores),
+            ReplicaSets(self.stores),
+            StatefulSets(self.stores),
+            DaemonSets(self.stores),
+            Jobs(self.stores),
+            Volumes(self.stores),
+            Budgets(self.stores),
+            NodeLifecycle(self.stores, node_grace_seconds),
+            TaintEviction(self.stores),
+            PodCollector(self.stores, quarantine_seconds),
+            PodClaims(self.stores),
+            ClaimHolders(self.stores),
+            Garbage(self.stores, discovered),  # after the others, whose stores it shares
+            Namespaces(self.stores, discovered),
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.stores.run())
+            for controller in self.controllers:
+                group.create_task(controller.run())

@@ -1,0 +1,67 @@
+"""Simulated kubelets on our own API server: heartbeats, and clusters from dumps."""
+
+from __future__ import annotations
+
+import asyncio
+
+import yaml
+
+from cluster_in_process import running_cluster
+from stowplan.kubelet import NodeTemplate
+from stowplan.kubelet.dump import read_dump
+from stowplan.kubelet.heartbeats import MOST_A_SECOND
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+
+async def test_nodes_beat_until_they_are_killed():
+    async with running_cluster(NodeTemplate(count=2), speed=50) as cluster:
+
+        async def renewals():
+            return {
+                item["metadata"]["name"]: item["spec"]["renewTime"] for item in await cluster.items(LEASES)
+            }
+
+        first = await cluster.until(renewals, lambda found: len(found) == 2)
+        cluster.kubelets.kill("node-2")
+        await asyncio.sleep(0.05)
+        dead = (await renewals())["node-2"]
+        await cluster.until(renewals, lambda found: found["node-1"] > first["node-1"])
+        assert (await renewals())["node-2"] == dead
+
+
+async def test_many_nodes_do_not_mean_many_writes():
+    async with running_cluster(NodeTemplate(count=1000), speed=50) as cluster:
+        versions = []
+        for _ in range(2):
+            await asyncio.sleep(0.5)
+            versions.append(int((await cluster.get("/api/v1/nodes?limit=1"))["metadata"]["resourceVersion"]))
+        assert versions[1] - versions[0] < MOST_A_SECOND
+        assert cluster.kubelets.grace_seconds > 50, "whoever watches them must know"
+
+
+async def test_a_cluster_from_a_dump_looks_like_the_one_it_came_from():
+    async with running_cluster(NodeTemplate(count=2, labels={"pool": "a"})) as cluster:
+        spec = {"nodeName": "node-2", "containers": [{"name": "main", "image": "web:1"}]}
+        await cluster.create(
+            "/api/v1/namespaces/default/pods",
+            {"metadata": {"name": "p", "labels": {"app": "p"}}, "spec": spec},
+        )
+        running = lambda item: item["status"]["phase"] == "Running"  # noqa: E731
+        await cluster.until("/api/v1/namespaces/default/pods/p", running)
+        await cluster.until("/api/v1/nodes/node-2", lambda item: item["status"].get("images"))
+        text = yaml.safe_dump_all([await cluster.get("/api/v1/nodes"), await cluster.get("/api/v1/pods")])
+    # A list leaves out the kinds of its items, and kubectl fills them in.
+    documents = list(yaml.safe_load_all(text))
+    for document, kind in zip(documents, ("Node", "Pod"), strict=True):
+        document["items"] = [{"apiVersion": "v1", "kind": kind, **item} for item in document["items"]]
+    async with running_cluster(NodeTemplate(count=0)) as cluster:
+        dump = read_dump(yaml.safe_dump_all(documents), cluster.clock.now())
+        await cluster.kubelets.add(dump.nodes)
+        cluster.kubelets.kill(*dump.dead)
+        await cluster.create("/api/v1/namespaces/default/pods", *dump.others)
+        found = await cluster.until("/api/v1/namespaces/default/pods/p", running)
+        assert (found["spec"]["nodeName"], found["metadata"]["labels"]) == ("node-2", {"app": "p"})
+        node = await cluster.get("/api/v1/nodes/node-2")
+        assert node["metadata"]["labels"]["pool"] == "a"
+        assert node["status"]["images"]
