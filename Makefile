@@ -40,6 +40,7 @@ bench: $(READY) ## decisions a second by shape of pod, at 5,000 and 50,000 nodes
 bench-cluster: $(READY) ## beside kube-scheduler on a real control plane, at 1,000 and 5,000 nodes: a quarter of an hour
 	$(BIN)/python tests/controlplane/binaries.py
 	$(BIN)/python benchmarks/cluster.py
+	$(BIN)/python benchmarks/extender.py
 
 image: ## the container image, for a cluster: make image IMAGE=registry.example/stowplan:0.1.0
 	@test -n "$(IMAGE)" || { echo "make image: say what to call it: make image IMAGE=NAME:TAG" >&2; exit 2; }

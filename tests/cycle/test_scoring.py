@@ -7,7 +7,8 @@ import pytest
 from staging import nodes, plan, planner_of, profile, scores, totals
 
 from make import make_node, make_pod
-from stowplan.framework import Plugin, Status, scale_to_max
+from stowplan.cycle import schedule
+from stowplan.framework import Plugin, Reads, Status, scale_to_max
 
 
 def sized(*sizes):
@@ -163,3 +164,21 @@ def test_any_whole_numbers_will_do(answer, kind):
 
     decision = plan(nodes("a", "b"), Typed).decide(make_pod())
     assert totals(decision) == {"a": int(answer), "b": int(answer)}
+
+
+@pytest.mark.parametrize("weight", [2, 1000], ids=["a small weight", "one whose totals need larger numbers"])
+def test_what_is_kept_of_a_plugin_counts_by_the_weight_of_the_profile_that_asks(weight):
+    class ByName(Plugin):
+        reads = Reads.NODE
+
+        def sign_pod(self, pod):
+            return ""
+
+        def score_nodes(self, state, pod, nodes):
+            return np.array([100 if name == "a" else 50 for name in nodes.names])
+
+    planner, pod = plan(nodes("a", "b"), ByName), make_pod()
+    own = planner.profile_of(pod)
+    for times, asked in ((1, own), (weight, own.reweighted("ByName", weight)), (1, own)):
+        decision = schedule(asked, pod, planner.cluster.nodes)
+        assert totals(decision) == {"a": 100 * times, "b": 50 * times}

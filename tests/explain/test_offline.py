@@ -68,7 +68,7 @@ def test_ties(seed, chosen):
         pytest.param(
             [pod("p", on="gone", status=RUNNING)],
             "roomy",
-            "Now it is on gone, which the files do not show; this is what would be decided if it were not.",
+            "Now it is on gone, which is not there; this is what would be decided if it were not.",
             id="it runs elsewhere",
         ),
         pytest.param(
@@ -313,5 +313,5 @@ def test_json_has_the_decision_and_the_same_keys_always():
     placed, pending = explain("p", ROOMY, pod("p")), explain("p", FULL, pod("p", cpu="2"))
     assert as_json(placed)["decision"] == placed.decision.as_golden()
     keys = "pod profile outcome node notes heldBack nodeCount notLookedAt ranking ties margin seed refused"
-    keys += " message preemption decision"
+    keys += " message preemption made wakes waiting decision"
     assert list(as_json(placed)) == list(as_json(pending)) == keys.split()

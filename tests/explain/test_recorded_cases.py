@@ -10,10 +10,11 @@ import pytest
 from plain_objects import REGISTRY, manifests_of
 
 from stowplan.config import load
+from stowplan.explain.layout import WIDTH
 from stowplan.explain.offline import Explainer
 from stowplan.explain.report import as_json
 from stowplan.explain.targets import find_target
-from stowplan.explain.text import WIDTH, render
+from stowplan.explain.text import render
 
 CASES = Path(__file__).parents[1] / "golden/cases"
 

@@ -35,7 +35,7 @@ def test_finds_the_pod(wanted, namespace, key):
 @pytest.mark.parametrize(
     ("wanted", "objects", "message"),
     [
-        pytest.param("web", [], "there is no pod default/web; the files show none", id="no pods"),
+        pytest.param("web", [], "there is no pod default/web; there is none", id="no pods"),
         pytest.param(
             "webb",
             [pod("a"), pod("b"), pod("web-1"), pod("web")],
@@ -51,7 +51,7 @@ def test_finds_the_pod(wanted, namespace, key):
             id="not all of many",
         ),
         pytest.param(
-            "sts/web", WORKLOADS, "there is no StatefulSet default/web; the files show none", id="a workload"
+            "sts/web", WORKLOADS, "there is no StatefulSet default/web; there is none", id="a workload"
         ),
     ],
 )

@@ -8,7 +8,8 @@ import pytest
 from plain_objects import explain, node, pod, priority_class
 
 from stowplan.explain.amounts import amount_text
-from stowplan.explain.text import WIDTH, render
+from stowplan.explain.layout import WIDTH
+from stowplan.explain.text import render
 
 GPU = {"key": "gpu", "effect": "NoSchedule"}
 
@@ -75,7 +76,11 @@ Refused: 2 of 2 nodes
      a and b
      b comes closest: it lacks 1500m of cpu (2 asked, 500m of 500m free), and no node is that large
 
-Preemption cannot help: no node refuses for a reason that evicting pods would change."""
+Preemption cannot help: no node refuses for a reason that evicting pods would change.
+
+What would have it tried again, by the plugin that refused it:
+  NodeResourcesFit: a node comes or changes its allocatable resources or taints; a pod goes or asks
+     for less; a DeviceClass comes or changes"""
     )
 
 
@@ -85,15 +90,16 @@ def test_a_pod_that_preempts():
     assert text.startswith(
         "Pod default/p fits nowhere, but could have a by preemption (profile default-scheduler).\n"
     )
-    assert text.endswith(
-        "\n\nPreemption: evicting default/x (priority 0) from a makes room for the pod (priority 7)."
+    assert (
+        "\n\nPreemption: evicting default/x (priority 0) from a makes room for the pod (priority 7).\n\n"
+        in text
     )
 
 
 def test_a_pod_that_waits_for_victims_to_leave():
     leaving = pod("x", on="a", metadata={"deletionTimestamp": "2026-01-31T12:00:00Z"})
     text = render(explain("p", node("a", cpu="1"), priority_class("high", 7), leaving, pod("p", priority=7)))
-    assert text.endswith("Preemption: a has room for the pod once the pods that are leaving are gone.")
+    assert "\nPreemption: a has room for the pod once the pods that are leaving are gone.\n" in text
 
 
 def test_one_node():

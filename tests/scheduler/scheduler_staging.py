@@ -17,6 +17,7 @@ from stowplan.client.errors import ApiError, NotFound
 from stowplan.client.resources import PODS
 from stowplan.config import load
 from stowplan.framework.registry import Registry
+from stowplan.journal import Decisions
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.scheduler import Scheduler
 
@@ -106,6 +107,7 @@ async def staged(
     draw: random.Random | None = None,
     registry: Registry | None = None,
     guard: Guard | None = None,
+    decisions: Decisions | None = None,
 ) -> AsyncIterator[Stage]:
     registry = registry or Registry(plugins or {}, Registry.installed()._installed)
     version = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -118,6 +120,7 @@ async def staged(
         registry=registry,
         draw=draw,
         guard=guard,
+        decisions=decisions,
         is_leading=lambda: stage[0].is_leading,  # type: ignore[arg-type]
     )
     stage.append(Stage(scheduler, api))

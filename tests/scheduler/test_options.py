@@ -86,6 +86,14 @@ def test_a_level_is_spelt_as_in_go(argv):
     assert options(*argv).logs.verbosity == 5
 
 
+def test_what_is_kept_of_decisions():
+    found = parse([]).options.journal
+    assert (found.memory, found.directory, found.size, found.age) == (64 * 2**20, "", 2**30, 7 * 86400)
+    argv = ["--decisions-memory=0", "--journal=dir", "--journal-size=500M", "--journal-age=36h"]
+    found = parse(argv).options.journal
+    assert (found.memory, found.directory, found.size, found.age) == (0, "dir", 500_000_000, 36 * 3600)
+
+
 def test_lists_take_commas_and_repetition_and_replace_the_default():
     found = options("--authorization-always-allow-paths=/a,/b", "--authorization-always-allow-paths", "/c")
     assert found.serving.authorization_always_allow_paths == ("/a", "/b", "/c")

@@ -80,5 +80,6 @@ def _start(argv: Sequence[str], program: str) -> None:
         log(0, "Wrote configuration", file=options.write_config_to)
         return
     from stowplan.scheduler.main import run as run_scheduler
+    from stowplan.web import mounted, pages, source_of
 
-    run_scheduler(options, registry)
+    run_scheduler(options, registry, lambda service: mounted(pages(source_of(service))))

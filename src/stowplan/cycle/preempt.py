@@ -6,8 +6,9 @@ Otherwise nodes are tried one by one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,21 +37,30 @@ class Victims(NamedTuple):
 
     rows: Slots
     slots: Slots
-    violating: NDArray[np.bool_]
+    violating: NDArray[Any]
+    """Only the sum for each node matters."""
 
 
 def preempt(
     profile: Profile, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
 ) -> Status | Nomination:
     """The node where evicting pods hurts least; a status that says why no node is any good."""
+    victims = find_victims(profile, state, pod, decision, percentage, absolute)
+    return victims if isinstance(victims, Status) else pick(profile.handle.cluster.nodes, victims)
+
+
+def find_victims(
+    profile: Profile, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
+) -> Status | Victims:
+    """Of every node where that makes room, the pods to evict."""
     live = profile.handle.cluster.nodes
     rows = np.flatnonzero(decision.codes() == Code.UNSCHEDULABLE)
     refusals: dict[int, Status] = {}
     budgets = Budgets(profile.handle.cluster.pdbs)
     ahead = dict(profile.handle.nominations.before(pod))
-    apart = np.array([row for row in rows.tolist() if live.names[row] in ahead], np.intp)
+    apart = np.array([row for row in rows.tolist() if live.names[row] in ahead] if ahead else [], np.intp)
     if _looks_at_one_node(profile, state):
-        together = np.setdiff1d(rows, apart)
+        together = np.setdiff1d(rows, apart) if len(apart) else rows
         found = [_try_together(profile, state, pod, together, budgets, refusals)]
     else:
         apart, found = rows, []
@@ -59,6 +69,11 @@ def preempt(
     victims = Victims(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
     if not len(victims.rows):
         return Status.unschedulable(_message(live, rows, refusals))
+    return victims
+
+
+def pick(live: LiveNodeTable, victims: Victims) -> Nomination:
+    """The node whose victims hurt least."""
     row = _least_harm(live, victims)
     chosen = (live.pods.pods[slot] for slot in victims.slots[victims.rows == row].tolist())
     return Nomination(live.names[row], tuple(each for each in chosen if not each.is_terminating))
@@ -75,9 +90,10 @@ def _looks_at_one_node(profile: Profile, state: CycleState) -> bool:
 
 def _message(live: LiveNodeTable, rows: Slots, refusals: dict[int, Status]) -> str:
     counts: dict[str, int] = {NOT_HELPFUL: len(live) - len(rows)} if len(live) > len(rows) else {}
-    for status in refusals.values():
-        for reason in status.reasons:
-            counts[reason] = counts.get(reason, 0) + 1
+    statuses = {id(status): status for status in refusals.values()}  # thousands, and nearly all the same one
+    for key, count in Counter(map(id, refusals.values())).items():
+        for reason in statuses[key].reasons:
+            counts[reason] = counts.get(reason, 0) + count
     return fit_message(len(live), "", counts)
 
 
@@ -93,7 +109,7 @@ def _try_together(
     places[rows] = np.arange(len(rows))
     slots = np.flatnonzero((places[pods.row] >= 0) & (pods.priority < pod.priority))
     has_victims = np.bincount(places[pods.row[slots]], minlength=len(rows)) > 0
-    refusals.update((row, NO_VICTIMS) for row in rows[~has_victims].tolist())
+    refusals.update(dict.fromkeys(rows[~has_victims].tolist(), NO_VICTIMS))
     table.set_aside(slots)
     refused = run_filters(profile, state, pod, table)
     passing = passing_all(refused)

@@ -72,18 +72,23 @@ def find_feasible(
     if decision.pre_filter is not None:
         return None
     nominated = nodes.row_of(decision.pod.nominated_node_name)
-    if nominated is not None and (only := _look_at(profile, state, decision, nodes.take([nominated]), None)):
+    if nominated is not None and (only := look_at(profile, state, decision, nodes.take([nominated]), None)):
         return only
-    table: NodeTable = nodes
-    if names is not None:
-        rows = (nodes.row_of(name) for name in names)
-        table = nodes.take(sorted(row for row in rows if row is not None))
-    return _look_at(profile, state, decision, table, sampling)
+    return look_at(profile, state, decision, narrowed(nodes, names), sampling)
 
 
-def _look_at(
+def narrowed(nodes: LiveNodeTable, names: frozenset[str] | None) -> NodeTable:
+    """The nodes that are among the names; all for None."""
+    if names is None:
+        return nodes
+    rows = (nodes.row_of(name) for name in names)
+    return nodes.take(sorted(row for row in rows if row is not None))
+
+
+def look_at(
     profile: Profile, state: CycleState, decision: Decision, table: NodeTable, sampling: Sampling | None
 ) -> NodeTable | None:
+    """Those nodes of the table that no filter refuses; None if there are none."""
     decision.looked_at, decision.overruled = table.rows, {}
     decision.filters = run_filters(profile, state, decision.pod, table)
     if profile.handle.nominations:
@@ -119,8 +124,11 @@ def choose(
     decision.chosen = decision.names[decision.feasible[place]]
 
 
-def run_post_filters(profile: Profile, state: CycleState, decision: Decision) -> None:
-    """No node fits: ask the plugins that may make room. The first to nominate a node ends it."""
+def run_post_filters(profile: Profile, state: CycleState, decision: Decision) -> list[str]:
+    """No node fits: ask the plugins that may make room. The first to nominate a node ends it.
+
+    Returns what those before it said.
+    """
     reasons: list[str] = []
     for name, plugin in profile.post_filters:
         try:
@@ -132,10 +140,11 @@ def run_post_filters(profile: Profile, state: CycleState, decision: Decision) ->
         if isinstance(answer, Nomination):
             decision.nominated, decision.victims = answer.node_name, answer.victims
             decision.post_filter = None
-            return
+            return reasons
         if answer.code is not Code.UNSCHEDULABLE:
             decision.post_filter = answer.by(name)
-            return
+            return reasons
         reasons += answer.reasons
     if profile.post_filters:
         decision.post_filter = Status.unschedulable(*reasons)
+    return reasons

@@ -71,7 +71,7 @@ def _column(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> S
         asked = _asked(step, state, pod, nodes)
         return ScoreColumn(step.name, step.weight, _normalized(step, state, pod, nodes, asked), None)
     kept = _kept(step, state, pod, nodes)
-    if kept.final is None or kept.final[0] is not nodes.rows:
+    if kept.final is None or kept.final[0] is not nodes.rows or kept.final[1].weight != step.weight:
         scores: Any = kept.raw if nodes is nodes.live else kept.raw[nodes.rows]
         if step.normalize is not None:
             scores = _normalized(step, state, pod, nodes, scores)

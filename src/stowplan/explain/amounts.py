@@ -6,6 +6,15 @@ _BYTES = ("memory", "ephemeral-storage", "hugepages-")
 _UNITS = (("Ei", 2**60), ("Pi", 2**50), ("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
+def exact_text(resource: str, amount: int) -> str:
+    """As `amount_text`, but never rounded: bytes that fill no unit are counted, too."""
+    found = amount_text(resource, amount)
+    for suffix, size in _UNITS:
+        if found.endswith(suffix) and amount % size:
+            return f"{amount} ({found})"
+    return found
+
+
 def amount_text(resource: str, amount: int) -> str:
     """cpu from thousandths, bytes in the largest unit they fill, to a tenth; anything else is a count."""
     if resource == "cpu":

@@ -22,6 +22,7 @@ from stowplan.api.meta import Object, decode
 from stowplan.api.pod import Pod
 from stowplan.api.storage import StorageClass
 from stowplan.api.workloads import PriorityClass
+from stowplan.cluster import Cluster
 from stowplan.errors import InputError
 
 POD = "Pod"
@@ -31,6 +32,7 @@ WORKLOADS = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "Rep
 """Kinds that make pods from a template."""
 CLASSES = ("PriorityClass", "StorageClass")
 READ = frozenset((POD, *KINDS))
+NAMES: dict[type, str] = {Pod: POD, **{kind: name for name, kind in KINDS.items()}}
 GROUP_OF = {
     **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"), "apps"),
     "Job": "batch",
@@ -71,6 +73,9 @@ class Manifests:
         self.ignored: Counter[str] = Counter()
         """Kinds that do not concern scheduling, with how many there were."""
         self.faults: list[InputError] = []
+        self.unserved: tuple[type[CustomResource], ...] = ()
+        """Kinds that plugins watch and that the API server which was asked does not have."""
+        self._built: Cluster | None = None
         self.priority_classes: dict[str, PriorityClass] = {}
         self.storage_class: str | None = None
         self._numbers = count(1)
@@ -79,18 +84,48 @@ class Manifests:
     def pods(self) -> dict[str, Pod]:
         return {key: item for (_, key), item in self.objects.items() if isinstance(item, Pod)}
 
+    def pod(self, key: str) -> Pod | None:
+        found = self.objects.get((POD, key))
+        return found if isinstance(found, Pod) else None
+
     def add(self, found: Iterable[Found]) -> None:
         """Classes come first: what pods and claims default to depends on them."""
         concerning = [each for each in found if self._concerns_scheduling(each)]
         for each in concerning:
             if each.data["kind"] in CLASSES:
                 self._put(each)
-        known = self.objects.values()
-        self.priority_classes = {each.name: each for each in known if isinstance(each, PriorityClass)}
-        self.storage_class = default_storage_class(each for each in known if isinstance(each, StorageClass))
+        self._note_classes()
         for each in concerning:
             if each.data["kind"] not in CLASSES:
                 self._put(each)
+
+    def take(
+        self,
+        objects: Iterable[Pod | Object],
+        unserved: Iterable[type[CustomResource]] = (),
+        built: Cluster | None = None,
+    ) -> None:
+        """Objects that an API server has completed already, such as those of a `client.reading.Reading`,
+        and perhaps a cluster that was built of them while they arrived."""
+        for item in objects:
+            self.objects[_name_of_kind(type(item)), item.key] = item
+        self.unserved += tuple(unserved)
+        self._built = built
+        self._note_classes()
+
+    def cluster(self) -> Cluster:
+        """A cluster of the objects, for the caller to change."""
+        found, self._built = self._built, None
+        if found is None:
+            found = Cluster.of(self.objects.values())
+        for kind in self.unserved:
+            found.watched(kind).is_served = False
+        return found
+
+    def _note_classes(self) -> None:
+        known = self.objects.values()
+        self.priority_classes = {each.name: each for each in known if isinstance(each, PriorityClass)}
+        self.storage_class = default_storage_class(each for each in known if isinstance(each, StorageClass))
 
     def decoded(self, data: Plain) -> Pod | Object:
         """The object as a scheduler would see it; of a kind that it does not look at, only the metadata."""
@@ -146,12 +181,14 @@ class Manifests:
         namespace = (item.namespace or self.namespace) if kind.definition.namespaced else ""
         meta = msgspec.structs.replace(item.metadata, namespace=namespace)
         item = msgspec.structs.replace(item, metadata=meta)
-        self.objects[f"{kind.__module__}:{kind.__qualname__}", item.key] = item
+        self.objects[_name_of_kind(kind), item.key] = item
 
     def _put_known(self, data: Plain) -> None:
         item = self.decoded(data)
         if data["kind"] in READ:
             self.objects[data["kind"], item.key] = item
+            if self._built is not None:
+                self._built.apply(item)
         if data["kind"] in WORKLOADS:
             self.workloads[data["kind"], item.key] = data
 
@@ -161,6 +198,10 @@ class Manifests:
         if not isinstance(meta, dict) or meta.get("name") or not isinstance(meta.get("generateName"), str):
             return data
         return data | {"metadata": meta | {"name": f"{meta['generateName']}{next(self._numbers)}"}}
+
+
+def _name_of_kind(kind: type) -> str:
+    return NAMES.get(kind) or f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _is_known(data: Plain) -> bool:
@@ -178,18 +219,27 @@ def read(
 ) -> Manifests:
     """What files, directories (their files, not those further down) and `-` for `stdin` show."""
     manifests = Manifests(namespace, kinds)
+    read_into(manifests, sources, stdin)
+    return manifests
+
+
+def read_into(manifests: Manifests, sources: Iterable[str], stdin: BinaryIO) -> None:
+    manifests.add(objects_in(sources, stdin, manifests.faults))
+
+
+def objects_in(sources: Iterable[str], stdin: BinaryIO, faults: list[InputError]) -> list[Found]:
+    """All objects in the files; what is wrong with them is added to the faults."""
     found: list[Found] = []
     for source in sources:
         try:
             for name, text in _texts(source, stdin):
-                found += _objects(name, text, manifests.faults)
+                found += _objects(name, text, faults)
         except OSError as error:
             where = error.filename or source
-            manifests.faults.append(InputError(f"cannot be read: {error.strerror}", where=where))
+            faults.append(InputError(f"cannot be read: {error.strerror}", where=where))
         except InputError as error:
-            manifests.faults.append(error)
-    manifests.add(found)
-    return manifests
+            faults.append(error)
+    return found
 
 
 def _texts(source: str, stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
-from stowplan.cluster import Cluster
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
 from stowplan.cycle.schedule import TieBreak
 from stowplan.errors import InputError, PluginError
+from stowplan.explain.changes import smallest_changes
 from stowplan.explain.manifests import Manifests
 from stowplan.explain.report import Explanation, explanation_of, node_explanation_of
 from stowplan.explain.targets import there_is
 from stowplan.explain.templates import Target
 from stowplan.framework.decision import Decision
+from stowplan.framework.event_words import wakes
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.status import Code, Status
@@ -39,15 +40,12 @@ class Explainer:
         seed: int | None = None,
     ) -> None:
         self.seed = seed
-        self.cluster = Cluster.of(manifests.objects.values())
+        self.cluster = manifests.cluster()
         tie_break = first_by_name if seed is None else drawn_by(random.Random(seed))
         self.planner = Planner(self.cluster, config, registry=registry, tie_break=tie_break)
-        for pod in manifests.pods.values():
-            if pod.nominated_node_name and not pod.node_name and not pod.is_finished:
-                for profile in self.planner.profiles.values():
-                    profile.handle.nominations.put(pod, pod.nominated_node_name)
+        keep_promises(self.planner, manifests.pods.values())
 
-    def explain(self, target: Target, node_name: str | None = None) -> Explanation:
+    def explain(self, target: Target, node_name: str | None = None, *, changes: bool = False) -> Explanation:
         """Decides the pod and places it for those after it; one that runs already stays where it is."""
         if node_name is not None and self.cluster.nodes.row_of(node_name) is None:
             raise InputError(f"there is no node {node_name}; {there_is(node_name, self.cluster.nodes.names)}")
@@ -67,8 +65,12 @@ class Explainer:
             notes=(*target.notes, *self._notes(target.pod, placed)),
             seed=self.seed,
         )
+        if decision.chosen is None:
+            found = found._replace(wakes=wakes(profile, decision.rejectors))
         if node_name is not None:
             found = found._replace(node=node_explanation_of(found, self.cluster.nodes, node_name))
+        if changes:
+            found = found._replace(changes=smallest_changes(self.planner, decision))
         if placed is not None:
             self.cluster.add_pod(placed)
         elif not (found.held_back or pod.is_finished or pod.is_terminating):
@@ -77,12 +79,8 @@ class Explainer:
 
     def _decide(self, pod: Pod) -> Decision:
         decision = self.planner.decide(pod)
-        if decision.error is not None:
-            raise PluginError(decision.error)
-        after = decision.post_filter
-        # parity: an error that a post_filter returns is part of the answer; one that it raises is not
-        if after is not None and after.message.startswith("running PostFilter plugin"):
-            raise PluginError(after.message)
+        if fault := fault_of(decision):
+            raise PluginError(fault)
         return decision
 
     def _place(self, decision: Decision) -> None:
@@ -92,10 +90,10 @@ class Explainer:
 
     def _notes(self, pod: Pod, placed: Pod | None) -> Iterator[str]:
         if not len(self.cluster.nodes):
-            yield "The files show no nodes."
+            yield "There are no nodes."
         if placed is not None:
             known = self.cluster.nodes.row_of(placed.node_name) is not None
-            where = placed.node_name if known else f"{placed.node_name}, which the files do not show"
+            where = placed.node_name if known else f"{placed.node_name}, which is not there"
             yield f"Now it is on {where}; this is what would be decided if it were not."
         elif pod.is_finished:
             yield f"It has finished ({pod.phase}); this is what would be decided if it were new."
@@ -115,6 +113,23 @@ def drawn_by(generator: random.Random) -> TieBreak:
         return int(by_name[int(generator.random() * len(by_name))])
 
     return draw
+
+
+def keep_promises(planner: Planner, pods: Iterable[Pod]) -> None:
+    """Pods that were nominated to a node and are not there yet keep their room on it."""
+    for pod in pods:
+        if pod.nominated_node_name and not pod.node_name and not pod.is_finished:
+            for profile in planner.profiles.values():
+                profile.handle.nominations.put(pod, pod.nominated_node_name)
+
+
+def fault_of(decision: Decision) -> str:
+    """What a plugin raised; empty where nothing went wrong."""
+    after = decision.post_filter
+    # parity: an error that a post_filter returns is part of the answer; one that it raises is not
+    if after is not None and after.message.startswith("running PostFilter plugin"):
+        return after.message
+    return decision.error or ""
 
 
 def held_back_by(profile: Profile, pod: Pod) -> Status | None:

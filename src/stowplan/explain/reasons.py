@@ -13,7 +13,6 @@ from stowplan.api.meta import LabelSelector, LabelSelectorRequirement, NodeSelec
 from stowplan.api.pod import Pod, PodAffinityTerm
 from stowplan.api.taints import first_untolerated
 from stowplan.cluster import NodeTable
-from stowplan.cycle.preempt import NO_VICTIMS, NOT_HELPFUL
 from stowplan.explain.amounts import amount_text
 from stowplan.framework.decision import Decision
 from stowplan.framework.status import Code, Status
@@ -104,6 +103,8 @@ def preemption_text(decision: Decision) -> str:
     candidates = int((decision.codes() == Code.UNSCHEDULABLE).sum())
     if not candidates:
         return "Preemption cannot help: no node refuses for a reason that evicting pods would change."
+    from stowplan.cycle.preempt import NO_VICTIMS, NOT_HELPFUL  # which few explanations need
+
     hopeless = _counted(NOT_HELPFUL, status.message)
     spared = _counted(NO_VICTIMS.message, status.message)
     parts = (
@@ -151,7 +152,7 @@ def _node_terms(pod: Pod) -> list[str]:
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     if required is not None:
         terms = (
-            " and ".join(_requirement(each) for each in (*term.match_expressions, *term.match_fields))
+            " and ".join(requirement_text(each) for each in (*term.match_expressions, *term.match_fields))
             for term in required.node_selector_terms
         )
         found.append(f"nodes with {' or '.join(terms)}")
@@ -160,7 +161,7 @@ def _node_terms(pod: Pod) -> list[str]:
 
 def _spread_terms(pod: Pod) -> list[str]:
     return [
-        f"pods with {_selector(each.label_selector)} spread over {each.topology_key}, "
+        f"pods with {selector_text(each.label_selector)} spread over {each.topology_key}, "
         f"at most {each.max_skew} apart"
         for each in pod.spec.topology_spread_constraints
         if each.when_unsatisfiable == "DoNotSchedule"
@@ -174,14 +175,14 @@ def _pod_terms(pod: Pod, *, anti: bool) -> list[str]:
         side.required_during_scheduling_ignored_during_execution if side else ()
     )
     which = "no pod" if anti else "a pod"
-    return [f"{which} with {_selector(each.label_selector)} in its {each.topology_key}" for each in terms]
+    return [f"{which} with {selector_text(each.label_selector)} in its {each.topology_key}" for each in terms]
 
 
-def _selector(selector: LabelSelector | None) -> str:
+def selector_text(selector: LabelSelector | None) -> str:
     if selector is None:
         return "no labels that match"
     parts = [_labels(selector.match_labels)] if selector.match_labels else []
-    parts += [_requirement(each) for each in selector.match_expressions]
+    parts += [requirement_text(each) for each in selector.match_expressions]
     return " and ".join(parts) or "any labels"
 
 
@@ -189,7 +190,7 @@ def _labels(labels: Mapping[str, str]) -> str:
     return " and ".join(f"{key}={value}" for key, value in labels.items())
 
 
-def _requirement(each: LabelSelectorRequirement | NodeSelectorRequirement) -> str:
+def requirement_text(each: LabelSelectorRequirement | NodeSelectorRequirement) -> str:
     if each.operator == "In" and len(each.values) == 1:
         return f"{each.key}={each.values[0]}"
     values = f" ({', '.join(each.values)})" if each.values else ""

@@ -6,7 +6,8 @@ Who won and by how much, who was refused and why, what is missing, what preempti
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,10 @@ from stowplan.cluster import NodeTable
 from stowplan.explain import reasons
 from stowplan.framework.decision import Decision
 from stowplan.framework.status import Code, Status
+
+if TYPE_CHECKING:
+    from stowplan.explain.changes import Changes
+    from stowplan.explain.trial import Change
 
 
 class Column(NamedTuple):
@@ -50,6 +55,19 @@ class Margin(NamedTuple):
     plugins: dict[str, int]
 
 
+class Made(NamedTuple):
+    """When a decision was made that is not of now, and what came of it."""
+
+    time: float
+    attempt: int
+    profile: str
+    seconds: float
+    outcome: str
+    node: str
+    """Where the pod went; empty if it did not, whatever was chosen."""
+    message: str
+
+
 class Explanation(NamedTuple):
     decision: Decision
     profile: str
@@ -68,14 +86,29 @@ class Explanation(NamedTuple):
     """What ties were drawn with; None: the first by name was taken."""
     node: NodeExplanation | None = None
     """The node that was asked about."""
+    made: Made | None = None
+    """Set for a decision that was kept."""
+    wakes: Mapping[str, str] = {}
+    """By plugin that refused the pod, what would make it worth another try."""
+    waiting: tuple[str, ...] = ()
+    """What the pod waits for at this moment, in sentences."""
+    changes: Changes | None = None
+    """What would change the outcome; None if that was not asked."""
 
     @property
     def outcome(self) -> str:
         if self.held_back:
             return "held back"
+        if self.made is not None and (self.made.outcome == "error" or self.is_undone):
+            return "failed"
         if self.decision.chosen is not None:
             return "placed"
         return "preempting" if self.decision.nominated is not None else "pending"
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether a node was chosen, but the pod did not get there."""
+        return self.made is not None and self.decision.chosen is not None and not self.made.node
 
     @property
     def ties(self) -> list[str]:
@@ -96,14 +129,14 @@ class Explanation(NamedTuple):
 
 def explanation_of(
     decision: Decision,
-    nodes: NodeTable,
+    nodes: NodeTable | None,
     profile: str,
     *,
     held_back: Status | None = None,
     notes: tuple[str, ...] = (),
     seed: int | None = None,
 ) -> Explanation:
-    """Asked with the nodes as they were when the decision was made."""
+    """With the nodes as they were when the decision was made; without them, what they lack is not said."""
     order = _order(decision, nodes)
     skipped = 0 if decision.not_looked_at is None else int(decision.not_looked_at.sum())
     if not decision.narrowed_by and decision.pre_filter is None:
@@ -122,16 +155,23 @@ def explanation_of(
     )
 
 
-def _order(decision: Decision, nodes: NodeTable) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def _order(decision: Decision, nodes: NodeTable | None) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     """Places of the feasible nodes: by total, the chosen one before its equals, then by name."""
-    names = nodes.live.name_ranks[decision.feasible]
+    ranks = nodes.live.name_ranks if nodes is not None else _ranks(decision.names)
+    names = ranks[decision.feasible]
     if decision.totals is None:
         return np.argsort(names)
-    chosen = nodes.live.row_of(decision.chosen or "")
+    chosen = decision.names.index(decision.chosen) if decision.chosen is not None else None
     return np.lexsort((names, decision.feasible != chosen, -decision.totals))
 
 
-def _refusals(decision: Decision, nodes: NodeTable) -> list[Refusal]:
+def _ranks(names: list[str]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    ranks = np.empty(len(names), np.intp)
+    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+    return ranks
+
+
+def _refusals(decision: Decision, nodes: NodeTable | None) -> list[Refusal]:
     """The most frequent first."""
     groups: dict[Status, list[str]] = {}
     for name, status in decision.rejected().items():
@@ -145,7 +185,9 @@ def _refusals(decision: Decision, nodes: NodeTable) -> list[Refusal]:
     return sorted(found, key=lambda each: (-len(each.nodes), each.status.plugin, each.status.reasons))
 
 
-def _refusal(decision: Decision, nodes: NodeTable, status: Status, names: list[str]) -> Refusal:
+def _refusal(decision: Decision, nodes: NodeTable | None, status: Status, names: list[str]) -> Refusal:
+    if nodes is None:
+        return Refusal(status, names)
     rows = [row for row in map(nodes.live.row_of, names) if row is not None]
     return Refusal(
         status,
@@ -178,14 +220,13 @@ class NodeExplanation(NamedTuple):
     is_cordoned: bool
 
 
-def node_explanation_of(explanation: Explanation, nodes: NodeTable, name: str) -> NodeExplanation:
+def node_explanation_of(explanation: Explanation, nodes: NodeTable | None, name: str) -> NodeExplanation:
     decision = explanation.decision
-    row = nodes.live.row_of(name)
-    assert row is not None, f"no node {name}"
+    row = decision.names.index(name)
     place = explanation.ranking.index(name) if name in explanation.ranking else None
     margin = None if place is None else explanation.margin(place)
     resources = ["pods", *(resource for resource, amount in decision.pod.requests.items() if amount)]
-    node = nodes.objects[row]
+    node = None if nodes is None else nodes.objects[row]
     return NodeExplanation(
         name=name,
         place=None if place is None else place + 1,
@@ -197,9 +238,9 @@ def node_explanation_of(explanation: Explanation, nodes: NodeTable, name: str) -
             if place is not None
         ],
         refusals=[_refusal(decision, nodes, status, [name]) for status in _statuses(decision, row)],
-        room=list(reasons.shortages(decision.pod, resources, nodes, row)),
-        taints=[reasons.taint_text(*taint) for taint in node.taints],
-        is_cordoned=node.unschedulable,
+        room=[] if nodes is None else list(reasons.shortages(decision.pod, resources, nodes, row)),
+        taints=[] if node is None else [reasons.taint_text(*taint) for taint in node.taints],
+        is_cordoned=node is not None and node.unschedulable,
     )
 
 
@@ -223,7 +264,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         "pod": decision.pod.key,
         "profile": explanation.profile,
         "outcome": explanation.outcome,
-        "node": None if explanation.held_back else decision.chosen,
+        "node": None if explanation.held_back or explanation.is_undone else decision.chosen,
         "notes": list(explanation.notes),
         "heldBack": _plain(explanation.held_back) if explanation.held_back else None,
         "nodeCount": decision.node_count,
@@ -235,11 +276,27 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         "margin": margin._asdict() if margin else None,
         "seed": explanation.seed,
         "refused": [_plain_refusal(each) for each in explanation.refusals],
-        "message": decision.message,
+        "message": explanation.made.message if explanation.made else decision.message,
         "preemption": _plain_preemption(decision),
+        "made": explanation.made._asdict() if explanation.made else None,
+        "wakes": dict(explanation.wakes),
+        "waiting": list(explanation.waiting),
         "decision": decision.as_golden(),
     }
+    if explanation.changes is not None:
+        found["changes"] = [_plain_change(each) for each in explanation.changes.found]
     return found | {"explainedNode": _plain_node(explanation.node)} if explanation.node else found
+
+
+def _plain_change(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind,
+        "text": change.text,
+        "was": change.was,
+        "now": change.now,
+        "node": change.flip.node,
+        "byPreemption": change.flip.by_preemption,
+    }
 
 
 def _plain(status: Status) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which pod is meant: one that the files show, or the one that a workload would make next."""
+"""Which pod is meant: one that is known, or the one that a workload would make next."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ NAMES_SHOWN = 8
 
 def find_target(manifests: Manifests, wanted: str) -> Target:
     """`wanted` is a name, `namespace/name`, or `kind/name` as kubectl takes it."""
-    pods = manifests.pods
-    if wanted in pods:
-        return Target(pods[wanted])
-    prefix, slash, name = wanted.rpartition("/")
-    kind = KIND_OF.get(prefix.lower().partition(".")[0])
+    if (pod := manifests.pod(wanted)) is not None:
+        return Target(pod)
+    slash, (kind, name) = "/" in wanted, kind_and_name(wanted)
     key = wanted if slash and kind is None else f"{manifests.namespace}/{name}"
     if kind is None or kind == POD:
-        if key not in pods:
-            raise InputError(f"there is no pod {key}; {there_is(key, pods)}")
-        return Target(pods[key])
+        if (pod := manifests.pod(key)) is None:
+            raise InputError(f"there is no pod {key}; {there_is(key, manifests.pods)}")
+        return Target(pod)
     workload = manifests.workloads.get((kind, key))
     if workload is None:
         known = (other for each, other in manifests.workloads if each == kind)
@@ -40,11 +38,17 @@ def find_target(manifests: Manifests, wanted: str) -> Target:
     return next_pod(manifests, workload)
 
 
+def kind_and_name(wanted: str) -> tuple[str | None, str]:
+    """`deploy/web` is a Deployment called web; None for what names no kind, a namespace perhaps."""
+    prefix, _, name = wanted.rpartition("/")
+    return KIND_OF.get(prefix.lower().partition(".")[0]), name
+
+
 def there_is(wanted: str, known: Iterable[str]) -> str:
     """Names that exist, those that look like the wanted one first, in whatever namespace."""
     keys = sorted(known)
     if not keys:
-        return "the files show none"
+        return "there is none"
     close = get_close_matches(_name(wanted), {_name(key) for key in keys}, NAMES_SHOWN)
     keys.sort(key=lambda key: close.index(_name(key)) if _name(key) in close else len(close))
     more = f" and {len(keys) - NAMES_SHOWN} more" if len(keys) > NAMES_SHOWN else ""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from stowplan.explain.amounts import amount_text
+from stowplan.explain.layout import NAMES_SHOWN, listed, reason_text, table, time_text, wrapped
 from stowplan.explain.reasons import preemption_text
-from stowplan.explain.report import Column, Explanation, Margin, NodeExplanation, Refusal
-from stowplan.framework.status import Status
+from stowplan.explain.report import Column, Explanation, Made, Margin, NodeExplanation, Refusal
 
-WIDTH = 100
 ROWS_SHOWN = 20
-NAMES_SHOWN = 10
 HEADER_WIDTH, NARROW_HEADER_WIDTH, FEW_COLUMNS = 13, 10, 3
 """Names of plugins are broken between their words to stand above a column, sooner where there are many."""
 
@@ -29,6 +26,8 @@ def render(explanation: Explanation, *, all_nodes: bool = False) -> str:
         "\n".join(_ranking(explanation, shown)),
         "\n".join(_refused(explanation, all_nodes)),
         _preemption(explanation),
+        "\n".join(_waiting(explanation)),
+        "\n".join(_changes(explanation)),
     ]
     return "\n\n".join(filter(None, paragraphs))
 
@@ -37,6 +36,8 @@ def _outcome(explanation: Explanation) -> str:
     decision = explanation.decision
     pod = f"Pod {decision.pod.key}"
     match explanation.outcome:
+        case _ if explanation.made is not None:
+            headline = f"{pod} {_happened(explanation, explanation.made)}"
         case "held back":
             headline = f"{pod} is held back"
         case "placed":
@@ -48,14 +49,39 @@ def _outcome(explanation: Explanation) -> str:
     lines = [f"{headline} (profile {explanation.profile})."]
     lines += explanation.notes
     if explanation.held_back:
-        lines.append(f"{_reason(explanation.held_back)}. Until that is over, kube-scheduler does not try it.")
+        lines.append(
+            f"{reason_text(explanation.held_back)}. Until that is over, kube-scheduler does not try it."
+        )
         lines.append(f"If it were tried now, it would {_would(explanation)}.")
     if explanation.ranking:
         lines += _lead(explanation)
-    found = [_wrapped(line) for line in lines]
-    if decision.message:
-        found.append(f"  {decision.message}")  # to the letter: people search for it
+    found = [wrapped(line) for line in lines]
+    message = explanation.made.message if explanation.made else decision.message
+    if message:
+        found.append(f"  {message}")  # to the letter: people search for it
     return "\n".join(found)
+
+
+def _happened(explanation: Explanation, made: Made) -> str:
+    decision = explanation.decision
+    if made.node:
+        what = f"went to {made.node}"
+    elif explanation.is_undone:
+        what = f"was to go to {decision.chosen}, but did not get there"
+    elif explanation.outcome == "failed":
+        what = "could not be decided"
+    else:
+        what = "found no node" + (f", but was promised {decision.nominated}" if decision.nominated else "")
+    return f"{what}, attempt {made.attempt} at {time_text(made.time)}"
+
+
+def _waiting(explanation: Explanation) -> Iterator[str]:
+    for sentence in explanation.waiting:
+        yield wrapped(sentence)
+    if explanation.wakes:
+        yield "What would have it tried again, by the plugin that refused it:"
+        for plugin, events in explanation.wakes.items():
+            yield wrapped(f"{plugin}: {events}", indent=5, start="  ")
 
 
 def _would(explanation: Explanation) -> str:
@@ -73,7 +99,7 @@ def _lead(explanation: Explanation) -> Iterator[str]:
     winner, ties = explanation.ranking[0], explanation.ties
     if ties:
         verb = "is" if len(ties) == 1 else "are"
-        equal = f"{_names(ties)} {verb} as good as {winner}, with {explanation.totals[0]} points."
+        equal = f"{listed(ties)} {verb} as good as {winner}, with {explanation.totals[0]} points."
         yield f"{equal} {_tie_rule(explanation)}"
     margin = explanation.margin(len(ties) + 1)
     if margin is not None:
@@ -86,6 +112,8 @@ def _lead(explanation: Explanation) -> Iterator[str]:
 
 
 def _tie_rule(explanation: Explanation) -> str:
+    if explanation.made is not None:
+        return "One of them was drawn."
     if explanation.seed is None:
         return "The first by name is taken; kube-scheduler draws one of them, as --seed N does."
     return f"Seed {explanation.seed} drew {explanation.ranking[0]}."
@@ -102,13 +130,13 @@ def _ranking(explanation: Explanation, shown: int) -> Iterator[str]:
     apart = [column for column in explanation.columns if not column.is_flat]
     points = [column.points[:shown] for column in apart]
     rows = zip(explanation.ranking[:shown], explanation.totals[:shown], *points, strict=True)
-    yield from _table(_headers(apart), list(rows))
+    yield from table(_headers(apart), list(rows))
     if (left := len(explanation.ranking) - shown) > 0:
         yield f"… and {left} more that fit (--all-nodes lists them)"
     flat = [column for column in explanation.columns if column.is_flat]
     if flat:
-        listed = ", ".join(f"{column.plugin} {column.points[0]}" for column in flat)
-        yield _wrapped(f"The same for all of them: {listed}.")
+        shared = ", ".join(f"{column.plugin} {column.points[0]}" for column in flat)
+        yield wrapped(f"The same for all of them: {shared}.")
 
 
 def _headers(columns: Sequence[Column]) -> list[tuple[str, ...]]:
@@ -134,7 +162,7 @@ def _broken(name: str, width: int) -> list[str]:
 def _refused(explanation: Explanation, all_nodes: bool) -> Iterator[str]:
     decision, refusals = explanation.decision, explanation.refusals
     if decision.pre_filter is not None:
-        yield f"Refused: the pod as a whole, for any node\n     {_reason(decision.pre_filter)}"
+        yield f"Refused: the pod as a whole, for any node\n     {reason_text(decision.pre_filter)}"
     if refusals:
         count = sum(len(each.nodes) for each in refusals)
         yield f"Refused: {count} of {decision.node_count} nodes"
@@ -148,10 +176,10 @@ def _refused(explanation: Explanation, all_nodes: bool) -> Iterator[str]:
 
 
 def _refusal(refusal: Refusal, all_nodes: bool) -> Iterator[str]:
-    yield _wrapped(_reason(refusal.status), indent=5, start=f"{len(refusal.nodes):4} ")
-    yield _wrapped(_names(refusal.nodes, None if all_nodes else NAMES_SHOWN), indent=5)
+    yield wrapped(reason_text(refusal.status), indent=5, start=f"{len(refusal.nodes):4} ")
+    yield wrapped(listed(refusal.nodes, None if all_nodes else NAMES_SHOWN), indent=5)
     if refusal.detail:
-        yield _wrapped(refusal.detail, indent=5)
+        yield wrapped(refusal.detail, indent=5)
 
 
 def _about_node(explanation: Explanation, node: NodeExplanation) -> Iterator[str]:
@@ -162,7 +190,7 @@ def _about_node(explanation: Explanation, node: NodeExplanation) -> Iterator[str
             for each in node.scores
         ]
         header = ("PLUGIN", "WEIGHT", "POINTS", "WINNER", "DIFFERENCE")
-        yield "\n".join(_table([header], rows))
+        yield "\n".join(table([header], rows))
     room = [
         (
             each.resource,
@@ -170,7 +198,8 @@ def _about_node(explanation: Explanation, node: NodeExplanation) -> Iterator[str
         )
         for each in node.room
     ]
-    yield "\n".join(_table([("RESOURCE", "ASKED", "FREE", "ALLOCATABLE")], room))
+    if room:
+        yield "\n".join(table([("RESOURCE", "ASKED", "FREE", "ALLOCATABLE")], room))
 
 
 def _verdict(explanation: Explanation, node: NodeExplanation) -> Iterator[str]:
@@ -178,19 +207,19 @@ def _verdict(explanation: Explanation, node: NodeExplanation) -> Iterator[str]:
     if node.place is not None:
         behind = f", {node.behind} points behind {explanation.ranking[0]}" if node.behind else ""
         total = "" if node.total is None else f" with {node.total} points{behind}"
-        yield _wrapped(f"Node {node.name} fits: place {node.place} of {fitting}{total}.")
+        yield wrapped(f"Node {node.name} fits: place {node.place} of {fitting}{total}.")
     elif node.refusals:
         yield f"Node {node.name} is refused."
         for number, each in enumerate(node.refusals):
             helps = "evicting pods would not help" if each.is_final else "evicting pods might help"
-            yield _wrapped(_reason(each.status), indent=5, start="  also " if number else "  ")
-            yield _wrapped(f"{each.detail}; {helps}" if each.detail else helps, indent=5)
+            yield wrapped(reason_text(each.status), indent=5, start="  also " if number else "  ")
+            yield wrapped(f"{each.detail}; {helps}" if each.detail else helps, indent=5)
     else:
         yield f"Node {node.name} was not looked at."
     if node.is_cordoned:
         yield "It is cordoned."
     if node.taints:
-        yield _wrapped(f"Its taints: {', '.join(node.taints)}.")
+        yield wrapped(f"Its taints: {', '.join(node.taints)}.")
 
 
 def _preemption(explanation: Explanation) -> str:
@@ -198,50 +227,32 @@ def _preemption(explanation: Explanation) -> str:
     if decision.chosen is not None:
         return ""
     if decision.nominated is None:
-        return _wrapped(preemption_text(decision))
+        return wrapped(preemption_text(decision))
     if not decision.victims:
         return (
             f"Preemption: {decision.nominated} has room for the pod once the pods that are leaving are gone."
         )
     victims = [f"{victim.key} (priority {victim.priority})" for victim in decision.victims]
-    return _wrapped(
-        f"Preemption: evicting {_names(victims, None)} from {decision.nominated} makes room for the pod "
+    return wrapped(
+        f"Preemption: evicting {listed(victims, None)} from {decision.nominated} makes room for the pod "
         f"(priority {decision.pod.priority})."
     )
 
 
-def _reason(status: Status) -> str:
-    return f"{status.plugin}: {status.message}" if status.plugin else status.message
+def _changes(explanation: Explanation) -> Iterator[str]:
+    changes, is_placed = explanation.changes, explanation.decision.chosen is not None
+    if changes is None:
+        return
+    aim = "send it elsewhere" if is_placed else "find it a node"
+    left = "" if changes.is_complete else "; time ran out before all had been tried"
+    if not changes.found:
+        yield f"No single change that was tried would {aim}{left}."
+        return
+    yield f"Any one of these changes, and none smaller of its kind, would {aim}{left}:"
+    for each in changes.found:
+        where = f"evicts pods on {each.flip.node}" if each.flip.by_preemption else each.flip.node
+        yield wrapped(f"{each.text}: {where}", indent=5, start="   - ")
 
 
 def _signed(number: int) -> str:
     return f"{number:+}" if number else "0"
-
-
-def _names(names: Sequence[str], shown: int | None = NAMES_SHOWN) -> str:
-    if shown is not None and len(names) > shown:
-        names = [*names[:shown], f"{len(names) - shown} more"]
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def _wrapped(text: str, indent: int = 0, start: str | None = None) -> str:
-    space = " " * indent
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=space if start is None else start,
-        subsequent_indent=space,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _table(headers: Sequence[tuple[str, ...]], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:
-    """The first column to the left, all others to the right."""
-    lines = [tuple(map(str, row)) for row in (*headers, *rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for first, *others in lines:
-        cells = [first.ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        yield "  ".join(cells).rstrip()

@@ -36,6 +36,13 @@ class Verdicts(NamedTuple):
         code = Code.UNRESOLVABLE if bits >> UNRESOLVABLE_BIT else Code.UNSCHEDULABLE
         return Status(code, reasons, self.plugin)
 
+    def statuses(self, places: NDArray[np.intp]) -> list[Status]:
+        """Of many rows at once: few of them differ."""
+        bits = self.bits[places].tolist()
+        examples = dict(zip(bits, places.tolist(), strict=True))
+        known = {each: self.status(place) for each, place in examples.items()}
+        return [known[each] for each in bits]
+
     @property
     def codes(self) -> NDArray[np.int8]:
         unresolvable = self.bits >> np.uint64(UNRESOLVABLE_BIT) > 0
@@ -52,12 +59,15 @@ class Statuses(NamedTuple):
     def status(self, row: int) -> Status:
         return self.by_row[row]
 
+    def statuses(self, places: NDArray[np.intp]) -> list[Status]:
+        return [self.by_row[place] for place in places.tolist()]
+
 
 class ScoreColumn(msgspec.Struct, frozen=True, gc=False):
     plugin: str
     weight: int
-    scores: SmallScores
-    """0 to 100, for the feasible nodes in order."""
+    scores: SmallScores | Scores
+    """For the feasible nodes in order: 0 to 100, of extenders also more, or less."""
     uniform: int | None
     """The score that all have, where that is known."""
 
@@ -116,11 +126,16 @@ class Decision:
 
     def rejected(self) -> dict[str, Status]:
         """The nodes refused one by one, with the first filter that refused them."""
-        found: dict[str, Status] = {}
-        for place in np.flatnonzero(self.refused()).tolist():
-            status = self._status(place)
-            if status is not None:
-                found[self.names[self.looked_at[place]]] = status
+        refused = self.refused()
+        found = {
+            self.names[self.looked_at[place]]: status
+            for place, status in self.overruled.items()
+            if refused[place]
+        }
+        for verdicts, fresh in self._first_refusals():
+            places = np.flatnonzero(fresh & refused)
+            names = [self.names[row] for row in self.looked_at[places].tolist()]
+            found.update(zip(names, verdicts.statuses(places), strict=True))
         return found
 
     def refused(self) -> Mask:

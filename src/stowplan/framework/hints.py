@@ -100,6 +100,10 @@ class QueueingHints:
                 self._registered[name] = _registered(plugin, EVERYTHING)
         self._listeners: dict[ClusterEvent, dict[str, AskHint]] = {}
 
+    def events_of(self, plugin: str) -> tuple[ClusterEvent, ...]:
+        """What a plugin hears of; nothing, if it does not refuse pods."""
+        return tuple(event for event, _ in self._registered.get(plugin, ()))
+
     def listeners(self, event: ClusterEvent) -> Mapping[str, AskHint]:
         """The plugins that hear of such an event, each with how to ask it."""
         found = self._listeners.get(event)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from stowplan.api.custom import CustomResource
 from stowplan.config import (
     EXTENSION_POINTS,
@@ -36,6 +38,8 @@ _TYPES = {
     "preEnqueue": "PreEnqueuePlugin",
     "queueSort": "QueueSortPlugin",
 }
+
+RESOURCES_FIT = "NodeResourcesFit"
 
 
 class ResolvedProfile(NamedTuple):
@@ -70,7 +74,27 @@ def resolve_profiles(config: KubeSchedulerConfiguration, registry: Registry) -> 
             faults.append(f"creating profile for scheduler name {profile.scheduler_name}: {error.message}")
     if faults:
         raise ConfigError(f"initializing profiles: {joined(faults)}", stage="framework")
+    for found in resolved:
+        _leave_to_extenders(config, found)
     return resolved
+
+
+def _leave_to_extenders(config: KubeSchedulerConfiguration, profile: ResolvedProfile) -> None:
+    """What extenders manage and the scheduler is to ignore replaces what NodeResourcesFit ignores."""
+    ignored = tuple(
+        resource.name
+        for extender in config.extenders
+        for resource in extender.managed_resources
+        if resource.ignored_by_scheduler
+    )
+    if not ignored:
+        return
+    args = profile.args.get(RESOURCES_FIT)
+    if args is None or not hasattr(args, "ignored_resources"):
+        raise ConfigError(
+            "couldn't build extenders: can't find NodeResourcesFitArgs in plugin config", stage="framework"
+        )
+    profile.args[RESOURCES_FIT] = msgspec.structs.replace(args, ignored_resources=ignored)
 
 
 def watched_kinds(plugins: Iterable[Plugin | type[Plugin]]) -> tuple[type[CustomResource], ...]:

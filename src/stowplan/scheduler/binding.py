@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import perf_counter
 
 from stowplan import log
@@ -11,6 +12,7 @@ from stowplan.errors import StowplanError
 from stowplan.framework.status import Code, Status
 from stowplan.scheduler.attempt import Attempt, Failure, failure_at
 from stowplan.scheduler.bind_outcome import node_after
+from stowplan.scheduler.extender_binding import bind_by_extender
 from stowplan.scheduler.failure import NOBODY, handle_failure, patch_status
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.waiting import WaitingPod
@@ -20,13 +22,21 @@ NOT_LEADING = Failure("this scheduler is no longer the leader", is_moot=True)
 
 
 def reserve(host: Host, attempt: Attempt, node_name: str) -> Pod | None:
-    """Counts the pod as placed and lets plugins reserve and permit; None if one refuses, with all undone."""
+    """Places the pod; if a plugin refuses, the pod goes back to the queue."""
+    placed = place(host, attempt, node_name)
+    if isinstance(placed, Failure):
+        handle_failure(host, attempt, placed, NOBODY)
+        return None
+    return placed
+
+
+def place(host: Host, attempt: Attempt, node_name: str) -> Pod | Failure:
+    """Counts the pod as placed and lets plugins reserve and permit; if one refuses, all is undone."""
     pod = attempt.pod
     try:
         placed = host.cluster.assume_pod(pod, node_name)
     except StowplanError as error:
-        handle_failure(host, attempt, Failure(str(error)), NOBODY)
-        return None
+        return Failure(str(error))
     host.nominations.remove(pod)
     began = perf_counter()
     for name, plugin in attempt.profile.at("reserve"):
@@ -35,16 +45,13 @@ def reserve(host: Host, attempt: Attempt, node_name: str) -> Pod | None:
         _measure_plugin(host, attempt, "Reserve", name, asked_at, status)
         if status is not None:
             _measure(host, attempt, "Reserve", began, status)
-            _undo(host, attempt, placed, node_name)
-            handle_failure(host, attempt, failure_at(status, name, "running Reserve plugin"), NOBODY)
-            return None
+            undo(host, attempt, placed, node_name)
+            return failure_at(status, name, "running Reserve plugin")
     _measure(host, attempt, "Reserve", began)
-    if _permit(host, attempt, placed, node_name):
-        return placed
-    return None
+    return _permit(host, attempt, placed, node_name) or placed
 
 
-def _permit(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> bool:
+def _permit(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
     timeouts: dict[str, float] = {}
     began = perf_counter()
     for name, plugin in attempt.profile.at("permit"):
@@ -55,43 +62,54 @@ def _permit(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> bool:
             timeouts[name] = status.timeout
             continue
         _measure(host, attempt, "Permit", began, status)
-        _undo(host, attempt, placed, node_name)
-        handle_failure(host, attempt, failure_at(status, name, "running Permit plugin"), NOBODY)
-        return False
+        undo(host, attempt, placed, node_name)
+        return failure_at(status, name, "running Permit plugin")
     _measure(host, attempt, "Permit", began, Status.wait(0) if timeouts else None)
     if timeouts:
         host.waiting.put(WaitingPod(placed, timeouts))
-    return True
+    return None
 
 
 async def binding_cycle(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
-    host.metrics.running("binding", 1)
-    try:
-        failure = await _bind(host, attempt, placed, node_name)
-    except Exception as error:
-        failure = Failure(f"binding: {type(error).__name__}: {error}")
-    finally:
-        host.metrics.running("binding", -1)
+    failure = await bind(host, attempt, placed, node_name)
     if failure is None:
         _succeeded(host, attempt, placed, node_name)
-        began = perf_counter()
-        for name, plugin in attempt.profile.at("postBind"):
-            try:
-                await plugin.post_bind(attempt.state, placed, node_name)
-            except Exception as error:
-                log.error("PostBind plugin failed", error, pod=placed, plugin=name)
-        _measure(host, attempt, "PostBind", began)
-        attempt.decision.state = None  # decisions may be kept; this is nobody's any more
+        await run_post_binds(host, attempt, placed, node_name)
         return
+    host.stillness.after(partial(_failed, host, attempt, placed, node_name, failure))
+
+
+def _failed(host: Host, attempt: Attempt, placed: Pod, node_name: str, failure: Failure) -> None:
     was_ours = host.cluster.is_assumed(placed)
-    _undo(host, attempt, placed, node_name)
+    undo(host, attempt, placed, node_name)
     handle_failure(host, attempt, failure, NOBODY)
     if was_ours:
         host.handlers.on_room(placed)
 
 
+async def bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
+    """Waits until plugins permit the pod, and binds it; what went wrong, if something did."""
+    host.metrics.running("binding", 1)
+    try:
+        return await _bind(host, attempt, placed, node_name)
+    except Exception as error:
+        return Failure(f"binding: {type(error).__name__}: {error}")
+    finally:
+        host.metrics.running("binding", -1)
+
+
+async def run_post_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
+    began = perf_counter()
+    for name, plugin in attempt.profile.at("postBind"):
+        try:
+            await plugin.post_bind(attempt.state, placed, node_name)
+        except Exception as error:
+            log.error("PostBind plugin failed", error, pod=placed, plugin=name)
+    _measure(host, attempt, "PostBind", began)
+    attempt.decision.state = None  # decisions may be kept; this is nobody's any more
+
+
 async def _bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
-    """What went wrong, if something did."""
     waiting = host.waiting.find(placed.uid)
     if waiting is not None:
         began = host.now()
@@ -135,7 +153,10 @@ async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) 
     if not host.is_leading():
         return NOT_LEADING
     if host.cluster.nodes.row_of(node_name) is None:
-        return Failure(f'node "{node_name}" was deleted before the pod could be bound to it')
+        return node_gone(node_name)
+    is_bound, failure = await bind_by_extender(host, placed, node_name)
+    if is_bound or failure is not None:
+        return failure
     began = perf_counter()
     for name, plugin in attempt.profile.at("bind"):
         asked_at = perf_counter()
@@ -156,6 +177,10 @@ async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) 
             failure = None if status is None else failure_at(status, name, "running Bind plugin")
             return failure and _without_blame(failure)
     return Failure("no bind plugin took the pod")
+
+
+def node_gone(node_name: str) -> Failure:
+    return Failure(f'node "{node_name}" was deleted before the pod could be bound to it')
 
 
 def _without_blame(failure: Failure) -> Failure:
@@ -184,13 +209,16 @@ def _succeeded(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Non
         evaluatedNodes=len(decision.looked_at),
         feasibleNodes=len(decision.feasible),
     )
+    if host.keeping is not None:
+        host.keeping.bound(attempt)
     host.metrics.attempt(attempt.profile.scheduler_name, "scheduled", now - attempt.began)
     host.metrics.pod_scheduled(queued.attempts, now - (queued.initial_attempt_timestamp or attempt.began))
     if queued.was_flushed:
         host.metrics.scheduled_after_flush()
 
 
-def _undo(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
+def undo(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
+    """Takes back what `place` did."""
     host.waiting.remove(placed.uid)
     began = perf_counter()
     for name, plugin in reversed(attempt.profile.at("reserve")):

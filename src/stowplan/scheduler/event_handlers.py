@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +15,7 @@ from stowplan.framework.events import Resource
 from stowplan.framework.hints import RESOURCES, happenings
 from stowplan.metrics import Metrics
 from stowplan.queue.scheduling_queue import SchedulingQueue
+from stowplan.scheduler.stillness import Stillness
 from stowplan.scheduler.waiting import WaitingPods
 
 ACTIONS = {"added": "Add", "modified": "Update", "deleted": "Delete"}
@@ -28,14 +30,19 @@ class EventHandlers:
         waiting: WaitingPods,
         scheduler_names: Collection[str],
         metrics: Metrics,
+        stillness: Stillness,
     ) -> None:
         self._cluster, self._queue, self._waiting, self._metrics = cluster, queue, waiting, metrics
+        self._stillness = stillness
         self._scheduler_names = scheduler_names
         self.pending: dict[str, Pod] = {}
         """Pods of ours without a node, as last seen, by uid."""
 
     def on_event(self, kind: str, old: Any, new: Any) -> None:
         """An object was added (`old` None), modified, or deleted (`new` None)."""
+        if self._stillness.is_kept:
+            self._stillness.after(partial(self.on_event, kind, old, new))
+            return
         began = perf_counter()
         self._take_in(old, new)
         label = _label(kind, old if new is None else new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from stowplan import log
 from stowplan.api.pod import Pod
@@ -53,7 +54,7 @@ async def _free_promises(host: Host, pod: Pod, node_name: str) -> None:
     """Pods of lower priority that were promised the node must look again."""
     for other in host.nominations.on(node_name):
         if other.priority < pod.priority:
-            host.nominations.remove(other)
+            host.stillness.after(partial(host.nominations.remove, other))
             await patch_status(host, other, {"status": {"nominatedNodeName": None}})
 
 

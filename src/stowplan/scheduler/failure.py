@@ -37,6 +37,8 @@ def handle_failure(host: Host, attempt: Attempt, failure: Failure, nominated: st
         log.log(3, "Pod is gone or has a node; not queued again", pod=queued.pod, err=failure.message)
         return
     _log(pod, failure)
+    if host.keeping is not None:
+        host.keeping.failed(attempt, failure)
     queued.pod = pod
     host.queue.return_failed(queued, rejectors=failure.rejectors, pending=failure.pending)
     host.queue.nominate(pod, nominated)

@@ -265,4 +265,4 @@ def _is_running(plugin: Plugin, frame: FrameType | None) -> bool:
 
 
 def _overdue(seconds: float) -> str:
-    return f"took longer than its budget of {max(seconds, 0):.3g}s"
+    return f"took longer than its budget of {max(round(seconds, 2), 0):g}s"

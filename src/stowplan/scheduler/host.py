@@ -15,6 +15,9 @@ from stowplan.framework.profile import Profile
 from stowplan.metrics import Metrics
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.event_handlers import EventHandlers
+from stowplan.scheduler.extended import ExtendedCycle
+from stowplan.scheduler.keeping import Keeping
+from stowplan.scheduler.stillness import Stillness
 from stowplan.scheduler.waiting import WaitingPods
 
 
@@ -36,12 +39,19 @@ class Host:
         now: Callable[[], float],
         is_leading: Callable[[], bool],
         before_pod: Callable[[], None],
+        stillness: Stillness,
+        extended: ExtendedCycle | None,
+        keeping: Keeping | None = None,
     ) -> None:
         self.cluster, self.queue, self.waiting, self.handlers = cluster, queue, waiting, handlers
         self.nominations, self.profiles, self.recorders = nominations, profiles, recorders
         self.api, self.metrics, self.now, self.is_leading = api, metrics, now, is_leading
         self.before_pod = before_pod
         """Called before each pod is decided: what must be up to date by then is brought up to date."""
+        self.stillness, self.extended = stillness, extended
+        """How pods are decided where extenders have a say, and what is kept still meanwhile."""
+        self.keeping = keeping
+        """Who keeps decisions, if someone does."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:

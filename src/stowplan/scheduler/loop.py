@@ -11,18 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan import log
+from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak
 from stowplan.framework.decision import Decision
+from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
+from stowplan.plugins.default.default_preemption import NO_CANDIDATE
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.scheduler import eviction
-from stowplan.scheduler.attempt import Attempt, failure_of
+from stowplan.scheduler.attempt import Attempt, Failure, failure_of
 from stowplan.scheduler.attempt_log import log_nodes
-from stowplan.scheduler.binding import NOT_LEADING, binding_cycle, reserve
+from stowplan.scheduler.binding import NOT_LEADING, binding_cycle, node_gone, reserve
+from stowplan.scheduler.extended import ExtendedCycle
 from stowplan.scheduler.failure import NOBODY, UNCHANGED, handle_failure
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.measuring import MeasuredProfile
@@ -55,7 +59,10 @@ class SchedulingLoop:
         turn_ends = 0.0
         while (queued := await self.host.queue.pop()) is not None:
             self.host.before_pod()
-            self.schedule_one(queued)
+            if self.host.extended is None:
+                self.schedule_one(queued)
+            else:
+                await self.schedule_extended(queued, self.host.extended)
             if time.monotonic() >= turn_ends:
                 await asyncio.sleep(0)  # a full queue would not let anyone else run
                 turn_ends = time.monotonic() + TURN_SECONDS
@@ -67,29 +74,69 @@ class SchedulingLoop:
     def schedule_one(self, queued: QueuedPod) -> None:
         """Decides one pod. Nothing here waits, so the cluster is the same from start to end."""
         host, pod = self.host, queued.pod
+        profile = self._begin(queued)
+        if profile is None:
+            return
+        began = host.now()
+        sampling = self._sampling.get(profile.scheduler_name)
+        measured = self._measured[profile.scheduler_name]
+        try:
+            decision = measured.schedule(pod, host.cluster.nodes, self._tie_break, sampling)
+        except Exception as error:  # what nobody foresaw for one pod must not stop the others
+            decision = self._unforeseen(pod, error)
+        self._hand_on(self._decided(queued, profile, decision, began))
+
+    async def schedule_extended(self, queued: QueuedPod, extended: ExtendedCycle) -> None:
+        """Decides one pod with extenders. The cluster is kept the same until they have answered."""
+        host, pod = self.host, queued.pod
+        profile = self._begin(queued)
+        if profile is None:
+            return
+        began = host.now()
+        sampling = self._sampling.get(profile.scheduler_name)
+        measured = self._measured[profile.scheduler_name]
+        with host.stillness.kept():
+            try:
+                decision = await measured.schedule_with(
+                    extended, pod, host.cluster.nodes, self._tie_break, sampling
+                )
+            except Exception as error:
+                decision = self._unforeseen(pod, error)
+            attempt = self._decided(queued, profile, decision, began)
+        if pod.uid not in host.handlers.pending:
+            handle_failure(host, attempt, Failure("the pod is gone or has a node", is_moot=True), UNCHANGED)
+        elif decision.chosen is not None and host.cluster.nodes.row_of(decision.chosen) is None:
+            handle_failure(host, attempt, node_gone(decision.chosen), NOBODY)
+        else:
+            self._hand_on(attempt)
+
+    def _begin(self, queued: QueuedPod) -> Profile | None:
+        """The profile to decide the pod with; None if there is nothing to decide."""
+        host, pod = self.host, queued.pod
         profile = host.profiles.get(pod.scheduler_name)
         if profile is None or host.cluster.is_assumed(pod):
             host.queue.done(pod.uid)
-            return
+            return None
         if pod.is_terminating:
             note = f"skip schedule deleting pod: {pod.key}"
             host.recorders[profile.scheduler_name].record(
                 pod, "Warning", "FailedScheduling", "Scheduling", note
             )
             host.queue.done(pod.uid)
-            return
-        began = host.now()
+            return None
         log.log(3, "Attempting to schedule pod", pod=pod)
-        sampling = self._sampling.get(profile.scheduler_name)
-        measured = self._measured[profile.scheduler_name]
-        try:
-            decision = measured.schedule(pod, host.cluster.nodes, self._tie_break, sampling)
-        except Exception as error:  # what nobody foresaw for one pod must not stop the others
-            decision = Decision(pod, host.cluster.nodes)
-            decision.state, decision.error = CycleState(), f"deciding: {type(error).__name__}: {error}"
-        host.metrics.algorithm(host.now() - began)
+        return profile
+
+    def _unforeseen(self, pod: Pod, error: Exception) -> Decision:
+        decision = Decision(pod, self.host.cluster.nodes)
+        decision.state, decision.error = CycleState(), f"deciding: {type(error).__name__}: {error}"
+        return decision
+
+    def _decided(self, queued: QueuedPod, profile: Profile, decision: Decision, began: float) -> Attempt:
+        self.host.metrics.algorithm(self.host.now() - began)
         log_nodes(profile, decision)
-        self._hand_on(Attempt(queued, profile, decision, began, measured.is_measuring))
+        is_measuring = self._measured[profile.scheduler_name].is_measuring
+        return Attempt(queued, profile, decision, began, is_measuring)
 
     def _hand_on(self, attempt: Attempt) -> None:
         host, decision = self.host, attempt.decision
@@ -112,7 +159,8 @@ def _keeps_promise(decision: Decision) -> bool:
     """Whether nobody looked for room, so that a node promised earlier stays promised."""
     status = decision.post_filter
     return status is not None and (
-        status.code is Code.ERROR or any("not eligible" in reason for reason in status.reasons)
+        status.code is Code.ERROR
+        or any("not eligible" in reason or NO_CANDIDATE in reason for reason in status.reasons)
     )
 
 

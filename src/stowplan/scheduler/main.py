@@ -7,10 +7,11 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,17 +21,21 @@ from stowplan.api.pod import Pod
 from stowplan.client import kubeconfig
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
+from stowplan.client.extenders import extenders_of
 from stowplan.client.leases import LeaderElection, new_identity
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.errors import StowplanError
 from stowplan.framework.registry import Registry
+from stowplan.journal import Decisions
 from stowplan.metrics import Metrics
 from stowplan.scheduler.comparer import compare, dump
+from stowplan.scheduler.decision_pages import decision_pages
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measured_client import MeasuredClient
 from stowplan.scheduler.options import RunOptions, parse
 from stowplan.scheduler.options_write import completed
 from stowplan.scheduler.scheduler import Scheduler
+from stowplan.serving.health import Page
 from stowplan.serving.lookup import cluster_client_ca
 from stowplan.serving.pages import scheduler_pages
 from stowplan.serving.server import Server
@@ -40,6 +45,10 @@ LOOK_SECONDS = 0.05
 """How fresh what is known of plugins' files must be when a pod is decided."""
 
 
+MorePages = Callable[["Service"], Mapping[str, Page]]
+"""What the server shows besides, by path: rooms above this one bring it."""
+
+
 class Ending(Enum):
     STOPPED = "told to stop"
     RELOADED = "told to read the configuration again"
@@ -47,33 +56,44 @@ class Ending(Enum):
     FAILED = "failed"
 
 
-def run(options: RunOptions, registry: Registry) -> None:
+def run(options: RunOptions, registry: Registry, more_pages: MorePages = lambda _: {}) -> None:
     """Runs until it is told to stop, or loses its lease; the process ends with the status that fits."""
     try:
-        sys.exit(asyncio.run(Service(options, registry).run()))
+        sys.exit(asyncio.run(Service(options, registry, more_pages=more_pages).run()))
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
 
 
 class Service:
-    """The process. Clients, lease and server last; the scheduler is built anew for a new configuration."""
+    """The process. Clients, lease and server last; the scheduler is built anew for a new configuration.
 
-    def __init__(self, options: RunOptions, registry: Registry) -> None:
-        self.options = options
+    `connection` leads to the API server, if the options do not say where it is.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        registry: Registry,
+        connection: Connection | None = None,
+        more_pages: MorePages = lambda _: {},
+    ) -> None:
+        self.options, self._connection, self._more_pages = options, connection, more_pages
         self.registry, self.metrics = registry, Metrics()
         self._guard = Guard(self.metrics)
         self._looked_at_files = time.monotonic()
         self._draw = random.Random(options.seed)
         self._election: LeaderElection | None = None
-        self._scheduler: Scheduler | None = None
+        self.scheduler: Scheduler | None = None
+        self.decisions = Decisions(options.journal.memory)
         self._is_stopping = False
         self._policy: dict[str, Any] | None = None
         """The ConfigMap with the Policy, as it was at the start."""
 
     async def run(self) -> int:
         log.log(0, "Starting Stowplan scheduler")
-        connection = connect(self.options)
+        connection = self._connection or connect(self.options)
         async with AsyncExitStack() as stack:
+            stack.enter_context(self._journal())
             client = self.options.config.client_connection
             api, events_api = [
                 await stack.enter_async_context(
@@ -125,7 +145,7 @@ class Service:
         self, api: ApiClient, events_api: ApiClient, elected: asyncio.Task[None] | None
     ) -> Ending:
         """One configuration's life."""
-        scheduler = self._scheduler = Scheduler(
+        scheduler = self.scheduler = Scheduler(
             self.options.config,
             api,
             events_api,
@@ -136,6 +156,7 @@ class Service:
             max_in_unschedulable=self.options.pod_max_in_unschedulable,
             before_pod=self._follow_plugin_files,
             guard=self._guard,
+            decisions=self.decisions,
         )
         if self._is_leading():
             scheduler.start()
@@ -186,14 +207,15 @@ class Service:
         if now - self._looked_at_files < LOOK_SECONDS:
             return
         self._looked_at_files = now
-        if self._scheduler is None or not self.registry.has_changed:
+        scheduler = self.scheduler
+        if scheduler is None or scheduler.is_still or not self.registry.has_changed:
             return
         try:
             with self.registry.reloading() as registry:
                 config = parse(self.options.argv, registry=registry, policy=self._policy).options.config
-                if [each.scheduler_name for each in config.profiles] != list(self._scheduler.profiles):
+                if [each.scheduler_name for each in config.profiles] != list(scheduler.profiles):
                     config = self.options.config  # other profiles are taken up when told so by SIGHUP
-                self._scheduler.take_profiles(config, registry)
+                scheduler.take_profiles(config, registry)
         except StowplanError as error:
             log.error("Plugins not reloaded, the old ones stay", error)
             self.metrics.plugins_reloaded("error")
@@ -212,16 +234,17 @@ class Service:
         )
 
     def _dump(self) -> None:
-        if self._scheduler is not None:
-            if mismatch := compare(self._scheduler):
+        if self.scheduler is not None:
+            if mismatch := compare(self.scheduler):
                 log.error("Cache mismatch", None, **mismatch._asdict())
-            log.log(0, "Dump of cache and queue", dump=dump(self._scheduler))
+            log.log(0, "Dump of cache and queue", dump=dump(self.scheduler))
 
     def _reload(self) -> bool:
         """Reads the configuration again; a bad one is refused and the old one stays."""
         try:
             options, warnings = parse(self.options.argv, registry=self.registry, policy=self._policy)
             completed(options.config, self.registry)
+            extenders_of(options.config.extenders)
         except StowplanError as error:
             log.error("Configuration not reloaded, the old one stays", error)
             return False
@@ -240,8 +263,8 @@ class Service:
 
         def begin() -> None:
             self.metrics.leading(lease, True)
-            if self._scheduler is not None:
-                self._scheduler.start()
+            if self.scheduler is not None:
+                self.scheduler.start()
 
         self.metrics.leading(lease, False)
         return LeaderElection(
@@ -262,6 +285,13 @@ class Service:
         self._policy = {"kind": "ConfigMap", **found}
         self.options = parse(self.options.argv, registry=self.registry, policy=self._policy).options
 
+    def _journal(self) -> AbstractContextManager[None]:
+        """Decisions go to disk, where that is asked for, until all that was decided is written."""
+        options = self.options.journal
+        if not options.directory:
+            return nullcontext()
+        return self.decisions.written_to(Path(options.directory), size=options.size, age=options.age)
+
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[None]:
         access = self.options.access
@@ -280,6 +310,8 @@ class Service:
                 pods=self._shown_pods,
                 plugins=self._guard.check,
             )
+            pages |= decision_pages(self.decisions, lambda: self.scheduler)
+            pages |= self._more_pages(self)
             client_ca = ""
             looks_up = not (self.options.serving.client_ca_file or access.authentication_skip_lookup)
             if tokens is not None and looks_up:
@@ -292,13 +324,17 @@ class Service:
 
     def _shown_pods(self) -> Iterable[Pod]:
         """For /metrics/resources: those placed and those that wait, as long as we lead."""
-        if self._scheduler is None or not self._is_leading():
+        if self.scheduler is None or not self._is_leading():
             return ()
-        return (*self._scheduler.cluster.pods(), *self._scheduler.handlers.pending.values())
+        return (*self.scheduler.cluster.pods(), *self.scheduler.handlers.pending.values())
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the cluster is known, so that its pods can be decided."""
+        return self.scheduler is not None and self.scheduler.is_synced
 
     def _unsynced(self) -> str | None:
-        is_synced = self._scheduler is not None and self._scheduler.is_synced
-        return None if is_synced else "handlers are not fully synchronized"
+        return None if self.is_synced else "handlers are not fully synchronized"
 
 
 def connect(options: RunOptions) -> Connection:

@@ -26,6 +26,7 @@ from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
 from stowplan.metrics import Metrics
 from stowplan.plugins.default.dynamic_resources import DynamicResources
+from stowplan.scheduler.extended import ExtendedCycle
 from stowplan.scheduler.guard import changed
 
 MEASURED_ONCE_IN = 10
@@ -33,6 +34,8 @@ MEASURED_ONCE_IN = 10
 SUCCESS, ERROR, UNSCHEDULABLE = (code.wire_name for code in (Code.SUCCESS, Code.ERROR, Code.UNSCHEDULABLE))
 
 Lap = tuple[str, float]
+NOBODY = ""
+"""Of the time after the plugins, or between them."""
 
 
 class Point(Sequence[Any]):
@@ -115,22 +118,45 @@ class MeasuredProfile:
     def schedule(
         self, pod: Pod, nodes: LiveNodeTable, tie_break: TieBreak, sampling: Sampling | None
     ) -> Decision:
-        is_measured = self.is_measuring = self._decisions % MEASURED_ONCE_IN == 0
+        self._begin()
+        decision = schedule(self._profile, pod, nodes, tie_break, sampling)
+        self._end(decision)
+        return decision
+
+    async def schedule_with(
+        self,
+        cycle: ExtendedCycle,
+        pod: Pod,
+        nodes: LiveNodeTable,
+        tie_break: TieBreak,
+        sampling: Sampling | None,
+    ) -> Decision:
+        """The same with extenders; the time that those take counts for no extension point."""
+        self._begin()
+        decision = await cycle.schedule(self._profile, pod, nodes, tie_break, sampling, self._leave_plugins)
+        self._end(decision)
+        return decision
+
+    def _begin(self) -> None:
+        self.is_measuring = self._decisions % MEASURED_ONCE_IN == 0
         self._decisions += 1
-        if is_measured:
+        if self.is_measuring:
             self._measure_plugins(True)
         self._laps.clear()
-        decision = schedule(self._profile, pod, nodes, tie_break, sampling)
-        self._laps.append(("", self._clock()))
+
+    def _leave_plugins(self) -> None:
+        self._laps.append((NOBODY, self._clock()))
+
+    def _end(self, decision: Decision) -> None:
+        self._leave_plugins()
         self._record_points(decision)
         self._count_evaluations(decision)
         self._count_batch(decision)
         if decision.chosen is None and _looked_for_victims(decision):
             self._metrics.preemption_attempted()
-        if is_measured:
+        if self.is_measuring:
             self._record_plugins(decision)
             self._measure_plugins(False)
-        return decision
 
     def _measure_plugins(self, is_measured: bool) -> None:
         for point in self._points.values():
@@ -158,6 +184,8 @@ class MeasuredProfile:
         earlier = 0.0
         for place in range(last + 1):
             point, began = laps[place]
+            if point == NOBODY:
+                continue
             after, ended = laps[place + 1]
             if after == point:
                 earlier += ended - began
@@ -197,7 +225,8 @@ class MeasuredProfile:
                 if name not in state.skipped_scores:
                     count("PreScore", name, self._name)
         for column in decision.scores:
-            count("Score", column.plugin, self._name, len(decision.feasible))
+            if column.plugin in self._names["Score"]:
+                count("Score", column.plugin, self._name, len(decision.feasible))
 
     def _count_batch(self, decision: Decision) -> None:
         """Of the answers that kube-scheduler keeps for the next pod, which it can never use by default.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from stowplan.api import quantity
 from stowplan.config import Duration, KubeSchedulerConfiguration, load
 from stowplan.config.field_errors import joined
 from stowplan.config.load import LoadedConfig, Source
@@ -77,6 +78,15 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     format: Format
 
 
+class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of decisions: so many bytes in memory, and on disk where a directory is named."""
+
+    memory: int
+    directory: str
+    size: int
+    age: Duration
+
+
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to run. `kubeconfig` is that of the configuration; neither it nor `master`: the pod's own account.
 
@@ -93,6 +103,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     pod_max_in_unschedulable: Duration
     seed: int | None
     plugin_dirs: tuple[str, ...]
+    journal: JournalOptions
     serving: ServingOptions
     access: AccessOptions
     logs: LogOptions
@@ -128,12 +139,22 @@ def parse(
         pod_max_in_unschedulable=values["pod-max-in-unschedulable-pods-duration"],
         seed=values["seed"],
         plugin_dirs=tuple(values["plugin-dir"]),
+        journal=JournalOptions(
+            memory=_bytes(values["decisions-memory"]),
+            directory=values["journal"],
+            size=_bytes(values["journal-size"]),
+            age=values["journal-age"],
+        ),
         serving=_named(ServingOptions, values),
         access=_named(AccessOptions, values),
         logs=LogOptions(verbosity=values["v"], format=values["logging-format"]),
         feature_gates=values["feature-gates"],
     )
     return Parsed(options, [*_warnings(given, config), *loaded.warnings])
+
+
+def _bytes(size: str) -> int:
+    return max(quantity.parse(size), 0) // quantity.NANO
 
 
 def _load(given: Given, registry: Registry, policy: Source | None) -> LoadedConfig:

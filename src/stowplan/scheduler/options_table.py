@@ -62,6 +62,20 @@ STOWPLAN = (
         "were. May be given again.",
     ),
     Flag(
+        "decisions-memory",
+        SIZE,
+        "64Mi",
+        "How much memory recent decisions may take, for /debug/decisions; 0 keeps none.",
+    ),
+    Flag(
+        "journal",
+        STRING,
+        "",
+        "The directory where all decisions are kept, as Parquet files. Without it, only memory has them.",
+    ),
+    Flag("journal-size", SIZE, "1Gi", "How large the journal may get; the oldest files are deleted."),
+    Flag("journal-age", DURATION, Duration(7 * 24 * 3600), "How old files of the journal may get."),
+    Flag(
         "seed",
         INT,
         None,

@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import aclosing
 from functools import partial
 from importlib import import_module
 
@@ -17,28 +18,34 @@ from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.events import EventRecorder
-from stowplan.client.resources import RESOURCES
+from stowplan.client.extenders import extenders_of
+from stowplan.client.resources import FOLLOWED, RESOURCES
 from stowplan.client.watch import Reflector
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle.preempt import preempt
-from stowplan.framework.handle import Handle
+from stowplan.framework.handle import Handle, Preempt
 from stowplan.framework.hints import Happening, QueueingHints
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import ResolvedProfile, resolve_profiles, watched_kinds
+from stowplan.journal import Decisions
 from stowplan.metrics import Metrics
 from stowplan.queue.listeners import WILDCARD
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.event_handlers import EventHandlers
+from stowplan.scheduler.extended import ExtendedCycle
 from stowplan.scheduler.failure import report_fault
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.host import Host
+from stowplan.scheduler.keeping import Keeping
 from stowplan.scheduler.kind_watches import KindWatches
 from stowplan.scheduler.loop import SchedulingLoop
+from stowplan.scheduler.stillness import Stillness
 from stowplan.scheduler.waiting import WaitingPods
+from stowplan.scheduler.whole_objects import WholeObjects
 
 FLUSH_UNSCHEDULABLE_SECONDS = 30.0
 
@@ -60,10 +67,19 @@ class Scheduler:
         max_in_unschedulable: float = 300,
         before_pod: Callable[[], None] = lambda: None,
         guard: Guard | None = None,
+        decisions: Decisions | None = None,
+        takes_pods: bool = True,
     ) -> None:
+        """Without `takes_pods` nobody's pods are queued: it follows the cluster for others who decide."""
         self.metrics = metrics or Metrics()
         self._guard = guard or Guard(self.metrics)
         self.cluster, nominations, waiting = Cluster(), Nominations(), WaitingPods()
+        stillness = Stillness()
+        self.extenders = extenders_of(config.extenders)
+        self._objects = WholeObjects(self.extenders, stillness)
+        self._extended = (
+            ExtendedCycle(self.extenders, self._objects, self.metrics) if self.extenders else None
+        )
         api.stored = self.cluster.stored
         self.profiles: dict[str, Profile] = {}
         for resolved in resolve_profiles(config, registry or Registry.installed()):
@@ -78,7 +94,7 @@ class Scheduler:
                 waiting_pods=waiting,
             )
             profile = self.profiles[resolved.scheduler_name] = self._built(resolved, handle)
-            handle.preempt = partial(preempt, profile)
+            handle.preempt = self._preempt_for(profile)
         self.queue = SchedulingQueue(
             {name: QueueingHints(profile) for name, profile in self.profiles.items()},
             self.profiles,
@@ -90,7 +106,8 @@ class Scheduler:
             recorder=self.metrics,
             on_fault=lambda pod, error: report_fault(self.host, pod, error),
         )
-        self.handlers = EventHandlers(self.cluster, self.queue, waiting, self.profiles.keys(), self.metrics)
+        taken = self.profiles.keys() if takes_pods else ()
+        self.handlers = EventHandlers(self.cluster, self.queue, waiting, taken, self.metrics, stillness)
         hostname = socket.gethostname()
         self.host = Host(
             cluster=self.cluster,
@@ -107,10 +124,13 @@ class Scheduler:
             now=now,
             is_leading=is_leading,
             before_pod=before_pod,
+            stillness=stillness,
+            extended=self._extended,
+            keeping=None if decisions is None else Keeping(decisions, now),
         )
-        self.reflectors = [
-            Reflector(api, resource, on_event=self.handlers.on_event) for resource in RESOURCES
-        ]
+        resources = RESOURCES if takes_pods else FOLLOWED
+        followed = [self._objects.following(resource, self.handlers.on_event) for resource in resources]
+        self.reflectors = [Reflector(api, resource, on_event=on_event) for resource, on_event in followed]
         self._kinds = KindWatches(
             api,
             self.cluster,
@@ -139,7 +159,7 @@ class Scheduler:
         hints = {name: QueueingHints(profile) for name, profile in fresh.items()}
         self.profiles.update(fresh)
         for profile in fresh.values():
-            profile.handle.preempt = partial(preempt, profile)
+            profile.handle.preempt = self._preempt_for(profile)
         self.loop.take_profiles()
         self.watch_kinds(watched_kinds(self._plugins()))
         self._run_plugins()
@@ -152,6 +172,14 @@ class Scheduler:
         self._guard.cover(profile)
         self.metrics.profile_started(resolved.scheduler_name, profile.points)
         return profile
+
+    def _preempt_for(self, profile: Profile) -> Preempt:
+        return partial(preempt, profile) if self._extended is None else self._extended.preempt_for(profile)
+
+    @property
+    def is_still(self) -> bool:
+        """Whether a decision waits for extenders, so that nothing may change under it."""
+        return self.host.stillness.is_kept
 
     def _plugins(self) -> dict[Plugin, str]:
         """All plugins of all profiles, with their names."""
@@ -177,7 +205,7 @@ class Scheduler:
         """Goes on until it is cancelled."""
         if self._watches_when_started:
             await self._started.wait()
-        async with asyncio.TaskGroup() as tasks:
+        async with aclosing(self), asyncio.TaskGroup() as tasks:
             for reflector in self.reflectors:
                 tasks.create_task(reflector.run(), name=f"watch of {reflector.resource.name}")
             tasks.create_task(self._kinds.run(), name="watches of plugins' kinds")
@@ -194,12 +222,17 @@ class Scheduler:
         for recorder in self.host.recorders.values():
             await recorder.drain(seconds)
 
+    async def aclose(self) -> None:
+        """Ends the connections to extenders."""
+        for extender in self.extenders:
+            await extender.close()
+
     async def _schedule(self) -> None:
         for reflector in self.reflectors:
             await reflector.synced.wait()
         await self.kinds_synced()
         self.is_synced = True
-        _settle_memory()
+        settle_memory()
         await self._started.wait()
         self.run_controllers()
         log.log(0, "Starting to schedule", nodes=len(self.cluster.nodes), pods=len(self.handlers.pending))
@@ -211,6 +244,8 @@ class Scheduler:
         while True:
             await asyncio.sleep(1 - time.time() % 1)
             self.queue.flush_backoff()
+            if self.host.keeping is not None:
+                self.host.keeping.decisions.settle()
             since_flush += 1
             if since_flush >= FLUSH_UNSCHEDULABLE_SECONDS:
                 since_flush = 0.0
@@ -248,7 +283,7 @@ class Scheduler:
         for key, run in wanted.items():
             if self._tasks is not None and key not in self._running:
                 name = key[1] or f"plugin {key[0].name}"
-                self._running[key] = self._tasks.create_task(self._kept_running(name, run), name=name)
+                self._running[key] = self._tasks.create_task(kept_running(name, run), name=name)
 
     async def _control(self, plugin: Plugin, reference: str) -> None:
         """Runs a plugin's controller, once we lead and know the cluster."""
@@ -256,18 +291,19 @@ class Scheduler:
         module, _, attribute = reference.partition(":")
         await getattr(import_module(module), attribute)(plugin.args, plugin.handle).run()
 
-    async def _kept_running(self, name: str, run: Callable[[], object]) -> None:
-        """A plugin's own work in the background; it is started over if it fails."""
-        while True:
-            try:
-                await run()  # type: ignore[misc]
-                return
-            except Exception as error:
-                log.error("Background work of a plugin failed; starting it over", error, work=name)
-                await asyncio.sleep(5)
+
+async def kept_running(name: str, run: Callable[[], object]) -> None:
+    """A plugin's own work in the background; it is started over if it fails."""
+    while True:
+        try:
+            await run()  # type: ignore[misc]
+            return
+        except Exception as error:
+            log.error("Background work of a plugin failed; starting it over", error, work=name)
+            await asyncio.sleep(5)
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """Has the cyclic garbage collector leave alone what stays, and look for cycles less often.
 
     Hardly any of our objects are in cycles; with Python's own settings a tenth of the CPU goes into looking.

@@ -24,6 +24,11 @@ class WaitingPod:
             for plugin, seconds in timeouts.items()
         ]
 
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """Those that have not allowed it yet."""
+        return tuple(sorted(self._plugins))
+
     def allow(self, plugin: str) -> None:
         self._plugins.discard(plugin)
         if not self._plugins:

@@ -128,7 +128,7 @@ class Server:
     async def _permitted(self, request: web.BaseRequest) -> web.Response:
         user = await self._user(request)
         if user is None:
-            return _status(401, "Unauthorized", "Unauthorized")
+            return status_response(401, "Unauthorized", "Unauthorized")
         path, verb = request.path, request.method.lower()
         try:
             is_allowed = await self._authorization.allows(user, path, verb)
@@ -139,7 +139,7 @@ class Server:
             return web.Response(status=500, text=text.translate(_SANITIZED))
         if not is_allowed:
             message = f'User "{user.name}" cannot {verb} path "{path}"'.translate(_SANITIZED)
-            return _status(403, "Forbidden", f"forbidden: {message}", details={})
+            return status_response(403, "Forbidden", f"forbidden: {message}", details={})
         return await self._page(request)
 
     async def _user(self, request: web.BaseRequest) -> User | None:
@@ -180,7 +180,7 @@ class _ShortLived(web.Server):
                 oldest.transport.abort()
 
 
-def _status(code: int, reason: str, message: str, **details: Any) -> web.Response:
+def status_response(code: int, reason: str, message: str, **details: Any) -> web.Response:
     """A refusal, as a Kubernetes Status object."""
     body = {
         "kind": "Status",

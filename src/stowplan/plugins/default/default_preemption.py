@@ -21,6 +21,9 @@ from stowplan.framework import (
 )
 from stowplan.plugins.default.args import DefaultPreemptionArgs
 
+NO_CANDIDATE = "no candidate node for preemption"
+"""Extenders have dropped all that there were."""
+
 
 class DefaultPreemption(Plugin):
     args: DefaultPreemptionArgs
@@ -43,7 +46,7 @@ class DefaultPreemption(Plugin):
     def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Status | Nomination:
         refusal = self._not_eligible(pod, decision)
         if refusal:
-            return Status.unschedulable(f"preemption: {refusal}")
+            return as_told(Status.unschedulable(refusal))
         answer = self.handle.preempt(
             state,
             pod,
@@ -53,7 +56,7 @@ class DefaultPreemption(Plugin):
         )
         if isinstance(answer, Nomination):
             return answer
-        return Status(answer.code, (f"preemption: {answer.message}",))
+        return as_told(answer)
 
     def _not_eligible(self, pod: Pod, decision: Decision) -> str:
         if pod.spec.preemption_policy == "Never":
@@ -71,6 +74,11 @@ class DefaultPreemption(Plugin):
 
     def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
         return Hint.SKIP  # the plugins that refused the pod know better what helps
+
+
+def as_told(status: Status) -> Status:
+    """Why no node was found to evict pods from, in the words of the pod's condition."""
+    return Status(status.code, (f"preemption: {status.message}",))
 
 
 def _is_leaving_for(pod: Pod, other: Pod) -> bool:

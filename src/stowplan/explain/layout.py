@@ -1,0 +1,60 @@
+"""Text for a terminal of 100 columns, or a pipe: sentences that are wrapped, lists cut short, tables."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from stowplan.framework.status import Status
+
+WIDTH = 100
+NAMES_SHOWN = 10
+
+
+def wrapped(text: str, indent: int = 0, start: str | None = None) -> str:
+    space = " " * indent
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=space if start is None else start,
+        subsequent_indent=space,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def listed(names: Sequence[str], shown: int | None = NAMES_SHOWN) -> str:
+    if shown is not None and len(names) > shown:
+        names = [*names[:shown], f"{len(names) - shown} more"]
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey, not show, spelt out: names in files may be anything."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
+
+
+def time_text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def reason_text(status: Status) -> str:
+    return f"{status.plugin}: {status.message}" if status.plugin else status.message
+
+
+def table(headers: Sequence[tuple[str, ...]], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:
+    """The first column to the left, all others to the right."""
+    lines = [tuple(map(str, row)) for row in (*headers, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *others in lines:
+        cells = [first.ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        yield "  ".join(cells).rstrip()

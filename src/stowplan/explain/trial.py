@@ -1,0 +1,142 @@
+"""Decides a pod again with one thing changed, to see whether that changes the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from stowplan.api.node import NodeObject
+from stowplan.api.pod import Pod
+from stowplan.cycle import Planner, first_by_name, schedule
+from stowplan.cycle.errors import CycleError
+from stowplan.cycle.schedule import choose, find_feasible
+from stowplan.framework.decision import Decision
+from stowplan.framework.profile import Profile
+from stowplan.framework.state import CycleState
+
+GROWTH = 1.25
+
+
+class Flip(NamedTuple):
+    """Where the pod would go instead."""
+
+    node: str
+    by_preemption: bool = False
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change, and where the pod would go then."""
+
+    kind: str
+    text: str
+    flip: Flip
+    was: Any = None
+    now: Any = None
+    pod: Pod | None = None
+    """The pod, changed."""
+    node: NodeObject | None = None
+    """The node, changed."""
+    weight: tuple[str, int] | None = None
+    """A plugin and its new weight."""
+    less: Pod | int | None = None
+    """One step smaller, which changes nothing: the pod, or the weight. None where there are no steps."""
+
+
+class TimeIsUp(Exception):  # noqa: N818 (nothing went wrong)
+    pass
+
+
+class Trial:
+    """The outcome changes where a pod that found no node would find one, or where the node that it goes to
+    would no longer be among the best. After each trial all is as it was."""
+
+    def __init__(
+        self, planner: Planner, decision: Decision, seconds: float, now: Callable[[], float]
+    ) -> None:
+        self.cluster, self.profile = planner.cluster, planner.profile_of(decision.pod)
+        self.pod, self.decision = decision.pod, decision
+        self._ends, self._now = now() + seconds, now
+
+    @property
+    def winner(self) -> str | None:
+        return self.decision.chosen
+
+    def with_pod(self, pod: Pod) -> Flip | None:
+        return self._flip(self._decided(self.profile, pod))
+
+    def with_weight(self, plugin: str, weight: int) -> Flip | None:
+        return self._flip(self._decided(self.profile.reweighted(plugin, weight), self.pod))
+
+    def with_node(self, node: NodeObject) -> Flip | None:
+        row = self.cluster.nodes.row_of(node.name)
+        assert row is not None, f"no node {node.name}"
+        known = self.cluster.nodes.objects[row]
+        self.cluster.add_node(node)
+        try:
+            return self._flip(self._decided(self.profile, self.pod))
+        finally:
+            self.cluster.add_node(known)
+
+    def with_preemption(self, pod: Pod) -> Flip | None:
+        """Counts it as a way out, too, if pods could be evicted for the pod."""
+        self._check_time()
+        decision = schedule(self.profile, pod, self.cluster.nodes, first_by_name)
+        found = self._flip(decision)
+        if found is None and self.winner is None and decision.nominated is not None:
+            return Flip(decision.nominated, by_preemption=True)
+        return found
+
+    def _decided(self, profile: Profile, pod: Pod) -> Decision:
+        """Without a look at whom to evict: that takes long, and is not asked."""
+        self._check_time()
+        nodes = self.cluster.nodes
+        state, decision = CycleState(), Decision(pod, nodes)
+        try:
+            feasible = find_feasible(profile, state, decision, nodes)
+            if feasible is not None:
+                choose(profile, state, decision, feasible, first_by_name)
+        except CycleError as error:
+            decision.error = str(error)
+        return decision
+
+    def _flip(self, decision: Decision) -> Flip | None:
+        if decision.error is not None or decision.chosen is None:
+            return None
+        best = {decision.names[row] for row in decision.best.tolist()}
+        return None if self.winner in best else Flip(decision.chosen)
+
+    def _check_time(self) -> None:
+        if self._now() > self._ends:
+            raise TimeIsUp
+
+
+def least(flips: Callable[[int], Flip | None], most: int) -> tuple[int, Flip] | None:
+    """The least number, up to `most`, that changes the outcome, where all greater ones do so too."""
+    found = flips(most) if most > 0 else None
+    return None if found is None else _between(flips, 0, most, found)
+
+
+def nearest(flips: Callable[[int], Flip | None], most: int, step: int = 1) -> tuple[int, Flip] | None:
+    """The same where greater ones may not do so: looked for in growing steps, then narrowed down."""
+    low = 0
+    while low < most:
+        high = min(low + step, most)
+        found = flips(high)
+        if found is not None:
+            return _between(flips, low, high, found)
+        low, step = high, max(int(high * (GROWTH - 1)), step)
+    return None
+
+
+def _between(flips: Callable[[int], Flip | None], low: int, high: int, found: Flip) -> tuple[int, Flip]:
+    """`low` does not change the outcome, `high` does."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        flip = flips(middle)
+        if flip is None:
+            low = middle
+        else:
+            high, found = middle, flip
+    return high, found

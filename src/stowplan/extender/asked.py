@@ -1,0 +1,99 @@
+"""What a request asks about: the pod, and the nodes as rows of our own table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from stowplan.api.extender import ExtenderArgs, NodeList, read
+from stowplan.api.meta import decode
+from stowplan.api.node import NodeObject
+from stowplan.api.pod import Pod
+from stowplan.cluster.columns import Rows
+from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.errors import InputError
+
+UNKNOWN = "the extender does not know this node"
+
+
+class _Meta(msgspec.Struct, gc=False):
+    name: str = ""
+
+
+class _Named(msgspec.Struct, gc=False):
+    """As much of a node as says which one it is."""
+
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+
+_named = msgspec.json.Decoder(_Named).decode
+
+
+class Asked(NamedTuple):
+    """`items` are the nodes as they came, where they came whole."""
+
+    pod: Pod
+    names: list[str]
+    items: list[Raw] | None
+
+    @classmethod
+    def read(cls, body: bytes) -> Asked:
+        """Raises InputError."""
+        args = read(ExtenderArgs, body)
+        pod = pod_of(args.pod)
+        if args.node_names is not None:
+            return cls(pod, args.node_names, None)
+        if args.nodes is None:
+            raise InputError("neither Nodes nor NodeNames: there is no node to look at")
+        try:
+            names = [_named(item).metadata.name for item in args.nodes.items]
+        except msgspec.DecodeError as error:
+            raise InputError(f"Nodes.items: {error}") from None
+        return cls(pod, names, args.nodes.items)
+
+    def objects(self) -> list[NodeObject] | None:
+        """The nodes that came whole."""
+        return None if self.items is None else [decode(NodeObject, bytes(item)) for item in self.items]
+
+    def whole(self, places: Sequence[int] | None) -> NodeList | None:
+        """These of the nodes, None for all, as they came; nothing where names came."""
+        if self.items is None:
+            return None
+        return NodeList(items=self.items if places is None else [self.items[place] for place in places])
+
+
+def pod_of(raw: Raw) -> Pod:
+    return _pod_of(bytes(raw))
+
+
+@lru_cache(maxsize=8)  # filter and prioritize come with the same pod
+def _pod_of(text: bytes) -> Pod:
+    try:
+        pod = Pod.decode(text)
+    except InputError as error:
+        raise InputError(f"Pod: {error}") from None
+    if not pod.name:
+        raise InputError("Pod: metadata.name is missing")
+    return pod
+
+
+class Places(NamedTuple):
+    """Where the names of a request are in our table: `rows[i]` is that of name `places[i]`."""
+
+    rows: Rows
+    places: Rows
+    unknown: list[str]
+
+    @classmethod
+    def of(cls, names: list[str], nodes: LiveNodeTable) -> Places:
+        rows = nodes.rows_of(names)
+        is_known = rows >= 0
+        places = np.flatnonzero(is_known)
+        if len(places) == len(names):
+            return cls(rows, places, [])
+        return cls(rows[places], places, [names[place] for place in np.flatnonzero(~is_known).tolist()])

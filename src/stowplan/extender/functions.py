@@ -1,0 +1,141 @@
+"""Plain functions as an extender: a predicate says of a node whether it takes a pod, a priority how well.
+
+    @priority
+    def image_score(pod, node, *, scale: bool = False) -> int: ...
+
+What follows `*` are options, which `--set image_score.scale=true` changes. An async function decorated with
+`background` runs beside them, to fetch what they look at.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, overload
+
+import msgspec
+
+from stowplan.api.node import NodeObject
+from stowplan.errors import InputError
+
+Node = NodeObject
+"""What a function gets to see of a node."""
+Kind = Literal["predicate", "priority", "background"]
+PREFIXES = {"predicate": "/predicates", "priority": "/priorities"}
+Call = Callable[..., Any]
+
+
+class Function:
+    """A decorated function; it can still be called as what it is."""
+
+    def __init__(self, kind: Kind, call: Call, path: str, name: str) -> None:
+        self.kind, self.call, self.name = kind, call, name or call.__name__
+        self.path = path or f"{PREFIXES.get(kind, '')}/{self.name}"
+        self.module = getattr(call, "func", call).__module__
+        self.__doc__ = call.__doc__
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.call(*args, **options)
+
+    def with_options(self, given: Mapping[str, str]) -> Function:
+        """The same with these options, read as what the function says they are."""
+        parameters = inspect.signature(self.call).parameters.values()
+        known = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        types, options = typing.get_type_hints(self.call), {}
+        for name, text in given.items():
+            if name not in known:
+                takes = f"it takes {', '.join(known)}" if known else "it takes none"
+                raise InputError(f"{self.name} has no option {name!r}; {takes}", what="--set")
+            try:
+                options[name] = msgspec.convert(text, types.get(name, str), strict=False)
+            except msgspec.ValidationError as error:
+                raise InputError(f"{self.name}.{name}={text}: {error}", what="--set") from None
+        return Function(self.kind, partial(self.call, **options), self.path, self.name)
+
+
+@overload
+def predicate(call: Call, /) -> Function: ...
+@overload
+def predicate(*, path: str = "", name: str = "") -> Callable[[Call], Function]: ...
+def predicate(
+    call: Call | None = None, /, *, path: str = "", name: str = ""
+) -> Function | Callable[[Call], Function]:
+    """`f(pod, node)`: True takes the node; False, or a text that says why, drops it."""
+    return _decorated("predicate", call, path, name)
+
+
+@overload
+def priority(call: Call, /) -> Function: ...
+@overload
+def priority(*, path: str = "", name: str = "") -> Callable[[Call], Function]: ...
+def priority(
+    call: Call | None = None, /, *, path: str = "", name: str = ""
+) -> Function | Callable[[Call], Function]:
+    """`f(pod, node)`: a whole number, 0 to 10 as kube-scheduler foresees it. It is answered as it is."""
+    return _decorated("priority", call, path, name)
+
+
+def background(call: Call) -> Function:
+    """`async def f()`: runs while the extender does, and is started over if it fails."""
+    return Function("background", call, "", "")
+
+
+def _decorated(kind: Kind, call: Call | None, path: str, name: str) -> Function | Callable[[Call], Function]:
+    if call is not None:
+        return Function(kind, call, path, name)
+    return lambda call: Function(kind, call, path, name)
+
+
+def load_functions(source: str) -> list[Function]:
+    """Those decorated in a file (`rules.py`) or an importable module (`acme.rules`)."""
+    module = _from_file(Path(source)) if source.endswith(".py") else _imported(source)
+    found = list(dict.fromkeys(each for each in vars(module).values() if isinstance(each, Function)))
+    if not any(each.kind != "background" for each in found):
+        raise InputError("nothing in it is decorated with @predicate or @priority", where=source)
+    return found
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise InputError(f"cannot be imported: {type(error).__name__}: {error}", where=name) from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InputError("there is no such file", where=str(path))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"cannot be loaded: {type(error).__name__}: {error}", where=str(path)) from error
+    return module
+
+
+def with_settings(functions: Sequence[Function], settings: Iterable[str]) -> list[Function]:
+    """The functions with what `--set FUNCTION.OPTION=VALUE` says."""
+    given: dict[str, dict[str, str]] = {}
+    for setting in settings:
+        place, is_set, value = setting.partition("=")
+        function, has_option, option = place.partition(".")
+        if not (is_set and has_option):
+            raise InputError(f"expected FUNCTION.OPTION=VALUE, got {setting!r}", what="--set")
+        given.setdefault(function, {})[option] = value
+    if unknown := given.keys() - {each.call.__name__ for each in functions}:
+        known = ", ".join(each.call.__name__ for each in functions)
+        raise InputError(f"no function {', '.join(sorted(unknown))}; there is {known}", what="--set")
+    return [
+        each.with_options(given[each.call.__name__]) if each.call.__name__ in given else each
+        for each in functions
+    ]

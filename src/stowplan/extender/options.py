@@ -1,0 +1,73 @@
+"""What `stowplan extender` is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from stowplan.config import KubeSchedulerConfiguration
+from stowplan.errors import InputError
+from stowplan.extender.functions import Function
+from stowplan.framework.profile import Profile
+
+VERBS = ("filter", "prioritize", "preempt", "bind")
+POINTS = {
+    "filter": ("preFilter", "filter"),
+    "prioritize": ("preScore", "score"),
+    "preempt": ("preFilter", "filter"),
+    "bind": ("reserve", "permit", "preBind", "bind", "postBind"),
+}
+"""The extension points that a verb brings plugins to."""
+PATHS = {verb: f"/{{profile}}/{verb}" for verb in VERBS}
+
+
+class ExtenderOptions(msgspec.Struct, frozen=True, kw_only=True):
+    config: KubeSchedulerConfiguration | None = None
+    """Without one no plugins are served, and no cluster is followed unless it is asked for."""
+    functions: tuple[Function, ...] = ()
+    verbs: tuple[str, ...] = ()
+    """Those to serve; none named is all."""
+    paths: dict[str, str] = msgspec.field(default_factory=lambda: dict(PATHS))
+    """By verb; `{profile}` stands for the profile's schedulerName."""
+    most: int = 10
+    kubeconfig: str = ""
+    """The cluster to follow."""
+    is_following: bool = False
+    """Whether to follow the cluster that we run in, for functions alone."""
+    address: str = "0.0.0.0"
+    port: int = 8888
+    health_port: int = 0
+    """Health and metrics in plain HTTP, besides those at the same port as the verbs; 0 is none."""
+    budget: float = 4.0
+    max_body: int = 100 * 2**20
+    tls_cert_file: str = ""
+    tls_private_key_file: str = ""
+    client_ca_file: str = ""
+
+    def routes_of(self, profile: str) -> Iterator[tuple[str, str]]:
+        """Verb and path."""
+        for verb in self.verbs or VERBS:
+            yield verb, self.paths[verb].replace("{profile}", profile)
+
+
+def checked_paths(options: ExtenderOptions, profiles: Sequence[str]) -> None:
+    """Refuses paths that are none, or that two would have to share."""
+    taken: dict[str, str] = {}
+    wanted = [(path, f"{verb} of {name}") for name in profiles for verb, path in options.routes_of(name)]
+    wanted += [(each.path, each.name) for each in options.functions if each.kind != "background"]
+    for path, what in wanted:
+        if not path.startswith("/"):
+            raise InputError(f"a path begins with /, this does not: {path!r}", what=what)
+        if path in taken:
+            raise InputError(
+                f"{path} is the path of {taken[path]} too; {{profile}} tells them apart", what=what
+            )
+        taken[path] = what
+
+
+def unreached(profile: Profile, verbs: Sequence[str]) -> list[str]:
+    """Plugins that none of the verbs brings to any of their points."""
+    reached = {point for verb in verbs or VERBS for point in POINTS[verb]}
+    names = {name for point in reached for name in profile.points.get(point, ())}
+    return [name for name in profile.plugins if name not in names]

@@ -1,0 +1,176 @@
+"""The extender: it follows the cluster, and answers at its paths."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+import msgspec
+
+from stowplan import log
+from stowplan.client.api import ApiClient
+from stowplan.config import KubeSchedulerConfiguration
+from stowplan.extender.binding import Binder
+from stowplan.extender.function_verb import FunctionVerb
+from stowplan.extender.http import Answer, HttpServer, Limits, Route, text
+from stowplan.extender.options import VERBS, ExtenderOptions, checked_paths, unreached
+from stowplan.extender.routes import Counting, Desk, VerbRoutes
+from stowplan.extender.verbs import ProfileVerbs
+from stowplan.framework.registry import Registry
+from stowplan.metrics import CONTENT_TYPE, Metrics
+from stowplan.scheduler.guard import Guard
+from stowplan.scheduler.scheduler import Scheduler, kept_running
+from stowplan.serving.certificates import ServerCertificates
+from stowplan.serving.options import ServingOptions
+
+REFRESH_SECONDS = 60.0
+
+
+class Extender:
+    """With an `api` it follows that cluster; without one it serves functions, to those who send whole nodes.
+
+    It answers while inside `listening`, about what `run` sees.
+    """
+
+    def __init__(
+        self,
+        options: ExtenderOptions,
+        api: ApiClient | None = None,
+        *,
+        registry: Registry | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.options, self.metrics = options, metrics or Metrics()
+        self.guard = Guard(self.metrics)
+        self.scheduler: Scheduler | None = None
+        """Follows the cluster and has the profiles. Never started, it decides nothing by itself."""
+        if api is not None:
+            config = options.config or KubeSchedulerConfiguration()
+            config = msgspec.structs.replace(config, delay_cache_until_active=False, extenders=())
+            self.scheduler = Scheduler(
+                config,
+                api,
+                api,
+                registry=registry,
+                metrics=self.metrics,
+                guard=self.guard,
+                takes_pods=False,
+            )
+        profiles = tuple(self.scheduler.profiles) if self.scheduler and options.config else ()
+        checked_paths(options, profiles)
+        desk = Desk(self.guard, Counting(self.metrics.page), options.budget, self._unready)
+        self._verbs = {
+            path: route for name in profiles for path, route in self._profile_routes(name, desk)
+        } | dict(self._function_routes(desk))
+        self._certificates = _certificates(options)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[HttpServer]:
+        """Answers while inside; the server is the one with the verbs."""
+        options, limits = self.options, Limits(body_bytes=self.options.max_body)
+        tls = None if self._certificates is None else self._certificates.context
+        pages = self._pages()
+        server = HttpServer(options.address, options.port, self._verbs | pages, tls=tls, limits=limits)
+        with self.guard:
+            async with server:
+                for path in self._verbs:
+                    log.log(0, "Serving", path=path, port=server.port, tls=tls is not None)
+                if not options.health_port:
+                    yield server
+                    return
+                async with HttpServer(options.address, options.health_port, pages, limits=limits):
+                    yield server
+
+    async def run(self) -> None:
+        """Follows the cluster and runs what functions have in the background, until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            if self.scheduler is not None:
+                tasks.create_task(self.scheduler.run(), name="view of the cluster")
+            for each in self.options.functions:
+                if each.kind == "background":
+                    tasks.create_task(kept_running(each.name, each.call), name=each.name)
+            tasks.create_task(self._refresh(), name="certificates")
+
+    async def stop(self, seconds: float = 10.0) -> None:
+        """The bindings under way are finished."""
+        if self.scheduler is not None:
+            await self.scheduler.stop(seconds)
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            if self._certificates is not None:
+                self._certificates.refresh()
+
+    def _profile_routes(self, name: str, desk: Desk) -> Iterator[tuple[str, Route]]:
+        assert self.scheduler is not None
+        profile, options = self.scheduler.profiles[name], self.options
+        if missed := unreached(profile, options.verbs):
+            log.warn(
+                "Plugins have no part in what is served: no verb comes to their extension points",
+                profile=name,
+                plugins=missed,
+                verbs=options.verbs or VERBS,
+            )
+        verbs = ProfileVerbs(profile, self.scheduler.cluster, options.most)
+        binder = Binder(self.scheduler.host, verbs)
+        routes = VerbRoutes(desk, verbs, binder.remember)
+        for verb, path in options.routes_of(name):
+            answers: Mapping[str, Callable[..., object]] = {
+                "filter": partial(routes.filter, path),
+                "prioritize": partial(routes.prioritize, path),
+                "preempt": partial(routes.preempt, path, verbs.preempt),
+                "bind": partial(routes.bind, path, binder.bind),
+            }
+            yield path, Route(answers[verb])  # type: ignore[arg-type]
+
+    def _function_routes(self, desk: Desk) -> Iterator[tuple[str, Route]]:
+        view = None if self.scheduler is None else self.scheduler.cluster
+        for each in self.options.functions:
+            if each.kind != "background":
+                routes = VerbRoutes(desk, FunctionVerb(each, view, self.guard))
+                answer = routes.filter if each.kind == "predicate" else routes.prioritize
+                yield each.path, Route(partial(answer, each.path))
+
+    def _pages(self) -> dict[str, Route]:
+        def metrics(_: bytes) -> Answer:
+            return Answer(self.metrics.render(), content_type=CONTENT_TYPE)
+
+        return {
+            "/healthz": _page(lambda: None),
+            "/livez": _page(self.guard.check),
+            "/readyz": _page(self._unready),
+            "/metrics": Route(metrics, b"GET"),
+        }
+
+    def _unready(self) -> str | None:
+        if self.scheduler is None or self.scheduler.is_synced:
+            return None
+        return "the extender has not read the cluster yet"
+
+
+def _page(check: Callable[[], str | None]) -> Route:
+    def answer(_: bytes) -> Answer:
+        problem = check()
+        return text(200, "ok") if problem is None else text(500, problem)
+
+    return Route(answer, b"GET")
+
+
+def _certificates(options: ExtenderOptions) -> ServerCertificates | None:
+    """With a CA of clients, nobody without a certificate of it gets as far as a request."""
+    if not (options.tls_cert_file or options.tls_private_key_file or options.client_ca_file):
+        return None
+    found = ServerCertificates(
+        ServingOptions(
+            tls_cert_file=options.tls_cert_file,
+            tls_private_key_file=options.tls_private_key_file,
+            client_ca_file=options.client_ca_file,
+        )
+    )
+    if options.client_ca_file:
+        found.context.verify_mode = ssl.CERT_REQUIRED
+    return found

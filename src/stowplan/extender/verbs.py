@@ -1,0 +1,218 @@
+"""What a profile answers to kube-scheduler: filter, prioritize and preempt.
+
+The plugins run as they do in the cycle, over our own table of nodes, for the nodes that were asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.api.extender import (
+    ExtenderFilterResult,
+    ExtenderPreemptionArgs,
+    ExtenderPreemptionResult,
+    MetaPod,
+    MetaVictims,
+)
+from stowplan.api.meta import Object, decode
+from stowplan.api.pod import Pod
+from stowplan.cluster import Cluster
+from stowplan.cluster.columns import Rows
+from stowplan.cluster.node_table import NodeTable
+from stowplan.cycle.filters import first_refusal, run_filters, run_pre_filters, tell
+from stowplan.cycle.scoring import run_scores
+from stowplan.extender.asked import UNKNOWN, Asked, Places, pod_of
+from stowplan.extender.scored import Scored, ScoreLines
+from stowplan.framework.decision import Decision, Statuses, Verdicts
+from stowplan.framework.plugin import MAX_SCORE
+from stowplan.framework.profile import Profile
+from stowplan.framework.state import CycleState
+from stowplan.framework.status import Code, Status
+
+
+class Looked(NamedTuple):
+    """What pre_filter and filter said of a pod; `places` is where the refusals have each node."""
+
+    decision: Decision
+    state: CycleState
+    names: frozenset[str] | None
+    places: Rows
+
+
+class Filtered(NamedTuple):
+    """The last answer to filter: prioritize, which follows for the same pod, need not look again."""
+
+    uid: str
+    version: str
+    layout: int
+    looked: Looked
+    left: list[str]
+    rows: Rows
+    """Of those left."""
+
+
+class ProfileVerbs:
+    """`most` is the highest score there is: the protocol foresees 10, but kube-scheduler takes finer ones."""
+
+    def __init__(self, profile: Profile, cluster: Cluster, most: int = 10) -> None:
+        self.profile, self._cluster, self._most = profile, cluster, most
+        self._is_columnar = all(step.filter_nodes is not None for step in profile.filters)
+        self._last: Filtered | None = None
+        self._lines = ScoreLines()
+
+    def filter(self, asked: Asked) -> ExtenderFilterResult:
+        """Raises CycleError where a plugin fails."""
+        where = Places.of(asked.names, self._cluster.nodes)
+        looked = self._look(asked.pod, where.rows)
+        failed: dict[str, str] = dict.fromkeys(where.unknown, UNKNOWN)
+        hopeless: dict[str, str] = {}
+        passing = np.ones(len(where.rows), np.bool_)
+        for status, refused in _refusals(looked, where.rows):
+            passing[refused] = False
+            dropped = hopeless if status.code is Code.UNRESOLVABLE else failed
+            names = (asked.names[place] for place in where.places[refused].tolist())
+            dropped.update(dict.fromkeys(names, status.message))
+        left = None if not failed and not hopeless else where.places[passing].tolist()
+        names_left = asked.names if left is None else [asked.names[place] for place in left]
+        pod, layout = asked.pod, self._cluster.nodes.layout
+        self._last = Filtered(pod.uid, pod.resource_version, layout, looked, names_left, where.rows[passing])
+        return ExtenderFilterResult(
+            nodes=asked.whole(left),
+            node_names=names_left if asked.items is None else None,
+            failed_nodes=failed,
+            failed_and_unresolvable_nodes=hopeless,
+        )
+
+    def prioritize(self, asked: Asked) -> Scored:
+        """A score for each node asked about; 0 for those that we do not know. Raises CycleError."""
+        nodes, last = self._cluster.nodes, self._filtered(asked.pod)
+        if last is not None and last.left == asked.names:
+            where = Places(last.rows, np.arange(len(last.rows)), [])
+        else:
+            where = Places.of(asked.names, nodes)
+        looked = self._look(asked.pod, where.rows) if last is None else last.looked
+        if looked.decision.pre_filter is not None or not len(where.rows):
+            scores = np.zeros(len(where.rows), np.int64)
+        elif np.bincount(where.rows, minlength=len(nodes)).all():
+            scores = self._scores(looked, nodes)[where.rows]
+        else:
+            scores = self._scores(looked, nodes.take(where.rows))
+        return self._lines.scored(nodes, where.rows, scores, where.unknown)
+
+    def _filtered(self, pod: Pod) -> Filtered | None:
+        """What filter found for the pod, if that was the last question and rows are still where they were."""
+        last, self._last = self._last, None
+        now = (pod.uid, pod.resource_version, self._cluster.nodes.layout)
+        return last if last is not None and last[:3] == now else None
+
+    def _scores(self, looked: Looked, nodes: NodeTable) -> NDArray[np.int64]:
+        differences = run_scores(self.profile, looked.state, looked.decision, nodes)
+        return self._scaled(looked.decision, differences)
+
+    def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
+        """The nodes on which the filters take the pod once the victims are gone. Raises CycleError."""
+        pod, nodes = pod_of(args.pod), self._cluster.nodes
+        candidates = _victims(args)
+        decision, state = Decision(pod, nodes), CycleState()
+        names = run_pre_filters(self.profile, state, decision, nodes)
+        if decision.pre_filter is not None:
+            return ExtenderPreemptionResult()
+        kept = {
+            name: victims
+            for name, victims in candidates.items()
+            if (names is None or name in names) and self._fits_without(state, pod, name, victims)
+        }
+        return ExtenderPreemptionResult(node_name_to_meta_victims=kept)
+
+    def look_at(self, pod: Pod, node_name: str) -> tuple[Decision, Status | None]:
+        """pre_filter and filter for one node, with what plugins remember for the points that follow."""
+        row = self._cluster.nodes.row_of(node_name)
+        rows = np.array([] if row is None else [row], np.intp)
+        looked = self._look(pod, rows)
+        looked.decision.state = looked.state
+        if row is None:
+            return looked.decision, Status.unresolvable(UNKNOWN)
+        return looked.decision, next((status for status, _ in _refusals(looked, rows)), None)
+
+    def _look(self, pod: Pod, rows: Rows) -> Looked:
+        nodes = self._cluster.nodes
+        decision, state = Decision(pod, nodes), CycleState()
+        names = run_pre_filters(self.profile, state, decision, nodes)
+        places = rows
+        if decision.pre_filter is None and len(rows):
+            # Columns of the whole cluster are kept up to date, so to ask about all nodes costs less.
+            table = nodes if self._is_columnar else nodes.take(rows)
+            places = rows if self._is_columnar else np.arange(len(rows))
+            decision.filters = run_filters(self.profile, state, pod, table)
+        return Looked(decision, state, names, places)
+
+    def _scaled(self, decision: Decision, differences: NDArray[Any]) -> NDArray[np.int64]:
+        """Weighted totals as parts of what they could be at most, rounded to whole scores."""
+        weights = sum(column.weight for column in decision.scores)
+        in_common = sum(column.uniform * column.weight for column in decision.scores if column.uniform)
+        highest = MAX_SCORE * weights
+        if not highest:
+            return np.zeros(len(differences), np.int64)
+        totals = differences.astype(np.int64) + in_common
+        scaled: NDArray[np.int64] = (2 * self._most * totals + highest) // (2 * highest)
+        return scaled
+
+    def _fits_without(self, state: CycleState, pod: Pod, name: str, victims: MetaVictims) -> bool:
+        row = self._cluster.nodes.row_of(name)
+        if row is None:
+            return False
+        node, tried = self._cluster.nodes.take([row]), state.clone()
+        for each in victims.pods:
+            victim = self._cluster.pod(each.uid)
+            if victim is not None and victim.node_name == name:
+                node.remove_pod(0, victim)
+                tell(self.profile, tried, "remove_pod", pod, victim, node)
+        return first_refusal(self.profile, tried, pod, node) is None
+
+
+def _refusals(looked: Looked, rows: Rows) -> Iterator[tuple[Status, Rows]]:
+    """Each reason to drop nodes, with the nodes as places among `rows`. The first to refuse has the word."""
+    decision = looked.decision
+    if decision.pre_filter is not None:
+        yield decision.pre_filter, np.arange(len(rows))
+        return
+    is_open = np.ones(len(rows), np.bool_)
+    if looked.names is not None:
+        names = decision.names
+        outside = np.array([names[row] not in looked.names for row in rows.tolist()], np.bool_)
+        is_open &= ~outside
+        if outside.any():
+            yield Status.unresolvable(decision.narrowed_reason), np.flatnonzero(outside)
+    for refused in decision.filters:
+        fresh = np.flatnonzero(refused.fails[looked.places] & is_open)
+        if len(fresh):
+            is_open[fresh] = False
+            yield from _by_reason(refused, looked.places, fresh)
+
+
+def _by_reason(refused: Verdicts | Statuses, places: Rows, fresh: Rows) -> Iterator[tuple[Status, Rows]]:
+    if isinstance(refused, Statuses):
+        for place in fresh.tolist():
+            yield refused.status(int(places[place])), np.array([place])
+        return
+    bits = refused.bits[places[fresh]]
+    for value in np.unique(bits):
+        same = fresh[bits == value]
+        yield refused.status(int(places[same[0]])), same
+
+
+def _victims(args: ExtenderPreemptionArgs) -> Mapping[str, MetaVictims]:
+    """By node; whole pods as their uids, since that is how the answer names them."""
+    if args.node_name_to_meta_victims is not None:
+        return args.node_name_to_meta_victims
+    return {
+        name: MetaVictims(
+            pods=[MetaPod(uid=decode(Object, bytes(pod)).metadata.uid) for pod in victims.pods],
+            num_pdb_violations=victims.num_pdb_violations,
+        )
+        for name, victims in (args.node_name_to_victims or {}).items()
+    }

@@ -1,0 +1,57 @@
+"""image_score: prefers the nodes that hold most of a pod's images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from stowplan.api.pod import Pod
+from stowplan.extender.functions import Node, priority
+
+
+@priority(path="/my_scheduler_extension/my_new_priorities/image_score")
+def image_score(
+    pod: Pod, node: Node, *, match: Literal["substring", "reference"] = "substring", scale: bool = False
+) -> int:
+    """How many of the pod's containers find their image on the node; with `scale`, 10 if all of them do.
+
+    By substring `nginx:1.7.9` is found in `docker.io/nginx:1.7.9-alpine` too. By reference both names are
+    completed (docker.io/library, latest) and must be the same image.
+    """
+    held = [name for image in node.images for name in image.names]
+    wanted = [container.image for container in pod.spec.containers]
+    found = sum(_holds(held, image, match) for image in wanted)
+    return (20 * found + len(wanted)) // (2 * len(wanted)) if scale and wanted else found
+
+
+def _holds(held: Iterable[str], image: str, match: str) -> bool:
+    if match == "substring":
+        return any(image in name for name in held)
+    reference = Reference.of(image)
+    return any(reference.is_named_by(Reference.of(name)) for name in held)
+
+
+class Reference(NamedTuple):
+    """An image's name with all that is left out of it by habit."""
+
+    repository: str
+    tag: str
+    digest: str
+
+    @classmethod
+    def of(cls, name: str) -> Reference:
+        rest, _, digest = name.partition("@")
+        head, slash, last = rest.rpartition("/")
+        last, _, tag = last.partition(":")
+        registry, has_path, path = f"{head}{slash}{last}".partition("/")
+        if not has_path:
+            registry, path = "docker.io", f"library/{registry}"
+        elif not ("." in registry or ":" in registry or registry == "localhost"):
+            registry, path = "docker.io", f"{registry}/{path}"
+        return cls(f"{registry}/{path}", tag or ("" if digest else "latest"), digest)
+
+    def is_named_by(self, other: Reference) -> bool:
+        """A digest says more than a tag, so it alone counts where the pod gives one."""
+        if self.repository != other.repository:
+            return False
+        return self.digest == other.digest if self.digest else self.tag == other.tag

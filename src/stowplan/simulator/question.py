@@ -1,0 +1,66 @@
+"""A whole question, as the command and the page ask it: all that is supposed, in the order it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from stowplan.api.meta import Object
+from stowplan.api.pod import Pod
+from stowplan.errors import InputError
+from stowplan.explain.manifests import Manifests
+from stowplan.simulator.outcome import Outcome
+from stowplan.simulator.whatif import WhatIf
+from stowplan.simulator.workloads import more_like, pods_of
+
+MOST = 100_000
+"""Copies of a pod or node: more than any cluster has."""
+
+
+class Several(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """So many like the pod, workload or node of that name."""
+
+    name: str
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MOST:
+            raise InputError(f"{self.name}: how many comes after it, from 1 to {MOST}, as in {self.name}=3")
+
+
+class Question(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """Nodes are added first, then drained and lost, then come the pods."""
+
+    more_nodes: tuple[Several, ...] = ()
+    drain: tuple[str, ...] = ()
+    lose: tuple[str, ...] = ()
+    afresh: bool = False
+    more: tuple[Several, ...] = ()
+
+
+def ask(
+    what_if: WhatIf, question: Question, manifests: Manifests, read_more: Callable[[Manifests], None]
+) -> Outcome:
+    """`manifests` show the cluster of the what-if; `read_more` reads into them what would be added."""
+    objects, workloads = dict(manifests.objects), dict(manifests.workloads)
+    read_more(manifests)
+    what_if.add([item for key, item in manifests.objects.items() if objects.get(key) is not item])
+    for each in question.more_nodes:
+        what_if.add_nodes_like(each.name, each.count)
+    for name in question.drain:
+        what_if.drain(name)
+    for name in question.lose:
+        what_if.lose(name)
+    if question.afresh:
+        what_if.place_afresh()
+
+    def pods() -> Iterator[Pod | Object]:
+        for key, workload in tuple(manifests.workloads.items()):
+            if workloads.get(key) is not workload:
+                yield from pods_of(manifests, workload, what_if.planner.decide)
+        for each in question.more:
+            yield from more_like(manifests, each.name, each.count)
+
+    what_if.add(pods())
+    return what_if.run()

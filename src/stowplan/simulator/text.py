@@ -1,0 +1,137 @@
+"""The answer to a what-if in words and tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from stowplan.explain.layout import counted, listed, reason_text, wrapped
+from stowplan.simulator.outcome import Cause, Ending, Fate, Outcome
+
+ROWS_SHOWN = 20
+WHY = {
+    Cause.NEW: "new",
+    Cause.PENDING: "pending",
+    Cause.DRAINED: "from the drained",
+    Cause.LOST: "from the lost",
+    Cause.EVICTED: "evicted from",
+    Cause.AFRESH: "from",
+}
+
+
+def render(outcome: Outcome, *, all_pods: bool = False) -> str:
+    """The summary, then who lands where, who has to go and who stays pending; lists are cut short."""
+    shown = None if all_pods else ROWS_SHOWN
+    paragraphs = [
+        "\n".join(_summary(outcome)),
+        "\n".join(_placed(outcome, shown)),
+        "\n".join(_evicted(outcome, shown)),
+        *("\n".join(each) for each in _pending(outcome, shown)),
+        *("\n".join(_others(outcome, ending, shown)) for ending in OTHERS),
+    ]
+    return "\n\n".join(filter(None, paragraphs))
+
+
+def _summary(outcome: Outcome) -> Iterator[str]:
+    if outcome.changes:
+        yield wrapped(f"What if: {'; '.join(outcome.changes)}.")
+    if not outcome.fates:
+        yield "No pod would have to be placed."
+        return
+    placed, moved = outcome.placed, sum(each.is_moved for each in outcome.fates)
+    parts = [f"{len(placed)} of {counted(len(outcome.fates), 'pod')} would land on a node"]
+    if moved:
+        parts.append(f"{moved} of them on another than now")
+    if evicted := outcome.evicted:
+        parts.append(f"{len(evicted)} would be evicted for others")
+    if pending := outcome.pending:
+        parts.append(f"{len(pending)} would stay pending")
+    yield wrapped(f"{', '.join(parts)}.")
+
+
+def _placed(outcome: Outcome, shown: int | None) -> Iterator[str]:
+    """Those that the changes are about come first."""
+    fates = [each for each in outcome.placed if each.cause is not Cause.AFRESH or each.is_moved]
+    fates.sort(key=_waits_now)
+    if not fates:
+        return
+    rows = [(each.pod.key, each.node, _origin(each)) for each in fates[:shown]]
+    yield from _left_table(("POD", "LANDS ON", "WAS"), rows)
+    if shown is not None and len(fates) > shown:
+        yield f"… and {len(fates) - shown} more (--all-pods lists them)"
+        by_node = Counter(each.node for each in fates)
+        most = [f"{node} ({count})" for node, count in sorted(by_node.items(), key=lambda item: -item[1])]
+        yield wrapped(f"Most of them land on {listed(most)}.")
+
+
+def _evicted(outcome: Outcome, shown: int | None) -> Iterator[str]:
+    fates = outcome.evicted
+    if not fates:
+        return
+    yield f"Evicted: {counted(len(fates), 'pod')}"
+    rows = [
+        (f"  {each.pod.key} (priority {each.pod.priority})", each.before, each.evicted_by, _then(each))
+        for each in fates[:shown]
+    ]
+    yield from _left_table(("  POD", "FROM", "FOR", "THEN"), rows)
+    if shown is not None and len(fates) > shown:
+        yield f"  … and {len(fates) - shown} more (--all-pods lists them)"
+
+
+def _pending(outcome: Outcome, shown: int | None) -> Iterator[list[str]]:
+    """Pods with the same message together, with what they wait for."""
+    groups: dict[tuple[bool, str], list[Fate]] = {}
+    for each in sorted(outcome.pending, key=_waits_now):
+        groups.setdefault((_waits_now(each), each.message), []).append(each)
+    for (waits_now, message), fates in list(groups.items())[:shown]:
+        start = "Still pending" if waits_now else "Pending"
+        lines = [wrapped(f"{start}: {listed([each.pod.key for each in fates])}")]
+        lines.append(f"  {message}")  # to the letter: people search for it
+        refusals = next((each.refusals for each in fates if each.refusals), ())
+        for refusal in refusals:
+            lines.append(wrapped(reason_text(refusal.status), indent=5, start=f"{len(refusal.nodes):4} "))
+            if refusal.detail:
+                lines.append(wrapped(refusal.detail, indent=5))
+        yield lines
+    if shown is not None and len(groups) > shown:
+        left = sum(len(fates) for fates in list(groups.values())[shown:])
+        yield [f"… and {left} more stay pending for other reasons (--all-pods lists them)"]
+
+
+OTHERS = {
+    Ending.HELD_BACK: "Held back",
+    Ending.GONE: "Gone for good, since no controller makes them again",
+    Ending.STAYS: "Not evicted from the drained node",
+    Ending.ELSEWHERE: "Of other schedulers",
+    Ending.FAILED: "Not decided, since a plugin failed",
+}
+
+
+def _others(outcome: Outcome, ending: Ending, shown: int | None) -> Iterator[str]:
+    groups: dict[str, list[str]] = {}
+    for each in outcome.having(ending):
+        if not (ending is Ending.GONE and each.evicted_by):  # told of among the evicted
+            groups.setdefault(each.message, []).append(each.pod.key)
+    for message, keys in groups.items():
+        why = f" ({message})" if message else ""
+        yield wrapped(f"{OTHERS[ending]}: {listed(keys, shown)}{why}", indent=2, start="")
+
+
+def _waits_now(fate: Fate) -> bool:
+    return fate.cause is Cause.PENDING
+
+
+def _origin(fate: Fate) -> str:
+    why = WHY[fate.cause]
+    found = f"{why} {fate.before}" if fate.before else why
+    return f"{found}, evicts {listed(fate.victims, 3)}" if fate.victims else found
+
+
+def _then(fate: Fate) -> str:
+    return f"lands on {fate.node}" if fate.ending is Ending.PLACED else f"is {fate.ending}"
+
+
+def _left_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,0 +1,293 @@
+"""A cluster supposed to be different, and what its scheduler would do about it.
+
+Every rule is the engine's: pods that wait are decided one after another in the order of the queue, each
+placed before the next, its victims made again by their controllers. Permit and bind are not asked.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Container, Iterable
+from itertools import count
+from typing import Any, NamedTuple
+
+import msgspec
+
+from stowplan.api.custom import CustomResource
+from stowplan.api.meta import Object
+from stowplan.api.node import NodeObject
+from stowplan.api.pod import Pod
+from stowplan.cluster import Cluster
+from stowplan.config import KubeSchedulerConfiguration
+from stowplan.cycle import Planner, first_by_name
+from stowplan.errors import InputError
+from stowplan.explain.layout import counted, listed
+from stowplan.explain.offline import drawn_by, fault_of, held_back_by, keep_promises
+from stowplan.explain.report import Refusal, explanation_of
+from stowplan.explain.targets import there_is
+from stowplan.framework.decision import Decision
+from stowplan.framework.events import Action, ClusterEvent, Resource
+from stowplan.framework.hints import QueueingHints
+from stowplan.framework.profile import Profile
+from stowplan.framework.registry import Registry
+from stowplan.framework.status import Code
+from stowplan.simulator.alike import likeness_of
+from stowplan.simulator.leaving import belongs_to_node, is_made_again, is_protected
+from stowplan.simulator.outcome import Cause, Ending, Fate, Outcome
+from stowplan.simulator.queue import Queue
+from stowplan.simulator.twins import twin_of
+
+PROTECTED = "its disruption budget allows no eviction now"
+EXPLAINED = 20
+"""For so many different pods that stay pending it is said at length what they wait for."""
+
+
+PLACED, EVICTED = (ClusterEvent(Resource.ASSIGNED_POD, action) for action in (Action.ADD, Action.DELETE))
+
+
+class Refused(NamedTuple):
+    """Why a pod found no node, by whom, and when."""
+
+    profile: str
+    message: str
+    refusals: tuple[Refusal, ...]
+    rejectors: frozenset[str]
+    turn: int
+
+
+class WhatIf:
+    """Say what would be different, then `run` once. `objects` are those of a whole cluster; `cluster` is one
+    of these objects that may be changed, where there is such a one already.
+
+    With a seed, ties are drawn at random; without one, the first node by name wins.
+    """
+
+    def __init__(
+        self,
+        objects: Iterable[Pod | Object],
+        config: KubeSchedulerConfiguration | None = None,
+        *,
+        registry: Registry | None = None,
+        seed: int | None = None,
+        unserved: Iterable[type[CustomResource]] = (),
+        cluster: Cluster | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        items = tuple(objects)
+        self.cluster = Cluster.of(items) if cluster is None else cluster
+        for kind in unserved:
+            self.cluster.watched(kind).is_served = False
+        tie_break = first_by_name if seed is None else drawn_by(random.Random(seed))
+        self.planner = Planner(self.cluster, config, registry=registry, tie_break=tie_break, now=now)
+        pods = [item for item in items if isinstance(item, Pod)]
+        keep_promises(self.planner, pods)
+        self.changes: list[str] = []
+        self._queue = Queue(self.planner, now)
+        self._fates: dict[str, Fate] = {}
+        """By uid; a pod that was placed and then evicted has only its last one."""
+        self._explained: dict[tuple[Any, ...], tuple[Refusal, ...]] = {}
+        self._refused: dict[tuple[Any, ...], Refused] = {}
+        """For pods that found no node since the cluster last changed, by what they are like."""
+        self._waiting: dict[str, Refused] = {}
+        """For pods that found no node, by uid."""
+        self._hints = {name: QueueingHints(profile) for name, profile in self.planner.profiles.items()}
+        self._turn = 0
+        self._last = {PLACED: 0, EVICTED: 0}
+        """The turns in which a pod was last placed, and last evicted."""
+        for pod in pods:
+            if not (pod.node_name or pod.is_finished or pod.is_terminating):
+                self._await(pod, Cause.PENDING)
+
+    def add(self, objects: Iterable[Pod | Object]) -> None:
+        """Nodes, pods and all else; what is known under the same name is replaced."""
+        items = tuple(objects)
+        pods = [item for item in items if isinstance(item, Pod)]
+        self._forget({pod.key for pod in pods})
+        for item in items:
+            self.cluster.apply(item)
+            if isinstance(item, Pod) and not (item.node_name or item.is_finished):
+                self._await(item, Cause.NEW)
+        if pods:
+            self._suppose(f"{counted(len(pods), 'pod')} added")
+        if nodes := [item.name for item in items if isinstance(item, NodeObject)]:
+            self._suppose(f"{listed(nodes)} added or changed")
+
+    def add_nodes_like(self, name: str, number: int = 1) -> None:
+        """So many more nodes like the one of that name, with the pods that daemons run on it."""
+        self._row_of(name)
+        self._suppose(f"{counted(number, 'more node')} like {name}")
+        taken = set(self.cluster.nodes.names)
+        free = (f"{name}-new-{each}" for each in count(1))
+        for new in (each for each in free if each not in taken):
+            if number <= 0:
+                break
+            number -= 1
+            for item in tuple(twin_of(self.cluster, self._row_of(name), new)):
+                self.cluster.apply(item)
+
+    def drain(self, name: str) -> None:
+        """Cordons the node and evicts its pods, except for those that a disruption budget protects."""
+        row = self._row_of(name)
+        self._suppose(f"{name} drained")
+        node = self.cluster.nodes.objects[row]
+        spec = msgspec.structs.replace(node.spec, unschedulable=True)
+        self.cluster.add_node(msgspec.structs.replace(node, spec=spec))
+        for pod in tuple(self.cluster.nodes.pods_on(row)):
+            if belongs_to_node(pod):
+                continue
+            if is_protected(pod, self.cluster):
+                fate = Fate(pod=pod, cause=Cause.DRAINED, ending=Ending.STAYS, node=name, before=name)
+                self._settle(msgspec.structs.replace(fate, message=PROTECTED))
+            else:
+                self._displace(pod, Cause.DRAINED)
+
+    def lose(self, name: str) -> None:
+        """The node is gone, and all its pods with it."""
+        row = self._row_of(name)
+        self._suppose(f"{name} lost")
+        for pod in tuple(self.cluster.nodes.pods_on(row)):
+            if belongs_to_node(pod):
+                self.cluster.remove_pod(pod)
+            else:
+                self._displace(pod, Cause.LOST)
+        self.cluster.remove_node(name)
+
+    def place_afresh(self) -> None:
+        """Every pod leaves its node and is decided anew, but for those of daemons and of other schedulers."""
+        self._suppose("every pod placed afresh")
+        for pod in tuple(self.cluster.pods()):
+            is_ours = pod.scheduler_name in self.planner.profiles
+            if is_ours and not (pod.is_terminating or belongs_to_node(pod)):
+                self.cluster.remove_pod(pod)
+                self._await(pod, Cause.AFRESH)
+
+    def run(self) -> Outcome:
+        """Decides all pods that wait, the most urgent first; some again, once others are placed or gone."""
+        while self._queue:
+            while self._queue:
+                self._settle(self._decided(self._queue.pop()))
+            for uid in [uid for uid, refused in self._waiting.items() if self._may_pass(refused)]:
+                fate = self._fates[uid]
+                self._await(fate.pod, fate.cause, fate.evicted_by)
+                del self._waiting[uid]
+        return Outcome(tuple(self._fates.values()), tuple(self.changes))
+
+    def _row_of(self, name: str) -> int:
+        row = self.cluster.nodes.row_of(name)
+        if row is None:
+            raise InputError(f"there is no node {name}; {there_is(name, self.cluster.nodes.names)}")
+        return row
+
+    def _suppose(self, change: str) -> None:
+        self.changes.append(change)
+
+    def _forget(self, keys: Container[str]) -> None:
+        """Lets go of pods that are about to be replaced."""
+        for known in [pod for pod in self.cluster.pods() if pod.key in keys]:
+            self.cluster.remove_pod(known)
+        self._queue.forget(keys)
+
+    def _displace(self, pod: Pod, cause: Cause, evicted_by: str = "") -> None:
+        """The pod leaves its node; its controller, if it has one, makes it again."""
+        self.cluster.remove_pod(pod)
+        if is_made_again(pod):
+            self._await(pod, cause, evicted_by)
+        elif not pod.is_terminating:
+            gone = Fate(pod=pod, cause=cause, ending=Ending.GONE, before=pod.node_name, evicted_by=evicted_by)
+            self._settle(gone)
+
+    def _await(self, pod: Pod, cause: Cause, evicted_by: str = "") -> None:
+        fate = Fate(pod=pod, cause=cause, ending=Ending.PENDING, before=pod.node_name, evicted_by=evicted_by)
+        self._queue.put(fate)
+
+    def _settle(self, fate: Fate) -> None:
+        self._fates.pop(fate.pod.uid, None)
+        self._fates[fate.pod.uid] = fate
+
+    def _decided(self, waiting: Fate) -> Fate:
+        pod = waiting.pod.on("")
+        profile = self.planner.profiles.get(pod.scheduler_name)
+        if profile is None:
+            return _ended(waiting, Ending.ELSEWHERE, f"it is left to {pod.scheduler_name!r}")
+        held_back = held_back_by(profile, pod)
+        if held_back is not None:
+            return _ended(waiting, Ending.HELD_BACK, held_back.message)
+        self._turn += 1
+        likeness = likeness_of(pod, profile)
+        known = self._refused.get(likeness) if likeness is not None else None
+        if known is not None:
+            self._waiting[pod.uid] = known
+            return msgspec.structs.replace(waiting, message=known.message, refusals=known.refusals)
+        decision = self.planner.decide(pod)
+        if fault := fault_of(decision):
+            return _ended(waiting, Ending.FAILED, fault)
+        if decision.chosen is None and decision.nominated is None:
+            return self._left_waiting(waiting, decision, likeness)
+        self._refused.clear()
+        self._last[PLACED] = self._turn
+        victims = decision.victims
+        if victims:
+            self._last[EVICTED] = self._turn
+            decision = self._evict_for(pod, decision)
+        if fault := _reserve(profile, decision):
+            return _ended(waiting, Ending.FAILED, fault)
+        self.planner.carry_out(decision)
+        for each in self.planner.profiles.values():
+            each.handle.nominations.remove(pod)
+        return msgspec.structs.replace(
+            waiting,
+            ending=Ending.PLACED,
+            node=decision.chosen or decision.nominated or "",
+            victims=tuple(victim.key for victim in victims),
+        )
+
+    def _evict_for(self, pod: Pod, decision: Decision) -> Decision:
+        """Once its victims are gone, the pod is decided again, as it is when their deletion is seen."""
+        for victim in decision.victims:
+            self._displace(victim, Cause.EVICTED, pod.key)
+        nominated = msgspec.structs.replace(pod, nominated_node_name=decision.nominated or "")
+        again = self.planner.decide(nominated)
+        return decision if again.chosen is None else again
+
+    def _left_waiting(self, waiting: Fate, decision: Decision, likeness: tuple[Any, ...] | None) -> Fate:
+        pod, refusals = decision.pod, self._refusals(decision)
+        refused = Refused(pod.scheduler_name, decision.message, refusals, decision.rejectors, self._turn)
+        self._waiting[pod.uid] = refused
+        if likeness is not None:
+            self._refused[likeness] = refused
+        return msgspec.structs.replace(waiting, message=refused.message, refusals=refusals)
+
+    def _may_pass(self, refused: Refused) -> bool:
+        """Whether something has happened since that a plugin in the pod's way listens to."""
+        hints = self._hints[refused.profile]
+        return any(
+            turn > refused.turn and not refused.rejectors.isdisjoint(hints.listeners(event))
+            for event, turn in self._last.items()
+        )
+
+    def _refusals(self, decision: Decision) -> tuple[Refusal, ...]:
+        """The same for pods that are alike and wait for the same."""
+        key = (decision.pod.shape, decision.pod.label_set, decision.message)
+        if key not in self._explained and len(self._explained) < EXPLAINED:
+            name = self.planner.profile_of(decision.pod).scheduler_name
+            self._explained[key] = tuple(explanation_of(decision, self.cluster.nodes, name).refusals)
+        return self._explained.get(key, ())
+
+
+def _ended(waiting: Fate, ending: Ending, message: str) -> Fate:
+    return msgspec.structs.replace(waiting, ending=ending, message=message)
+
+
+def _reserve(profile: Profile, decision: Decision) -> str:
+    """Lets plugins count the volumes and devices that the pod takes; what went wrong, if something did."""
+    if decision.chosen is None:
+        return ""
+    for name, plugin in profile.at("reserve"):
+        try:
+            status = plugin.reserve(decision.state, decision.pod, decision.chosen)
+        except Exception as error:
+            return f"running Reserve plugin {name!r}: {type(error).__name__}: {error}"
+        if status is not None and status.code is not Code.SUCCESS:
+            return f"running Reserve plugin {name!r}: {status.message}"
+    return ""

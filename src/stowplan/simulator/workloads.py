@@ -1,0 +1,98 @@
+"""The pods that the controllers of new workloads would make, and more pods like those that exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, count
+
+import msgspec
+
+from stowplan.api.defaults import Plain
+from stowplan.api.meta import (
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Object,
+    Wire,
+    decode,
+)
+from stowplan.api.pod import Affinity, NodeAffinity, Pod, shape_of
+from stowplan.explain.manifests import POD, Manifests
+from stowplan.explain.targets import find_target
+from stowplan.explain.templates import Target, next_pod
+from stowplan.framework.decision import Decision
+
+
+class Amounts(Wire, frozen=True):
+    replicas: int = 1
+    parallelism: int = 1
+    completions: int | None = None
+
+
+class Scaled(Object, frozen=True):
+    spec: Amounts = Amounts()
+
+
+Decide = Callable[[Pod], Decision]
+OF_NODES = ("NodeName", "NodeAffinity", "NodeUnschedulable", "TaintToleration")
+"""Where one of these plugins refuses the pod of a DaemonSet, its controller does not make it at all."""
+
+
+def pods_of(manifests: Manifests, workload: Plain, decide: Decide) -> Iterator[Pod | Object]:
+    """As many pods as the workload says; of a DaemonSet, one for each node that takes such pods."""
+    if workload["kind"] == "DaemonSet":
+        yield from _daemons(manifests, next_pod(manifests, workload), decide)
+        return
+    for number in range(_size(workload)):
+        yield from _copy(manifests, next_pod(manifests, workload), number)
+
+
+def more_like(manifests: Manifests, wanted: str, number: int) -> Iterator[Pod | Object]:
+    """So many more pods like one that exists, or that a workload would make next."""
+    for each in range(number):
+        yield from _copy(manifests, find_target(manifests, wanted), each)
+
+
+def _size(workload: Plain) -> int:
+    spec = decode(Scaled, {"spec": workload.get("spec") or {}}).spec
+    if workload["kind"] != "Job":
+        return spec.replicas
+    return spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
+
+
+def _copy(manifests: Manifests, target: Target, number: int = 0) -> Iterator[Pod | Object]:
+    """What comes with the pod, and the pod under a name that is free: members of a set have theirs."""
+    yield from target.objects
+    own = target.pod.name
+    names = chain((own,), (f"{own}-{each}" for each in count(max(number, 1))))
+    name = next(each for each in names if (POD, f"{target.pod.namespace}/{each}") not in manifests.objects)
+    pod = msgspec.structs.replace(
+        target.pod,
+        name=name,
+        uid=f"{target.pod.namespace}/{name}",
+        node_name="",
+        nominated_node_name="",
+        creation_timestamp=None,
+    )
+    manifests.objects[POD, pod.key] = pod
+    yield pod
+
+
+def _daemons(manifests: Manifests, target: Target, decide: Decide) -> Iterator[Pod | Object]:
+    decision = decide(target.pod)
+    unfit = {name for name, status in decision.rejected().items() if status.plugin in OF_NODES}
+    for name in sorted({decision.names[row] for row in decision.looked_at.tolist()} - unfit):
+        own = msgspec.structs.replace(_only_on(target.pod, name), name=f"{target.pod.name}-{name}")
+        yield from _copy(manifests, target._replace(pod=own))
+
+
+def _only_on(pod: Pod, node: str) -> Pod:
+    """The node's name takes the place of the terms that made it one of several."""
+    field = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
+    terms = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(field,)),))
+    affinity = pod.spec.affinity or Affinity()
+    of_nodes = msgspec.structs.replace(
+        affinity.node_affinity or NodeAffinity(), required_during_scheduling_ignored_during_execution=terms
+    )
+    affinity = msgspec.structs.replace(affinity, node_affinity=of_nodes)
+    return msgspec.structs.replace(pod, shape=shape_of(msgspec.structs.replace(pod.spec, affinity=affinity)))

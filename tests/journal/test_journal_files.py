@@ -1,0 +1,263 @@
+"""The journal on disk: whole files always, merged, within limits, whatever happens to the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from keeping_decisions import attempt_of, records_of
+
+from make import make_node, make_pod, planner
+from stowplan import log
+from stowplan.errors import InputError
+from stowplan.journal import reader, writer
+from stowplan.journal.files import listed
+from stowplan.journal.restoring import decision_of
+from stowplan.journal.writer import JournalWriter
+
+START = 1_800_000_000.0
+
+
+def decisions(count: int, nodes: int = 20):
+    placing = planner([make_node(f"n{number}") for number in range(nodes)])
+    for number in range(count):
+        decision = placing.decide(make_pod(f"p{number}", requests={"cpu": "10m"}))
+        placing.carry_out(decision)
+        yield decision
+
+
+def refuse(path: Path, error: Exception) -> None:
+    raise AssertionError(f"{path} is damaged: {error}")
+
+
+def write(directory: Path, *batches, **options) -> None:
+    """Each batch is a file of its own, before merging."""
+    for batch in batches:
+        journal = JournalWriter(directory, every=60, **options)
+        for record in batch:
+            journal.add(record)
+        journal.close()
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    lines: list[str] = []
+    monkeypatch.setattr(log, "warn", lambda message, **_: lines.append(message))
+    monkeypatch.setattr(log, "error", lambda message, error, **_: lines.append(message))
+    return lines
+
+
+def test_other_tools_read_what_is_asked_for_most(tmp_path):
+    found = list(decisions(3))
+    write(tmp_path, records_of(found))
+    table = pq.read_table(tmp_path).to_pylist()
+    assert [(row["namespace"], row["pod"], row["node"]) for row in table] == [
+        ("default", f"p{number}", decision.chosen) for number, decision in enumerate(found)
+    ]
+    assert table[0]["time"].timestamp() == START
+    assert {
+        key: table[0][key] for key in ("profile", "attempt", "outcome", "nodes", "seconds", "message")
+    } == {
+        "profile": "default-scheduler",
+        "attempt": 1,
+        "outcome": "scheduled",
+        "nodes": 20,
+        "seconds": 0.25,
+        "message": "",
+    }
+
+
+def test_a_decision_is_found_as_it_was_made(tmp_path):
+    found = list(decisions(50))
+    records = records_of(found)
+    write(tmp_path, records[:20], records[20:])
+    for decision in found:
+        (record,) = reader.find(tmp_path, decision.pod.key, refuse)
+        assert decision_of(record).as_golden() == decision.as_golden()
+    assert reader.find(tmp_path, "default/unknown", refuse) == []
+    assert reader.find(tmp_path, "other/p1", refuse) == []
+
+
+def test_the_newest_attempt_comes_first(tmp_path):
+    (decision,) = decisions(1)
+    records = records_of([decision, decision, decision])
+    write(tmp_path, records[:1], records[1:])
+    assert [each.number for each in reader.find(tmp_path, "default/p0", refuse)] == [3, 2]
+
+
+def test_small_files_become_one_and_lose_nothing(tmp_path):
+    found = list(decisions(40))
+    records = records_of(found)
+    write(tmp_path, *([record] for record in records))
+    assert len(listed(tmp_path)) < writer.MERGED_AT_ONCE
+    table = pq.read_table(tmp_path)
+    assert sorted(table["pod"].to_pylist()) == sorted(each.pod.name for each in found)
+    for decision in found:
+        (record,) = reader.find(tmp_path, decision.pod.key, refuse)
+        assert decision_of(record).as_golden() == decision.as_golden()
+
+
+def test_large_groups_are_merged_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "SMALL_GROUP", 2)
+    found = list(decisions(60))
+    records = records_of(found)
+    write(tmp_path, *(records[start : start + 6] for start in range(0, 60, 6)))
+    assert len(listed(tmp_path)) < writer.MERGED_AT_ONCE
+    for decision in found:
+        (record,) = reader.find(tmp_path, decision.pod.key, refuse)
+        assert decision_of(record).as_golden() == decision.as_golden()
+
+
+def test_a_file_that_was_merged_already_does_not_count(tmp_path):
+    """As when the process is killed after it wrote the merged file and before it deleted the others."""
+    records = records_of(list(decisions(writer.MERGED_AT_ONCE)))
+    write(tmp_path, *([record] for record in records[:-1]))
+    before = {each.path: each.path.read_bytes() for each in listed(tmp_path)}
+    write(tmp_path, records[-1:])
+    (merged,) = listed(tmp_path)
+    for path, data in before.items():
+        path.write_bytes(data)
+    assert listed(tmp_path) == [merged]
+    write(tmp_path, [])
+    assert [each.name for each in tmp_path.iterdir() if each.suffix == ".parquet"] == [merged.path.name]
+
+
+def test_the_oldest_files_go_beyond_the_size(tmp_path):
+    records = records_of(list(decisions(6)))
+    write(tmp_path, *([record] for record in records))
+    size = listed(tmp_path)[0].size
+    write(tmp_path, [], size=3.5 * size)
+    assert sum(each.size for each in listed(tmp_path)) <= 3.5 * size
+    assert reader.find(tmp_path, "default/p0", refuse) == []
+    assert reader.find(tmp_path, "default/p5", refuse)
+
+
+def test_files_go_beyond_the_age(tmp_path):
+    first, second = records_of(list(decisions(2)))
+    write(tmp_path, [first], now=lambda: START)
+    write(tmp_path, [second], now=lambda: START + 50, age=100)
+    assert len(listed(tmp_path)) == 2
+    write(tmp_path, [], now=lambda: START + 120, age=100)
+    assert reader.find(tmp_path, "default/p0", refuse) == []
+    assert reader.find(tmp_path, "default/p1", refuse)
+
+
+def test_a_clock_that_goes_back_overwrites_nothing(tmp_path):
+    first, second = records_of(list(decisions(2)))
+    write(tmp_path, [first], now=lambda: START)
+    write(tmp_path, [second], now=lambda: START - 1000)
+    assert len(listed(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: data[:-30], id="cut short"),
+        pytest.param(lambda data: b"", id="empty"),
+        pytest.param(lambda data: b"PAR1" + b"\0" * 100 + b"PAR1", id="zeros"),
+        pytest.param(lambda data: data[:200] + bytes(len(data) - 400) + data[-200:], id="a hole in it"),
+    ],
+)
+def test_a_damaged_file_is_named_and_skipped(tmp_path, damage, logged):
+    records = records_of(list(decisions(3)))
+    write(tmp_path, *([record] for record in records))
+    broken = listed(tmp_path)[1].path
+    broken.write_bytes(damage(broken.read_bytes()))
+    named: list[Path] = []
+    assert reader.find(tmp_path, "default/p0", lambda path, error: named.append(path))
+    assert named == [broken]
+    more = records_of(list(decisions(2 * writer.MERGED_AT_ONCE)))
+    write(tmp_path, *([record] for record in more))
+    assert broken.exists()
+    assert len(listed(tmp_path)) < 2 * writer.MERGED_AT_ONCE
+    assert len(reader.find(tmp_path, "default/p15", lambda *_: None)) == 1
+    assert set(logged) == {"Journal file is damaged and left as it is"}
+
+
+def test_two_processes_cannot_write_to_one_directory(tmp_path):
+    journal = JournalWriter(tmp_path, every=60)
+    with pytest.raises(InputError, match="another process keeps its journal there"):
+        JournalWriter(tmp_path)
+    journal.close()
+    JournalWriter(tmp_path, every=60).close()
+
+
+def test_a_directory_that_is_none(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot keep a journal there"):
+        JournalWriter(tmp_path / "file")
+    with pytest.raises(InputError, match="there is no such directory"):
+        reader.find(tmp_path / "nowhere", "default/p", refuse)
+
+
+def test_what_cannot_be_written_is_said_and_later_ones_are(tmp_path, logged):
+    first, second = records_of(list(decisions(2)))
+    folder = tmp_path / "journal"
+    journal = JournalWriter(folder, every=0.01)
+    (folder / ".lock").unlink()
+    folder.rmdir()
+    journal.add(first)
+    wait_for(lambda: "Journal cannot be written" in logged)
+    folder.mkdir()
+    journal.add(second)
+    journal.close()
+    assert reader.find(folder, "default/p1", refuse)
+
+
+def test_what_does_not_keep_up_is_said(tmp_path, logged, monkeypatch):
+    monkeypatch.setattr(writer, "MOST_WAITING", 2)
+    write(tmp_path, records_of(list(decisions(5))))
+    assert logged == ["Journal does not keep up, decisions are missing in it"]
+    assert len(pq.read_table(tmp_path)) == 2
+
+
+ENDLESS = """
+import sys
+sys.path[:0] = {paths!r}
+from pathlib import Path
+from keeping_decisions import attempt_of
+from test_journal_files import decisions
+from stowplan.journal import Decisions
+from stowplan.journal.writer import JournalWriter
+journal = JournalWriter(Path({directory!r}), every=0.005)
+kept = Decisions(write=journal.add)
+for decision in decisions(100_000, nodes=500):
+    kept.keep(decision, attempt_of(decision))
+"""
+
+
+def test_kill_leaves_whole_files(tmp_path):
+    folder = tmp_path / "journal"
+    here = Path(__file__).parent
+    program = ENDLESS.format(paths=[str(here), str(here.parent)], directory=str(folder))
+    process = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        wait_for(lambda: folder.is_dir() and len(listed(folder)) >= 3)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    total = 0
+    for each in listed(folder):
+        total += len(pq.read_table(each.path))
+    assert total > 0
+    assert reader.find(folder, "default/p0", refuse)
+    (later,) = records_of(list(decisions(1)))
+    write(folder, [later])
+    assert not [each for each in folder.iterdir() if each.name.startswith(".unfinished")]
+    assert sum(len(pq.read_table(each.path)) for each in listed(folder)) == total + 1
+
+
+def wait_for(is_so, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+__all__ = ["attempt_of"]

@@ -1,0 +1,185 @@
+"""A record holds all of a decision's evidence, in memory, as bytes and as plain data."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from keeping_decisions import FAMILIES, ROOM, attempt_of, recorded_decisions, records_of
+
+from make import make_node, make_pod, planner
+from stowplan.cluster import Cluster
+from stowplan.config import load
+from stowplan.cycle import Planner
+from stowplan.framework.decision import ScoreColumn
+from stowplan.framework.plugin import Plugin
+from stowplan.framework.registry import Registry
+from stowplan.framework.status import Status
+from stowplan.journal import Decisions, Outcome, reader
+from stowplan.journal.packing import RecordMaker
+from stowplan.journal.record import Record
+from stowplan.journal.restoring import decision_of
+from stowplan.journal.shown import PodAnswer, ShownDecision, record_of, shown
+from stowplan.journal.stored import GroupReader, GroupWriter
+
+
+def as_bytes(records: list[Record]) -> list[Record]:
+    writer = GroupWriter()
+    stored = [writer.encoded(record) for record in records]
+    reader = GroupReader(lambda row: stored[row])
+    return [reader.record(row) for row in reversed(range(len(records)))][::-1]
+
+
+def as_data(records: list[Record]) -> list[Record]:
+    encoded = [msgspec.json.encode(shown(record)) for record in records]
+    return [record_of(msgspec.json.decode(each, type=ShownDecision)) for each in encoded]
+
+
+WAYS = [
+    pytest.param(lambda records: records, id="in memory"),
+    pytest.param(as_bytes, id="as bytes"),
+    pytest.param(as_data, id="as plain data"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_recorded_case_comes_back_as_it_was(family, way):
+    decisions = list(recorded_decisions(family))
+    for decision, record in zip(decisions, way(records_of(decisions)), strict=True):
+        again = decision_of(record)
+        assert again.as_golden() == decision.as_golden()
+        assert again.message == decision.message
+        assert again.rejectors == decision.rejectors
+        assert (again.codes() == decision.codes()).all()
+        assert record.pod.priority == decision.pod.priority
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_came_of_a_decision_comes_back(way):
+    (decision,) = [planner([make_node("a")]).decide(make_pod("<b>&ß\"'/%0a", namespace="ns"))]
+    attempt = attempt_of(
+        decision, number=3, outcome=Outcome.ERROR, message="binding: 500", wakes={"Fit": "a node comes"}
+    )
+    (record,) = way([RecordMaker(ROOM).record_of(decision, attempt)])
+    assert record.attempt == attempt
+    assert record.pod.key == "ns/<b>&ß\"'/%0a"
+    assert (record.node, record.chosen) == ("", "a")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_node_plugins_and_extenders_come_back(way):
+    class Odd(Plugin):
+        def filter(self, state, pod, node):
+            number = int(node.name)
+            return Status.unschedulable(f"node {number} is odd") if number % 2 else None
+
+    registry = Registry({"Odd": Odd}, Registry.installed()._installed)
+    profile = {"plugins": {"multiPoint": {"enabled": [{"name": "Odd"}]}}}
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [profile],
+    }
+    nodes = [make_node(str(number)) for number in range(100)]
+    odd = Planner(Cluster.of(nodes), load(config, registry).config, registry=registry)
+    decision = odd.decide(make_pod())
+    points = np.arange(len(decision.feasible), dtype=np.int64) * -1000
+    decision.scores.append(ScoreColumn("extender", 7, points, None))
+    decision.differences = decision.differences + 7 * points
+    (record,) = way(records_of([decision]))
+    assert decision_of(record).as_golden() == decision.as_golden()
+    assert decision_of(record).status_of("3").reasons == ("node 3 is odd",)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_search_over_a_sample_comes_back(way):
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "percentageOfNodesToScore": 50,
+    }
+    sampling = planner([make_node(f"n{number}") for number in range(300)], config)
+    decision = sampling.decide(make_pod())
+    assert decision.not_looked_at is not None
+    (record,) = way(records_of([decision]))
+    again = decision_of(record)
+    assert again.as_golden() == decision.as_golden()
+    assert (again.not_looked_at == decision.not_looked_at).all()
+
+
+def test_nodes_that_came_later_are_not_in_it():
+    growing = planner([make_node("a")])
+    decision = growing.decide(make_pod())
+    (record,) = records_of([decision])
+    growing.cluster.apply(make_node("b"))
+    assert decision_of(record).node_count == 1
+    assert shown(record).nodes == ["a"]
+    assert as_bytes([record])[0].names == ("a",)
+
+
+def test_decisions_that_are_alike_share_their_columns():
+    """A thousand nodes, a hundred pods, and a few kilobytes each: far less than a column."""
+    many = planner(
+        [
+            make_node(f"n{number}", allocatable={"cpu": "64", "memory": "64Gi", "pods": "500"})
+            for number in range(1000)
+        ]
+    )
+    decisions = Decisions(64 * 2**20)
+    golden = {}
+    for number in range(100):
+        decision = many.decide(make_pod(f"p{number}", requests={"cpu": "100m"}))
+        many.carry_out(decision)
+        decisions.keep(decision, attempt_of(decision))
+        golden[decision.pod.key] = decision.as_golden()
+    assert decisions.recent.bytes / 100 < 5000
+    for pod, expected in golden.items():
+        assert decision_of(decisions.recent.of(pod)[0]).as_golden() == expected
+
+
+def test_the_oldest_go_when_the_budget_is_used_up():
+    decisions = Decisions(64 * 2**10)
+    placing = planner([make_node("a", allocatable={"cpu": "64", "memory": "64Gi", "pods": "500"})])
+    for number in range(200):
+        decision = placing.decide(make_pod(f"p{number}"))
+        decisions.keep(decision, attempt_of(decision))
+    recent = decisions.recent
+    assert 0 < len(recent) < 50
+    assert recent.bytes <= 64 * 2**10
+    assert recent.of("default/p0") == []
+    assert recent.of("default/p199")[0].pod.name == "p199"
+    assert [each.pod.name for each in recent.newest(2)] == ["p199", "p198"]
+    assert [each.number for each in recent.newest(10, after=198)] == [200, 199]
+    assert len(list(recent.pods())) == len(recent)
+
+
+def test_attempts_at_one_pod_are_the_newest_first():
+    decisions = Decisions()
+    decision = planner([make_node("a")]).decide(make_pod())
+    for number in (1, 2):
+        decisions.keep(decision, attempt_of(decision, number=number))
+    assert [each.attempt.number for each in decisions.recent.of("default/pod")] == [2, 1]
+
+
+def test_a_budget_of_nothing_keeps_nothing():
+    decisions = Decisions(0)
+    decision = planner([make_node("a")]).decide(make_pod())
+    decisions.keep(decision, attempt_of(decision))
+    assert len(decisions.recent) == 0
+
+
+def test_an_answer_without_a_decision_is_plain_data_too():
+    answer = PodAnswer(pod="default/p")
+    assert msgspec.json.decode(msgspec.json.encode(answer), type=PodAnswer) == answer
+
+
+def test_all_that_was_kept_is_written_in_the_end(tmp_path):
+    decisions = Decisions()
+    placing = planner([make_node("a")])
+    with decisions.written_to(tmp_path, size=2**20, age=3600):
+        decision = placing.decide(make_pod())
+        decisions.keep(decision, attempt_of(decision))
+    assert decisions.write is None
+    (record,) = reader.find(tmp_path, "default/pod", lambda *_: None)
+    assert decision_of(record).as_golden() == decision.as_golden()
