@@ -11,14 +11,19 @@ from stowplan.errors import StowplanError
 
 COMMANDS = {
     "bench": "Measure how fast decisions are made.",
+    "bind": "Bind a pod to a node by hand, if it fits.",
     "config": "Read, check and convert scheduler configurations.",
     "crd": "Print CustomResourceDefinitions for kinds that plugins declare.",
     "debug": "Ask the engine about its inner workings.",
     "decide": "Decide scenarios from standard input, one JSON object a line.",
     "explain": "Show why a pod lands where it does, or nowhere.",
+    "extender": "Serve plugins to a kube-scheduler, as its extender.",
     "manifests": "Print what brings a scheduler into a cluster.",
+    "page": "Show a running scheduler's page: cluster, queue and decisions.",
     "plugin": "Write, list and check plugins.",
     "run": "Schedule the pods of a cluster.",
+    "up": "Start a cluster in this process, for kubectl.",
+    "whatif": "Show what would land where if something were different.",
 }
 
 

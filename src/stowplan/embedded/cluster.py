@@ -1,0 +1,216 @@
+"""A whole cluster on one event loop: API server, simulated nodes, controllers and Stowplan's scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stowplan import log
+from stowplan.apiserver import ApiServer, Store
+from stowplan.client.api import ApiClient
+from stowplan.client.errors import NotFound
+from stowplan.config import load
+from stowplan.config.types import V1
+from stowplan.controllers.clock import Clock
+from stowplan.controllers.running import Controllers
+from stowplan.embedded import objects
+from stowplan.embedded.pool import InProcess
+from stowplan.explain.kept import explain_record
+from stowplan.explain.text import render
+from stowplan.framework.plugin import Plugin
+from stowplan.framework.registry import Registry
+from stowplan.journal import Decisions
+from stowplan.kubelet import Behaviour, NodeTemplate, SimulatedKubelets
+from stowplan.scheduler.scheduler import Scheduler
+
+Json = dict[str, Any]
+Nodes = int | NodeTemplate | Iterable[NodeTemplate]
+
+WAIT_SECONDS = 10.0
+
+T = TypeVar("T")
+
+
+class EmbeddedCluster:
+    """All of a cluster but a scheduler, while in its `async with`.
+
+    `api` is a client that may do everything, at any rate.
+    """
+
+    def __init__(
+        self, store: Store | None = None, *, speed: float = 1.0, behaviour: Behaviour | None = None
+    ) -> None:
+        self.server = ApiServer(store)
+        self.connection = InProcess(self.server)
+        self.clock = Clock(speed)
+        self.api = self._client("stowplan")
+        self._kubelet_api, self._controller_api = self._client("kubelet"), self._client("controller-manager")
+        self.kubelets = SimulatedKubelets(self._kubelet_api, clock=self.clock, behaviour=behaviour)
+        self.controllers = Controllers(
+            self._controller_api, self.clock, node_grace_seconds=lambda: self.kubelets.grace_seconds
+        )
+        self.scheduler: Scheduler | None = None
+        self.decisions = Decisions()
+        self._open = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _client(self, name: str) -> ApiClient:
+        return ApiClient(self.connection, qps=0, user_agent=name)
+
+    async def __aenter__(self) -> EmbeddedCluster:
+        for client in (self.api, self._kubelet_api, self._controller_api):
+            await self._open.enter_async_context(client)
+        self.work(self.kubelets.run())
+        self.work(self.controllers.run())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        ends = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._open.aclose()
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+
+    def work(self, work: Coroutine[Any, Any, None]) -> None:
+        """Goes on until the cluster ends; if it fails before, that is logged and raised then."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(_note_failure)
+        self._tasks.append(task)
+
+    async def add_nodes(self, nodes: Nodes) -> None:
+        given = NodeTemplate(count=nodes) if isinstance(nodes, int) else nodes
+        for template in [given] if isinstance(given, NodeTemplate) else given:
+            await self.kubelets.add(template.nodes(self.clock.now()))
+
+    async def schedule(
+        self, config: Path | Json | None = None, *, registry: Registry | None = None, seed: int | None = None
+    ) -> Scheduler:
+        """Start Stowplan's scheduler, and wait until it knows the cluster."""
+        registry = registry or Registry.installed()
+        loaded = load(config or {"apiVersion": V1, "kind": "KubeSchedulerConfiguration"}, registry).config
+        api, events = [
+            await self._open.enter_async_context(self._client("stowplan/scheduler")) for _ in range(2)
+        ]
+        scheduler = self.scheduler = Scheduler(
+            loaded,
+            api,
+            events,
+            registry=registry,
+            draw=random.Random(seed),
+            decisions=self.decisions,
+        )
+        scheduler.start()
+        self.work(scheduler.run())
+        for reflector in scheduler.reflectors:
+            await reflector.synced.wait()
+        await scheduler.kinds_synced()
+        return scheduler
+
+    # What tests and demonstrations do with it.
+
+    async def create(self, *items: Json) -> list[Json]:
+        """Objects as manifests have them; each as it was stored."""
+        return [await objects.create(self.server, self.api, item) for item in items]
+
+    async def apply(self, *items: Json) -> None:
+        """As `kubectl apply` does, those first that others need."""
+        for item in sorted(items, key=objects.place_in_order):
+            await objects.apply(self.server, self.api, item)
+
+    async def get(self, kind: str, name: str, namespace: str = "default") -> Json:
+        """An object by its kind, such as Deployment."""
+        found: Json = await self.api.get_json(f"{self._path(kind, namespace)}/{name}")
+        return found
+
+    async def list(self, kind: str, namespace: str = "default") -> list[Json]:
+        found: list[Json] = (await self.api.get_json(self._path(kind, namespace)))["items"]
+        return found
+
+    async def delete(self, kind: str, name: str, namespace: str = "default") -> None:
+        await self.api.request("DELETE", f"{self._path(kind, namespace)}/{name}")
+
+    async def bound(self, pod: str, namespace: str = "default", *, seconds: float = WAIT_SECONDS) -> str:
+        """Waits until the pod has a node; which one."""
+
+        async def node() -> str | None:
+            spec: Json = (await self.get("Pod", pod, namespace))["spec"]
+            return spec.get("nodeName")
+
+        return await self.until(node, f"pod {pod} has a node", seconds=seconds)
+
+    async def refused(self, pod: str, namespace: str = "default", *, seconds: float = WAIT_SECONDS) -> str:
+        """Waits until the scheduler has said that the pod fits nowhere; its words."""
+
+        async def message() -> str | None:
+            status: Json = (await self.get("Pod", pod, namespace)).get("status", {})
+            said = (each for each in status.get("conditions", ()) if each["type"] == "PodScheduled")
+            return next((each["message"] for each in said if each["status"] == "False"), None)
+
+        return await self.until(message, f"pod {pod} is refused", seconds=seconds)
+
+    async def until(
+        self,
+        look: Callable[[], Awaitable[T | None]],
+        what: str = "it is so",
+        *,
+        seconds: float = WAIT_SECONDS,
+    ) -> T:
+        """Looks again whenever something changes, until what is found is true; that.
+
+        An object that is not there yet is waited for.
+        """
+        end, changes = asyncio.get_running_loop().time() + seconds, self.server.store
+        while True:
+            seen = changes.version
+            try:
+                if found := await look():
+                    return found
+            except NotFound:
+                pass
+            while changes.version == seen:
+                if asyncio.get_running_loop().time() > end:
+                    raise TimeoutError(f"{what}: not within {seconds:g} seconds")
+                await asyncio.sleep(0.002)
+
+    def explain(self, pod: str, namespace: str = "default", *, node: str | None = None) -> str:
+        """Why the scheduler decided as it did when it last looked at the pod, in words."""
+        record = self.decisions.recent.of(f"{namespace}/{pod}")[0]
+        return render(explain_record(record, node))
+
+    def _path(self, kind: str, namespace: str) -> str:
+        return objects.path_of(self.server, "", kind, namespace)
+
+
+def _note_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("A part of the cluster failed", error)
+
+
+@asynccontextmanager
+async def embedded_cluster(
+    nodes: Nodes = 1,
+    *,
+    config: Path | Json | None = None,
+    plugins: Iterable[type[Plugin]] = (),
+    plugin_dirs: Sequence[Path | str] = (),
+    speed: float = 1.0,
+    seed: int | None = None,
+    behaviour: Behaviour | None = None,
+    manifests: Iterable[Json] = (),
+) -> AsyncIterator[EmbeddedCluster]:
+    """A cluster with its scheduler, ready: nodes by number or from templates, the objects of manifests.
+
+    `plugins` are classes that the configuration may name, besides those installed and those in folders.
+    """
+    registry = Registry.installed(plugin_dirs, {each.__name__: each for each in plugins})
+    async with EmbeddedCluster(speed=speed, behaviour=behaviour) as cluster:
+        await cluster.add_nodes(nodes)
+        await cluster.apply(*manifests)
+        await cluster.schedule(config, registry=registry, seed=seed)
+        yield cluster

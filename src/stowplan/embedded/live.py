@@ -1,0 +1,59 @@
+"""What a live cluster looks like, to be made anew in this process. It is only read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from stowplan.client.api import ApiClient
+from stowplan.client.connection import Connection
+from stowplan.client.errors import ApiError, Forbidden, NotFound
+from stowplan.client.reading import ESSENTIAL, PRIORITY_CLASSES, WORKLOADS, pages
+from stowplan.client.resources import RESOURCES, WatchedResource
+
+Json = dict[str, Any]
+
+READS_A_SECOND = 500
+LEFT_OUT = (*WORKLOADS, "VolumeAttachment")
+"""The pods of workloads come as they are; a controller would only make them a second time."""
+
+
+class Looked(msgspec.Struct):
+    objects: list[Json]
+    missing: dict[str, ApiError]
+    """Collections that the server does not have, or does not let us read."""
+
+
+async def look_at(connection: Connection) -> Looked:
+    """All that concerns scheduling, as the server wrote it."""
+    wanted = [each for each in (*RESOURCES, PRIORITY_CLASSES) if each.kind not in LEFT_OUT]
+    looked = Looked([], {})
+    async with ApiClient(
+        connection, qps=READS_A_SECOND, burst=READS_A_SECOND, user_agent="stowplan/up"
+    ) as api:
+        try:
+            async with asyncio.TaskGroup() as group:
+                asked = [group.create_task(_read(api, each, looked.missing)) for each in wanted]
+        except* ApiError as failures:
+            raise failures.exceptions[0] from None
+    for task in asked:
+        looked.objects += task.result()
+    return looked
+
+
+async def _read(api: ApiClient, resource: WatchedResource, missing: dict[str, ApiError]) -> list[Json]:
+    group_version = resource.path.rpartition("/")[0].removeprefix("/apis/").removeprefix("/api/")
+    kind = {"apiVersion": group_version, "kind": resource.kind}
+    try:
+        return [
+            {**kind, **msgspec.json.decode(raw)}
+            async for page in pages(api, resource)
+            for raw in page.items or ()
+        ]
+    except (NotFound, Forbidden) as error:
+        if resource.kind in ESSENTIAL:
+            raise
+        missing[resource.name] = error
+        return []

@@ -1,0 +1,55 @@
+"""Manifests brought into the API server of this process, in an order in which each finds what it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stowplan.apiserver import ApiServer
+from stowplan.client.api import APPLY_PATCH, ApiClient
+from stowplan.errors import InputError
+
+Json = dict[str, Any]
+
+FIRST = ("Namespace", "CustomResourceDefinition", "PriorityClass", "StorageClass", "Node")
+FIELD_MANAGER = "stowplan-up"
+
+
+def place_in_order(item: Json) -> int:
+    """What others refer to comes first; sorted by this, the rest stays in its order."""
+    kind = item.get("kind")
+    return FIRST.index(kind) if kind in FIRST else len(FIRST)
+
+
+def path_of(server: ApiServer, api_version: str, kind: str, namespace: str = "") -> str:
+    """Where objects of a kind are; those that are in namespaces, in this one."""
+    for resource in server.resources:
+        if resource.kind == kind and api_version in (resource.group_version, ""):
+            inside = f"/namespaces/{namespace or 'default'}" if resource.namespaced else ""
+            return f"{resource.root}{inside}/{resource.plural}"
+    raise InputError(f"the API server has no kind {kind} of {api_version or 'any version'}")
+
+
+async def create(server: ApiServer, api: ApiClient, item: Json) -> Json:
+    answer = await api.request("POST", _collection(server, item), item)
+    found: Json = msgspec.json.decode(answer.data)
+    return found
+
+
+async def apply(server: ApiServer, api: ApiClient, item: Json) -> None:
+    """Create the object, or make one that is there as the manifest says."""
+    name = (item.get("metadata") or {}).get("name")
+    if not name:
+        await create(server, api, item)
+        return
+    query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+    path = f"{_collection(server, item)}/{name}"
+    await api.request("PATCH", path, item, content_type=APPLY_PATCH, query=query)
+    if item.get("status") and item["kind"] == "Node":  # what the manifest says of a node's room
+        await api.request("PATCH", f"{path}/status", item, content_type=APPLY_PATCH, query=query)
+
+
+def _collection(server: ApiServer, item: Json) -> str:
+    namespace = (item.get("metadata") or {}).get("namespace", "")
+    return path_of(server, str(item.get("apiVersion", "")), str(item.get("kind", "")), namespace)

@@ -1,0 +1,81 @@
+"""An API server in the same process as its clients: their requests are calls, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from urllib.parse import unquote
+
+from stowplan.apiserver import Answer, ApiServer, Request
+from stowplan.client.connection import Connection
+from stowplan.client.http import OnData, Pool, Reply
+
+TURN_SECONDS = 0.005
+"""Requests that need no waiting let others have their turn this often."""
+
+
+class InProcess(Connection):
+    """How an ApiClient reaches a server that it can call."""
+
+    def __init__(self, server: ApiServer) -> None:
+        super().__init__("http://in.process")
+        self._called = server
+
+    def open(self) -> Pool:
+        return _Calls(self._called)
+
+
+class _Calls:
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._turn_at = 0.0
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None,
+        *,
+        timeout: float,
+        before: Callable[[], None] = lambda: None,
+    ) -> Reply:
+        if self._loop.time() > self._turn_at:  # memory answers at once, and no await would ever wait
+            await asyncio.sleep(0)
+            self._turn_at = self._loop.time() + TURN_SECONDS
+        before()
+        answer = await self._server.handle(_request(method, path, headers, body))
+        assert isinstance(answer, Answer), "watches are for stream"
+        return _reply(answer)
+
+    async def stream(
+        self,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        on_data: OnData,
+        *,
+        timeout: float,
+        silence: float,
+    ) -> Reply:
+        answer = await self._server.handle(_request("GET", path, headers, None))
+        if isinstance(answer, Answer):
+            return _reply(answer)
+        on_data(b"")
+        async for chunk in answer.chunks:
+            on_data(chunk)
+        return Reply(200, b"")
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _request(method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> Request:
+    path, _, query = target.partition("?")
+    named = {name.lower(): value for name, value in headers}
+    return Request(method, unquote(path), query, named, body or b"", is_bare=True)
+
+
+def _reply(answer: Answer) -> Reply:
+    wait = next((value for name, value in answer.headers if name == "Retry-After"), None)
+    return Reply(answer.status, answer.body, None if wait is None else float(wait))

@@ -1,0 +1,220 @@
+"""`stowplan up`: an embedded cluster behind HTTPS, with the scheduler as `stowplan run` runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from stowplan import log
+from stowplan.apiserver import Store
+from stowplan.apiserver.durable import DurableStore
+from stowplan.apiserver.http import Front, Pair, made_pair, serve
+from stowplan.client.connection import Connection
+from stowplan.client.errors import ApiError, Conflict
+from stowplan.embedded import kubeconfig, objects
+from stowplan.embedded.cluster import EmbeddedCluster
+from stowplan.embedded.live import look_at
+from stowplan.errors import InputError
+from stowplan.explain.manifests import Found
+from stowplan.framework.registry import Registry
+from stowplan.kubelet import NodeTemplate
+from stowplan.kubelet.dump import Dump, dump_of
+from stowplan.scheduler.main import Service
+from stowplan.scheduler.options import RunOptions, parse
+
+Json = dict[str, Any]
+
+DEFAULT_NODES = 10
+SYNC_SECONDS = 60.0
+
+
+class UpOptions(msgspec.Struct, kw_only=True):
+    kubeconfig: Path
+    nodes: list[NodeTemplate] | None = None
+    """None: some, if there are none yet."""
+    config: Path | None = None
+    plugin_dirs: tuple[Path, ...] = ()
+    manifests: list[Found] = []
+    data: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    speed: float = 1.0
+    copied: Connection | None = None
+    """The live cluster that this one is to look like."""
+
+
+class Ready(NamedTuple):
+    """What is there now, for those who tell about it."""
+
+    server: str
+    scheduler: str
+    nodes: int
+    pods: int
+    warnings: list[str]
+
+
+async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
+    """Runs until it is told to stop by a signal; the exit status."""
+    warnings: list[str] = []
+    kubeconfig.check_may_write(options.kubeconfig)
+    registry = Registry.installed(options.plugin_dirs)
+    _scheduler_options(options, registry)  # what is wrong with the configuration is said before all else
+    looked = None if options.copied is None else await look_at(options.copied)
+    if looked is not None:
+        warnings += [f"{name} are not copied: {error}" for name, error in looked.missing.items()]
+    with tempfile.TemporaryDirectory(prefix="stowplan-up-") as folder:
+        pair, token = made_pair(), secrets.token_urlsafe(24)
+        async with _running(options) as cluster, _served(options, cluster, pair, token) as front:
+            dump = None if looked is None else dump_of(looked.objects, cluster.clock.now())
+            await _fill(cluster, options, dump, warnings)
+            files = _written(Path(folder), pair)
+            port = _free_port()
+            service = Service(
+                _scheduler_options(options, registry, *files, port), registry, cluster.connection
+            )
+            running = asyncio.create_task(service.run())
+            try:
+                await _synced(service, running)
+                if not running.done():
+                    on_ready(_ready(cluster, front, port, warnings))
+                return await running
+            finally:
+                running.cancel()
+
+
+@asynccontextmanager
+async def _running(options: UpOptions) -> AsyncIterator[EmbeddedCluster]:
+    store = DurableStore(options.data) if options.data is not None else Store()
+    try:
+        async with EmbeddedCluster(store, speed=options.speed) as cluster:
+            yield cluster
+    finally:
+        if isinstance(store, DurableStore):
+            store.close()
+
+
+@asynccontextmanager
+async def _served(
+    options: UpOptions, cluster: EmbeddedCluster, pair: Pair, token: str
+) -> AsyncIterator[Front]:
+    try:
+        async with serve(cluster.server, options.host, options.port, tls=pair, token=token) as front:
+            kubeconfig.write(
+                options.kubeconfig,
+                host=_reached_at(front.host),
+                port=front.port,
+                certificate=front.certificate,
+                token=token,
+            )
+            yield front
+    except OSError as error:
+        raise InputError(f"cannot listen on {options.host}:{options.port}: {error.strerror}") from None
+
+
+async def _fill(cluster: EmbeddedCluster, options: UpOptions, dump: Dump | None, warnings: list[str]) -> None:
+    """Nodes, and objects of manifests and of a cluster that is copied."""
+    if dump is not None:
+        await cluster.kubelets.add(dump.nodes)
+        cluster.kubelets.kill(*dump.dead)
+        for item in dump.others:
+            await _copy(cluster, item, warnings)
+    given = [found.data for found in options.manifests]
+    templates = options.nodes
+    if templates is None and dump is None and not any(item.get("kind") == "Node" for item in given):
+        is_empty = not cluster.server.store.collection("nodes").records
+        templates = [NodeTemplate(count=DEFAULT_NODES)] if is_empty else []
+    await cluster.add_nodes(templates or ())
+    for found in sorted(options.manifests, key=lambda each: objects.place_in_order(each.data)):
+        try:
+            await objects.apply(cluster.server, cluster.api, found.data)
+        except (ApiError, InputError) as error:
+            said = error.message if isinstance(error, ApiError) else str(error)
+            raise InputError(f"{found.place}: {said}", where=found.file) from None
+
+
+async def _copy(cluster: EmbeddedCluster, item: Json, warnings: list[str]) -> None:
+    try:
+        await objects.create(cluster.server, cluster.api, item)
+    except Conflict:
+        pass  # such as the default namespace, which every cluster has
+    except (ApiError, InputError) as error:
+        meta = item["metadata"]
+        name = "/".join(part for part in (meta.get("namespace"), meta["name"]) if part)
+        warnings.append(f"{item['kind']} {name} is not copied: {error}")
+
+
+def _scheduler_options(
+    options: UpOptions,
+    registry: Registry,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    port: int = 0,
+) -> RunOptions:
+    """As `stowplan run` would have it, alone with its API server, without a limit of requests."""
+    argv = [
+        "--leader-elect=false",
+        f"--secure-port={port}",
+        *(f"--plugin-dir={each}" for each in options.plugin_dirs),
+    ]
+    argv += [f"--config={options.config}"] if options.config is not None else []
+    if port:
+        argv += [
+            f"--tls-cert-file={certificate}",
+            f"--tls-private-key-file={key}",
+            "--bind-address=127.0.0.1",
+        ]
+        argv += [f"--{what}-kubeconfig={options.kubeconfig}" for what in ("authentication", "authorization")]
+        argv += ["--authentication-skip-lookup=true"]
+    found, said = parse(argv, registry=registry)
+    for warning in said:
+        log.warn(warning)
+    client = msgspec.structs.replace(found.config.client_connection, qps=0)
+    return msgspec.structs.replace(
+        found, config=msgspec.structs.replace(found.config, client_connection=client)
+    )
+
+
+def _written(folder: Path, pair: Pair) -> tuple[Path, Path]:
+    """The scheduler proves itself with the API server's certificate, so that one kubeconfig is for both."""
+    certificate, key = folder / "tls.crt", folder / "tls.key"
+    certificate.write_bytes(pair.certificate)
+    key.touch(0o600)
+    key.write_bytes(pair.key)
+    return certificate, key
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+async def _synced(service: Service, running: asyncio.Task[int]) -> None:
+    async with asyncio.timeout(SYNC_SECONDS):
+        while not service.is_synced and not running.done():
+            await asyncio.sleep(0.005)
+
+
+def _ready(cluster: EmbeddedCluster, front: Front, port: int, warnings: list[str]) -> Ready:
+    collections = cluster.server.store.collections
+    return Ready(
+        f"https://{_reached_at(front.host)}:{front.port}",
+        f"https://127.0.0.1:{port}",
+        len(collections["nodes"].records),
+        len(collections["pods"].records),
+        warnings,
+    )
+
+
+def _reached_at(host: str) -> str:
+    """An address of this machine, where one listens on all of them."""
+    return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host

@@ -1,0 +1,114 @@
+// Elements, text, numbers and questions to the server. Text is only ever put in as text, never as markup.
+
+/** An element: `props` are attributes, `on…` functions are listeners; children are elements or text. */
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((each) => each !== null && each !== undefined));
+  return element;
+}
+
+export function link(path, text = path.at(-1)) {
+  return h("a", { href: address(...path) }, text);
+}
+
+/** `address("pod", "shop/web")` is #/pod/shop%2Fweb */
+export function address(...path) {
+  return "#/" + path.map(encodeURIComponent).join("/");
+}
+
+export function podLink(key) {
+  return link(["pod", key], key);
+}
+
+export function nodeLink(name) {
+  return link(["node", name], name);
+}
+
+/** Asks a door of the server; what it refuses is an Error with its words. */
+export async function ask(door, query = {}, options = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
+  const text = new URLSearchParams(given).toString();
+  const response = await fetch(`api/${door}${text ? `?${text}` : ""}`, options);
+  let answer;
+  try {
+    answer = await response.json();
+  } catch {
+    answer = { error: `the server answered with status ${response.status}` };
+  }
+  if (!response.ok) {
+    const error = new Error(answer.error || answer.message || `status ${response.status}`);
+    error.answer = answer;
+    throw error;
+  }
+  return answer;
+}
+
+const whole = new Intl.NumberFormat("en");
+
+export function count(number) {
+  return whole.format(number);
+}
+
+export function counted(number, what) {
+  return `${count(number)} ${what}${number === 1 ? "" : "s"}`;
+}
+
+export function percent(part) {
+  return `${Math.round(part * 100)}%`;
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 0.0995) return `${(seconds * 1000).toFixed(seconds < 0.00995 ? 1 : 0)} ms`;
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+}
+
+const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+const day = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+
+export function time(seconds) {
+  const then = new Date(seconds * 1000);
+  const isToday = then.toDateString() === new Date().toDateString();
+  return h("time", { datetime: then.toISOString() }, (isToday ? clock : day).format(then));
+}
+
+export function ago(seconds) {
+  return seconds ? duration(Math.max(0, Date.now() / 1000 - seconds)) : "–";
+}
+
+/** Calls at most once a frame, however often it is asked. */
+export function eachFrame(draw) {
+  let asked = 0;
+  return () => {
+    if (!asked)
+      asked = requestAnimationFrame(() => {
+        asked = 0;
+        draw();
+      });
+  };
+}
+
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+export const collator = new Intl.Collator("en", { numeric: true });
+
+/** A canvas of this size in the page's pixels, sharp on every screen. */
+export function sized(canvas, width, height) {
+  const scale = window.devicePixelRatio || 1;
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  return context;
+}

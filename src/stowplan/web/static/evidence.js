@@ -1,0 +1,80 @@
+// A decision turned round: for each node what every filter said and every scorer gave.
+
+export class Evidence {
+  /** `decision` as the server shows it. */
+  constructor(decision) {
+    this.decision = decision;
+    this.filters = decision.filters.filter((filter) => filter.statuses.length);
+    this.quietFilters = decision.filters
+      .filter((filter) => !filter.statuses.length)
+      .map((filter) => filter.plugin);
+    this.scores = decision.scores;
+    this.rows = this.#rows();
+    this.fit = this.rows.filter((row) => row.state === "fits" || row.state === "chosen");
+    this.fit.sort(
+      (a, b) => (b.total ?? 0) - (a.total ?? 0) || (b.state === "chosen") - (a.state === "chosen"),
+    );
+    this.winner = this.rows.find((row) => row.state === "chosen") ?? null;
+    /** The best of the others. */
+    this.second = this.winner ? (this.fit.find((row) => row !== this.winner) ?? null) : null;
+  }
+
+  #rows() {
+    const { decision } = this;
+    const place = new Map();
+    (decision.lookedAt ?? [...decision.nodes.keys()]).forEach((node, at) => place.set(node, at));
+    const skipped = new Set(decision.notLookedAt);
+    let fitting = 0;
+    return decision.nodes.map((name, node) => {
+      const at = place.get(node);
+      const row = { name, state: "fits", total: null, refusals: [], points: [] };
+      if (decision.preFilter) return { ...row, state: "refused", refusals: [decision.preFilter] };
+      if (at === undefined) return { ...row, state: decision.narrowedBy.length ? "apart" : "skipped" };
+      if (decision.overruled[at]) row.refusals.push(decision.overruled[at]);
+      for (const filter of this.filters) {
+        const status = filter.column[at];
+        if (status) row.refusals.push({ ...filter.statuses[status - 1], plugin: filter.plugin });
+      }
+      if (skipped.has(at)) return { ...row, state: "skipped", refusals: [] };
+      if (row.refusals.length) return { ...row, state: "refused" };
+      if (decision.chosen || decision.isScored) {
+        const own = fitting++;
+        row.points = this.scores.map((column) => column.scores[own] * column.weight);
+        if (decision.isScored)
+          row.total = decision.hasScorers ? row.points.reduce((sum, each) => sum + each, 0) : 1;
+      }
+      if (name === decision.chosen) row.state = "chosen";
+      return row;
+    });
+  }
+
+  count(state) {
+    return this.rows.filter((row) => row.state === state).length;
+  }
+
+  /** [plugin and reason, how many nodes], the most frequent first: by the first filter that refused each. */
+  get reasons() {
+    const counts = new Map();
+    for (const row of this.rows) {
+      const first = row.refusals[0];
+      if (row.state === "refused" && first) {
+        const text = `${first.plugin}: ${first.reasons.join(", ")}`;
+        counts.set(text, (counts.get(text) ?? 0) + 1);
+      }
+    }
+    return [...counts].sort(([, a], [, b]) => b - a);
+  }
+
+  /** [plugin, points] by which the winner is ahead of another node, the largest first. */
+  lead(other) {
+    return this.scores
+      .map((column, place) => [column.plugin, this.winner.points[place] - other.points[place]])
+      .filter(([, points]) => points)
+      .sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
+  }
+}
+
+/** What a filter has against a node. */
+export function refusal(row, plugin) {
+  return row.refusals.find((each) => each.plugin === plugin);
+}

@@ -1,0 +1,119 @@
+// The way about: addresses, keys, and the numbers at the top.
+
+import { address, ask, count, counted, duration, h } from "./dom.js";
+import { live } from "./live.js";
+import { clusterView } from "./cluster.js";
+import { decisionsView } from "./decisions.js";
+import { nodeView } from "./node.js";
+import { podView } from "./pod.js";
+import { queueView } from "./queue.js";
+import { whatIfView } from "./whatif.js";
+
+const main = document.getElementById("main");
+const status = document.getElementById("status");
+const wanted = document.getElementById("wanted");
+const KEYS = { c: "#/", q: "#/queue", d: "#/decisions", w: "#/what-if" };
+let view = null;
+
+function route() {
+  const [path, text = ""] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
+  const query = new URLSearchParams(text);
+  const [name, ...rest] = path.split("/").map(decoded);
+  switch (name) {
+    case "":
+      return ["cluster", clusterView(query)];
+    case "node":
+      return ["cluster", nodeView(rest[0] ?? "")];
+    case "queue":
+      return ["queue", queueView(query)];
+    case "decisions":
+      return ["decisions", decisionsView(query)];
+    case "pod":
+      return ["decisions", podView(rest[0] ?? "", rest[1])];
+    case "what-if":
+      return ["what-if", whatIfView(rest, query)];
+    default:
+      return ["", { title: "Not found", element: h("p", { class: "problem" }, `There is no page ${path}.`) }];
+  }
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+function go() {
+  view?.closed?.();
+  const [name, next] = route();
+  view = next;
+  main.replaceChildren(next.element);
+  document.title = `${next.title} – Stowplan`;
+  for (const each of document.querySelectorAll("nav a")) {
+    if (each.dataset.view === name) each.setAttribute("aria-current", "page");
+    else each.removeAttribute("aria-current");
+  }
+  scrollTo(0, 0);
+  if (document.activeElement === document.body) main.focus({ preventScroll: true });
+  next.opened?.();
+}
+
+function numbers() {
+  const { now } = live;
+  if (!now) return;
+  const waiting = Object.values(now.queue).reduce((sum, each) => sum + each, 0);
+  const { median } = live.latency;
+  document.getElementById("numbers").textContent = [
+    counted(live.fill.length, "node"),
+    counted(now.pods, "pod"),
+    `${count(waiting)} waiting`,
+    `${count(Math.round(live.rate))} decisions/s`,
+    median ? `${duration(median)} median` : null,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+  say();
+}
+
+function say() {
+  const { now, problem } = live;
+  let text = problem;
+  if (!text && now && !now.isSynced)
+    text = "The scheduler is starting: it does not know the whole cluster yet.";
+  else if (!text && now && !now.isLeading)
+    text = "This scheduler stands by: another one leads, and makes the decisions.";
+  if (status.textContent !== text) status.textContent = text;
+}
+
+async function find() {
+  const text = wanted.value.trim();
+  if (!text) return;
+  if (live.cluster?.nodes.includes(text)) location.hash = address("node", text);
+  else if (text.includes("/")) location.hash = address("pod", text);
+  else {
+    const found = await ask("queue", { search: text }).catch(() => ({ pods: [] }));
+    const named = [...found.pods, ...live.decisions].find((row) => row.pod.endsWith(`/${text}`));
+    location.hash = named ? address("pod", named.pod) : `#/?${new URLSearchParams({ search: text })}`;
+  }
+}
+
+addEventListener("hashchange", go);
+addEventListener("keydown", (event) => {
+  const isTyping = event.target.matches("input:not([type=checkbox]), textarea, select");
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") wanted.focus();
+  else if (event.key in KEYS) location.hash = KEYS[event.key];
+  else return;
+  event.preventDefault();
+});
+document.getElementById("skip").addEventListener("click", () => main.focus());
+document.getElementById("find").addEventListener("submit", (event) => {
+  event.preventDefault();
+  find();
+});
+live.addEventListener("news", numbers);
+live.addEventListener("problem", say);
+go();
+live.start();

@@ -1,0 +1,198 @@
+// A decision as a picture: a line for each node, a column for each plugin; and all of it at once, in small.
+
+import { address, count, counted, h, nodeLink } from "./dom.js";
+import { refusal } from "./evidence.js";
+import { Overview } from "./overview.js";
+import { Table } from "./table.js";
+
+const STATES = {
+  chosen: "chosen",
+  fits: "fits",
+  refused: "refused",
+  skipped: "not looked at",
+  apart: "not asked for",
+};
+
+export function picture(evidence) {
+  const { filters, scores } = evidence;
+  const detail = h("div", { class: "detail", "aria-live": "polite" });
+  const columns = [
+    { title: "Node", width: 10, grow: 4, cell: (row) => row.name },
+    {
+      title: "Outcome",
+      width: 7,
+      cell: (row) => STATES[row.state],
+      paint: (cell, row) => cell.classList.add(row.state),
+    },
+    {
+      title: "Total",
+      width: 5,
+      number: true,
+      cell: (row) => (row.total === null ? "" : String(row.total)),
+      sort: order,
+    },
+    ...filters.map((filter) => ({
+      title: filter.plugin,
+      width: 2.6,
+      grow: 1,
+      slim: true,
+      refuses: true,
+      hint: `Sort by who ${filter.plugin} refused`,
+      cell: (row) => (refusal(row, filter.plugin) ? "✕" : ""),
+      sort: (row) => (refusal(row, filter.plugin) ? 1 : 0),
+      descending: true,
+      paint: (cell, row) => {
+        const found = refusal(row, filter.plugin);
+        if (found) {
+          cell.classList.add("no");
+          cell.title = found.reasons.join(", ");
+        }
+      },
+    })),
+    ...scores.map((column, place) => ({
+      title: `${column.plugin} ×${column.weight}`,
+      width: 3.2,
+      grow: 1,
+      number: true,
+      slim: true,
+      hint: `Sort by ${column.plugin}, which counts ${column.weight} times`,
+      cell: (row) => (row.points.length ? String(row.points[place]) : ""),
+      sort: (row) => row.points[place] ?? -1,
+      paint: (cell, row) => {
+        if (row.points.length) shade(cell, row.points[place] / (100 * column.weight));
+      },
+    })),
+  ];
+  const table = new Table({
+    label: "Nodes by plugins",
+    columns,
+    lines: 18,
+    rowHeight: 26,
+    rowClass: (row) => row.state,
+    onSelect: (row) => detail.replaceChildren(...aboutNode(evidence, row)),
+    onOpen: (row) => {
+      location.hash = address("node", row.name);
+    },
+  });
+  const map = new Overview(table, evidence);
+  const field = h("input", {
+    id: "nodes",
+    type: "search",
+    placeholder: "node, plugin or reason",
+    spellcheck: "false",
+    oninput: () => seek(),
+  });
+  const shown = h("span", { class: "quiet" });
+
+  function seek() {
+    const text = field.value.toLowerCase();
+    table.search(text ? (row) => words(row).includes(text) : null);
+    shown.textContent = text ? counted(table.rows.length, "node") : "";
+    map.paint();
+  }
+
+  table.onSort = () => map.paint();
+  table.onDrawn = () => map.frame();
+  table.show(evidence.rows);
+  table.sortBy(2, true);
+  map.paint();
+  const quiet = evidence.quietFilters.length
+    ? `Asked, and with nothing against any node: ${evidence.quietFilters.join(", ")}.`
+    : "";
+  return h(
+    "section",
+    { class: "picture" },
+    h("h2", {}, "Nodes by plugins"),
+    h("div", { class: "controls" }, h("label", { for: "nodes" }, "Find nodes"), field, shown),
+    h("div", { class: "side-by-side" }, map.element, table.element),
+    detail,
+    h("p", { class: "quiet" }, `Points are scores times weights. ${quiet}`),
+  );
+}
+
+/** The best total first, then those that were refused by few, then the rest. */
+function order(row) {
+  if (row.total !== null) return row.total + (row.state === "chosen" ? 0.5 : 0);
+  return { chosen: 0, fits: -1, refused: -10 - row.refusals.length, apart: -1000, skipped: -2000 }[row.state];
+}
+
+function words(row) {
+  return [row.name, STATES[row.state], ...row.refusals.flatMap((each) => [each.plugin, ...each.reasons])]
+    .join(" ")
+    .toLowerCase();
+}
+
+function shade(cell, part) {
+  cell.classList.add("points");
+  cell.style.setProperty("--part", `${Math.round(Math.max(0, Math.min(part, 1)) * 100)}%`);
+}
+
+function* aboutNode(evidence, row) {
+  yield h("h3", {}, nodeLink(row.name), ` ${STATES[row.state]}`);
+  if (row.state === "apart")
+    yield h("p", {}, `${evidence.decision.narrowedBy.join(" and ")} narrowed the search to other nodes.`);
+  if (row.state === "skipped")
+    yield h(
+      "p",
+      {},
+      "The search had found enough nodes, or tried the nominated one, before it came to this one.",
+    );
+  if (row.refusals.length)
+    yield h(
+      "ul",
+      {},
+      row.refusals.map((each) =>
+        h(
+          "li",
+          {},
+          h("strong", {}, each.plugin),
+          `: ${each.reasons.join(", ")}`,
+          each.code === "UnschedulableAndUnresolvable" ? " (evicting pods would not help)" : "",
+        ),
+      ),
+    );
+  if (row.points.length) {
+    const { winner, scores } = evidence;
+    yield h(
+      "table",
+      { class: "points" },
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ["Plugin", "Points", winner && winner !== row ? winner.name : null]
+            .filter(Boolean)
+            .map((each) => h("th", { scope: "col" }, each)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        scores.map((column, place) =>
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row" }, `${column.plugin} × ${column.weight}`),
+            h("td", {}, count(row.points[place])),
+            winner && winner !== row ? h("td", {}, count(winner.points[place])) : null,
+          ),
+        ),
+      ),
+      row.total === null
+        ? null
+        : h(
+            "tfoot",
+            {},
+            h(
+              "tr",
+              {},
+              h("th", { scope: "row" }, "Total"),
+              h("td", {}, count(row.total)),
+              winner && winner !== row ? h("td", {}, count(winner.total)) : null,
+            ),
+          ),
+    );
+  }
+}

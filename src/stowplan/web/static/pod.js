@@ -1,0 +1,220 @@
+// A pod: its life so far, what it waits for, and a decision on it as a picture.
+
+import { ask, address, count, counted, duration, h, link, nodeLink, time } from "./dom.js";
+import { Evidence } from "./evidence.js";
+import { picture } from "./picture.js";
+
+const PLACES = {
+  active: "It is next to be tried, as soon as its turn comes.",
+  backoff: "Its last try failed; it is tried again after a pause.",
+  unschedulable: "No node fits. It is tried again when something happens that may help.",
+  gated: "A plugin holds it back: it is not tried until that plugin lets it through.",
+  permit: "Its node is chosen; before it is bound, a plugin must allow it.",
+  trying: "It is being decided or bound at this moment.",
+};
+const REASONS_SHOWN = 8;
+
+export function podView(key, number) {
+  return {
+    title: key,
+    element: h("section", {}, h("h1", {}, key), h("p", { class: "empty" }, "Asking…")),
+    async opened() {
+      const [told, facts] = await Promise.all([
+        ask("decisions", { pod: key, number }).catch((error) =>
+          error.answer?.pod ? error.answer : { pod: key, attempts: [], error: error.message },
+        ),
+        ask("pod", { pod: key }).catch(() => null),
+      ]);
+      this.element.replaceChildren(...shown(key, told, facts));
+    },
+  };
+}
+
+function* shown(key, told, facts) {
+  const { decision, waiting, attempts } = told;
+  const evidence = decision ? new Evidence(decision) : null;
+  yield h("h1", {}, h("span", { class: "kind" }, "pod "), key);
+  if (told.error) yield h("p", { class: "problem" }, told.error);
+  if (evidence) yield* headline(evidence);
+  if (waiting) yield waits(key, waiting, decision);
+  yield h("h2", {}, "Its life");
+  yield life(key, attempts, facts, decision, waiting);
+  if (facts) yield aboutPod(facts);
+  if (evidence) yield picture(evidence);
+}
+
+function* headline(evidence) {
+  const { decision, winner, second } = evidence;
+  if (decision.node) {
+    yield h(
+      "p",
+      { class: "headline placed" },
+      "Placed on ",
+      nodeLink(decision.node),
+      ` in ${duration(decision.seconds)}, at try ${count(decision.attempt)}.`,
+    );
+  } else {
+    const what = decision.outcome === "error" ? "The try failed" : "No node was found";
+    yield h("p", { class: "headline pending" }, `${what}, at try ${count(decision.attempt)}.`);
+    yield h("p", { class: "message" }, decision.message || decision.error);
+  }
+  const nodes = evidence.rows.length;
+  if (evidence.fit.length) {
+    const skipped = evidence.count("skipped");
+    const left = skipped ? `; ${count(skipped)} were not looked at` : "";
+    const fit = `${count(evidence.fit.length)} of ${counted(nodes, "node")} fit${left}. `;
+    yield h("p", {}, fit, winner && second ? closeness(evidence) : "");
+  }
+  const { reasons } = evidence;
+  if (reasons.length) {
+    const more = reasons.length - REASONS_SHOWN;
+    yield h(
+      "ul",
+      { class: "reasons" },
+      reasons
+        .slice(0, REASONS_SHOWN)
+        .map(([reason, number]) => h("li", {}, h("b", {}, count(number)), ` ${reason}`)),
+      more > 0 ? h("li", {}, `and ${counted(more, "other reason")}`) : null,
+    );
+  }
+  if (decision.nominated)
+    yield h("p", {}, "Nominated to ", nodeLink(decision.nominated), victims(decision.victims));
+}
+
+function victims(found) {
+  const names = found.map(([pod]) => pod).join(", ");
+  return found.length ? `, once ${counted(found.length, "pod")} of lower priority left: ${names}.` : ".";
+}
+
+function closeness(evidence) {
+  const { winner, second } = evidence;
+  if (winner.total === null) return "";
+  const by = winner.total - second.total;
+  if (!by) return h("span", {}, "As good was ", nodeLink(second.name), "; the draw decided.");
+  const lead = evidence
+    .lead(second)
+    .slice(0, 3)
+    .map(([plugin, points]) => `${plugin} ${points > 0 ? "+" : "−"}${Math.abs(points)}`);
+  return h(
+    "span",
+    {},
+    "Second was ",
+    nodeLink(second.name),
+    `, ${counted(by, "point")} behind (${lead.join(", ")}).`,
+  );
+}
+
+function waits(key, waiting, decision) {
+  const wakes = Object.entries(Object.keys(waiting.wakes).length ? waiting.wakes : (decision?.wakes ?? {}));
+  const answer = h("div", { "aria-live": "polite" });
+  const press = async (event) => {
+    event.target.disabled = true;
+    answer.replaceChildren(h("p", { class: "quiet" }, "Trying changes on a copy of the cluster…"));
+    try {
+      answer.replaceChildren(...changes(await ask("changes", { pod: key })));
+    } catch (error) {
+      answer.replaceChildren(h("p", { class: "problem" }, error.message));
+    }
+    event.target.disabled = false;
+  };
+  return h(
+    "section",
+    { class: "waits" },
+    h("h2", {}, "What it waits for"),
+    h(
+      "p",
+      {},
+      PLACES[waiting.place] ?? waiting.place,
+      waiting.plugins.length ? ` Refused or held by ${waiting.plugins.join(", ")}.` : "",
+      waiting.until ? ` The pause ends in ${duration(Math.max(0, waiting.until - Date.now() / 1000))}.` : "",
+    ),
+    wakes.length
+      ? h(
+          "dl",
+          { class: "wakes" },
+          wakes.flatMap(([plugin, text]) => [
+            h("dt", {}, plugin),
+            h("dd", {}, `is asked again after: ${text}`),
+          ]),
+        )
+      : null,
+    h("button", { type: "button", onclick: press }, "What would let it in?"),
+    answer,
+  );
+}
+
+function* changes(found) {
+  if (found.node)
+    yield h("p", {}, "On the cluster as it is now it would land on ", nodeLink(found.node), ".");
+  if (!found.changes.length)
+    yield h("p", {}, "No single change of a weight, request, label, toleration, priority or cordon would.");
+  yield h(
+    "ul",
+    {},
+    found.changes.map((each) => h("li", {}, each.text, " → ", nodeLink(each.node))),
+  );
+  if (!found.isComplete) yield h("p", { class: "quiet" }, "Time ran out before all changes were tried.");
+}
+
+function life(key, attempts, facts, decision, waiting) {
+  const events = [];
+  if (facts?.created)
+    events.push([facts.created, h("span", {}, facts.owner ? `created by ${facts.owner}` : "created")]);
+  for (const attempt of attempts) {
+    const isShown = attempt.number === decision?.number;
+    const what = attempt.node
+      ? h("span", {}, "placed on ", nodeLink(attempt.node))
+      : h("span", {}, isShown ? attempt.outcome : `${attempt.outcome}: ${attempt.message}`);
+    events.push([
+      attempt.time,
+      h(
+        "span",
+        { class: isShown ? "current" : "" },
+        link(["pod", key, String(attempt.number)], `try ${attempt.attempt}`),
+        " ",
+        what,
+        isShown ? " (shown here)" : "",
+      ),
+    ]);
+  }
+  events.sort(([a], [b]) => a - b);
+  const now = facts?.node
+    ? h(
+        "span",
+        {},
+        facts.isAssumed ? "being bound to " : "on ",
+        nodeLink(facts.node),
+        facts.phase ? `, ${facts.phase}` : "",
+      )
+    : waiting
+      ? `waiting: ${waiting.place}`
+      : "not known to the scheduler any more";
+  return h(
+    "ol",
+    { class: "life" },
+    events.map(([when, what]) => h("li", {}, time(when), " ", what)),
+    h("li", {}, h("b", {}, "now"), " ", now),
+  );
+}
+
+function aboutPod(facts) {
+  const wants =
+    Object.entries(facts.requests)
+      .map(([name, amount]) => `${name} ${amount}`)
+      .join(", ") || "nothing";
+  const labels = Object.entries(facts.labels).map(([name, value]) =>
+    h("code", { class: "tag" }, `${name}=${value}`),
+  );
+  return h(
+    "p",
+    {},
+    `Asks for ${wants}; priority ${count(facts.priority)}; scheduler ${facts.scheduler}. `,
+    labels,
+    " ",
+    h(
+      "a",
+      { href: `${address("what-if")}?${new URLSearchParams({ more: facts.pod })}` },
+      "What if there were more like it?",
+    ),
+  );
+}

@@ -1,0 +1,205 @@
+"""`stowplan up` as its user sees it: a process, a kubeconfig, HTTPS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stowplan.client.api import ApiClient
+from stowplan.client.errors import ApiError, Unauthorized, Unreachable
+from stowplan.client.kubeconfig import load
+from up_process import STOWPLAN, running_up
+
+PODS = "/api/v1/namespaces/default/pods"
+MAPS = "/api/v1/namespaces/default/configmaps"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def pod(name, cpu="100m"):
+    container = {"name": "main", "image": "web:1", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container]},
+    }
+
+
+def client(up):
+    return ApiClient(load(str(up.kubeconfig)), qps=0)
+
+
+async def node_of(api, name, seconds=10.0):
+    async with asyncio.timeout(seconds):
+        while not (node := (await api.get_json(f"{PODS}/{name}"))["spec"].get("nodeName")):
+            await asyncio.sleep(0.01)
+    return node
+
+
+async def test_a_cluster_for_whoever_has_the_kubeconfig(tmp_path):
+    with running_up(tmp_path, "--nodes", "{count: 2, cpu: 4, zones: [a, b]}") as up:
+        assert "2 nodes, 0 pods" in up.said
+        assert up.kubeconfig.stat().st_mode & 0o777 == 0o600
+        async with client(up) as api:
+            await api.request("POST", PODS, pod("web"))
+            assert await node_of(api, "web") in ("node-1", "node-2")
+        explained = subprocess.run(
+            [STOWPLAN, "explain", "web", "-o", "json", f"--server={up.scheduler}", *up.config_flag],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert json.loads(explained.stdout)["pod"]
+
+
+async def test_nobody_else_gets_in(tmp_path):
+    with running_up(tmp_path, "--nodes", "1") as up:
+        text = up.kubeconfig.read_text()
+        other = tmp_path / "other.kubeconfig"
+        other.write_text(text.replace("token: ", "token: not-"))
+        async with ApiClient(load(str(other))) as api:
+            with pytest.raises(Unauthorized):
+                await api.get_json("/api/v1/nodes")
+
+
+async def test_manifests_and_a_configuration_to_begin_with(tmp_path):
+    folder = EXAMPLES / "score-by-label"
+    flags = ["-f", str(folder / "nodes.yaml"), "-f", str(folder / "testpod.yaml")]
+    with running_up(tmp_path, *flags, "--config", str(folder / "scheduler.yaml")) as up:
+        assert "3 nodes" in up.said
+        async with client(up) as api:
+            assert await node_of(api, "testpod") == "node-1"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        pytest.param(["--nodes", "{cpus: 4}"], "nodes[0]: ", id="a template with an unknown field"),
+        pytest.param(["-f", "nowhere.yaml"], "nowhere.yaml: cannot be read", id="a file that is not there"),
+        pytest.param(["--config", "nowhere.yaml"], "nowhere.yaml", id="a configuration that is not there"),
+        pytest.param(
+            ["--context", "there"], "--context goes with --from-cluster", id="a flag without its own"
+        ),
+        pytest.param(["--host", "203.0.113.9"], "cannot listen on 203.0.113.9", id="an address of others"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, flags, said):
+    command = [STOWPLAN, "up", "--kubeconfig", str(tmp_path / "config"), *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    assert ended.returncode in (1, 2)
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_object_that_the_api_refuses_is_named(tmp_path):
+    manifest = tmp_path / "bad.yaml"
+    manifest.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n")
+    command = [STOWPLAN, "up", "--kubeconfig", str(tmp_path / "config")]
+    ended = subprocess.run([*command, "-f", str(manifest)], capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 1
+    assert f"{manifest}: document 1: " in ended.stderr
+    assert "spec.containers: Required value" in ended.stderr
+
+
+def test_the_kubeconfig_of_others_is_not_overwritten(tmp_path):
+    own = tmp_path / "config"
+    own.write_text("apiVersion: v1\n")
+    command = [STOWPLAN, "up", "--kubeconfig", str(own)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 1
+    assert "name another with --kubeconfig" in ended.stderr
+    assert own.read_text() == "apiVersion: v1\n"
+
+
+async def test_objects_are_kept_from_one_start_to_the_next(tmp_path):
+    flags = ["--data", str(tmp_path / "data")]
+    with running_up(tmp_path, *flags, "--nodes", "2") as up:
+        async with client(up) as api:
+            await api.request("POST", PODS, pod("web"))
+            node = await node_of(api, "web")
+    with running_up(tmp_path, *flags) as up:
+        assert "2 nodes, 1 pods" in up.said
+        async with client(up) as api:
+            assert await node_of(api, "web") == node
+
+
+async def test_no_write_is_lost_that_was_acknowledged_before_a_kill(tmp_path):
+    flags = ["--data", str(tmp_path / "data"), "--nodes", "1"]
+    kept: list[str] = []
+
+    async def write(api, writer):
+        for number in range(10_000):
+            name = f"map-{writer}-{number}"
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+            await api.request("POST", MAPS, body)
+            kept.append(name)
+
+    with running_up(tmp_path, *flags) as up:
+        async with client(up) as api:
+            writers = [asyncio.create_task(write(api, writer)) for writer in range(8)]
+            while len(kept) < 200:
+                await asyncio.sleep(0.01)
+            up.kill()
+            ends = await asyncio.gather(*writers, return_exceptions=True)
+        assert all(isinstance(end, Unreachable) for end in ends), ends
+    with running_up(tmp_path, *flags) as up:
+        async with client(up) as api:
+            found = {each["metadata"]["name"] for each in (await api.get_json(MAPS))["items"]}
+    assert set(kept) <= found
+
+
+async def test_a_live_cluster_is_copied_and_left_alone(tmp_path, monkeypatch):
+    (tmp_path / "live").mkdir()
+    with running_up(tmp_path / "live", "--nodes", "{count: 2, cpu: 4}") as live:
+        async with client(live) as api:
+            await api.request("POST", PODS, pod("web"))
+            node = await node_of(api, "web")
+            before = (await api.get_json(f"{PODS}/web"))["metadata"]["uid"]
+            monkeypatch.setenv("KUBECONFIG", str(live.kubeconfig))
+            with running_up(tmp_path, "--from-cluster") as up:
+                assert "2 nodes, 1 pods" in up.said
+                async with client(up) as copy:
+                    assert await node_of(copy, "web") == node
+                    await copy.request("DELETE", f"{PODS}/web")
+            assert (await api.get_json(f"{PODS}/web"))["metadata"]["uid"] == before
+            with pytest.raises(ApiError):
+                await api.get_json(f"{PODS}/another")
+
+
+PLUGIN = """
+from stowplan import Plugin
+
+class Favourite(Plugin):
+    def score(self, state, pod, node):
+        return 100 if node.name == "{}" else 0
+"""
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins:
+    score:
+      enabled: [{name: Favourite}]
+      disabled: [{name: "*"}]
+"""
+
+
+async def test_a_plugin_that_is_saved_decides_the_next_pod(tmp_path):
+    plugins, config = tmp_path / "plugins", tmp_path / "scheduler.yaml"
+    plugins.mkdir()
+    (plugins / "favourite.py").write_text(PLUGIN.format("node-2"))
+    config.write_text(CONFIG)
+    with running_up(tmp_path, f"--plugin-dir={plugins}", f"--config={config}", "--nodes=3") as up:
+        async with client(up) as api:
+            await api.request("POST", PODS, pod("first"))
+            assert await node_of(api, "first") == "node-2"
+            (plugins / "favourite.py").write_text(PLUGIN.format("node-3"))
+            await asyncio.sleep(
+                0.1
+            )  # the scheduler looks at files before a pod, but not more often than this
+            await api.request("POST", PODS, pod("second"))
+            assert await node_of(api, "second") == "node-3"
