@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEED ?= 1
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-cluster check golden bench bench-cluster image clean
+.PHONY: demo test test-cluster test-page check golden bench bench-cluster image clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,9 @@ test: $(READY) ## all tests that need Python alone
 test-cluster: $(READY) ## tests on a real control plane, which Go builds once (minutes) unless KUBEBUILDER_ASSETS has it
 	$(BIN)/python tests/controlplane/binaries.py
 	$(BIN)/pytest tests/cluster_suite
+
+test-page: $(READY) ## the page in a real Chromium, which must be installed
+	$(BIN)/pytest tests/page
 
 check: $(READY) ## what must be clean on every commit
 	$(BIN)/ruff format --check src tests

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Iterable
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from stowplan.client.credentials import Credential
 from stowplan.client.http import HttpPool, Pool
@@ -82,6 +82,10 @@ def tls_context(*, authority_text: str = "", insecure: bool = False, where: str 
 
 def proxy_of_environment(server: str) -> str:
     """HTTPS_PROXY or HTTP_PROXY, unless NO_PROXY names the host; never for this machine itself."""
+    if not any(name.lower().endswith("_proxy") for name in os.environ):
+        return ""
+    from urllib.request import getproxies, proxy_bypass  # which takes longer to import than many a command
+
     parts = urlsplit(server)
     host, proxies = parts.hostname or "", getproxies()
     proxy = proxies.get(parts.scheme, "")
