@@ -13,9 +13,8 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $(READY)
 
-demo: $(READY) ## explain where a few pods land on a sample cluster; SEED=2 draws other ties
-	$(BIN)/stowplan explain newsletter deployment/mailer web-4 trainer-2 warehouse checkout \
-		-n shop -f examples/demo --seed $(SEED)
+demo: $(READY) ## a cluster in one process: what was placed, and why; SEED=2 draws other ties
+	$(BIN)/python examples/embedded/demo.py $(SEED)
 
 test: $(READY) ## all tests that need Python alone
 	$(BIN)/pytest -n auto tests

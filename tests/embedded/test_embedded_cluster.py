@@ -138,3 +138,22 @@ async def test_many_writes_in_a_row_let_others_have_their_turn(cluster):
     for number in range(500):
         await cluster.create(pod(f"web-{number}", cpu="1m"))
     assert any(each["spec"].get("nodeName") for each in await cluster.list("Pod"))
+
+
+async def test_pods_of_a_dead_node_come_back_elsewhere():
+    async with embedded_cluster(nodes=2, speed=300) as cluster:
+        await cluster.create(deployment("web", 2))
+
+        async def nodes():
+            return [each["spec"].get("nodeName") for each in await cluster.list("Pod")]
+
+        async def all_placed():
+            return sorted(map(str, await nodes())) == ["node-1", "node-2"]
+
+        await cluster.until(all_placed)
+        cluster.kubelets.kill("node-1")
+
+        async def moved():
+            return (await nodes()).count("node-2") == 2
+
+        await cluster.until(moved, "its pod is on the other node")

@@ -103,6 +103,14 @@ async def test_a_pending_pod_is_understood(tab):
         await picture(tab, "pending")
 
 
+async def test_a_pending_pod_is_seen_to_be_placed(tab):
+    big = make_pod("big", requests={"cpu": "64"})
+    async with shown([*many_nodes(3), big], tab, "#/pod/default%2Fbig") as (world, _):
+        await tab.shows("No node was found, at try 1.", "Insufficient cpu")
+        world.see([make_node("large", allocatable={"cpu": "99", "memory": "9Gi", "pods": "9"})])
+        await tab.shows("Placed on large", "at try 2.", "try 1 unschedulable: 0/3 nodes are available")
+
+
 async def test_a_what_if_is_asked(tab):
     async with shown(
         demo_objects(), tab, "#/what-if?lose=worker-c2&moreNodes=worker-a1&moreNodesCount=2"

@@ -39,13 +39,16 @@ class DurableStore(Store):
         super().__init__()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(folder / FILE, check_same_thread=False, isolation_level=None)
+            self._database = sqlite3.connect(
+                folder / FILE, timeout=1, check_same_thread=False, isolation_level=None
+            )
             self._database.execute("pragma locking_mode = exclusive")
             self._database.execute("pragma journal_mode = wal")
             self._database.execute("pragma synchronous = full")
             self._database.executescript(_TABLES)
         except (OSError, sqlite3.Error) as error:
-            raise InputError(f"no objects can be kept there: {error}", where=str(folder)) from error
+            why = "another process does so" if "locked" in str(error) else error
+            raise InputError(f"no objects can be kept there: {why}", where=str(folder)) from error
         self._kept: dict[str, list[tuple[str, str, bytes]]] = defaultdict(list)
         for collection, *row in self._database.execute(
             "select collection, namespace, name, body from objects"

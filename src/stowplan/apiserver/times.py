@@ -5,12 +5,16 @@ from __future__ import annotations
 import datetime
 import re
 import time
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 _FORM = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)",
 )
+
+_MICRO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
+"""Already as it is to be written."""
 
 
 class TimeError(ValueError):
@@ -26,11 +30,16 @@ def _written(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
+@lru_cache(maxsize=4096)
 def canonical(value: Any) -> str:
     return _at(value, "2006-01-02T15:04:05Z07:00").strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def canonical_micro(value: Any) -> str:
+    if isinstance(value, str) and _MICRO.fullmatch(value):
+        with suppress(TimeError):  # the message is to have all of it
+            _at(f"{value[:19]}Z", "")  # remembered, so that it costs once a second
+            return value
     return _at(value, "2006-01-02T15:04:05.000000Z07:00").strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

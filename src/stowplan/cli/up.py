@@ -16,6 +16,8 @@ NEXT = """
   kubectl get pods -o wide
   stowplan explain POD --server {scheduler}
 
+The page: {page}
+
 Ctrl-C ends it."""
 
 
@@ -32,6 +34,10 @@ Ctrl-C ends it."""
     "-f", "--filename", "files", metavar="FILE", multiple=True, help="Manifests to begin with; - reads input."
 )
 @click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Keep all objects there.")
+@click.option("--journal", type=click.Path(path_type=Path), metavar="DIR", help="Keep all decisions there.")
+@click.option(
+    "--page-port", type=click.IntRange(0, 65535), default=0, help="Of the page; by default one that is free."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="By default one that is free.")
 @click.option(
@@ -59,6 +65,8 @@ def up(
     plugin_dirs: tuple[Path, ...],
     files: tuple[str, ...],
     data: Path | None,
+    journal: Path | None,
+    page_port: int,
     host: str,
     port: int,
     speed: float,
@@ -98,6 +106,8 @@ def up(
         plugin_dirs=plugin_dirs,
         manifests=manifests,
         data=data,
+        journal=journal,
+        page_port=page_port,
         host=host,
         port=port,
         speed=speed,
@@ -109,7 +119,8 @@ def up(
             click.echo(warning, err=True)
         seconds = perf_counter() - began
         click.echo(f"Ready in {seconds:.1f} s: {ready.nodes} nodes, {ready.pods} pods, at {ready.server}")
-        click.echo(NEXT.format(kubeconfig=options.kubeconfig, scheduler=ready.scheduler))
+        told = {"kubeconfig": options.kubeconfig, "scheduler": ready.scheduler, "page": ready.page}
+        click.echo(NEXT.format(**told))
 
     try:
         sys.exit(asyncio.run(run(options, tell)))

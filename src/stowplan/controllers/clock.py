@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import count
 
 
@@ -73,4 +75,9 @@ class Clock:
 
 
 def wire_time(seconds: float) -> str:
+    return _written(math.floor(seconds))
+
+
+@lru_cache(maxsize=64)  # much is written in one second
+def _written(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

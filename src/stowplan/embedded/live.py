@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from stowplan.api.custom import CustomResource
+from stowplan.api.meta import Object, decode
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, Forbidden, NotFound
 from stowplan.client.reading import ESSENTIAL, PRIORITY_CLASSES, WORKLOADS, pages
-from stowplan.client.resources import RESOURCES, WatchedResource
+from stowplan.client.resources import RESOURCES, WatchedResource, custom
 
 Json = dict[str, Any]
 
@@ -26,9 +30,11 @@ class Looked(msgspec.Struct):
     """Collections that the server does not have, or does not let us read."""
 
 
-async def look_at(connection: Connection) -> Looked:
-    """All that concerns scheduling, as the server wrote it."""
-    wanted = [each for each in (*RESOURCES, PRIORITY_CLASSES) if each.kind not in LEFT_OUT]
+async def look_at(connection: Connection, kinds: Sequence[type[CustomResource]] = ()) -> Looked:
+    """All that concerns scheduling, as the server wrote it; `kinds` are those that plugins watch besides."""
+    definitions = [_definition(kind) for kind in kinds]
+    known = (*RESOURCES, PRIORITY_CLASSES, *definitions, *map(custom, kinds))
+    wanted = [each for each in known if each.kind not in LEFT_OUT]
     looked = Looked([], {})
     async with ApiClient(
         connection, qps=READS_A_SECOND, burst=READS_A_SECOND, user_agent="stowplan/up"
@@ -41,6 +47,17 @@ async def look_at(connection: Connection) -> Looked:
     for task in asked:
         looked.objects += task.result()
     return looked
+
+
+def _definition(kind: type[CustomResource]) -> WatchedResource:
+    name = f"{kind.definition.plural}.{kind.definition.group}"
+    return WatchedResource(
+        kind="CustomResourceDefinition",
+        path="/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        decode=partial(decode, Object),
+        namespaced=False,
+        field_selector=f"metadata.name={name}",
+    )
 
 
 async def _read(api: ApiClient, resource: WatchedResource, missing: dict[str, ApiError]) -> list[Json]:

@@ -25,10 +25,12 @@ from stowplan.embedded.live import look_at
 from stowplan.errors import InputError
 from stowplan.explain.manifests import Found
 from stowplan.framework.registry import Registry
+from stowplan.framework.resolve import resolve_profiles, watched_kinds
 from stowplan.kubelet import NodeTemplate
 from stowplan.kubelet.dump import Dump, dump_of
 from stowplan.scheduler.main import Service
 from stowplan.scheduler.options import RunOptions, parse
+from stowplan.web import page_of
 
 Json = dict[str, Any]
 
@@ -47,6 +49,9 @@ class UpOptions(msgspec.Struct, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     speed: float = 1.0
+    page_port: int = 0
+    journal: Path | None = None
+    """Where decisions are kept on disk, too."""
     copied: Connection | None = None
     """The live cluster that this one is to look like."""
 
@@ -56,6 +61,7 @@ class Ready(NamedTuple):
 
     server: str
     scheduler: str
+    page: str
     nodes: int
     pods: int
     warnings: list[str]
@@ -66,8 +72,11 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
     warnings: list[str] = []
     kubeconfig.check_may_write(options.kubeconfig)
     registry = Registry.installed(options.plugin_dirs)
-    _scheduler_options(options, registry)  # what is wrong with the configuration is said before all else
-    looked = None if options.copied is None else await look_at(options.copied)
+    config = _scheduler_options(options, registry).config  # what is wrong with it is said before all else
+    kinds = watched_kinds(
+        plugin for profile in resolve_profiles(config, registry) for plugin in profile.classes.values()
+    )
+    looked = None if options.copied is None else await look_at(options.copied, kinds)
     if looked is not None:
         warnings += [f"{name} are not copied: {error}" for name, error in looked.missing.items()]
     with tempfile.TemporaryDirectory(prefix="stowplan-up-") as folder:
@@ -80,14 +89,15 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
             service = Service(
                 _scheduler_options(options, registry, *files, port), registry, cluster.connection
             )
-            running = asyncio.create_task(service.run())
-            try:
-                await _synced(service, running)
-                if not running.done():
-                    on_ready(_ready(cluster, front, port, warnings))
-                return await running
-            finally:
-                running.cancel()
+            async with page_of(service, options.page_port) as page:
+                running = asyncio.create_task(service.run())
+                try:
+                    await _synced(service, running)
+                    if not running.done():
+                        on_ready(_ready(cluster, front, port, page, warnings))
+                    return await running
+                finally:
+                    running.cancel()
 
 
 @asynccontextmanager
@@ -124,7 +134,7 @@ async def _fill(cluster: EmbeddedCluster, options: UpOptions, dump: Dump | None,
     if dump is not None:
         await cluster.kubelets.add(dump.nodes)
         cluster.kubelets.kill(*dump.dead)
-        for item in dump.others:
+        for item in sorted(dump.others, key=objects.place_in_order):
             await _copy(cluster, item, warnings)
     given = [found.data for found in options.manifests]
     templates = options.nodes
@@ -165,6 +175,7 @@ def _scheduler_options(
         *(f"--plugin-dir={each}" for each in options.plugin_dirs),
     ]
     argv += [f"--config={options.config}"] if options.config is not None else []
+    argv += [f"--journal={options.journal}"] if options.journal is not None else []
     if port:
         argv += [
             f"--tls-cert-file={certificate}",
@@ -204,11 +215,12 @@ async def _synced(service: Service, running: asyncio.Task[int]) -> None:
             await asyncio.sleep(0.005)
 
 
-def _ready(cluster: EmbeddedCluster, front: Front, port: int, warnings: list[str]) -> Ready:
+def _ready(cluster: EmbeddedCluster, front: Front, port: int, page: str, warnings: list[str]) -> Ready:
     collections = cluster.server.store.collections
     return Ready(
         f"https://{_reached_at(front.host)}:{front.port}",
         f"https://127.0.0.1:{port}",
+        page,
         len(collections["nodes"].records),
         len(collections["pods"].records),
         warnings,

@@ -13,7 +13,7 @@ from stowplan.queue.queued_pod import Place, QueuedPod
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.web.source import Source, pod_of, running
 
-LISTED = 2_000
+LISTED = 1_000
 
 
 class QueuedRow(Plain):

@@ -2,6 +2,7 @@
 
 import { ask, address, count, counted, duration, h, link, nodeLink, time } from "./dom.js";
 import { Evidence } from "./evidence.js";
+import { live } from "./live.js";
 import { picture } from "./picture.js";
 
 const PLACES = {
@@ -14,18 +15,36 @@ const PLACES = {
 };
 const REASONS_SHOWN = 8;
 
+/** Without a number, the newest decision: a newer one takes its place as soon as it is made. */
 export function podView(key, number) {
+  const element = h("section", {}, h("h1", {}, key), h("p", { class: "empty" }, "Asking…"));
+  let last = Infinity;
+
+  async function load() {
+    const [told, facts] = await Promise.all([
+      ask("decisions", { pod: key, number }).catch((error) => ({ attempts: [], error: error.message })),
+      ask("pod", { pod: key }).catch(() => null),
+    ]);
+    last = told.attempts[0]?.number ?? 0;
+    element.replaceChildren(...shown(key, told, facts));
+  }
+
+  function follow() {
+    if (live.now.decisions.some((row) => row.pod === key && row.number > last)) {
+      last = Infinity; // until it is loaded
+      load();
+    }
+  }
+
   return {
     title: key,
-    element: h("section", {}, h("h1", {}, key), h("p", { class: "empty" }, "Asking…")),
-    async opened() {
-      const [told, facts] = await Promise.all([
-        ask("decisions", { pod: key, number }).catch((error) =>
-          error.answer?.pod ? error.answer : { pod: key, attempts: [], error: error.message },
-        ),
-        ask("pod", { pod: key }).catch(() => null),
-      ]);
-      this.element.replaceChildren(...shown(key, told, facts));
+    element,
+    opened() {
+      if (!number) live.addEventListener("news", follow);
+      load();
+    },
+    closed() {
+      live.removeEventListener("news", follow);
     },
   };
 }

@@ -9,8 +9,8 @@ let tables = 0;
 export class Table {
   /**
    * columns: { title, width, grow?, cell(row), sort(row)?, paint(element, row)?, number?, slim?, refuses?,
-   * wide?, hint?, descending? }; widths are in rem, at least; a cell is text or an element; `slim` ones have their
-   * titles upright, `wide` ones are left out on a narrow screen.
+   * wide?, hint?, descending? }. Widths are in rem, at least. A cell is text or an element. `slim` ones have
+   * their titles upright, `wide` ones are left out on a narrow screen.
    */
   constructor({
     label,
