@@ -117,8 +117,11 @@ class World:
     def delete_pod(self, name: str) -> None:
         self._show_pod(self.pods.pop(name), gone=True)
 
-    def end_pod(self, name: str, phase: str) -> None:
+    def end_pod(self, name: str, phase: str, *, told_to: bool = False) -> None:
+        """By itself, or since it was deleted and has some time left."""
         self.pods[name]["status"]["phase"] = phase
+        if told_to:
+            self.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
         self._show_pod(self.pods[name])
 
     def change_node(self, node: NodeObject) -> None:

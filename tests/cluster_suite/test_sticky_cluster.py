@@ -36,11 +36,12 @@ JOBS = "/apis/example.com/v1/namespaces/default/stickyjobs"
 RECORDS = "/apis/example.com/v1/namespaces/default/stickyrecords"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 TEMPLATE = {
+    "metadata": {"annotations": {"kubelet.stowplan/run-seconds": "3600"}},
     "spec": {
         "automountServiceAccountToken": False,
         "containers": [{"name": "main", "image": "web"}],
         "terminationGracePeriodSeconds": 0,
-    }
+    },
 }
 
 

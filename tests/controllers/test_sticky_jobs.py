@@ -99,6 +99,19 @@ async def test_a_deleted_pod_is_replaced_and_comes_back():
     assert "Returned" in world.reasons()
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_a_pod_that_ends_because_it_is_deleted_has_not_done_its_work(phase):
+    world = world_of()
+    world.add_job(backoffLimit=0)
+    await running(world)
+    world.end_pod("job-0", phase, told_to=True)
+    await world.reconcile()
+    world.delete_pod("job-0")
+    await running(world)
+    assert world.pods["job-0"]["status"]["phase"] == "Running"
+    assert slot(world).outcome == "Deleted"
+
+
 async def test_a_failed_pod_is_replaced_after_a_backoff_that_grows():
     world = world_of()
     world.add_job()

@@ -57,9 +57,11 @@ def slot_now(job: StickyJob, slot: Slot, pod: JobPod | None, cluster: ClusterVie
         slot, note = _with_stay(job, slot, stay, pod.name, domain, nodes)
         notes.append(note)
     if pod is not None and pod.is_finished and slot.ended_pod_uid != pod.uid:
-        slot = _ended(slot, pod.uid, pod.status.phase, at)
-        how: Literal["Normal", "Warning"] = "Warning" if pod.status.phase == FAILED else "Normal"
-        notes.append(Note(how, f"Pod{pod.status.phase}", f"pod {pod.name}"))
+        # Who is told to end may do so well: that is not the end of the work.
+        outcome = pod.status.phase if pod.metadata.deletion_timestamp is None else DELETED
+        slot = _ended(slot, pod.uid, outcome, at)
+        how: Literal["Normal", "Warning"] = "Warning" if outcome == FAILED else "Normal"
+        notes.append(Note(how, f"Pod{outcome}", f"pod {pod.name}"))
     if _has_lost_its_node(job, slot, pod, nodes):
         text = f"node {slot.last_node} of slot {slot.index} is gone"
         notes.append(Note("Warning", "NodeForgotten", text))

@@ -92,7 +92,7 @@ class Guard:
     def cover(self, profile: Profile) -> None:
         """From now on calls into the plugins of this profile are watched."""
         for plugin in profile.plugins.values():
-            if not is_trusted(plugin):
+            if not is_trusted(type(plugin)):
                 self._cover_plugin(plugin)
         profile.pre_filters = self._steps(profile.pre_filters, "pre_filter")
         profile.filters = self._steps(profile.filters, "filter")
@@ -110,9 +110,10 @@ class Guard:
 
     def _steps(self, steps: Sequence[Any], method: str) -> Any:
         plugins = [step[1] if isinstance(step, tuple) else step.plugin for step in steps]
-        if all(map(is_trusted, plugins)):
+        if all(is_trusted(type(plugin)) for plugin in plugins):
             return steps
-        return GuardedSteps(self, steps, [None if is_trusted(each) else each for each in plugins], method)
+        watched = [None if is_trusted(type(plugin)) else plugin for plugin in plugins]
+        return GuardedSteps(self, steps, watched, method)
 
     def _cover_plugin(self, plugin: Any) -> None:
         if plugin in self._covered:
@@ -251,8 +252,8 @@ class Stepwise:
                 value, error = None, thrown
 
 
-def is_trusted(plugin: Plugin) -> bool:
-    return type(plugin).__module__.startswith(TRUSTED)
+def is_trusted(plugin: type[Plugin]) -> bool:
+    return plugin.__module__.startswith(TRUSTED)
 
 
 def _is_running(plugin: Plugin, frame: FrameType | None) -> bool:

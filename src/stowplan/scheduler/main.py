@@ -26,11 +26,12 @@ from stowplan.client.leases import LeaderElection, new_identity
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.errors import StowplanError
 from stowplan.framework.registry import Registry
+from stowplan.framework.resolve import resolve_profiles
 from stowplan.journal import Decisions
 from stowplan.metrics import Metrics
 from stowplan.scheduler.comparer import compare, dump
 from stowplan.scheduler.decision_pages import decision_pages
-from stowplan.scheduler.guard import Guard
+from stowplan.scheduler.guard import Guard, is_trusted
 from stowplan.scheduler.measured_client import MeasuredClient
 from stowplan.scheduler.options import RunOptions, parse
 from stowplan.scheduler.options_write import completed
@@ -292,6 +293,12 @@ class Service:
             return nullcontext()
         return self.decisions.written_to(Path(options.directory), size=options.size, age=options.age)
 
+    def _has_plugins_of_others(self) -> bool:
+        profiles = resolve_profiles(self.options.config, self.registry)
+        return bool(self.options.plugin_dirs) or not all(
+            is_trusted(plugin) for profile in profiles for plugin in profile.classes.values()
+        )
+
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[None]:
         access = self.options.access
@@ -308,7 +315,7 @@ class Service:
                 shutdown=lambda: "shutting down" if self._is_stopping else None,
                 handlers_synced=self._unsynced,
                 pods=self._shown_pods,
-                plugins=self._guard.check,
+                plugins=self._guard.check if self._has_plugins_of_others() else None,
             )
             pages |= decision_pages(self.decisions, lambda: self.scheduler)
             pages |= self._more_pages(self)
