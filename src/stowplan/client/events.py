@@ -16,7 +16,7 @@ from typing import Final
 from stowplan import log
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
-from stowplan.client.api import JSON, METADATA_ALONE, STRATEGIC_MERGE_PATCH, ApiClient
+from stowplan.client.api import JSON, STRATEGIC_MERGE_PATCH, ApiClient
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound
 from stowplan.client.event_forms import CORE_FORM, NEW_FORM, Event, EventForm, Part, Regarding
 from stowplan.client.resources import resource_of
@@ -181,7 +181,7 @@ class EventRecorder:
         refusals = 0
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                await self._api.request(method, path, body, content_type=content_type, accept=METADATA_ALONE)
+                await self._api.request(method, path, body, content_type=content_type)
                 return
             except ApiError as error:
                 is_refused = isinstance(error, Forbidden)
