@@ -9,7 +9,9 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:${PYTHON}-slim
 COPY --from=build /wheels /wheels
-RUN python -m venv /opt/stowplan && /opt/stowplan/bin/pip install --no-cache-dir /wheels/*.whl
+# With what --journal needs.
+RUN python -m venv /opt/stowplan \
+    && /opt/stowplan/bin/pip install --no-cache-dir "$(echo /wheels/*.whl)[journal]"
 ENV PATH=/opt/stowplan/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # No USER, as kube-scheduler's image has none: on a control plane of kubeadm's only root can read the kubeconfig.
 # The Deployment of `stowplan manifests` runs it as another user, with a read-only file system.

@@ -41,6 +41,7 @@ Json = dict[str, Any]
 AT_ONCE = 64
 UNLIMITED = 10_000
 KUBE_SCHEDULER, STOWPLAN, CEILING = "kube-scheduler", "stowplan", "bare binding"
+FORGETFUL, JOURNALED = "stowplan that keeps no decisions", "stowplan with a journal"
 WORKLOADS = ("plain", "hard-zone-spread", "anti-affinity")
 STEADY_RATE, STEADY_PODS = 50, 200
 SETTLE_SECONDS = 2.0  # for events that are sent after the last binding
@@ -254,12 +255,17 @@ class Bench:
         elif who == KUBE_SCHEDULER:
             running = self.control_plane.kube_scheduler()
         else:
-            running = self.control_plane.stowplan()
+            running = self.control_plane.stowplan(*self._flags(who))
         process = await asyncio.to_thread(running.__enter__)
         try:
             yield process
         finally:
             await asyncio.to_thread(running.__exit__, None, None, None)
+
+    def _flags(self, who: str) -> tuple[str, ...]:
+        if who == FORGETFUL:
+            return ("--decisions-memory=0",)
+        return (f"--journal={self.control_plane.folder / 'journal'}",) if who == JOURNALED else ()
 
     @contextmanager
     def _binder(self, names: list[str]) -> Iterator[Any]:
@@ -375,7 +381,7 @@ def table(results: list[Result]) -> str:
     for each in results:
         other = theirs.get((each.nodes, each.workload))
         times = f"{each.per_second / other.per_second:.2f}" if other else ""
-        share = f" ({each.cpu / other.cpu:.2f})" if other and each.who == STOWPLAN else ""
+        share = f" ({each.cpu / other.cpu:.2f})" if other and each.who != KUBE_SCHEDULER else ""
         waits = " | ".join("" if wait is None else f"{wait:,.0f}" for wait in (each.p50, each.p99))
         rows.append(
             f"| {each.nodes:,} | {each.workload} | {each.who} | {each.per_second:,.0f} | {times} "
@@ -393,7 +399,10 @@ def table(results: list[Result]) -> str:
     "--workloads", "names", default=",".join(WORKLOADS), show_default=True, help="Divided by commas."
 )
 @click.option(
-    "--who", default=f"{KUBE_SCHEDULER},{STOWPLAN},{CEILING}", show_default=True, help="In this order."
+    "--who",
+    default=f"{KUBE_SCHEDULER},{STOWPLAN},{CEILING}",
+    show_default=True,
+    help=f"In this order; {FORGETFUL!r} and {JOURNALED!r} are others.",
 )
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="The medians are shown.")
 @click.option("--residents", default=0, show_default=True, help="Pods on their nodes before each run.")

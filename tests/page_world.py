@@ -30,6 +30,8 @@ class ConfirmingApi:
 
     scheduler: Scheduler
 
+    async def room(self) -> None: ...
+
     async def create_binding(self, pod: Pod, node_name: str) -> None:
         asyncio.get_running_loop().call_soon(
             self.scheduler.handlers.on_event, "modified", pod, pod.on(node_name)

@@ -16,10 +16,13 @@ from make import make_pod
 from stowplan.log import configure, error, is_verbose, log, set_verbosity, warn
 
 
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
+@pytest.fixture(autouse=True, params=["alone", "beside others"])
+def _logging_as_it_was(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lines are the same where others listen too, as pytest does, and where nobody else does."""
     root, ours = logging.root, logging.getLogger("stowplan")
     before = (root.handlers[:], root.level, ours.level)
+    if request.param == "alone":
+        monkeypatch.setattr(root, "addHandler", lambda handler: None)
     yield
     root.handlers[:] = before[0]
     root.setLevel(before[1])
@@ -144,3 +147,8 @@ def test_libraries_lines_have_the_same_shape(text: io.StringIO):
     assert body(shown.splitlines()[0]) == '"Task t1 failed" err="bad" stacktrace=<'
     assert 'raise ValueError("bad")' in shown
     assert "not shown" not in shown
+
+
+def test_lines_that_nobody_can_read_any_more_stop_nobody(text: io.StringIO):
+    text.close()
+    log(0, "Successfully bound pod to node")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -334,6 +335,71 @@ def test_families_of_every_component():
     assert 'leader_election_master_status{name="kube-scheduler"} 1' in page
     assert 'rest_client_requests_total{code="201",host="10.0.0.1:443",method="POST"} 1' in page
     assert 'rest_client_request_duration_seconds_bucket{host="10.0.0.1:443",verb="POST",le="0.025"} 1' in page
+
+
+def test_who_is_running_in_the_words_of_every_component():
+    metrics = Metrics()
+    assert "kubernetes_build_info" not in metrics.render().decode()
+    metrics.built("v1.36.4+stowplan.2.0")
+    (line,) = [line for line in lines(metrics.render()) if line.startswith("kubernetes_build_info")]
+    labels = dict(pair.split("=") for pair in line.partition("{")[2].partition("}")[0].split(","))
+    assert list(labels) == [
+        *("build_date", "compiler", "git_commit", "git_tree_state", "git_version", "go_version"),
+        *("major", "minor", "platform"),
+    ]
+    assert (labels["git_version"], labels["major"], labels["minor"]) == (
+        '"v1.36.4+stowplan.2.0"',
+        '"1"',
+        '"36"',
+    )
+    assert labels["go_version"] == '""'
+    assert line.endswith(" 1")
+
+
+SIZES = "64 256 512 1024 4096 16384 65536 262144 1.048576e+06 4.194304e+06 1.6777216e+07"
+WAITS = "0.005 0.025 0.1 0.25 0.5 1 2 4 8 15 30 60"
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds", "call"),
+    [
+        ("rest_client_request_size_bytes", SIZES, lambda m: m.request_sent("h:1", "POST", 700)),
+        ("rest_client_response_size_bytes", SIZES, lambda m: m.answered("h:1", "POST", 700)),
+        ("rest_client_rate_limiter_duration_seconds", WAITS, lambda m: m.throttled("h:1", "POST", 0.3)),
+        (
+            "rest_client_request_duration_seconds",
+            WAITS,
+            lambda m: m.request("200", "h:1", "POST", 0.3),
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("rest") else "",
+)
+def test_requests_have_client_gos_buckets(name: str, bounds: str, call: Call):
+    metrics = Metrics()
+    call(metrics)
+    page = lines(metrics.render())
+    buckets = [line.rpartition(" ")[0] for line in page if line.startswith(f"{name}_bucket")]
+    labels = 'host="h:1",verb="POST"'
+    assert buckets == [f"{name}_bucket{braced(labels, below(bound))}" for bound in (*bounds.split(), "+Inf")]
+    assert f"{name}_count{braced(labels)} 1" in page
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_the_process_in_the_words_of_every_component():
+    page = dict(line.rsplit(" ", 1) for line in lines(Metrics().render()) if line.startswith("process_"))
+    assert set(page) == {
+        "process_cpu_seconds_total",
+        "process_max_fds",
+        "process_network_receive_bytes_total",
+        "process_network_transmit_bytes_total",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        "process_virtual_memory_bytes",
+        "process_virtual_memory_max_bytes",
+    }
+    assert all(float(number) > 0 for number in page.values())
+    assert float(page["process_virtual_memory_max_bytes"]) >= float(page["process_virtual_memory_bytes"])
 
 
 def test_health_checks_have_a_page_of_their_own():

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from stowplan.framework import *  # noqa: F403
 
 
+_MODULES = ("errors", "log", "metrics")
+"""What `from stowplan import log` asks for here first, and then finds by itself."""
+
+
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
+    if name.startswith("_") or name in _MODULES:
         raise AttributeError(name)
     try:
         return getattr(import_module("stowplan.framework"), name)

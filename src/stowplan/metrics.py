@@ -8,6 +8,8 @@ metric names. A count is one addition in a dictionary, which takes about a third
 from __future__ import annotations
 
 import os
+import resource
+import sys
 import time
 from bisect import bisect_left
 from collections import defaultdict
@@ -41,6 +43,9 @@ MICROSECONDS = exponential(0.00001, 2, 12)
 FINE_MICROSECONDS = exponential(0.00001, 1.5, 20)
 MINUTES = exponential(0.01, 2, 20)
 REQUESTS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+SIZES = (64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216)
+UNLIMITED = float(2**64 - 1)
+"""How Prometheus' libraries write that there is no limit of memory."""
 
 
 class Numbers(defaultdict[Labels, float]):
@@ -77,7 +82,7 @@ class Distributions(dict[Labels, Distribution]):
 
     def __init__(self, labels: Labels, bounds: tuple[float, ...]) -> None:
         self.labels, self.bounds = labels, bounds
-        self._bound_names = [*map(_number, bounds), "+Inf"]
+        self._bound_names = [*map(_bound, bounds), "+Inf"]
         if not labels:
             self[()] = Distribution(bounds)
 
@@ -510,6 +515,13 @@ class Metrics:
 
     # What every Kubernetes component shows
 
+    def built(self, version: str) -> None:
+        """What is running: the release of Kubernetes, `v1.36.4`, with what may follow after a plus sign."""
+        major, minor = version.removeprefix("v").split(".")[:2]
+        machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+        compiler, platform = sys.implementation.name, f"{sys.platform}/{machine}"
+        self._build["", compiler, "", "", version, "", major, minor, platform] = 1
+
     def leading(self, lease: str, is_leader: bool) -> None:
         self._leader[lease,] = int(is_leader)
 
@@ -517,6 +529,16 @@ class Metrics:
         """A request to the API server; `code` is its status, or `<error>` without an answer."""
         self._requests[code, host, method] += 1
         self._request_seconds[host, method].observe(seconds)
+
+    def request_sent(self, host: str, method: str, size: int) -> None:
+        self._request_sizes[host, method].observe(size)
+
+    def answered(self, host: str, method: str, size: int) -> None:
+        self._response_sizes[host, method].observe(size)
+
+    def throttled(self, host: str, method: str, seconds: float) -> None:
+        """A request waited for its turn, since we ask only so often; mostly not at all."""
+        self._throttled_seconds[host, method].observe(seconds)
 
     def watch_begun(self, code: str, host: str) -> None:
         """A watch counts when it begins, and has no time: it lasts as long as the server likes."""
@@ -528,6 +550,12 @@ class Metrics:
 
     def _declare_generic(self) -> None:
         page = self.page
+        self._build = page.gauge(
+            "kubernetes_build_info",
+            "[BETA] Always 1; the labels say what is running.",
+            *("build_date", "compiler", "git_commit", "git_tree_state", "git_version", "go_version"),
+            *("major", "minor", "platform"),
+        )
         self._leader = page.gauge("leader_election_master_status", "[ALPHA] 1 while leading, else 0.", "name")
         self._requests = page.counter(
             "rest_client_requests_total", "[ALPHA] Requests to the API server.", "code", "host", "method"
@@ -538,11 +566,19 @@ class Metrics:
             REQUESTS,
             *("host", "verb"),
         )
+        self._declare_bodies()
         self._process_cpu = page.counter("process_cpu_seconds_total", "CPU time of this process.")
         self._process_start = page.gauge("process_start_time_seconds", "When the scheduler started.")
         self._process_start[()] = self._started
         self._process_memory = page.gauge("process_resident_memory_bytes", "Memory that this process holds.")
         self._process_virtual = page.gauge("process_virtual_memory_bytes", "Addresses that it has reserved.")
+        page.gauge("process_virtual_memory_max_bytes", "Addresses that it may reserve.")[()] = _most_memory()
+        self._received = page.counter(
+            "process_network_receive_bytes_total", "Bytes that came over the network, as the system counts."
+        )
+        self._sent = page.counter(
+            "process_network_transmit_bytes_total", "Bytes that went over the network, as the system counts."
+        )
         self._process_files = page.gauge("process_open_fds", "Files and sockets that it has open.")
         page.gauge("process_max_fds", "Files and sockets that it may have open.")[()] = os.sysconf(
             "SC_OPEN_MAX"
@@ -554,8 +590,24 @@ class Metrics:
             "kubernetes_healthchecks_total", "[STABLE] Checks made, by result.", "name", "status", "type"
         )
 
+    def _declare_bodies(self) -> None:
+        page, labels = self.page, ("host", "verb")
+        self._request_sizes = page.histogram(
+            "rest_client_request_size_bytes", "[ALPHA] Size of what the API server was sent.", SIZES, *labels
+        )
+        self._response_sizes = page.histogram(
+            "rest_client_response_size_bytes", "[ALPHA] Size of what the API server sent.", SIZES, *labels
+        )
+        self._throttled_seconds = page.histogram(
+            "rest_client_rate_limiter_duration_seconds",
+            "[ALPHA] Time that requests waited for their turn, by our own limit.",
+            REQUESTS,
+            *labels,
+        )
+
     def _measure_process(self) -> None:
         self._process_cpu[()] = time.process_time()
+        self._received[()], self._sent[()] = _octets()
         try:
             with open("/proc/self/statm") as statm:
                 size, resident = map(int, statm.read().split()[:2])
@@ -571,6 +623,29 @@ def sample(name: str, labels: Labels, values: Labels, number: float) -> str:
     """One line of a page; labels in alphabetical order, but `le` last."""
     pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True))
     return f"{name}{{{pairs}}} {_number(number)}" if pairs else f"{name} {_number(number)}"
+
+
+def _octets() -> tuple[int, int]:
+    """Received and sent by all that shares our network, which in a pod are we."""
+    try:
+        with open("/proc/self/net/netstat") as netstat:
+            names, numbers = [line.split() for line in netstat if line.startswith("IpExt:")]
+        found = dict(zip(names, numbers, strict=True))
+        return int(found["InOctets"]), int(found["OutOctets"])
+    except (OSError, LookupError, ValueError):
+        return 0, 0  # not Linux, or not all of it
+
+
+def _most_memory() -> float:
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return UNLIMITED if most == resource.RLIM_INFINITY else most
+
+
+def _bound(value: float) -> str:
+    """As Go writes it, with an exponent from a million on: a label is compared as text."""
+    if value < 1e6:
+        return _number(value)
+    return f"{value:.{len(str(int(value)).rstrip('0')) - 1}e}"
 
 
 def _number(value: float) -> str:

@@ -82,3 +82,9 @@ async def test_odd_requests_are_refused(
 ) -> None:
     status, answer = await api(method, target, body)
     assert status == expected, answer
+
+
+async def test_yaml_nested_without_end_is_refused(api):
+    body = b"a: " + b"[" * 100_000
+    status, found = await api("POST", CONFIG_MAPS, body, content_type="application/yaml")
+    assert (status, found["reason"]) == (400, "BadRequest")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-from stowplan.cli import main
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples/demo"
@@ -25,31 +22,9 @@ POD = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [
 CONFIG = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
 
-class Run(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def stowplan(monkeypatch, capsys):
-    def run(*arguments, stdin=""):
-        monkeypatch.setattr(sys, "argv", ["stowplan", "explain", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Run(ended.value.code or 0, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def file(tmp_path):
-    def write(text, name="objects.yaml"):
-        (tmp_path / name).write_text(text)
-        return tmp_path / name
-
-    return write
+def stowplan(run_stowplan):
+    return partial(run_stowplan, "explain")
 
 
 def winners(run):
@@ -216,10 +191,12 @@ def test_a_failing_plugin_is_a_line_and_exit_status_1(plugin, point, pod, where,
     assert where in line
 
 
-def test_pods_before_a_bad_one_are_still_explained(stowplan):
-    run = stowplan("p", "q", "-f", "-", stdin=NODE + POD)
+@pytest.mark.parametrize("pods", [("p", "q"), ("q", "p")], ids=" ".join)
+def test_of_several_pods_the_others_are_explained_beside_a_bad_one(pods, stowplan):
+    run = stowplan(*pods, "-f", "-", stdin=NODE + POD)
     assert run.status == 1
     assert run.out.startswith("Pod default/p goes to n")
+    assert run.err == "stowplan: there is no pod default/q; there is default/p\n"
 
 
 def test_help_does_not_load_numpy():

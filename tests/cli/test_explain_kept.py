@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 import json
 import socket
+import subprocess
 import sys
-import threading
-import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from decisions_served import BAD_TOKEN, Served, free_port, served
 
 from make import make_node, make_pod, planner
-from stowplan.cli import main
+from stowplan.cli import kept_decisions
 from stowplan.journal import Attempt, Decisions, Outcome
 from stowplan.journal.writer import JournalWriter
-from stowplan.scheduler.decision_pages import PATH, decision_pages
-from stowplan.serving import Server, ServingOptions
+from stowplan.web import Source, mounted, pages
 
 NODES = 5000
-TOKEN = "sesame"
-
-
-class Run(NamedTuple):
-    status: int
-    out: str
-    err: str
+EXPLAIN = "/page/api/explain"
 
 
 @pytest.fixture
-def explain(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["stowplan", "explain", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-        monkeypatch.setenv("KUBECONFIG", "/nowhere")
-        monkeypatch.setenv("HOME", "/nowhere")
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Run(ended.value.code or 0, *capsys.readouterr())
-
-    return run
+def explain(run_stowplan, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    monkeypatch.setenv("HOME", "/nowhere")
+    return partial(run_stowplan, "explain")
 
 
 def kept(decisions: Decisions, *names: str, nodes: int = 3) -> None:
@@ -65,66 +51,43 @@ def journal(tmp_path) -> Path:
 
 class Scheduler(NamedTuple):
     decisions: Decisions
-    url: str
+    server: Served
     authority: Path
-
-
-class Reviewer:
-    """Knows one token, whose owner may see /debug/decisions."""
-
-    class User(NamedTuple):
-        username: str
-        groups: tuple[str, ...] = ()
-
-    async def review_token(self, token):
-        return self.User("me" if token == TOKEN else "somebody")
-
-    async def review_access(self, user, groups, path, verb):
-        return (user, path, verb) == ("me", PATH, "get")
 
 
 @pytest.fixture
 def scheduler(tmp_path):
-    """A scheduler's server in a thread, with all that it keeps and nothing to schedule."""
+    """All that it keeps, and nothing to schedule."""
     decisions = Decisions()
-    loop, is_up, port = asyncio.new_event_loop(), threading.Event(), free_port()
-    options = ServingOptions(bind_address="127.0.0.1", secure_port=port, cert_dir=str(tmp_path))
-
-    async def serve():
-        pages = decision_pages(decisions, lambda: None)
-        async with Server(options, pages, tokens=Reviewer(), access=Reviewer()):
-            is_up.set()
-            await stopping.wait()
-
-    stopping = asyncio.Event()
-    thread = threading.Thread(target=loop.run_until_complete, args=[serve()])
-    thread.start()
-    assert is_up.wait(10)
-    yield Scheduler(decisions, f"https://127.0.0.1:{port}", tmp_path / "kube-scheduler.crt")
-    loop.call_soon_threadsafe(stopping.set)
-    thread.join()
-    loop.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture
-def token(tmp_path) -> Path:
-    (tmp_path / "token").write_text(TOKEN)
-    return tmp_path / "token"
+    source = Source(decisions, lambda: None, lambda: None, lambda: None)
+    with served(tmp_path, nullcontext(mounted(pages(source))), EXPLAIN) as found:
+        yield Scheduler(decisions, found, tmp_path / "kube-scheduler.crt")
 
 
 def test_a_decision_of_a_journal(explain, journal):
     run = explain("p", "--journal", journal)
     assert (run.status, run.err) == (0, "")
     assert run.out.startswith("Pod default/p went to n0, attempt 1 at 2027-01-15 08:00:00 UTC")
+    assert run.out.endswith(
+        "No change of a weight would send it elsewhere.\n\n"
+        "For changes of other kinds, ask the scheduler (--server) or the cluster.\n"
+    )
+    assert "ask the scheduler" not in explain("p", "--journal", journal, "--no-changes").out
+    assert explain("huge", "--journal", journal).out.endswith(
+        "For changes that would find it a node, ask the scheduler (--server) or the cluster.\n"
+    )
     run = explain("pod/p", "default/huge", "--journal", journal, "-o", "json")
     found = [json.loads(line) for line in run.out.splitlines()]
     assert [(each["outcome"], each["node"]) for each in found] == [("placed", "n0"), ("pending", None)]
+
+
+def test_of_several_pods_those_that_a_journal_has_are_told(explain, journal):
+    run = explain("q", "p", "huge", "--journal", journal, "-o", "json")
+    assert run.status == 1
+    assert [json.loads(line)["pod"] for line in run.out.splitlines()] == ["default/p", "default/huge"]
+    assert run.err.startswith(f"stowplan: {journal}: no decision on pod default/q; it has those")
+    run = explain("p", "q", "--journal", journal / "nowhere")
+    assert (run.status, run.out, run.err.count("there is no such directory")) == (1, "", 1)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +131,11 @@ def test_names_are_shown_not_obeyed(explain, journal):
     assert run.out.startswith("Pod default/<b>bold</b> went to n")
 
 
-def test_a_running_scheduler(explain, scheduler, token):
+def test_a_running_scheduler(explain, scheduler):
     kept(scheduler.decisions, "p")
-    asked = ("--server", scheduler.url, "--token-file", token, "--certificate-authority", scheduler.authority)
+    _, url, _, token, _ = scheduler.server.flags
+    asked = ("--server", url, "--token-file", token, "--certificate-authority", scheduler.authority)
+    asked += ("--no-changes",)
     run = explain("p", *asked)
     assert (run.status, run.err) == (0, "")
     assert run.out.startswith("Pod default/p went to n0, attempt 1 at 2027-01-15 08:00:00 UTC")
@@ -179,20 +144,78 @@ def test_a_running_scheduler(explain, scheduler, token):
     run = explain("q", *asked)
     assert (run.status, run.out) == (1, "")
     assert run.err.startswith("stowplan: no pod default/q is known here")
-
-
-def test_a_scheduler_that_may_not_be_asked_or_is_not_there(explain, scheduler, token, tmp_path):
-    server = ("--server", scheduler.url, "--insecure-skip-tls-verify")
-    (tmp_path / "other").write_text("mellon")
-    run = explain("p", *server, "--token-file", tmp_path / "other")
+    run = explain("q", "p", "--node", "n1", *asked, "-o", "json")
+    assert (run.status, json.loads(run.out)["pod"]) == (1, "default/p")
+    assert run.err.startswith("stowplan: no pod default/q is known here")
+    run = explain("p", "--node", "n9", *asked)
     assert (run.status, run.out) == (1, "")
-    assert 'forbidden: User "somebody" cannot get path "/debug/decisions"' in run.err
-    run = explain("p", "--server", scheduler.url, "--token-file", token)
+    assert run.err.startswith("stowplan: there was no node n9 when it was decided; there is n0")
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        pytest.param(
+            "mellon",
+            'forbidden: User "somebody" cannot get path "/page/api/explain"; that takes a role with '
+            'nonResourceURLs "/page/*" and the verb get: bind the ClusterRole whose name ends in ":viewer", '
+            "which `stowplan manifests` prints",
+            id="without the right",
+        ),
+        pytest.param(
+            BAD_TOKEN,
+            "Unauthorized; it does not accept who asks: check the token of --token-file, or the token or "
+            "certificate of the kubeconfig's user, and whether it has expired",
+            id="unknown",
+        ),
+    ],
+)
+def test_who_may_not_ask(explain, scheduler, tmp_path, token, message):
+    (tmp_path / "other").write_text(token)
+    url = scheduler.server.url
+    run = explain("p", "--server", url, "--insecure-skip-tls-verify", "--token-file", tmp_path / "other")
+    assert (run.status, run.out, run.err) == (1, "", f"stowplan: {url}: {message}\n")
+
+
+def test_a_scheduler_that_is_not_trusted(explain, scheduler):
+    url = scheduler.server.url
+    run = explain("p", "--server", url, "--token-file", scheduler.server.token)
+    assert (run.status, run.out) == (1, "")
+    assert run.err.startswith(f"stowplan: {url}: its certificate is not trusted (")
+    assert run.err.endswith(
+        "); name it, or the authority that signed it, with --certificate-authority FILE, or skip the check "
+        "with --insecure-skip-tls-verify\n"
+    )
+    assert "kubeconfig" not in run.err
+
+
+def test_a_scheduler_that_is_not_there(explain, tmp_path, scheduler):
+    url = f"https://127.0.0.1:{free_port()}"
+    run = explain("p", "--server", url, "--token-file", scheduler.server.token)
     assert run.status == 1
-    assert "--certificate-authority FILE or --insecure-skip-tls-verify" in run.err
-    run = explain("p", "--server", f"https://127.0.0.1:{free_port()}", "--token-file", token)
-    assert run.status == 1
-    assert "is a scheduler there?" in run.err
+    assert run.err.startswith(f"stowplan: {url}: GET {url}{EXPLAIN}: cannot connect (Connection refused)")
+    assert run.err.endswith("; is a scheduler there?\n")
+
+
+def test_another_server_than_a_scheduler_with_a_page(explain, tmp_path):
+    """As an API server answers, and a kube-scheduler."""
+    with served(tmp_path, nullcontext({}), EXPLAIN) as found:
+        run = explain("p", *found.flags)
+    assert (run.status, run.out) == (1, "")
+    assert run.err == (
+        f"stowplan: {found.url}: there is no {EXPLAIN}; is it Stowplan's scheduler, and not another one, or "
+        "the API server?\n"
+    )
+
+
+def test_a_server_that_stays_silent_is_not_waited_for(explain, monkeypatch, tmp_path):
+    monkeypatch.setattr(kept_decisions, "SECONDS", 0.2)
+    (tmp_path / "token").write_text("t")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        run = explain("p", "--server", url, "--token-file", tmp_path / "token")
+    assert (run.status, run.out) == (1, "")
+    assert run.err == f"stowplan: {url}: no answer within 0.2 s; is a scheduler there?\n"
 
 
 @pytest.mark.parametrize(
@@ -210,18 +233,35 @@ def test_only_one_place_is_asked(explain, arguments, message):
     assert message in run.err
 
 
-def test_an_answer_of_many_nodes_comes_at_once(explain, scheduler, token, tmp_path):
-    """The limit is 0.3 s; it is generous here, for machines that do other work too."""
+def loaded_for(*words) -> set[str]:
+    """The modules that a command has loaded when it ends."""
+    script = (
+        "import sys; from stowplan.cli import stowplan; stowplan.main(sys.argv[1:], standalone_mode=False)"
+    )
+    script += "; print(*sys.modules, file=sys.stderr)"
+    command = [sys.executable, "-c", script, "explain", *map(str, words)]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stderr.split())
+
+
+def test_little_is_loaded_to_ask(scheduler, journal):
+    """The engine is not needed to read what it decided, and would take longer to load than all else."""
+    found = loaded_for("p", "--journal", journal)
+    assert "stowplan.explain.kept" in found
+    assert not {"aiohttp", "stowplan.cycle", "stowplan.explain.manifests", "stowplan.plugins"} & found
+    kept(scheduler.decisions, "p")
+    found = loaded_for("p", "--no-changes", *scheduler.server.flags)
+    assert "stowplan.cli.kept_decisions" in found
+    assert not {"aiohttp", "numpy", "stowplan.cluster", "stowplan.config", "stowplan.journal"} & found
+
+
+def test_an_answer_of_many_nodes_is_cut_short(explain, scheduler, tmp_path):
     writer = JournalWriter(tmp_path / "many")
     scheduler.decisions.write = writer.add
     kept(scheduler.decisions, "p", nodes=NODES)
     writer.close()
-    explain("p", "--journal", tmp_path / "many")  # what is imported only once
     for asked in (
-        ("--server", scheduler.url, "--token-file", token, "--insecure-skip-tls-verify"),
+        scheduler.server.flags,
         ("--journal", tmp_path / "many"),
     ):
-        began = time.perf_counter()
         run = explain("p", *asked)
-        assert time.perf_counter() - began < 1.5
         assert f"… and {NODES - 20} more that fit" in run.out

@@ -2,51 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
-import sys
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import NamedTuple
 
 import pytest
-
-from stowplan.cli import main
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples/demo"
 CONFIG = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
 
-class Run(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def whatif(monkeypatch, capsys):
-    def run(*arguments, stdin=""):
-        monkeypatch.setattr(sys, "argv", ["stowplan", "whatif", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Run(ended.value.code or 0, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def file(tmp_path):
-    def write(text, name="objects.yaml"):
-        (tmp_path / name).write_text(text)
-        return tmp_path / name
-
-    return write
+def whatif(run_stowplan):
+    return partial(run_stowplan, "whatif")
 
 
 def node(name, cpu=4, labels=""):
@@ -195,6 +169,35 @@ def test_nothing_to_decide(whatif, file):
     assert whatif("-f", file(node("n1"))).out == "No pod would have to be placed.\n"
 
 
+def test_what_is_added_and_not_looked_at_is_told(whatif, file):
+    added = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: backup}\n"
+    run = whatif("-f", file(node("n1")), "--add", file(added, "added.yaml"))
+    assert run == (0, "What if: 1 CronJob not looked at.\nNo pod would have to be placed.\n", "")
+
+
+def test_a_pod_whose_victims_are_going_lands_once_they_are_gone(whatif, file):
+    going = pod("victim", 4, ", nodeName: n1").replace("name: victim", "name: victim, deletionTimestamp: x")
+    vip = pod("vip", 4, ", priority: 5").replace("spec:", "status: {nominatedNodeName: n1}\nspec:")
+    run = whatif("-f", file(node("n1") + going + vip))
+    assert "default/vip  n1        pending, once default/victim is gone\n" in run.out
+
+
+ITSELF = "apiVersion: v1\nkind: Pod\nmetadata: &a {name: x, labels: *a}\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        pytest.param("-f", ITSELF, id="the cluster"),
+        pytest.param("--add", ITSELF, id="what is added"),
+    ],
+)
+def test_a_file_that_holds_itself(whatif, file, option, text):
+    run = whatif("-f", file(node("n1")), option, file(text, "itself.yaml"))
+    assert (run.status, run.out) == (1, "")
+    assert run.err.endswith("itself.yaml: holds itself (&a … *a), or is nested too deeply\n")
+
+
 def test_what_a_terminal_would_obey_is_spelt_out(whatif, file):
     run = whatif("-f", file(node("n1") + pod('"\\e[31m<b>p</b>"')))
     assert "default/\\x1b[31m<b>p</b>  n1" in run.out
@@ -209,6 +212,7 @@ def test_what_a_terminal_would_obey_is_spelt_out(whatif, file):
         pytest.param(["--more", "p=0"], "p: how many comes after it, from 1 to 100000, as in p=3", id="none"),
         pytest.param(["--more", "p=x"], "p: how many comes after it", id="no number"),
         pytest.param(["--more", "sts/db"], "there is no StatefulSet default/db; there is none", id="no set"),
+        pytest.param(["--lose", "n1", "--lose", "n2"], "there is no node n2; there is none", id="lost"),
         pytest.param(["--add", "nowhere"], "nowhere: cannot be read: No such file", id="no such file"),
     ],
 )
@@ -216,6 +220,20 @@ def test_says_what_is_wrong(whatif, file, arguments, message):
     run = whatif("-f", file(node("n1") + pod("p")), *arguments)
     assert (run.status, run.out) == (1, "")
     assert run.err.startswith(f"stowplan: {message}".replace("there is p", "there is default/p"))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "message"),
+    [
+        (2_000_000_000, "2000000000 more would make 2000000000 pods and nodes; not more than 100000 can be"),
+        (-4, "spec.replicas: -4 is below zero; write 0 or more"),
+    ],
+)
+def test_numbers_of_pods_that_cannot_be_meant(whatif, file, replicas, message):
+    added = file(workload("Deployment", "web", replicas=replicas), "added.yaml")
+    run = whatif("-f", file(node("n1")), "--add", added)
+    assert (run.status, run.out) == (1, "")
+    assert run.err.startswith(f"stowplan: Deployment default/web: {message}")
 
 
 def test_a_fault_in_what_is_added_names_its_file(whatif, file):

@@ -13,7 +13,7 @@ from stowplan.api.meta import decode
 from stowplan.api.node import NodeObject
 from stowplan.api.resource import ResourceClaim
 from stowplan.api.storage import ObjectReference, PersistentVolume, PersistentVolumeClaim
-from stowplan.client.api import ApiClient
+from stowplan.client.api import IN_LINE, ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.errors import (
     ApiError,
@@ -27,6 +27,7 @@ from stowplan.client.errors import (
     Unreachable,
 )
 from stowplan.client.resources import RESOURCES, resource_of
+from stowplan.client.turns import FIRST
 
 
 @pytest.mark.parametrize(
@@ -340,6 +341,26 @@ async def test_reviews_access(server: ScriptedServer, api: ApiClient, allowed):
         "groups": ["a"],
         "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
     }
+
+
+async def test_room_is_there_again_once_most_requests_are_answered(server: ScriptedServer, api: ApiClient):
+    may_answer = asyncio.Event()
+
+    async def held(request):
+        await may_answer.wait()
+        return await answer({})(request)
+
+    count = FIRST + IN_LINE
+    server.answers = [held] * count
+    await api.room()  # with nothing under way there is
+    requests = [asyncio.create_task(api.request("GET", "/")) for _ in range(count)]
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(api.room())
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    may_answer.set()
+    await asyncio.wait_for(waiting, 5)
+    await asyncio.gather(*requests)
 
 
 def test_what_is_watched():

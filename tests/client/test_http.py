@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 from api_server import ScriptedServer, answer, serving
@@ -34,11 +35,14 @@ async def raw_server(*answers: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
 
 @asynccontextmanager
 async def pool_of(url: str, **settings) -> AsyncIterator[HttpPool]:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
     pool = HttpPool(url, **settings)
     try:
         yield pool
     finally:
         await pool.close()
+    assert not faults
 
 
 async def get(pool: HttpPool, path: str = "/", **settings):
@@ -57,6 +61,15 @@ async def get(pool: HttpPool, path: str = "/", **settings):
         ),
         pytest.param(b"HTTP/1.0 502 Bad Gateway\r\n\r\nhi", 502, b"hi", id="ended with the connection"),
         pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", id="empty"),
+        pytest.param(
+            b"HTTP/1.1 409 Conflict\r\nA: b\r\nContent-Length: 2\r\n\r\nhi", 409, b"hi", id="a refusal"
+        ),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nA: b\r\ncontent-length: 2\r\nC: d\r\n\r\nhi",
+            200,
+            b"hi",
+            id="in small letters",
+        ),
     ],
 )
 async def test_answers(sent, status, data):
@@ -65,9 +78,33 @@ async def test_answers(sent, status, data):
     assert (found.status, found.data) == (status, data)
 
 
+@pytest.mark.parametrize("cut", [5, 17, 30, 36, 39])
+async def test_an_answer_in_two_pieces(cut):
+    sent = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(sent[:cut])
+            await writer.drain()
+            await asyncio.sleep(0.01)
+            writer.write(sent[cut:])
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as listener:
+        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        async with pool_of(url) as pool:
+            assert (await get(pool)).data == (await get(pool)).data == b"hi"
+
+
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi",
+            "what came is not HTTP",
+            id="two lengths",
+        ),
         pytest.param(b"", r"the connection broke \(closed by the other side\)", id="nothing"),
         pytest.param(
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhi", "the connection broke", id="less than said"
@@ -180,10 +217,62 @@ async def tunnel(status: bytes = b"200 OK") -> AsyncIterator[tuple[str, list[byt
         yield f"http://joe:a%20b@127.0.0.1:{listener.sockets[0].getsockname()[1]}", heads
 
 
-async def test_tls_through_a_proxy(tmp_path):
+@pytest.fixture
+def both_sides(tmp_path):
+    """What a server and its client need for TLS."""
     authority = Authority()
     tls = server_context(tmp_path, authority.issue("server", "127.0.0.1"))
-    trust = tls_context(authority_text=authority.certificate)
+    return tls, tls_context(authority_text=authority.certificate)
+
+
+async def test_large_bodies_over_tls(both_sides):
+    tls, trust = both_sides
+    body = b'"' + b"x" * 900_000 + b'"'
+    async with serving(ScriptedServer(), tls) as server:
+        server.answers = [answer("y" * 3_000_000)] * 2
+        async with pool_of(server.url, ssl_context=trust) as pool:
+            for _ in range(2):
+                found = await pool.request("POST", "/", (), body, timeout=20)
+                assert len(found.data) == 3_000_002
+    assert [asked.body for asked in server.asked] == ["x" * 900_000] * 2
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"", id="hangs up"),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="speaks without TLS"),
+    ],
+)
+async def test_a_server_that_does_not_shake_hands(both_sides, sent):
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as listener:
+        url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        async with pool_of(url, ssl_context=both_sides[1]) as pool:
+            with pytest.raises(Unreachable, match="the connection broke"):
+                await get(pool)
+
+
+async def test_a_server_silent_during_the_handshake_is_given_up(both_sides):
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as listener:
+        url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        async with pool_of(url, ssl_context=both_sides[1]) as pool:
+            with pytest.raises(Unreachable, match="no answer in time"):
+                await get(pool, timeout=0.05)
+
+
+async def test_tls_through_a_proxy(both_sides):
+    tls, trust = both_sides
     async with serving(ScriptedServer(), tls) as server, tunnel() as (proxy, heads):
         server.answers = [answer({"by": "tunnel"})] * 2
         async with pool_of(server.url, ssl_context=trust, proxy=proxy) as pool:

@@ -31,7 +31,7 @@ class LeaseServer:
         self.version = 0
         self.events = []
         self.calls = []
-        self.is_down = self.refuses_events = False
+        self.is_down = self.refuses_events = self.refuses_leases = False
         self.latency = 0.0
         self.spoilt = b""
 
@@ -42,6 +42,8 @@ class LeaseServer:
             raise Unreachable("no answer")
         if path == EVENTS and self.refuses_events:
             raise Forbidden(403, "Forbidden", "you may not")
+        if path != EVENTS and self.refuses_leases:
+            raise Forbidden(403, "Forbidden", "leases are forbidden")
         if path == EVENTS:
             self.events.append(body)
             return Answer(201, b"{}")
@@ -482,6 +484,19 @@ async def test_events_say_who_leads():
         "count": 1,
         "type": "Normal",
     }
+
+
+@in_virtual_time
+async def test_a_missing_right_is_named(caplog):
+    server = LeaseServer()
+    server.refuses_leases = True
+    async with taking_part(Candidate(server, settings=Settings(resource_name="stowplan"))):
+        await asyncio.sleep(1)
+    (said,) = caplog.records
+    assert said.fields["err"] == (
+        "leases are forbidden: in namespace kube-system give this account the right to create leases, and to "
+        "get and update the one named stowplan"
+    )
 
 
 @in_virtual_time

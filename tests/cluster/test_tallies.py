@@ -68,3 +68,16 @@ def test_counts_follow(cluster):
     cluster.add_node(make_node("c", labels={"zone": "new"}))
     assert by_zone(cluster, tally) == {"x": 1, "y": 1, "new": 2}
     assert tally.by_row.tolist() == [1, 1, 1, 2]
+
+
+def test_counts_follow_labels_that_come_with_the_binding(cluster):
+    """As API servers add those of the node's zone."""
+    tally = cluster.nodes.tallies.of_pods(PodQuery(None, WEB))
+    stays = cluster.nodes.tallies.of_pods(PodQuery(None, WEB, live_only=True))
+    cluster.assume_pod(make_pod("6"), "c")
+    cluster.add_pod(make_pod("6", node="c", labels={"app": "web"}))
+    assert tally.by_row.tolist() == [2, 1, 1, 1]
+    cluster.update_pod(make_pod("6", node="c", labels={"app": "web"}, metadata=GONE))
+    assert (tally.by_row.tolist(), stays.by_row.tolist()) == ([2, 1, 1, 1], [2, 0, 0, 1])
+    cluster.update_pod(make_pod("6", node="c"))
+    assert tally.by_row.tolist() == [2, 1, 0, 1]

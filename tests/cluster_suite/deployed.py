@@ -84,7 +84,8 @@ def scheduler(control_plane: ControlPlane, objects: list[Json], folder: Path) ->
     data["kubeconfig"] = kubeconfig.read_text()
     mount(folder / "mounted", data)
     (container,) = by_kind["Deployment"]["spec"]["template"]["spec"]["containers"]
-    return process_of(container, {"/etc/stowplan": folder / "mounted"}, folder)
+    folders = {"/etc/stowplan": folder / "mounted", "/var/lib/stowplan": folder / "journal"}
+    return process_of(container, folders, folder)
 
 
 def process_of(container: Json, folders: Mapping[str, Path], folder: Path) -> Process:

@@ -134,6 +134,13 @@ async def test_another_user_schedules_with_it(image, control_plane):
     assert set(image.folder.rglob("*")) == before
 
 
+def test_it_has_what_a_journal_needs(image):
+    journal = image.folder.parent / "journal"
+    journal.mkdir()
+    done = run(image, "stowplan", "explain", "default/p", f"--journal={journal}")
+    assert "there is no decision in it" in done.stderr
+
+
 def test_nothing_but_the_wheel_and_what_it_depends_on_is_installed(image):
     assert image.command == ["stowplan", "run"]
     (package,) = (image.folder / "opt/stowplan/lib").glob("python3*/site-packages/stowplan")

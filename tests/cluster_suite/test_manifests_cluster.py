@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from deployed import applied, mount, process_of, rendered, scheduler
+from test_page_cluster import asked, page
 
-from controlplane.control_plane import ADMIN, SCHEDULER, ControlPlane, token_of
+from controlplane.control_plane import ADMIN, NOBODY, SCHEDULER, ControlPlane, token_of
 from controlplane.objects import node, pod
 from controlplane.pages import ask
 from controlplane.pods import PODS, add_nodes, condition, create, placed
@@ -68,6 +72,14 @@ def reasons(control_plane: ControlPlane) -> set[tuple[str, str]]:
     }
 
 
+def can(control_plane: ControlPlane, *question: str) -> str:
+    """Kubectl's yes; its no is an error."""
+    try:
+        return control_plane.kubectl(*question, user=NOBODY).strip()
+    except subprocess.CalledProcessError:
+        return "no"
+
+
 # What the API server says to them
 
 
@@ -76,6 +88,8 @@ def reasons(control_plane: ControlPlane) -> set[tuple[str, str]]:
     [
         pytest.param((), id="a namespace of its own"),
         pytest.param(("--namespace=kube-system", "--name=packer", "--replicas=1"), id="in kube-system"),
+        pytest.param(("--journal",), id="a journal"),
+        pytest.param(("--journal-claim=decisions", "--replicas=1"), id="a journal in a claim"),
     ],
 )
 def test_the_api_server_takes_them(control_plane, config, tmp_path, options):
@@ -94,10 +108,11 @@ def test_the_api_server_takes_them(control_plane, config, tmp_path, options):
         assert control_plane.kubectl("diff", f"--filename={path}") == ""
 
 
-def test_the_api_server_takes_the_static_pod(control_plane, tmp_path):
+@pytest.mark.parametrize("options", [(), ("--journal",)], ids=["alone", "a journal"])
+def test_the_api_server_takes_the_static_pod(control_plane, tmp_path, options):
     path = tmp_path / "config.yaml"
     path.write_text(f"{CONFIG}clientConnection: {{kubeconfig: /etc/kubernetes/scheduler.conf}}\n")
-    (tmp_path / "pod.yaml").write_text(rendered(path, "--static-pod"))
+    (tmp_path / "pod.yaml").write_text(rendered(path, "--static-pod", *options))
     said = control_plane.kubectl("apply", "--dry-run=server", f"--filename={tmp_path / 'pod.yaml'}")
     assert said == "pod/kube-scheduler created (server dry run)\n"
 
@@ -120,6 +135,46 @@ async def test_it_leads_schedules_and_tells(control_plane, deployed):
     status, page = ask(deployed.server, "/metrics", token_of(ADMIN))
     assert (status, "scheduler_schedule_attempts_total" in page) == (200, True)
     assert ask(deployed.server, "/metrics")[0] == 403
+
+
+async def test_people_with_the_role_for_it_see_the_page(control_plane, deployed, tmp_path):
+    add_nodes(control_plane, node("n1"))
+    create(control_plane, ours("p"))
+    assert await bound(control_plane, "p") == "n1"
+    documented = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    (command,) = re.findall(r"^kubectl (create clusterrolebinding .*)$", documented, re.MULTILINE)
+    words = command.replace("jane", NOBODY).split()
+    stranger = control_plane.kubectl("create", "token", "stowplan", "--namespace=stowplan").strip()
+    control_plane.kubectl(*words)
+    try:
+        may = ("auth", "can-i", "get", "/page/")
+        await eventually(lambda: can(control_plane, *may), lambda said: said == "yes")
+        with page(deployed.server, control_plane.kubeconfig(NOBODY), tmp_path / "page.log") as link:
+            _, told = asked(link, "api/decisions?pod=default%2Fp")
+            assert told["decision"]["node"] == "n1"
+            status, found = asked(link, "api/what-if", {"lose": ["n1"]})
+            assert status == 200, found
+            assert [each["outcome"] for each in found["pods"]] == ["gone"]
+        paths = ("/page", "/debug/decisions", "/metrics", "/metrics/resources", "/configz")
+        given = {path: ask(deployed.server, path, token_of(NOBODY))[0] for path in paths}
+        assert given == dict.fromkeys(paths, 200) | {"/configz": 403}
+        assert {ask(deployed.server, path, stranger)[0] for path in ("/page/", *paths)} == {403}
+    finally:
+        control_plane.kubectl("delete", *words[1:3])
+
+
+async def test_its_journal_is_where_the_volume_is(control_plane, config, tmp_path):
+    add_nodes(control_plane, node("n1"))
+    with applied(control_plane, rendered(config, "--journal"), tmp_path) as objects:
+        process = scheduler(control_plane, objects, tmp_path)
+        process.start()
+        try:
+            create(control_plane, ours("p"))
+            assert await bound(control_plane, "p") == "n1"
+        finally:
+            process.stop()
+    (file,) = (tmp_path / "journal").glob("*.parquet")
+    assert pq.read_table(file)["pod"].to_pylist() == ["p"]
 
 
 async def test_it_preempts(control_plane, deployed):

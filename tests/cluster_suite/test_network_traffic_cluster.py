@@ -23,27 +23,7 @@ STALE = "stowplan_network_traffic_stale_total"
 WITHOUT_DATA = "stowplan_network_traffic_nodes_without_data_total"
 BOTH = "rate(node_network_receive_bytes_total[1m]) + rate(node_network_transmit_bytes_total[1m])"
 KUBEADM = Path(__file__).parent / "kubeadm-kube-scheduler.yaml"
-
-CONFIG = """
-apiVersion: kubescheduler.config.k8s.io/v1beta1
-kind: KubeSchedulerConfiguration
-clientConnection:
-  kubeconfig: "/etc/kubernetes/scheduler.conf"
-profiles:
-- schedulerName: default-scheduler
-  plugins:
-    score:
-      enabled:
-      - name: NetworkTraffic
-      disabled:
-      - name: "*"
-  pluginConfig:
-  - name: NetworkTraffic
-    args:
-      prometheusAddress: "<address of Prometheus>"
-      networkInterface: "ens192"
-      timeRangeInMinutes: 5
-"""
+PRINTED = Path(__file__).parents[1] / "tutorials" / "printed_1" / "networktraffic-config.yaml"
 
 
 def addressed(name: str, address: str) -> dict[str, Any]:
@@ -137,7 +117,7 @@ async def test_the_tutorials_configuration_in_kubeadms_manifest(control_plane, t
     exporters["quiet"].transmit = 1
     add_nodes(control_plane, *(addressed(*each) for each in ADDRESSES.items()))
     with prometheus(tmp_path, exporters) as server:
-        config = CONFIG.replace("<address of Prometheus>", server.server)
+        config = PRINTED.read_text().replace("<address of Prometheus>", server.server)
         (folder / "networktraffic-config.yaml").write_text(config.replace("/etc/kubernetes", str(folder)))
         (folder / "scheduler.conf").write_bytes(control_plane.kubeconfig(SCHEDULER).read_bytes())
         (container,) = yaml.safe_load(KUBEADM.read_text())["spec"]["containers"]

@@ -44,6 +44,7 @@ def test_repeated_keys(text, paths):
         pytest.param("a: b: c", "is not YAML", id="YAML"),
         pytest.param(b"\xff\xfe\x00", "is not YAML", id="no text at all"),
         pytest.param("a: !!python/object:os.system {}", "is not YAML", id="a tag that would run code"),
+        pytest.param("a: " + "{b: " * 100_000, "is nested too deeply", id="endless nesting"),
         pytest.param("a: 1\n---\nb: 1", "has 2 YAML documents", id="two documents"),
     ],
 )

@@ -118,6 +118,10 @@ def test_only_nodes_that_changed_are_asked_about_again(reads, after_a_pod):
     planner.decide(make_pod("second"))
     assert calls == after_a_pod
     calls.clear()
+    planner.cluster.apply(make_pod("placed", node="n03", labels={"topology.kubernetes.io/zone": "a"}))
+    planner.decide(make_pod("third"))
+    assert calls == ([20] if reads is Reads.ANYTHING else [])
+    calls.clear()
     planner.decide(make_pod("another", labels={"limit": "9"}))
     assert calls == [20]
 

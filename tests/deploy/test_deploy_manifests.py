@@ -11,6 +11,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from stowplan.cli import stowplan
+from stowplan.scheduler.decision_pages import PATH as DECISIONS
+from stowplan.web.pages import PATH as PAGE_PATH
 
 Json = dict[str, Any]
 
@@ -85,8 +87,9 @@ def pod_of(objects: list[Json]) -> Json:
 def allowed(objects: list[Json]) -> dict[str, set[str]]:
     """Verbs by resource, all over the cluster."""
     found: dict[str, set[str]] = {}
-    for rule in of_kind(objects, "ClusterRole")["rules"]:
-        for resource in rule["resources"]:
+    rules = [rule for each in objects if each["kind"] == "ClusterRole" for rule in each["rules"]]
+    for rule in rules:
+        for resource in rule.get("resources", ()):
             (group,) = rule["apiGroups"]
             found.setdefault(f"{resource}.{group}".rstrip("."), set()).update(rule["verbs"])
     return found
@@ -104,6 +107,7 @@ def test_all_that_is_needed_is_there_in_an_order_that_works(folder):
         "Role",
         "RoleBinding",
         "RoleBinding",
+        "ClusterRole",
         "ConfigMap",
         "Deployment",
         "PodDisruptionBudget",
@@ -244,7 +248,7 @@ def test_without_leader_election_there_is_never_a_second_one(folder):
 def test_nothing_is_granted_by_a_star(folder):
     for each in folder.render(WITH_COLOURS, folder.plugin()):
         for rule in each.get("rules", ()):
-            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+            assert "*" not in [word for words in rule.values() for word in words]
 
 
 @pytest.mark.parametrize(
@@ -283,6 +287,69 @@ def test_a_plugins_kind_is_defined_and_may_be_watched_and_written(folder):
     assert found["colours.example.com"] == {"list", "watch"}
     assert found["colours/status.example.com"] == {"patch"}
     assert "colours.example.com" not in allowed(folder.render())
+
+
+@pytest.mark.parametrize("options", [(), ("--namespace=packing", "--name=packer")], ids=["default", "named"])
+def test_a_role_for_people_lets_them_look_and_is_bound_to_nobody(folder, options):
+    objects = folder.render(OURS, *options)
+    scheduler = of_kind(objects, "ServiceAccount")["metadata"]
+    name = f"{scheduler['namespace']}:{scheduler['name']}:viewer"
+    (role,) = (each for each in objects if each["metadata"]["name"] == name)
+    allowed = {verb: rule["nonResourceURLs"] for rule in role["rules"] for verb in rule["verbs"]}
+    assert {PAGE_PATH, f"{PAGE_PATH}/*", DECISIONS, "/metrics"} < set(allowed["get"])
+    assert "/configz" not in allowed["get"]
+    assert allowed.keys() == {"get", "post"}
+    assert allowed["post"] == [f"{PAGE_PATH}/api/what-if"]
+    assert name not in {each["roleRef"]["name"] for each in objects if "roleRef" in each}
+
+
+# A journal
+
+
+def writable(pod: Json) -> dict[str, Json]:
+    """Volumes of the pod by where its container can write to them."""
+    (container,) = pod["containers"]
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    return {
+        mount["mountPath"]: volumes[mount["name"]]
+        for mount in container["volumeMounts"]
+        if not mount.get("readOnly")
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "volume"),
+    [
+        pytest.param(("--journal",), "1Gi", {"emptyDir": {"sizeLimit": "1280Mi"}}, id="as long as its pod"),
+        pytest.param(("--journal-size=5G",), "5G", {"emptyDir": {"sizeLimit": "5025Mi"}}, id="larger"),
+        pytest.param(
+            ("--journal-claim=kept", "--replicas=1"),
+            "1Gi",
+            {"persistentVolumeClaim": {"claimName": "kept"}},
+            id="in a claim",
+        ),
+    ],
+)
+def test_a_journal_has_a_volume_to_write_to(folder, options, size, volume):
+    pod = pod_of(folder.render(OURS, *options))
+    (container,) = pod["containers"]
+    assert {"--journal=/var/lib/stowplan", f"--journal-size={size}"} < set(container["command"])
+    assert writable(pod)["/var/lib/stowplan"] == {"name": "journal", **volume}
+
+
+def test_one_claim_is_for_one_pod_that_may_write_to_it(folder):
+    objects = folder.render(OURS, "--journal-claim=kept", "--replicas=1")
+    assert of_kind(objects, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    security = pod_of(objects)["securityContext"]
+    assert security["fsGroup"] == security["runAsGroup"]
+
+
+def test_a_static_pods_journal_is_on_the_host(folder):
+    done = folder.run(STATIC, IMAGE, "--static-pod", "--journal")
+    (pod,) = yaml.safe_load_all(done.stdout)
+    assert "--journal=/var/lib/stowplan" in pod["spec"]["containers"][0]["command"]
+    host = {"path": "/var/lib/stowplan", "type": "DirectoryOrCreate"}
+    assert writable(pod["spec"])["/var/lib/stowplan"] == {"name": "journal", "hostPath": host}
 
 
 # A static pod
@@ -326,6 +393,7 @@ def test_what_a_static_pods_plugins_need_besides(folder):
         "CustomResourceDefinition",
         "ClusterRole",
         "ClusterRoleBinding",
+        "ClusterRole",
     ]
     assert allowed(objects) == {
         "colours.example.com": {"list", "watch"},
@@ -333,7 +401,8 @@ def test_what_a_static_pods_plugins_need_besides(folder):
     }
     (subject,) = objects[2]["subjects"]
     assert (subject["kind"], subject["name"]) == ("User", "system:kube-scheduler")
-    assert folder.run(STATIC, "--beside-static-pod").stdout == ""
+    (role,) = yaml.safe_load_all(folder.run(STATIC, "--beside-static-pod").stdout)
+    assert role["metadata"]["name"] == "stowplan:viewer"
 
 
 # What cannot work
@@ -377,6 +446,22 @@ def test_what_a_static_pods_plugins_need_besides(folder):
         pytest.param(
             STATIC, [IMAGE, "--static-pod", "--replicas=2"], "--replicas does not go with", id="replicas"
         ),
+        pytest.param(
+            STATIC,
+            [IMAGE, "--static-pod", "--journal-claim=kept"],
+            "--journal-claim does not go with",
+            id="a claim on a host",
+        ),
+        pytest.param(
+            OURS,
+            [IMAGE, "--journal-claim=kept"],
+            "--journal-claim: 2 replicas cannot share a journal: ask for --replicas=1",
+            id="a journal for two",
+        ),
+        pytest.param(
+            OURS, [IMAGE, "--journal-size=much"], "--journal-size: 'much' is not a quantity", id="a size"
+        ),
+        pytest.param(OURS, [IMAGE, "--journal-size=0"], "--journal-size: 0 is too little", id="no size"),
         pytest.param(
             "apiVersion: kubescheduler.config.k8s.io/v1alpha1\nkind: KubeSchedulerConfiguration\n"
             "algorithmSource: {policy: {configMap: {namespace: kube-system, name: old}}}\n",
@@ -443,13 +528,13 @@ def test_commands_of_the_page_work(folder, monkeypatch, command):
     assert done.exit_code == 0, done.output
     kinds = [each["kind"] for each in yaml.safe_load_all(done.stdout) if each]
     if "--beside-static-pod" in command:
-        assert kinds == []
+        assert kinds == ["ClusterRole"]
     else:
         assert ("Pod" if "--static-pod" in command else "Deployment") in kinds
 
 
 def test_the_page_has_every_option():
-    assert len(COMMANDS) == 4
+    assert len(COMMANDS) == 5
     shown = CliRunner().invoke(stowplan, ["manifests", "--help"]).stdout
     options = set(re.findall(r"--[a-z][-a-z]+", shown)) - {"--help"}
     assert options <= set(re.findall(r"--[a-z][-a-z]+", PAGE))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from stowplan import CycleState, Node, Plugin, Pod
@@ -36,10 +34,8 @@ async def cluster():
         yield made
 
 
-async def test_it_is_ready_in_under_a_second():
-    began = time.process_time()
+async def test_it_is_ready_with_its_nodes():
     async with embedded_cluster(nodes=3) as cluster:
-        assert time.process_time() - began < 1
         assert [node["metadata"]["name"] for node in await cluster.list("Node")] == [
             "node-1",
             "node-2",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -72,7 +73,8 @@ async def test_a_cluster_for_whoever_has_the_kubeconfig(tmp_path):
             text=True,
             check=True,
         )
-        assert json.loads(explained.stdout)["pod"]
+        found = json.loads(explained.stdout)
+        assert (found["pod"], found["changes"], explained.stderr) == ("default/web", [], "")
 
 
 async def test_nobody_else_gets_in(tmp_path):
@@ -103,25 +105,55 @@ async def test_manifests_and_a_configuration_to_begin_with(tmp_path):
         pytest.param(
             ["--context", "there"], "--context goes with --from-cluster", id="a flag without its own"
         ),
+        pytest.param(
+            ["--from-cluster"],
+            "stowplan: no kubeconfig found; name that of the cluster to copy in KUBECONFIG\n",
+            id="no cluster to copy",
+        ),
+        pytest.param(["--nodes", "-3"], "nodes[0]: count: -3 is less than none", id="less than no nodes"),
         pytest.param(["--host", "203.0.113.9"], "cannot listen on 203.0.113.9", id="an address of others"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, flags, said):
     command = [STOWPLAN, "up", "--kubeconfig", str(tmp_path / "config"), *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    alone = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=tmp_path, env=alone)
     assert ended.returncode in (1, 2)
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-def test_an_object_that_the_api_refuses_is_named(tmp_path):
+NO_OBJECT = "is not a Kubernetes object: it needs at least apiVersion, kind and metadata"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n",
+            "spec.containers: Required value",
+            id="what the API refuses",
+        ),
+        pytest.param("just words\n", NO_OBJECT, id="text"),
+        pytest.param("- 1\n", NO_OBJECT, id="a list"),
+        pytest.param("apiVersion: v1\nkind: Pod\nmetadata: web\n", NO_OBJECT, id="metadata that are text"),
+        pytest.param("apiVersion: v1\nkind: [Pod]\nmetadata: {}\n", NO_OBJECT, id="two kinds"),
+        pytest.param(
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: 5}\n",
+            "metadata.name: is not text: 5",
+            id="a number for a name",
+        ),
+    ],
+)
+def test_an_object_that_cannot_be_is_named(tmp_path, text, said):
     manifest = tmp_path / "bad.yaml"
-    manifest.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n")
+    manifest.write_text(text)
     command = [STOWPLAN, "up", "--kubeconfig", str(tmp_path / "config")]
     ended = subprocess.run([*command, "-f", str(manifest)], capture_output=True, text=True, timeout=30)
-    assert ended.returncode == 1
-    assert f"{manifest}: document 1: " in ended.stderr
-    assert "spec.containers: Required value" in ended.stderr
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"stowplan: {manifest}: document 1: ")
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_the_kubeconfig_of_others_is_not_overwritten(tmp_path):

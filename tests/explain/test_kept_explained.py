@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from make import make_node, make_pod, planner
+from stowplan.cluster import Cluster
+from stowplan.config import load
+from stowplan.cycle import Planner
 from stowplan.errors import InputError
-from stowplan.explain.kept import explain_answer, explain_record
+from stowplan.explain.changes import smallest_changes
+from stowplan.explain.kept import explain_record, undecided_text, with_weights
 from stowplan.explain.report import as_json
 from stowplan.explain.text import render
 from stowplan.framework.event_words import event_text, wakes
 from stowplan.framework.events import Action, ClusterEvent, Resource
+from stowplan.framework.plugin import Plugin
+from stowplan.framework.registry import Registry
 from stowplan.journal import Attempt, Outcome
 from stowplan.journal.packing import RecordMaker
-from stowplan.journal.shown import PodAnswer, Waiting, shown
+from stowplan.journal.shown import Waiting
 
 NOON = 1_800_000_000.0
+SAMPLED = {"percentageOfNodesToScore": 10}
+ATTEMPT = Attempt("default-scheduler", 1, NOON, 0.1, Outcome.SCHEDULED)
 
 
 def record(pod, *nodes, **facts):
@@ -68,6 +74,34 @@ Refused: 1 of 3 nodes
         "message": "",
     }
     assert as_json(found)["outcome"] == "placed"
+
+
+def test_weights_can_be_decided_again_from_what_is_kept():
+    """They are those that are found where there is a cluster, decided anew."""
+    nodes = make_node("a"), make_node("b", allocatable={"cpu": "40", "memory": "8Gi", "pods": "110"})
+    pod = make_pod("p", requests={"cpu": "1", "memory": "3Gi"})
+    deciding = planner(nodes)
+    tried = smallest_changes(deciding, deciding.decide(pod), seconds=60).found
+    expected = [(each.text, each.flip.node) for each in tried if each.kind == "weight"]
+    assert expected
+    found = with_weights(explain_record(record(pod, *nodes)))
+    assert [(each.text, each.flip.node) for each in found.changes.found] == expected
+    assert render(found).endswith(
+        "would send it elsewhere:\n"
+        + "".join(f"   - {text}: {node}\n" for text, node in expected)
+        + "\nFor changes of other kinds, ask the scheduler (--server) or the cluster."
+    )
+
+
+def test_a_sample_says_nothing_of_weights():
+    config = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    deciding = planner([make_node(f"n{number}") for number in range(200)], config | SAMPLED)
+    kept = RecordMaker(2**20).record_of(deciding.decide(make_pod("p")), ATTEMPT)
+    found = with_weights(explain_record(kept))
+    assert found.changes is None
+    assert render(found).endswith(
+        "For changes that would send it elsewhere, ask the scheduler (--server) or the cluster."
+    )
 
 
 def test_ties_were_drawn():
@@ -126,25 +160,90 @@ def test_one_node_of_it():
     ids=lambda value: value.place if isinstance(value, Waiting) else "",
 )
 def test_what_it_waits_for_now(waiting, sentence):
-    decision = shown(record(make_pod("p", requests={"cpu": "50"}), make_node("a")))
-    answer = PodAnswer(pod="default/p", waiting=waiting, decision=decision)
-    assert f"\n\n{sentence}" in render(explain_answer(answer))
-    assert sentence in as_json(explain_answer(answer))["waiting"][0] + "\n"
+    kept = record(make_pod("p", requests={"cpu": "50"}), make_node("a"))
+    found = explain_record(kept, waiting=waiting)
+    assert f"\n\n{sentence}" in render(found)
+    assert sentence in as_json(found)["waiting"][0] + "\n"
 
 
 def test_a_pod_that_was_not_decided_yet():
     waiting = Waiting(place="gated", plugins=("G",), wakes={"G": "the pod itself changes"}, scheduler="s")
-    assert explain_answer(PodAnswer(pod="default/p", waiting=waiting)) == (
+    assert undecided_text("default/p", waiting) == (
         "Pod default/p has not been decided yet (profile s).\n"
         "It is held back by G and not tried until that is over.\n"
         "  G: the pod itself changes"
     )
 
 
-def test_data_is_the_same_by_way_of_json():
-    found = record(make_pod("p"), make_node("a"), make_node("b"), make_node("c", taints=["x:NoSchedule"]))
-    answer = PodAnswer(pod="default/p", decision=shown(found))
-    assert json.dumps(as_json(explain_answer(answer))) == json.dumps(as_json(explain_record(found)))
+@pytest.mark.parametrize(
+    ("waiting", "begins"),
+    [
+        pytest.param(
+            Waiting(place="unschedulable", attempts=1, plugins=("NodeAffinity",), scheduler="s"),
+            "Pod default/p was tried once and refused by NodeAffinity (profile s).",
+            id="once",
+        ),
+        pytest.param(
+            Waiting(place="active", attempts=3, plugins=("A", "B"), scheduler="s"),
+            "Pod default/p was tried 3 times and last refused by A and B (profile s).",
+            id="often",
+        ),
+        pytest.param(
+            Waiting(place="backoff", attempts=2, scheduler="s"),
+            "Pod default/p was tried 2 times without success (profile s).",
+            id="refused by nobody",
+        ),
+        pytest.param(
+            Waiting(place="gated", attempts=1, plugins=("Gate",), scheduler="s"),
+            "Pod default/p was tried once without success (profile s).",
+            id="held back since",
+        ),
+    ],
+)
+def test_a_pod_whose_decisions_are_no_longer_kept(waiting, begins):
+    assert undecided_text("default/p", waiting).splitlines()[:2] == [
+        begins,
+        "That decision is no longer kept in memory; the journal has it, if there is one (--journal DIR).",
+    ]
+
+
+class Careless(Plugin):
+    def score(self, state, pod, node):
+        raise ValueError("boom")
+
+
+class Careful(Plugin):
+    def filter(self, state, pod, node):
+        raise ValueError("boom")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "says"),
+    [
+        pytest.param(Careless, "5 nodes fit, but they could not be scored.", id="a score plugin raises"),
+        pytest.param(Careful, "", id="a filter raises"),
+    ],
+)
+def test_a_decision_that_failed_makes_nothing_up(plugin, says):
+    registry = Registry({"Own": plugin}, Registry.installed()._installed)
+    profile = {"plugins": {"multiPoint": {"enabled": [{"name": "Own"}]}}}
+    version = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    cluster = Cluster.of(make_node(f"n{number}") for number in range(5))
+    deciding = Planner(cluster, load(version | {"profiles": [profile]}, registry).config, registry=registry)
+    decision = deciding.decide(make_pod("p"))
+    assert decision.error
+    attempt = Attempt("default-scheduler", 1, NOON, 0.1, Outcome.ERROR, decision.error)
+    found = explain_record(RecordMaker(2**20).record_of(decision, attempt))
+    lines = [says] if says else []
+    assert render(found).splitlines() == [
+        "Pod default/p could not be decided, attempt 1 at 2027-01-15 08:00:00 UTC (profile",
+        "default-scheduler).",
+        *lines,
+        f"  {decision.error}",
+    ]
+    assert as_json(found)["preemption"] is None
+    about = render(explain_record(RecordMaker(2**20).record_of(decision, attempt), "n3"))
+    assert about.endswith("\n\nNode n3 fits." if says else "\n\nNode n3 was not looked at.")
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,13 @@ IN_SELECTOR = (
         pytest.param("a: \x07", "is neither YAML nor JSON: ", id="control characters"),
         pytest.param('{"a": ', "is not JSON: ", id="broken JSON"),
         pytest.param("[" * 100_000, "is nested too deeply", id="endless nesting"),
+        pytest.param("a: " + "[" * 100_000, "is nested too deeply", id="endless nesting in YAML"),
+        pytest.param("- " * 100_000, "is nested too deeply", id="endless lists in YAML"),
+        pytest.param(
+            "apiVersion: v1\nkind: Pod\nmetadata: &a {name: x, labels: *a}",
+            "holds itself",
+            id="a part of itself",
+        ),
         pytest.param(b"{\xff}", "is not JSON: ", id="not UTF-8"),
         pytest.param(
             bad_pod(containers=[{"resources": {"requests": {"memory": "1Gi", "cpu": "1.5.3"}}}]),
@@ -131,6 +138,31 @@ IN_SELECTOR = (
             bad_pod(containers=[{"resources": {"limits": {"cpu": "much"}}}]),
             "Pod default/web: spec.containers[0].resources.",
             id="a limit that is no quantity",
+        ),
+        pytest.param(
+            bad_pod(containers=[{"resources": {"requests": {"cpu": "-500m"}}}]),
+            "Pod default/web: spec.containers[0].resources.requests.cpu: -500m is below zero; write 0 or mo",
+            id="a request below zero",
+        ),
+        pytest.param(
+            bad_pod(initContainers=[{}, {"resources": {"limits": {"memory": "-1Gi"}, "requests": {}}}]),
+            "Pod default/web: spec.initContainers[1].resources.limits.memory: -1Gi is below zero",
+            id="a limit of an init container below zero",
+        ),
+        pytest.param(
+            bad_pod(overhead={"example.com/x": -2}),
+            "Pod default/web: spec.overhead.example.com/x: -2 is below zero",
+            id="an overhead below zero",
+        ),
+        pytest.param(
+            bad_pod(resources={"requests": {"cpu": "-5"}}),
+            "Pod default/web: spec.resources.requests.cpu: -5 is below zero",
+            id="a request of the whole pod below zero",
+        ),
+        pytest.param(
+            yaml.safe_dump(node("n", cpu="-3")),
+            "Node n: status.allocatable.cpu: -3 is below zero",
+            id="a node with less than nothing",
         ),
         pytest.param(
             bad_pod(affinity=SELECTOR), f"Pod default/web: {IN_SELECTOR}: ", id="an unknown operator"

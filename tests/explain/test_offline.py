@@ -304,7 +304,9 @@ def test_a_node_that_is_not_there():
 
 def test_a_scheduler_of_another_name():
     with pytest.raises(
-        InputError, match=r"Pod default/p: spec\.schedulerName: no profile has the name 'mine'"
+        InputError,
+        match=r"Pod default/p: spec\.schedulerName: no profile has the name 'mine', there is "
+        r"default-scheduler; --config FILE takes the configuration of the scheduler that has it$",
     ):
         explain("p", ROOMY, pod("p", schedulerName="mine"))
 

@@ -71,6 +71,17 @@ def test_a_template_that_is_wrong_names_the_workload():
         find_target(manifests_of(broken), "deploy/web")
 
 
+def test_a_template_that_asks_for_less_than_nothing_names_the_workload():
+    broken = workload(
+        "Deployment", "web", pod_spec={"containers": [{"resources": {"requests": {"cpu": "-5"}}}]}
+    )
+    with pytest.raises(
+        InputError,
+        match=r"Deployment default/web: spec\.template\.spec\.containers\[0\]\.resources\..*: -5 is below",
+    ):
+        find_target(manifests_of(broken), "deploy/web")
+
+
 def test_the_pod_of_a_deployment_is_spread_like_its_siblings():
     """By the system's default constraints, which ask for the labels that its ReplicaSet selects."""
     nodes = [node("a", zone="a", cpu="8"), node("b", zone="b")]

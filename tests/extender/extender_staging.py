@@ -42,6 +42,8 @@ class RecordingApi:
         self.refuse: ApiError | None = None
         self.stored: Any = None
 
+    async def room(self) -> None: ...
+
     async def create_binding(self, pod: Pod, node_name: str) -> None:
         await asyncio.sleep(0)
         if self.refuse is not None:

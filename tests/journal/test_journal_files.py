@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from keeping_decisions import attempt_of, records_of
@@ -16,7 +20,7 @@ from keeping_decisions import attempt_of, records_of
 from make import make_node, make_pod, planner
 from stowplan import log
 from stowplan.errors import InputError
-from stowplan.journal import reader, writer
+from stowplan.journal import merging, parquet, reader, writer
 from stowplan.journal.files import listed
 from stowplan.journal.restoring import decision_of
 from stowplan.journal.writer import JournalWriter
@@ -27,7 +31,7 @@ START = 1_800_000_000.0
 def decisions(count: int, nodes: int = 20):
     placing = planner([make_node(f"n{number}") for number in range(nodes)])
     for number in range(count):
-        decision = placing.decide(make_pod(f"p{number}", requests={"cpu": "10m"}))
+        decision = placing.decide(make_pod(f"p{number}", requests={"cpu": f"{number + 1}m"}))
         placing.carry_out(decision)
         yield decision
 
@@ -45,11 +49,19 @@ def write(directory: Path, *batches, **options) -> None:
         journal.close()
 
 
+def merge(directory: Path, most_files: int = 1) -> None:
+    """What a writer does in a quiet moment."""
+    journal = JournalWriter(directory, every=0.001)
+    wait_for(lambda: len(listed(directory)) <= most_files)
+    journal.close()
+
+
 @pytest.fixture
 def logged(monkeypatch):
     lines: list[str] = []
     monkeypatch.setattr(log, "warn", lambda message, **_: lines.append(message))
     monkeypatch.setattr(log, "error", lambda message, error, **_: lines.append(message))
+    monkeypatch.setattr(log, "log", lambda verbosity, message, **_: lines.append(message))
     return lines
 
 
@@ -91,35 +103,94 @@ def test_the_newest_attempt_comes_first(tmp_path):
     assert [each.number for each in reader.find(tmp_path, "default/p0", refuse)] == [3, 2]
 
 
-def test_small_files_become_one_and_lose_nothing(tmp_path):
-    found = list(decisions(40))
-    records = records_of(found)
-    write(tmp_path, *([record] for record in records))
-    assert len(listed(tmp_path)) < writer.MERGED_AT_ONCE
-    table = pq.read_table(tmp_path)
-    assert sorted(table["pod"].to_pylist()) == sorted(each.pod.name for each in found)
-    for decision in found:
-        (record,) = reader.find(tmp_path, decision.pod.key, refuse)
-        assert decision_of(record).as_golden() == decision.as_golden()
-
-
-def test_large_groups_are_merged_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "SMALL_GROUP", 2)
-    found = list(decisions(60))
+@pytest.mark.parametrize(
+    "group_bytes",
+    [
+        pytest.param(parquet.GROUP_BYTES, id="small groups, made one"),
+        pytest.param(100_000, id="small groups, made several"),
+        pytest.param(1, id="large groups, as they are"),
+    ],
+)
+def test_small_files_become_one_and_lose_nothing(tmp_path, group_bytes, monkeypatch):
+    monkeypatch.setattr(merging, "GROUP_BYTES", group_bytes)
+    found = list(decisions(60, nodes=500))
     records = records_of(found)
     write(tmp_path, *(records[start : start + 6] for start in range(0, 60, 6)))
-    assert len(listed(tmp_path)) < writer.MERGED_AT_ONCE
+    assert len(listed(tmp_path)) == 10
+    merge(tmp_path)
+    assert pq.read_table(tmp_path)["pod"].to_pylist() == [each.pod.name for each in found]
     for decision in found:
         (record,) = reader.find(tmp_path, decision.pod.key, refuse)
         assert decision_of(record).as_golden() == decision.as_golden()
+
+
+def test_merged_decisions_share_what_they_have_in_common(tmp_path):
+    records = records_of(list(decisions(40, nodes=500)))
+    write(tmp_path, *([record] for record in records[:20]))
+    alone = evidence_in(tmp_path)
+    merge(tmp_path)
+    assert evidence_in(tmp_path) < alone / 2
+    (group,) = parquet.groups_of(records[:20])
+    assert evidence_in(tmp_path) < 1.1 * group["evidence"].nbytes
+
+
+def evidence_in(directory: Path) -> int:
+    return pq.read_table(directory, columns=["evidence"]).nbytes
+
+
+@pytest.mark.parametrize(
+    "written_bytes",
+    [pytest.param(20_000, id="groups made one"), pytest.param(100_000, id="groups as they are")],
+)
+def test_merging_takes_the_memory_of_a_few_groups(tmp_path, written_bytes, monkeypatch):
+    """Arrow's memory and Python's are both counted."""
+    group_bytes = 100_000
+    monkeypatch.setattr(merging, "GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", written_bytes)
+    records = records_of(list(decisions(240, nodes=500)))
+    write(tmp_path, *(records for _ in range(writer.MERGED_AT_ONCE)))
+    assert evidence_in(tmp_path) > 20 * group_bytes
+    assert peak_of(lambda: merge(tmp_path)) < 10 * group_bytes
+
+
+def peak_of(work) -> int:
+    usual = pa.default_memory_pool()
+    counting = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(counting)
+    tracemalloc.start()
+    try:
+        work()
+        return counting.max_memory() + tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(usual)
+
+
+def test_merging_gives_way_to_what_is_decided_and_to_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1)
+    monkeypatch.setattr(merging, "GROUP_BYTES", 1)
+    records = records_of(list(decisions(801)))
+    write(tmp_path, *(records[start : start + 100] for start in range(0, 800, 100)))
+    journal = JournalWriter(tmp_path, every=0.001)
+    wait_for(lambda: unfinished(tmp_path))
+    journal.add(records[-1])
+    wait_for(lambda: reader.find(tmp_path, "default/p800", refuse))
+    assert unfinished(tmp_path)
+    journal.close()
+    assert len(listed(tmp_path)) == 9
+    assert not unfinished(tmp_path)
+
+
+def unfinished(directory: Path) -> list[str]:
+    return [each.name for each in directory.iterdir() if each.name.startswith(".unfinished")]
 
 
 def test_a_file_that_was_merged_already_does_not_count(tmp_path):
     """As when the process is killed after it wrote the merged file and before it deleted the others."""
     records = records_of(list(decisions(writer.MERGED_AT_ONCE)))
-    write(tmp_path, *([record] for record in records[:-1]))
+    write(tmp_path, *([record] for record in records))
     before = {each.path: each.path.read_bytes() for each in listed(tmp_path)}
-    write(tmp_path, records[-1:])
+    merge(tmp_path)
     (merged,) = listed(tmp_path)
     for path, data in before.items():
         path.write_bytes(data)
@@ -174,8 +245,8 @@ def test_a_damaged_file_is_named_and_skipped(tmp_path, damage, logged):
     assert named == [broken]
     more = records_of(list(decisions(2 * writer.MERGED_AT_ONCE)))
     write(tmp_path, *([record] for record in more))
+    merge(tmp_path, most_files=3)
     assert broken.exists()
-    assert len(listed(tmp_path)) < 2 * writer.MERGED_AT_ONCE
     assert len(reader.find(tmp_path, "default/p15", lambda *_: None)) == 1
     assert set(logged) == {"Journal file is damaged and left as it is"}
 
@@ -192,8 +263,13 @@ def test_a_directory_that_is_none(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot keep a journal there"):
         JournalWriter(tmp_path / "file")
-    with pytest.raises(InputError, match="there is no such directory"):
-        reader.find(tmp_path / "nowhere", "default/p", refuse)
+    for name, said in (
+        ("nowhere", "there is no such directory"),
+        ("file", "there is no such directory"),
+        ("x" * 300, "cannot be read: File name too long"),
+    ):
+        with pytest.raises(InputError, match=said):
+            reader.find(tmp_path / name, "default/p", refuse)
 
 
 def test_what_cannot_be_written_is_said_and_later_ones_are(tmp_path, logged):
@@ -207,7 +283,104 @@ def test_what_cannot_be_written_is_said_and_later_ones_are(tmp_path, logged):
     folder.mkdir()
     journal.add(second)
     journal.close()
+    assert reader.find(folder, "default/p0", refuse)
     assert reader.find(folder, "default/p1", refuse)
+
+
+class Disk:
+    """Has room for so many bytes, and for files of so many, as it says when one is to be on it for good."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._fsync = directory, os.fsync
+        self.room = self.room_for_a_file = math.inf
+
+    def fsync(self, file: int) -> None:
+        used = sum(each.stat().st_size for each in self._directory.iterdir())
+        if used > self.room or os.fstat(file).st_size > self.room_for_a_file:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._fsync(file)
+
+
+@pytest.fixture
+def disk(tmp_path, monkeypatch):
+    disk = Disk(tmp_path)
+    monkeypatch.setattr(os, "fsync", disk.fsync)
+    return disk
+
+
+def test_on_a_full_disk_the_oldest_files_go(tmp_path, disk, logged):
+    records = records_of(list(decisions(30)))
+    write(tmp_path, records[:1])
+    disk.room = 5.5 * listed(tmp_path)[0].size
+    journal = JournalWriter(tmp_path, every=0.001)
+    for number, record in enumerate(records[1:], 1):
+        journal.add(record)
+        wait_for(lambda number=number: reader.find(tmp_path, f"default/p{number}", refuse))
+    journal.close()
+    assert sum(each.size for each in listed(tmp_path)) <= disk.room
+    assert not reader.find(tmp_path, "default/p20", refuse)
+    assert reader.find(tmp_path, "default/p27", refuse)
+    assert logged == ["Disk is full, the journal lets its oldest files go"]
+
+
+def test_where_there_is_no_room_to_merge_writing_goes_on(tmp_path, disk, logged, monkeypatch):
+    monkeypatch.setattr(merging, "GROUP_BYTES", 1)
+    records = records_of(list(decisions(13)))
+    write(tmp_path, *([record] for record in records[:10]))
+    disk.room_for_a_file = 1.1 * max(each.size for each in listed(tmp_path))
+    journal = JournalWriter(tmp_path, every=0.001)
+    for number, record in enumerate(records[10:], 10):
+        journal.add(record)
+        wait_for(lambda number=number: reader.find(tmp_path, f"default/p{number}", refuse))
+    journal.close()
+    assert len(listed(tmp_path)) == 13
+    assert not unfinished(tmp_path)
+    assert logged == []
+
+
+def test_what_finds_no_room_waits_for_it(tmp_path, disk, logged):
+    """As when others fill the disk."""
+    first, second, third = records_of(list(decisions(3)))
+    disk.room = 0
+    journal = JournalWriter(tmp_path, every=0.001)
+    journal.add(first)
+    wait_for(lambda: logged)
+    journal.add(second)
+    time.sleep(0.05)
+    assert not listed(tmp_path)
+    disk.room = math.inf
+    journal.add(third)
+    wait_for(lambda: len(logged) > 1)
+    journal.close()
+    assert pq.read_table(tmp_path)["pod"].to_pylist() == ["p0", "p1", "p2"]
+    assert logged == ["Journal cannot be written", "Journal is written again"]
+
+
+@pytest.fixture
+def lost(monkeypatch):
+    counts: list[int] = []
+    monkeypatch.setattr(log, "error", lambda *_, **__: None)
+    monkeypatch.setattr(log, "warn", lambda message, **fields: counts.append(fields["count"]))
+    return counts
+
+
+def test_what_never_finds_room_is_counted(tmp_path, disk, lost, monkeypatch):
+    monkeypatch.setattr(writer, "MOST_WAITING", 3)
+    disk.room = 0
+    write(tmp_path, records_of(list(decisions(5))))
+    assert sum(lost) == 5
+
+
+def test_a_decision_that_cannot_be_written_does_not_hold_up_others(tmp_path, lost):
+    first, second = records_of(list(decisions(2)))
+    first.pod = first.pod._replace(name="\ud800")
+    journal = JournalWriter(tmp_path, every=0.001)
+    journal.add(first)
+    wait_for(lambda: lost)
+    journal.add(second)
+    journal.close()
+    assert lost == [1]
+    assert pq.read_table(tmp_path)["pod"].to_pylist() == ["p1"]
 
 
 def test_what_does_not_keep_up_is_said(tmp_path, logged, monkeypatch):
@@ -242,11 +415,10 @@ def test_kill_leaves_whole_files(tmp_path):
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    total = 0
-    for each in listed(folder):
-        total += len(pq.read_table(each.path))
+    names = [name for each in listed(folder) for name in pq.read_table(each.path)["pod"].to_pylist()]
+    total = len(names)
     assert total > 0
-    assert reader.find(folder, "default/p0", refuse)
+    assert names == [f"p{number}" for number in range(total)]
     (later,) = records_of(list(decisions(1)))
     write(folder, [later])
     assert not [each for each in folder.iterdir() if each.name.startswith(".unfinished")]
@@ -261,3 +433,11 @@ def wait_for(is_so, seconds: float = 30.0) -> None:
 
 
 __all__ = ["attempt_of"]
+
+
+def test_files_of_others_are_left_alone(tmp_path):
+    notes = [tmp_path / "decisions-notes.txt", tmp_path / "decisions-2026-report.parquet"]
+    for each in notes:
+        each.write_text("keep me")
+    JournalWriter(tmp_path).close()
+    assert [each.read_text() for each in notes] == ["keep me", "keep me"]

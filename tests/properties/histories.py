@@ -35,7 +35,7 @@ def steps(node_kinds: list[Json], pod_kinds: list[Json], others: list[Json]) -> 
         st.tuples(st.just("assume"), pod, node, pod_kind),
         st.tuples(st.just("assume"), pod, node, pod_kind),
         st.tuples(st.just("forget"), pod),
-        st.tuples(st.just("confirm"), pod),
+        st.tuples(st.just("confirm"), pod, st.sampled_from(({}, {"app": "web"}, {"zone": "z1"}))),
         st.tuples(st.just("decide"), st.integers(0, 2)),
         st.tuples(st.just("decide"), st.integers(0, 2)),
         st.tuples(st.just("decide"), st.integers(0, 2)),
@@ -98,8 +98,11 @@ class History:
                 self.assume(name, node_name, kind)
             case ("forget", name) if f"uid-{name}" in self.assumed:
                 self.cluster.forget_pod(self.let_go(name))
-            case ("confirm", name) if f"uid-{name}" in self.assumed:
-                self.cluster.add_pod(Pod.decode(self.pods[f"uid-{name}"]))
+            case ("confirm", name, labels) if f"uid-{name}" in self.assumed:
+                plain = self.pods[f"uid-{name}"]  # an API server adds the labels of the node's zone
+                more = {"labels": plain["metadata"].get("labels", {}) | labels}
+                plain = self.pods[f"uid-{name}"] = plain | {"metadata": plain["metadata"] | more}
+                self.cluster.add_pod(Pod.decode(plain))
                 self.assumed.discard(f"uid-{name}")
             case ("decide", which):
                 self.planner.decide(self.pending[which])

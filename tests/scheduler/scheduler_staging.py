@@ -33,13 +33,17 @@ class RecordingApi:
         self.pods: dict[str, dict[str, Any]] = {}
         """What a GET of a pod's path answers."""
         self.refuse: dict[str, ApiError] = {}
-        self.hold = asyncio.Event()
+        self.hold, self.is_idle = asyncio.Event(), asyncio.Event()
         self.hold.set()
+        self.is_idle.set()
 
     async def create_binding(self, pod: Pod, node_name: str) -> None:
         await self.hold.wait()
         self._check("bind")
         self.bound[pod.key] = node_name
+
+    async def room(self) -> None:
+        await self.is_idle.wait()
 
     async def patch_pod_status(self, pod: Pod, patch: dict[str, Any]) -> None:
         self._check("patch")

@@ -10,7 +10,9 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from scheduler_staging import node, pod, staged
 
+from stowplan.api.kinds import object_of
 from stowplan.client.errors import ApiError
+from stowplan.client.resources import PODS
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.status import Status
 from stowplan.journal import Decisions, Outcome
@@ -19,11 +21,11 @@ from stowplan.scheduler.decision_pages import PATH, decision_pages
 
 
 @asynccontextmanager
-async def kept(*objects, **options):
+async def kept(*objects, budget=2**20, leader=None, **options):
     """A scheduler that keeps its decisions, once it has seen these objects; and how to ask it."""
-    decisions = Decisions()
+    decisions = Decisions(budget)
     async with staged(decisions=decisions, **options) as stage:
-        page = decision_pages(decisions, lambda: stage.scheduler)[PATH]
+        page = decision_pages(decisions, lambda: stage.scheduler, lambda: leader)[PATH]
 
         def ask(**query):
             answer = page(make_mocked_request("GET", f"{PATH}?{urlencode(query)}"))
@@ -104,6 +106,7 @@ async def test_a_pod_that_waits_for_a_permit():
             "place": "permit",
             "plugins": ["Later"],
             "wakes": {},
+            "attempts": 0,
             "until": None,
             "scheduler": "default-scheduler",
         }
@@ -123,6 +126,50 @@ async def test_a_binding_that_failed():
         assert (record.attempt.outcome, record.node, record.chosen) == (Outcome.ERROR, "", "a")
         assert "etcd is away" in record.attempt.message
         assert ask(pod="default/p")[1]["waiting"]["place"] == "backoff"
+
+
+async def test_attempts_that_are_no_longer_kept_are_counted():
+    async with kept(node("a"), pod("p", cpu="50"), budget=0) as (stage, _, ask):
+        _, answer = ask(pod="default/p")
+        assert answer["decision"] is None
+        assert (answer["waiting"]["attempts"], answer["waiting"]["plugins"]) == (1, ["NodeResourcesFit"])
+        waiting = stage.scheduler.handlers.pending["uid-p"]
+        stage.scheduler.queue.activate([waiting])
+        assert stage.scheduler.queue.pop_nowait() is not None
+        _, answer = ask(pod="default/p")
+        assert (answer["waiting"]["place"], answer["waiting"]["attempts"]) == ("trying", 1)
+
+
+@pytest.mark.parametrize(
+    ("leader", "message"),
+    [
+        pytest.param("n7_12", "this replica stands by; n7_12 leads: ask there", id="another leads"),
+        pytest.param(
+            "", "this replica stands by, and nobody is known to lead yet: ask again", id="nobody leads"
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["waits", "placed", "unknown"])
+async def test_a_standby_knows_of_no_decision(name, leader, message):
+    async with kept(node("a"), leader=leader) as (stage, _, ask):
+        stage.scheduler.queue.close()
+        stage.see(pod("placed", on="a"), pod("waits"))
+        status, answer = ask(pod=f"default/{name}")
+        assert (status, answer["message"]) == (404, message)
+
+
+async def test_a_pod_of_another_scheduler_that_has_no_node():
+    theirs = pod("theirs", schedulerName="other")
+    async with kept(node("a")) as (stage, _, ask):
+        (watched,) = [each for each in stage.scheduler.reflectors if each.resource is PODS]
+        watched.objects["default/theirs"] = object_of(theirs)
+        stage.see(theirs)
+        status, answer = ask(pod="default/theirs")
+        assert (status, answer["message"]) == (
+            404,
+            "pod default/theirs is of scheduler 'other', and this one has default-scheduler: it has no node "
+            "yet, why is not known here",
+        )
 
 
 @pytest.mark.parametrize(

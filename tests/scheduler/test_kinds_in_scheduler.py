@@ -67,6 +67,8 @@ class Lists:
         on_open()
         await asyncio.Event().wait()
 
+    async def room(self) -> None: ...
+
     async def create_binding(self, pod: Any, node_name: str) -> None:
         self.bound[pod.key] = node_name
 

@@ -61,6 +61,28 @@ async def test_requests_are_counted_by_their_answers(answer, code):
     assert list(shown(metrics, "rest_client_request_duration_seconds_count").values()) == ["1"]
 
 
+@pytest.mark.parametrize(
+    ("body", "size"),
+    [
+        pytest.param(None, "0", id="none"),
+        pytest.param({"a": [1]}, "9", id="an object"),
+        pytest.param(b"12345", "5", id="bytes"),
+    ],
+)
+async def test_bodies_are_measured(body, size):
+    async with answering(GOOD) as (client, metrics):
+        await client.request("POST", "/api/v1/pods", body)
+    assert list(shown(metrics, "rest_client_request_size_bytes_sum").values()) == [size]
+    assert list(shown(metrics, "rest_client_response_size_bytes_sum").values()) == ["3"]
+
+
+async def test_waiting_for_ones_turn_is_measured():
+    async with answering(GOOD) as (client, metrics):
+        await client.request("GET", "/api/v1/pods")
+        await raise_at_error(client)
+    assert list(shown(metrics, "rest_client_rate_limiter_duration_seconds_count").values()) == ["2"]
+
+
 async def raise_at_error(client: MeasuredClient) -> None:
     def on_line(line: bytes) -> None:
         if b"ERROR" in line:

@@ -238,6 +238,37 @@ def test_values_of_flags_without_effect_are_read_all_the_same(flag):
             id="a certificate without key",
         ),
         pytest.param(
+            ["--decisions-memory=-5Mi"],
+            'invalid argument "-5Mi" for "--decisions-memory" flag: expected a size of 0 or more',
+            id="less than no memory",
+        ),
+        pytest.param(
+            ["--journal-size=-1"],
+            'invalid argument "-1" for "--journal-size" flag: expected a size of 1 or more',
+            id="less than no room",
+        ),
+        pytest.param(
+            ["--journal-size=0"],
+            'invalid argument "0" for "--journal-size" flag: expected a size of 1 or more',
+            id="no room, which would delete all files",
+        ),
+        pytest.param(
+            ["--journal-size=much"],
+            """invalid argument "much" for "--journal-size" flag: 'much' is not a quantity: write a number """
+            "with an optional suffix, such as 500m, 2 or 1.5Gi",
+            id="no size",
+        ),
+        pytest.param(
+            ["--journal-age=-5s"],
+            'invalid argument "-5s" for "--journal-age" flag: expected a duration of more than 0',
+            id="an age before birth",
+        ),
+        pytest.param(
+            ["--journal-age=0"],
+            'invalid argument "0" for "--journal-age" flag: expected a duration of more than 0',
+            id="no age, which would delete all files",
+        ),
+        pytest.param(
             ["--tls-cert-file=a.crt"],
             "--tls-cert-file and --tls-private-key-file go together: give both or none",
             id="half a pair",

@@ -33,6 +33,21 @@ async def test_pods_of_others_are_left_alone_but_take_room():
         assert stage.api.conditions("default/other") == []
 
 
+async def test_pods_are_not_decided_long_before_they_can_be_bound():
+    async with staged() as stage:
+        stage.api.is_idle.clear()
+        count = 500
+        stage.see(node("n1", cpu="1000", pods="1000"), *(pod(f"p{number}") for number in range(count)))
+        await stage.settle()
+        decided = len(stage.api.bound)
+        assert 0 < decided < count  # those of one turn
+        await stage.settle()
+        assert len(stage.api.bound) == decided
+        stage.api.is_idle.set()
+        await stage.settle()
+        assert len(stage.api.bound) == count
+
+
 async def test_a_pod_that_fits_nowhere_waits_until_room_comes():
     async with staged() as stage:
         big = pod("big", on="n1", cpu="4")

@@ -202,6 +202,26 @@ def test_a_promised_node_keeps_its_room():
     assert told(asked.run())["promised"] == ("pending", "placed", "n1")
 
 
+GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "priority", "ending", "message"),
+    [
+        pytest.param(GOING, 0, "placed", "once default/victim is gone", id="a victim that is going"),
+        pytest.param({}, 5, "pending", None, id="a pod that stays"),
+        pytest.param(GOING, 5, "pending", None, id="a pod that goes for other reasons"),
+    ],
+)
+def test_a_promised_node_whose_victims_are_still_there(metadata, priority, ending, message):
+    promised = make_pod("vip", requests=cpu("2"), priority=5, status={"nominatedNodeName": "n1"})
+    victim = owned("victim", node="n1", requests=cpu("2"), priority=priority, metadata=metadata)
+    stays = make_pod("other", node="n2", requests=cpu("2"), priority=9)
+    (fate,) = what_if(small("n1"), small("n2"), victim, stays, promised).run().fates
+    assert str(fate.ending) == ending
+    assert fate.message == message or (message is None and "2 Insufficient cpu" in fate.message)
+
+
 @pytest.mark.parametrize("method", ["drain", "lose", "add_nodes_like"])
 def test_a_node_that_is_not_there_is_named_with_those_that_are(method):
     with pytest.raises(InputError, match=r"there is no node n11; there is n1, other"):

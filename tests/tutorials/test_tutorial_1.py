@@ -1,4 +1,4 @@
-"""Tutorial 1, NetworkTraffic: its configuration, its query and its three nodes, up to 29, 15 and 0."""
+"""Tutorial 1, NetworkTraffic, with its configuration as printed (printed_1): its nodes score 29, 15 and 0."""
 
 from __future__ import annotations
 
@@ -13,26 +13,7 @@ from stowplan.api.kinds import object_of
 from stowplan.config import load
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "network-traffic"
-CONFIG = """
-apiVersion: kubescheduler.config.k8s.io/v1beta1
-kind: KubeSchedulerConfiguration
-clientConnection:
-  kubeconfig: "/etc/kubernetes/scheduler.conf"
-profiles:
-- schedulerName: default-scheduler
-  plugins:
-    score:
-      enabled:
-      - name: NetworkTraffic
-      disabled:
-      - name: "*"
-  pluginConfig:
-  - name: NetworkTraffic
-    args:
-      prometheusAddress: "<address of Prometheus>"
-      networkInterface: "ens192"
-      timeRangeInMinutes: 5
-"""
+PRINTED = Path(__file__).parent / "printed_1" / "networktraffic-config.yaml"
 TRAFFIC = {"a": 1_000_000, "b": 1_200_000, "c": 1_400_000}
 SCORES = {"a": 29, "b": 15, "c": 0}
 QUERY = 'sum_over_time(node_network_receive_bytes_total{kubernetes_node!="",device="ens192"}[5m])'
@@ -41,7 +22,7 @@ QUERY = 'sum_over_time(node_network_receive_bytes_total{kubernetes_node!="",devi
 async def test_three_nodes_are_scored_as_in_the_tutorial():
     async with fake_prometheus() as prometheus:
         prometheus.answer = vector(TRAFFIC, label="kubernetes_node")
-        config = yaml.safe_load(CONFIG.replace("<address of Prometheus>", prometheus.url))
+        config = yaml.safe_load(PRINTED.read_text().replace("<address of Prometheus>", prometheus.url))
         # The tutorial adds up the values of a counter; to have that, one has to ask for it.
         config["profiles"][0]["pluginConfig"][0]["args"]["compat"] = True
         staged = planner([make_node(name) for name in TRAFFIC], config)

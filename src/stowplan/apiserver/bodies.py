@@ -10,6 +10,7 @@ import yaml
 
 from stowplan.apiserver import diagnosis, protobuf, schemas
 from stowplan.apiserver.failures import Failure, bad_request
+from stowplan.yaml_nesting import is_too_deep
 
 Json = dict[str, Any]
 
@@ -157,6 +158,8 @@ def json_error(error: Exception) -> str:
 
 
 def _from_yaml(body: bytes) -> Any:
+    if is_too_deep(body):
+        raise bad_request("error decoding YAML: exceeded max depth")
     try:
         return yaml.load(body, yaml.CSafeLoader)
     except yaml.YAMLError as error:

@@ -56,5 +56,7 @@ def main() -> None:
     try:
         stowplan.main(standalone_mode=True)
     except StowplanError as error:
-        click.echo(f"stowplan: {error}", err=True)
+        from stowplan.explain.layout import printable
+
+        click.echo(printable(f"stowplan: {error}"), err=True)
         sys.exit(1)

@@ -18,8 +18,9 @@ from stowplan.client.reading import WORKLOADS, OnObject, Reading, read_cluster, 
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.errors import InputError
+from stowplan.explain.layout import printable
 from stowplan.explain.manifests import Found, Manifests
-from stowplan.explain.targets import kind_and_name
+from stowplan.explain.names import kind_and_name
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
 
@@ -63,9 +64,9 @@ def live_manifests(
     built = Cluster()
     found, workloads = asyncio.run(_read(connection, kinds, namespace, wanted, built.apply))
     for name, error in found.missing.items():
-        click.echo(f"{connection.server}: {name} are not looked at: {error}", err=True)
+        click.echo(printable(f"{connection.server}: {name} are not looked at: {error}"), err=True)
     for fault in found.faults:
-        click.echo(f"{connection.server}: {fault}; it is left out", err=True)
+        click.echo(printable(f"{connection.server}: {fault}; it is left out"), err=True)
     manifests = Manifests(namespace, kinds)
     manifests.take(found.objects, found.unserved, None if found.is_torn else built)
     manifests.add(Found(connection.server, "", each) for each in workloads)
@@ -88,7 +89,7 @@ async def _read(
 def stop_for(faults: Sequence[InputError]) -> None:
     """Ends the command if a file was wrong, after all that is wrong has been said."""
     for fault in faults:
-        click.echo(f"stowplan: {fault}", err=True)
+        click.echo(printable(f"stowplan: {fault}"), err=True)
     if faults:
         sys.exit(1)
 
@@ -97,4 +98,4 @@ def echo_ignored(manifests: Manifests) -> None:
     ignored = manifests.ignored
     if ignored:
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
-        click.echo(f"not looked at, since they do not concern scheduling: {listed}", err=True)
+        click.echo(printable(f"not looked at, since they do not concern scheduling: {listed}"), err=True)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import msgspec
 
 from stowplan.cli.plugin_dirs import PLUGIN_DIRS
-from stowplan.errors import InputError
+from stowplan.errors import InputError, StowplanError
 from stowplan.explain.layout import printable
-from stowplan.explain.manifests import POD
-from stowplan.explain.report import Explanation, as_json
-from stowplan.explain.targets import kind_and_name
-from stowplan.explain.text import render
+from stowplan.explain.names import POD, kind_and_name
 
 if TYPE_CHECKING:
     from stowplan.client.connection import Connection
+    from stowplan.explain.answers import ChangesAnswer, Printed
 
 
 @click.command()
@@ -85,12 +86,14 @@ def explain(
     PODs, each is placed before the next is decided.
 
     POD is a name or namespace/name; to decide afresh also a workload such as deployment/web, whose next pod
-    is meant. With -o json, every POD gets one line: a JSON object.
+    is meant. With -o json, every POD gets one line: a JSON object. PODs without an answer are named on
+    standard error, and the exit status is 1.
     """
     given = [name for name, it in (("-f", files), ("--server", server), ("--journal", journal)) if it]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} are different places to ask: give one of them")
-    found: Iterator[Explanation | str]
+    wanted = _Wanted(node, changes and node is None, output == "json", all_nodes)
+    found: Iterator[_Answer]
     if server:
         from stowplan.cli.kept_decisions import scheduler_at
 
@@ -102,18 +105,49 @@ def explain(
             authority=authority,
             insecure=insecure,
         )
-        found = _told(connection, _keys(pods, namespace or connection.namespace), node)
+        found = _told(connection, _keys(pods, namespace or connection.namespace), wanted)
     elif journal:
-        found = _written(journal, _keys(pods, namespace or "default"), node)
+        found = _written(journal, _keys(pods, namespace or "default"), wanted)
     else:
         if files and (kubeconfig or context):
             raise click.UsageError(
                 "-f names files with the cluster, --kubeconfig and --context an API server"
             )
         cluster = _Cluster(files, kubeconfig, context, namespace, verbose)
-        found = _afresh(pods, cluster, _Scheduler(config, policy, plugin_dirs, seed), node, changes)
-    for number, each in enumerate(found):
-        _echo(each, number, output, all_nodes)
+        found = _afresh(pods, cluster, _Scheduler(config, policy, plugin_dirs, seed), wanted)
+    _print(found)
+
+
+def _print(answers: Iterator[_Answer]) -> None:
+    """Ends with exit status 1 if there was no answer for one of the pods."""
+    between, is_complete = "", True
+    for answer in answers:
+        if answer.printed.fault:
+            click.echo(printable(f"stowplan: {answer.printed.fault}"), err=True)
+            is_complete = False
+        elif answer.printed.data is not None:
+            click.echo(json.dumps(answer.printed.data | _later_data(answer)))
+        else:
+            click.echo(between + printable(answer.printed.text))
+            click.echo(printable(_later_text(answer)), nl=False)
+            between = "\n\n"
+    if not is_complete:
+        sys.exit(1)
+
+
+class _Wanted(NamedTuple):
+    """What is to be told, and how."""
+
+    node: str | None
+    changes: bool
+    as_data: bool
+    all_nodes: bool
+
+
+class _Answer(NamedTuple):
+    printed: Printed
+    changes: Callable[[], ChangesAnswer | None] = lambda: None
+    """What is looked for only then, as that takes longer; None if there is nothing more to say."""
 
 
 class _Cluster(NamedTuple):
@@ -136,11 +170,13 @@ class _Scheduler(NamedTuple):
 
 
 def _afresh(
-    pods: tuple[str, ...], cluster: _Cluster, scheduler: _Scheduler, node: str | None, changes: bool
-) -> Iterator[Explanation]:
+    pods: tuple[str, ...], cluster: _Cluster, scheduler: _Scheduler, wanted: _Wanted
+) -> Iterator[_Answer]:
     from stowplan.cli.cluster_source import config_of, echo_ignored, kinds_of, live_manifests, stop_for
+    from stowplan.explain.answers import Printed
     from stowplan.explain.manifests import read
     from stowplan.explain.offline import Explainer
+    from stowplan.explain.printed import printed
     from stowplan.explain.targets import find_target
     from stowplan.framework.registry import Registry
 
@@ -155,22 +191,40 @@ def _afresh(
     if cluster.is_verbose:
         echo_ignored(manifests)
     explainer = Explainer(manifests, config, registry=registry, seed=scheduler.seed)
-    for wanted in pods:
-        yield explainer.explain(find_target(manifests, wanted), node, changes=changes and node is None)
+    for pod in pods:
+        try:
+            found = explainer.explain(find_target(manifests, pod), wanted.node, changes=wanted.changes)
+        except StowplanError as error:
+            yield _Answer(Printed(fault=str(error)))
+            continue
+        yield _Answer(printed(found, as_data=wanted.as_data, all_nodes=wanted.all_nodes))
 
 
-def _told(connection: Connection, keys: tuple[str, ...], node: str | None) -> Iterator[Explanation | str]:
+def _told(connection: Connection, keys: tuple[str, ...], wanted: _Wanted) -> Iterator[_Answer]:
     """What a running scheduler says."""
-    from stowplan.cli.kept_decisions import ask
-    from stowplan.explain.kept import explain_answer
+    from stowplan.cli.kept_decisions import ask, ask_changes
+    from stowplan.client.errors import ApiError
 
-    for answer in ask(connection, keys):
-        yield explain_answer(answer, node)
+    def changes_for(key: str) -> ChangesAnswer | None:
+        try:
+            return ask_changes(connection, key) if wanted.changes else None
+        except ApiError as error:
+            why = printable(str(error))
+            click.echo(f"{connection.server}: the smallest changes are not told: {why}", err=True)
+            return None
+
+    found = ask(connection, keys, node=wanted.node, as_data=wanted.as_data, all_nodes=wanted.all_nodes)
+    for key, each in zip(keys, found, strict=True):
+        yield _Answer(each, partial(changes_for, key))
 
 
-def _written(journal: str, keys: tuple[str, ...], node: str | None) -> Iterator[Explanation | str]:
+def _written(journal: str, keys: tuple[str, ...], wanted: _Wanted) -> Iterator[_Answer]:
     """What a journal has; files of it that are damaged are named and skipped."""
-    from stowplan.explain.kept import explain_record
+    # NumPy's threads would take longer to start than all else, and there is no work for them.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from stowplan.explain.answers import Printed
+    from stowplan.explain.kept import explain_record, with_weights
+    from stowplan.explain.printed import printed
     from stowplan.journal import reader
 
     def warn(path: Path, error: Exception) -> None:
@@ -179,8 +233,15 @@ def _written(journal: str, keys: tuple[str, ...], node: str | None) -> Iterator[
     for key in keys:
         found = reader.find(Path(journal), key, warn)
         if not found:
-            raise InputError(f"no decision on pod {key}; {reader.span(Path(journal))}", where=journal)
-        yield explain_record(found[0], node)
+            yield _Answer(Printed(fault=f"{journal}: no decision on pod {key}; {reader.span(Path(journal))}"))
+            continue
+        try:
+            explained = explain_record(found[0], wanted.node)
+        except InputError as error:
+            yield _Answer(Printed(fault=str(error)))
+            continue
+        explained = with_weights(explained) if wanted.changes else explained
+        yield _Answer(printed(explained, as_data=wanted.as_data, all_nodes=wanted.all_nodes))
 
 
 def _keys(pods: tuple[str, ...], namespace: str) -> tuple[str, ...]:
@@ -194,9 +255,15 @@ def _keys(pods: tuple[str, ...], namespace: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _echo(found: Explanation | str, number: int, output: str, all_nodes: bool) -> None:
-    if output == "json":
-        click.echo(json.dumps({"waiting": found} if isinstance(found, str) else as_json(found)))
-        return
-    text = found if isinstance(found, str) else render(found, all_nodes=all_nodes)
-    click.echo(("\n\n" if number else "") + printable(text))
+def _later_data(answer: _Answer) -> dict[str, Any]:
+    changes = answer.changes()
+    return {} if changes is None else {"changes": msgspec.to_builtins(changes.changes)}
+
+
+def _later_text(answer: _Answer) -> str:
+    changes = answer.changes()
+    if changes is None:
+        return ""
+    from stowplan.explain.change_text import present_changes_text
+
+    return f"\n{present_changes_text(changes)}\n"

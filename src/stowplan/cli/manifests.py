@@ -12,11 +12,11 @@ from stowplan.cli.plugin_dirs import PLUGIN_DIRS
 from stowplan.deploy.documents import as_yaml
 from stowplan.deploy.manifests import manifests as second_scheduler
 from stowplan.deploy.manifests import notes
-from stowplan.deploy.options import DeployOptions
+from stowplan.deploy.options import JOURNAL_SIZE, DeployOptions
 from stowplan.deploy.setup import read_setup
 from stowplan.deploy.static_pod import beside_static_pod, host_files, static_pod
 
-ONLY_OF_THE_SECOND = ("name", "namespace", "replicas", "service_monitor")
+ONLY_OF_THE_SECOND = ("name", "namespace", "replicas", "service_monitor", "journal_claim")
 
 
 @click.command()
@@ -31,6 +31,17 @@ ONLY_OF_THE_SECOND = ("name", "namespace", "replicas", "service_monitor")
 @click.option("--verbosity", "-v", default=0, show_default=True, help="The scheduler's -v.")
 @click.option("--service-monitor", is_flag=True, help="Add a ServiceMonitor, for Prometheus' operator.")
 @click.option(
+    "--journal",
+    is_flag=True,
+    help="Keep all decisions on disk, too, in a volume that lasts as long as its pod.",
+)
+@click.option(
+    "--journal-claim", metavar="NAME", default="", help="Keep them in this PersistentVolumeClaim instead."
+)
+@click.option(
+    "--journal-size", metavar="SIZE", default="", help=f"How much they may take; {JOURNAL_SIZE} unless given."
+)
+@click.option(
     "--static-pod",
     "form",
     flag_value="pod",
@@ -40,7 +51,8 @@ ONLY_OF_THE_SECOND = ("name", "namespace", "replicas", "service_monitor")
     "--beside-static-pod",
     "form",
     flag_value="beside",
-    help="Print what `kubectl apply` needs for such a pod instead: CRDs and rights of the plugins.",
+    help="Print what `kubectl apply` needs for such a pod instead: CRDs and rights of the plugins, and a "
+    "role for people who shall see its page.",
 )
 @click.pass_context
 def manifests(

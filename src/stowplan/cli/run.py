@@ -12,7 +12,7 @@ import click
 from stowplan.errors import InputError, StowplanError
 from stowplan.framework.registry import Registry
 from stowplan.log import configure, error, log, warn
-from stowplan.scheduler.options import PROGRAM, parse
+from stowplan.scheduler.options import PROGRAM, RELEASE, parse
 from stowplan.scheduler.options_flags import read
 from stowplan.scheduler.options_help import help_text
 from stowplan.scheduler.options_table import FLAGS
@@ -54,7 +54,7 @@ def _run(argv: Sequence[str], program: str) -> None:
         click.echo(help_text(program, _WIDTH))
         return
     if given.get("version", "false") != "false":
-        click.echo(f"Stowplan {version('stowplan')}, which decides as kube-scheduler v1.36.4")
+        click.echo(f"Stowplan {version('stowplan')}, which decides as kube-scheduler {RELEASE}")
         return
     configure(verbosity=given.get("v", 0), style=given.get("logging-format", "text"))
     try:

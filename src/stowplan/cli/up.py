@@ -21,6 +21,10 @@ The page: {page}
 Ctrl-C ends it."""
 
 
+COPIED = "name that of the cluster to copy in KUBECONFIG"
+"""--kubeconfig is something else here: the file that is written."""
+
+
 @click.command()
 @click.option(
     "--nodes",
@@ -111,7 +115,7 @@ def up(
         host=host,
         port=port,
         speed=speed,
-        copied=kubeconfigs.load(None, context=context) if from_cluster else None,
+        copied=kubeconfigs.load(None, context=context, remedy=COPIED) if from_cluster else None,
     )
 
     def tell(ready: Ready) -> None:

@@ -32,6 +32,8 @@ APPLY_PATCH = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 RETRIES = 10
+IN_LINE, EASED = 32, 16
+"""With so many requests in line nobody need make another, until so few are left: then the next go at once."""
 ANSWERS_KEPT = 256
 _OTHER_UID = re.compile("UID in (the )?precondition|metadata.uid: Invalid value")
 
@@ -93,6 +95,7 @@ class ApiClient:
         self._limit = RateLimit(qps, burst)
         self._user_agent = ("User-Agent", user_agent)
         self._pool: Pool | None = None
+        self._under_way, self._is_eased = 0, asyncio.Event()
         self._answers: OrderedDict[tuple[type, str], Object] = OrderedDict()
 
     async def __aenter__(self) -> ApiClient:
@@ -106,6 +109,15 @@ class ApiClient:
         if pool is not None:
             await pool.close()
 
+    async def room(self) -> None:
+        """Returns once few enough requests wait for their turn: for those who make more and more of them."""
+        if self._in_line() >= IN_LINE:
+            self._is_eased.clear()
+            await self._is_eased.wait()
+
+    def _in_line(self) -> int:
+        return 0 if self._pool is None else self._under_way - self._pool.at_once
+
     async def request(
         self,
         method: str,
@@ -117,6 +129,23 @@ class ApiClient:
         query: Mapping[str, str] | None = None,
     ) -> Answer:
         """Sends a body as JSON, bytes as they are; waits and tries again when the server asks for that."""
+        self._under_way += 1
+        try:
+            return await self._request(method, path, body, content_type, accept, query)
+        finally:
+            self._under_way -= 1
+            if self._in_line() <= EASED:
+                self._is_eased.set()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        content_type: str,
+        accept: str,
+        query: Mapping[str, str] | None,
+    ) -> Answer:
         is_ready = body is None or isinstance(body, bytes)
         data = body if is_ready else msgspec.json.encode(body, enc_hook=encode_hook)
         kind = () if data is None else (("Content-Type", content_type),)
@@ -124,7 +153,7 @@ class ApiClient:
         before = _nothing if method == "GET" else self._check_may_write
         retries, renewed = RETRIES, False
         while True:
-            pool, headers = await self._turn(accept)
+            pool, headers = await self._turn(method, accept)
             reply = await pool.request(
                 method, target, (*headers, *kind), data, timeout=self.timeout, before=before
             )
@@ -165,7 +194,7 @@ class ApiClient:
                     on_line(line)
                 unfinished[:] = [others[-1]]
 
-        pool, headers = await self._turn(JSON)
+        pool, headers = await self._turn("GET", JSON)
         target = _target(path, query)
         reply = await pool.stream(target, headers, split, timeout=self.timeout, silence=silence)
         if reply.status == 401:
@@ -280,9 +309,13 @@ class ApiClient:
         if not self._may_write():
             raise NotAllowed("this scheduler is no longer the leader, so nothing is written")
 
-    async def _turn(self, accept: str) -> tuple[Pool, list[tuple[str, str]]]:
-        """Waits until the next request may go; where it goes, and with which headers."""
+    async def throttle(self, method: str) -> None:
+        """Waits until the next request may go."""
         await self._limit.wait()
+
+    async def _turn(self, method: str, accept: str) -> tuple[Pool, list[tuple[str, str]]]:
+        """Waits until the next request may go; where it goes, and with which headers."""
+        await self.throttle(method)
         identity = await self.connection.headers()
         if self._pool is None:
             raise Unreachable("the client is closed; use it within `async with`")

@@ -14,6 +14,8 @@ ApiError
 
 from __future__ import annotations
 
+import ssl
+
 import msgspec
 
 from stowplan.errors import StowplanError
@@ -106,3 +108,14 @@ def error_of(status: int, data: bytes, retry_after: float | None = None) -> ApiE
     status = status or found.code
     message = found.message or f"the API server answered with status {status}"
     return _BY_STATUS.get(status, ApiError)(status, found.reason, message, retry_after)
+
+
+def unreachable_scheduler(error: Unreachable) -> str:
+    """Why the scheduler that someone named does not answer, and what to do about it."""
+    if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({error.__cause__.verify_message}); name it, or the authority "
+            "that signed it, with --certificate-authority FILE, or skip the check with "
+            "--insecure-skip-tls-verify"
+        )
+    return f"{error}; is a scheduler there?"

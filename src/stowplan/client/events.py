@@ -33,7 +33,7 @@ FINISH_SECONDS: Final = 6 * 60.0
 FINISHES_A_REFRESH: Final = 5
 """Series are refreshed every 30 minutes: at every fifth look for finished ones."""
 
-_SENDERS = 64  # as many as bindings can be under way: with fewer, events fall behind and are lost
+_SENDERS = 64  # as many as requests can be under way: with fewer, events fall behind and are lost
 _LONGEST_NAME = 253
 _LONGEST_INSTANCE = 128
 _SCHEDULED = "Scheduled"

@@ -9,20 +9,31 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import httptools
 
 from stowplan.client.errors import Unreachable
+from stowplan.client.tls_stream import TlsStream, Transport
+from stowplan.client.turns import Turns
 from stowplan.errors import InputError
 
-CONNECTIONS = 64  # requests under way at once, besides watches; more only cost the API server more each
 IDLE_SECONDS = 60.0  # API servers close connections after 90
 
 OnData = Callable[[bytes], None]
+
+_PLAIN_HEAD = re.compile(
+    rb"HTTP/1\.1 (?P<status>2\d\d) [^\r\n]*\r\n"
+    rb"(?:(?!connection:|transfer-encoding:|content-length:)[^\r\n]+\r\n)*"
+    rb"content-length: (?P<length>\d{1,12})\r\n"
+    rb"(?:(?!connection:|transfer-encoding:|content-length:)[^\r\n]+\r\n)*",
+    re.IGNORECASE,
+)
+"""A head that says how long the answer is, and nothing that would have to be obeyed."""
 
 
 class Reply(NamedTuple):
@@ -33,6 +44,11 @@ class Reply(NamedTuple):
 
 class Pool(Protocol):
     """What carries requests to one server."""
+
+    @property
+    def at_once(self) -> int:
+        """How many requests are under way at the same time before others wait for their turn."""
+        ...
 
     async def request(
         self,
@@ -91,7 +107,11 @@ class HttpPool:
         self._idle_seconds = idle_seconds
         self._idle: list[_Channel] = []
         self._open: set[_Channel] = set()
-        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._turns = Turns()
+
+    @property
+    def at_once(self) -> int:
+        return self._turns.at_once
 
     async def request(
         self,
@@ -103,9 +123,12 @@ class HttpPool:
         timeout: float,
         before: Callable[[], None] = lambda: None,
     ) -> Reply:
-        async with self._turns:
-            head = self._head(method, path, headers, body)
+        head = self._head(method, path, headers, body)
+        await self._turns.take()
+        try:
             return await self._exchange(method, path, head, timeout=timeout, before=before)
+        finally:
+            self._turns.give_back()
 
     async def stream(
         self,
@@ -188,14 +211,11 @@ class HttpPool:
     async def _connect(self) -> _Channel:
         if self._proxy is not None:
             return await self._connect_by(self._proxy)
-        channel = await self._dial(self._url, self._tls, self._server_hostname)
-        self._keep_track(channel)
-        return channel
+        return await self._dial(self._url, self._tls, self._server_hostname)
 
     async def _connect_by(self, proxy: SplitResult) -> _Channel:
         proxy_tls = ssl.create_default_context() if proxy.scheme == "https" else None
         channel = await self._dial(proxy, proxy_tls, proxy.hostname or "")
-        self._keep_track(channel)
         if self._tls is None:
             return channel
         place = f"{self._url.hostname}:{_port(self._url)}"
@@ -213,9 +233,14 @@ class HttpPool:
 
     async def _dial(self, url: SplitResult, tls: ssl.SSLContext | None, name: str) -> _Channel:
         loop = asyncio.get_running_loop()
-        _, channel = await loop.create_connection(
-            _Channel, url.hostname or "", _port(url), ssl=tls, server_hostname=name if tls else None
-        )
+        _, channel = await loop.create_connection(_Channel, url.hostname or "", _port(url))
+        self._keep_track(channel)
+        if tls is not None:
+            try:
+                await channel.secure(tls, name)
+            except BaseException:
+                channel.abort()
+                raise
         return channel
 
     def _keep_track(self, channel: _Channel) -> None:
@@ -226,13 +251,15 @@ class HttpPool:
 class _Channel(asyncio.Protocol):
     """One connection. The parser calls `on_…` back for what it finds in an answer."""
 
-    _transport: asyncio.Transport
+    _transport: Transport
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.heard_at = self._loop.time()
         self._reply: asyncio.Future[Reply] | None = None
+        self._status, self._has_end = 0, False
+        self._on_data: OnData | None = None
         self._retry_after: float | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._deadline = 0.0
@@ -249,7 +276,7 @@ class _Channel(asyncio.Protocol):
     def send(
         self, message: bytes, on_data: OnData | None = None, *, is_tunnel: bool = False
     ) -> asyncio.Future[Reply]:
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = None
         self._status, self._retry_after, self._has_end = 0, None, False
         self._chunks: list[bytes] = []
         self._on_data, self._is_tunnel = on_data, is_tunnel
@@ -288,9 +315,11 @@ class _Channel(asyncio.Protocol):
             self._fail(TimeoutError())
 
     async def secure(self, tls: ssl.SSLContext, name: str) -> None:
-        transport = await self._loop.start_tls(self._transport, self, tls, server_hostname=name)
-        assert transport is not None
-        self._transport = transport
+        """From now on all goes through TLS; where it did before, through both."""
+        stream = TlsStream(self, tls, name)
+        stream.start(self._transport)
+        self._transport = stream
+        await stream.ready
 
     def abort(self) -> None:
         self._end_silence()
@@ -298,18 +327,32 @@ class _Channel(asyncio.Protocol):
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
         if self._reply is None:  # nobody asked
             self.abort()
             return
+        if self._parser is None:
+            if self._on_data is None and self._is_plain(data):
+                return
+            self._parser = httptools.HttpResponseParser(self)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(BrokenError(f"what came is not HTTP: {error}"))
+
+    def _is_plain(self, data: bytes) -> bool:
+        """Takes a good answer that came whole, as nearly all do: a parser would ask back for each header."""
+        end = data.find(b"\r\n\r\n")
+        found = _PLAIN_HEAD.fullmatch(data, 0, end + 2) if end > 0 else None
+        if found is None or len(data) != end + 4 + int(found["length"]):
+            return False
+        self._status, self._has_end = int(found["status"]), True
+        self._chunks.append(data[end + 4 :])
+        self._finish()
+        return True
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.closed.done():
@@ -326,6 +369,7 @@ class _Channel(asyncio.Protocol):
             self._has_end = True
 
     def on_headers_complete(self) -> None:
+        assert self._parser is not None
         self._status = self._parser.get_status_code()
         if self._status >= 300:
             self._on_data = None
@@ -344,6 +388,7 @@ class _Channel(asyncio.Protocol):
                 self._fail(error)
 
     def on_message_complete(self) -> None:
+        assert self._parser is not None
         keep = self._parser.should_keep_alive()
         self._finish()
         if not keep:

@@ -93,11 +93,18 @@ class Kubeconfig(Kebab, frozen=True):
     contexts: tuple[NamedContext, ...] = ()
 
 
-def load(path: str | None, *, context: str | None = None, master: str = "") -> Connection:
+def load(
+    path: str | None,
+    *,
+    context: str | None = None,
+    master: str = "",
+    remedy: str = "name one with --kubeconfig or in KUBECONFIG",
+) -> Connection:
     """The connection that a kubeconfig describes.
 
     Without a path the files that KUBECONFIG lists are taken, else the one in the home folder, else the
     account of the pod we run in. `master` is used instead of the kubeconfig's address of the API server.
+    `remedy` is what to do where there is none of all that.
     """
     paths = [Path(path)] if path else list(_usual_paths(os.environ))
     if not paths:
@@ -105,7 +112,7 @@ def load(path: str | None, *, context: str | None = None, master: str = "") -> C
             return Connection(master, ssl_context=tls_context())
         if "KUBERNETES_SERVICE_HOST" in os.environ:
             return in_cluster()
-        raise InputError("no kubeconfig found; name one with --kubeconfig or in KUBECONFIG")
+        raise InputError(f"no kubeconfig found; {remedy}")
     where = os.pathsep.join(map(str, paths))
     return _connection(_merged([_read(found) for found in paths]), where, context, master)
 

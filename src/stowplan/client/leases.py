@@ -20,7 +20,7 @@ import msgspec
 
 from stowplan import config, log
 from stowplan.client.api import ApiClient
-from stowplan.client.errors import ApiError, Conflict, NotFound
+from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound
 from stowplan.client.event_forms import micro_time
 from stowplan.client.events import event_name
 from stowplan.errors import ConfigError
@@ -117,7 +117,9 @@ class LeaderElection:
             if self.holder == self.identity:
                 await self._write_released()
         except _FAILURES as error:
-            log.error("Lease not released; others wait until it expires", error, lease=self._key)
+            log.error(
+                "Lease not released; others wait until it expires", self._explained(error), lease=self._key
+            )
 
     async def _acquire(self) -> None:
         while not await self._take_or_renew():
@@ -150,8 +152,17 @@ class LeaderElection:
             await self._write(self._held_spec())
             return True
         except _FAILURES as error:
-            log.error("Lease not acquired or renewed; trying again", error, lease=self._key)
+            log.error("Lease not acquired or renewed; trying again", self._explained(error), lease=self._key)
             return False
+
+    def _explained(self, error: ApiError | msgspec.DecodeError) -> str:
+        """The ClusterRoles of schedulers, which a Forbidden advises, are for kube-scheduler's lease alone."""
+        if isinstance(error, Forbidden):
+            return (
+                f"{error.message}: in namespace {self._namespace} give this account the right to create "
+                f"leases, and to get and update the one named {self._name}"
+            )
+        return error.explanation if isinstance(error, ApiError) else str(error)
 
     async def _renew_unread(self) -> bool:
         """Renew by one call, relying on nobody else having written the lease since we did."""
@@ -258,7 +269,8 @@ class LeaderElection:
             async with asyncio.timeout(self._settings.retry_period):
                 await self._api.request("POST", path, event)
         except (ApiError, TimeoutError) as error:
-            log.error("Leader election event not recorded", error, lease=self._key)
+            said = error.explanation if isinstance(error, ApiError) else error
+            log.error("Leader election event not recorded", said, lease=self._key)
 
 
 def _check(settings: config.LeaderElection) -> None:

@@ -19,7 +19,7 @@ from stowplan.api.workloads import PriorityClass
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone, NotFound, Unreachable
 from stowplan.client.resources import PODS, RESOURCES, Watched, WatchedResource, custom
-from stowplan.errors import InputError
+from stowplan.errors import InputError, StowplanError
 
 PAGE = 500
 TRIES = 3
@@ -100,14 +100,15 @@ async def read_cluster(
     """All objects that a scheduler looks at; `kinds` are those that its plugins watch besides.
 
     `on_object` has them as they arrive, so that work on them need not wait for the last.
-    Raises the ApiError where nodes or pods cannot be read, or where the server cannot be asked at all.
+    Raises the ApiError where nodes or pods cannot be read, or where the server cannot be asked at all; an
+    InputError where the kubeconfig's credentials cannot be had.
     """
     reading, wanted = Reading(on_object=on_object), tuple(kinds)
     resources = (*RESOURCES, PRIORITY_CLASSES, *map(custom, wanted))
     try:
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(_read(api, resource, reading)) for resource in resources]
-    except* ApiError as failures:
+    except* StowplanError as failures:
         raise failures.exceptions[0] from None
     for task in asked:  # in this order whichever came first, so that the same cluster reads the same
         reading.objects += task.result()

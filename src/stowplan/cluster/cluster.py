@@ -136,10 +136,10 @@ class Cluster(ClusterView):
     def apply(self, item: Pod | Object) -> None:
         """Adds an object, or replaces what is known of it."""
         if isinstance(item, Pod):
-            if item.uid in self._pods and item.uid not in self._assumed:
-                self.remove_pod(item)
             if item.node_name and not item.is_finished:
-                self.add_pod(item)
+                self.update_pod(item)
+            elif item.uid not in self._assumed:
+                self.remove_pod(item)
         elif isinstance(item, NodeObject):
             self.add_node(item)
         else:
@@ -175,17 +175,22 @@ class Cluster(ClusterView):
     def add_pod(self, pod: Pod) -> None:
         """A pod seen on a node. If we placed it there ourselves, this confirms it."""
         if pod.uid in self._assumed:
-            self._assumed.discard(pod.uid)
-            if self._is_confirmed(self._pods[pod.uid], pod):
-                return
-            self._take_out(self._pods[pod.uid])
+            self.update_pod(pod)
         elif pod.uid in self._pods:
             raise StowplanError(f"pod {pod.uid}({pod.key}) was already in added state")
-        self._put_in(pod)
+        else:
+            self._put_in(pod)
 
     def update_pod(self, pod: Pod) -> None:
-        self.remove_pod(pod)
-        self.add_pod(pod)
+        """A newer version of a pod. Where it takes what it took before, nothing has to be counted again."""
+        known, row = self._pods.get(pod.uid), self.nodes.row_of(pod.node_name)
+        if known is not None and row is not None and _takes_the_same(known, pod):
+            self._pods[pod.uid] = pod
+            self._assumed.discard(pod.uid)
+            self.nodes.replace_pod(row, known, pod)
+        else:
+            self.remove_pod(pod)
+            self._put_in(pod)
 
     def remove_pod(self, pod: Pod) -> None:
         known = self._pods.get(pod.uid)
@@ -212,18 +217,6 @@ class Cluster(ClusterView):
     def assumed_count(self) -> int:
         return len(self._assumed)
 
-    def _is_confirmed(self, assumed: Pod, pod: Pod) -> bool:
-        """Takes the pod as seen for the assumed one if no more than its conditions differ.
-
-        Nothing has to be counted again then, and what is known of the node's row stays.
-        """
-        row = self.nodes.row_of(pod.node_name)
-        if row is None or assumed.shape is not pod.shape or _footprint(assumed) != _footprint(pod):
-            return False
-        self._pods[pod.uid] = pod
-        self.nodes.replace_pod(row, pod)
-        return True
-
     def _put_in(self, pod: Pod) -> None:
         self._pods[pod.uid] = pod
         row = self.nodes.row_of(pod.node_name)
@@ -243,15 +236,5 @@ class Cluster(ClusterView):
                 del self._homeless[pod.node_name]
 
 
-def _footprint(pod: Pod) -> tuple[Any, ...]:
-    return (
-        pod.node_name,
-        pod.label_set,
-        pod.annotations,
-        pod.controller,
-        pod.phase,
-        pod.start_time,
-        pod.deletion_timestamp,
-        pod.resource_claim_statuses,
-        pod.assigned,
-    )
+def _takes_the_same(known: Pod, pod: Pod) -> bool:
+    return known.shape is pod.shape and known.node_name == pod.node_name and known.assigned == pod.assigned

@@ -253,14 +253,17 @@ class LiveNodeTable(NodeTable):
             self.ports.remove(row, port)
         self._account(row, pod, -1)
 
-    def replace_pod(self, row: int, pod: Pod) -> None:
-        """Takes a newer version of a pod that uses the same as before, with nothing to count."""
+    def replace_pod(self, row: int, known: Pod, pod: Pod) -> None:
+        """Takes a newer version of a pod that takes the same as before: only its labels may count anew."""
         # parity: it goes to the end of the node's list, as if it were removed and added
         place = remove_swapping(self._pods_on[row], pod.uid)
         if place < len(self._pods_on[row]):
             self.pods.put_at(place, self._pods_on[row][place])
         self._pods_on[row].append(pod)
-        self.pods.replace(pod, len(self._pods_on[row]) - 1)
+        before, after, is_last = self.pods.replace(len(self._pods_on[row]) - 1, pod)
+        if known.label_set is not pod.label_set or known.is_terminating != pod.is_terminating:
+            self.tallies.pod_removed(row, known, (before, -1, is_last, False))
+            self.tallies.pod_added(row, pod, after, -1, None)
 
     # How
 

@@ -129,8 +129,7 @@ class PodTable:
             terms, fresh = self.term_sets.take(found)
         self._row[slot], self._labels[slot], self._terms[slot] = row, labels, terms
         self._priority[slot], self._place[slot] = pod.priority, place
-        self._start[slot] = np.inf if pod.start_time is None else pod.start_time
-        self._live[slot] = not pod.is_terminating
+        self._put_state(slot, pod)
         assigned = pod.assigned or pod.shape.assigned
         self._nonzero["cpu"][slot] = assigned.nonzero_cpu
         self._nonzero["memory"][slot] = assigned.nonzero_memory
@@ -159,10 +158,21 @@ class PodTable:
             terms >= 0 and self.term_sets.give_back(terms),
         )
 
-    def replace(self, pod: Pod, place: int) -> None:
-        """A newer version of a pod in here, with the same numbers but for its place."""
-        self.pods[self._slots[pod.uid]] = pod
-        self.put_at(place, pod)
+    def replace(self, place: int, pod: Pod) -> tuple[int, int, bool]:
+        """A newer version of a pod: the ids of its labels before and now, and if nobody has the old ones."""
+        slot = self._slots[pod.uid]
+        known, self.pods[slot] = self.pods[slot], pod
+        before, is_last = int(self._labels[slot]), False
+        if known.label_set is not pod.label_set:
+            is_last = self.label_sets.give_back(before)
+            self._labels[slot], _ = self.label_sets.take(pod.label_set)
+        self._place[slot] = place
+        self._put_state(slot, pod)
+        return before, int(self._labels[slot]), is_last
+
+    def _put_state(self, slot: int, pod: Pod) -> None:
+        self._start[slot] = np.inf if pod.start_time is None else pod.start_time
+        self._live[slot] = not pod.is_terminating
 
     def put_at(self, place: int, pod: Pod) -> None:
         """The pod moved to another place in its node's list."""

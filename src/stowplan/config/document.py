@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from stowplan.errors import ConfigError
+from stowplan.yaml_nesting import is_too_deep
 
 
 class Mapping(dict[str, Any]):
@@ -28,6 +29,8 @@ def parse(text: str | bytes) -> Any:
     """Plain data; ConfigError says why it is none."""
     if text.lstrip()[:1] in ("{", b"{"):
         return parse_json(text)
+    if is_too_deep(text):
+        raise ConfigError("is nested too deeply")
     try:
         found = [document for document in yaml.load_all(text, _Loader) if document is not None]
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:

@@ -14,8 +14,8 @@ from stowplan.cluster.columns import Columns, Rows
 from stowplan.cluster.node_table import CHANGED, NodeRow, NodeTable
 from stowplan.cycle.errors import CycleError, failure, no_status
 from stowplan.framework.decision import Decision, ScoreColumn, SmallScores
-from stowplan.framework.plugin import MAX_SCORE, Scores
 from stowplan.framework.profile import Profile, ScoreStep
+from stowplan.framework.scores import MAX_SCORE, Scores
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
@@ -73,10 +73,11 @@ def _column(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> S
     kept = _kept(step, state, pod, nodes)
     if kept.final is None or kept.final[0] is not nodes.rows or kept.final[1].weight != step.weight:
         scores: Any = kept.raw if nodes is nodes.live else kept.raw[nodes.rows]
+        everywhere: SmallScores | None = kept.raw
         if step.normalize is not None:
-            scores = _normalized(step, state, pod, nodes, scores)
+            scores, everywhere = _normalized(step, state, pod, nodes, scores), None
         uniform = None if step.reads_usage else _uniform(scores)
-        kept.final = (nodes.rows, ScoreColumn(step.name, step.weight, scores, uniform))
+        kept.final = (nodes.rows, ScoreColumn(step.name, step.weight, scores, uniform, everywhere))
     return kept.final[1]
 
 

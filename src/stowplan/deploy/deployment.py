@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from stowplan.config.types import LeaderElection
+from stowplan.deploy import journal
 from stowplan.deploy.options import PORT, DeployOptions
 from stowplan.deploy.pod import SECCOMP, TEMPORARY, container, probes, read_only
 from stowplan.deploy.setup import CONFIG, Setup
@@ -20,24 +21,27 @@ USER = 65532
 def deployment(setup: Setup, options: DeployOptions, lease: LeaderElection | None) -> Json:
     # A new configuration starts new pods; a new plugin file does not: the scheduler loads it while it runs.
     stamp = hashlib.sha256(setup.files[CONFIG].encode()).hexdigest()[:16]
-    volumes = [{"name": "config", "configMap": {"name": options.name}}, TEMPORARY]
+    config = {"name": "config", "configMap": {"name": options.name}}
+    user = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER}
+    # Other volumes can be written by anyone; that of a claim belongs to root until it is given to a group.
+    group = {"fsGroup": USER} if options.journal_claim else {}
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     pod = {
         "serviceAccountName": options.name,
         "automountServiceAccountToken": True,
         "priorityClassName": "system-cluster-critical",
-        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, **SECCOMP},
+        "securityContext": {**user, **group, **SECCOMP},
         "topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": options.labels}}],
         "containers": [
             container(
                 "scheduler",
                 options.image,
                 _command(setup, options, lease),
-                [read_only("config", FOLDER)],
+                [read_only("config", FOLDER), *journal.mounts(options)],
                 probes(has_standby_cache=not setup.config.delay_cache_until_active),
             )
         ],
-        "volumes": volumes,
+        "volumes": [config, TEMPORARY, *journal.pod_volumes(options)],
     }
     return {
         "apiVersion": "apps/v1",
@@ -45,8 +49,8 @@ def deployment(setup: Setup, options: DeployOptions, lease: LeaderElection | Non
         "metadata": options.metadata,
         "spec": {
             "replicas": options.replicas,
-            # Without a lease there must never be two of them.
-            **({} if lease is not None else {"strategy": {"type": "Recreate"}}),
+            # Without a lease, or with one volume for all, there must never be two of them.
+            **({"strategy": {"type": "Recreate"}} if lease is None or options.journal_claim else {}),
             "selector": {"matchLabels": options.labels},
             "template": {
                 "metadata": {"labels": options.labels, "annotations": {"stowplan/configuration": stamp}},
@@ -65,6 +69,7 @@ def _command(setup: Setup, options: DeployOptions, lease: LeaderElection | None)
         command.append(f"--leader-elect-resource-namespace={lease.resource_namespace}")
     return [
         *command,
+        *journal.flags(options),
         f"--authentication-kubeconfig={FOLDER}/{KUBECONFIG}",
         f"--authorization-kubeconfig={FOLDER}/{KUBECONFIG}",
         f"--secure-port={PORT}",

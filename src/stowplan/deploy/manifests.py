@@ -12,7 +12,7 @@ from stowplan.client.kubeconfig import ACCOUNT
 from stowplan.config.types import DEFAULT_SCHEDULER_NAME, LeaderElection
 from stowplan.deploy.deployment import KUBECONFIG, deployment
 from stowplan.deploy.options import MAX_CONFIG_MAP_BYTES, PORT, DeployOptions
-from stowplan.deploy.rights import RBAC, bound, granted, lease_rules, rules, scheduler_rights
+from stowplan.deploy.rights import RBAC, bound, granted, lease_rules, rules, scheduler_rights, viewer
 from stowplan.deploy.setup import CONFIG, Setup
 from stowplan.errors import ConfigError, InputError
 
@@ -31,6 +31,7 @@ def manifests(setup: Setup, options: DeployOptions) -> list[Json]:
         *namespace,
         _service_account(options),
         *_rights(setup, options, lease),
+        viewer(f"{options.account}:viewer"),
         _config_map(setup, options),
         deployment(setup, options, lease),
         _disruption_budget(options),

@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
-from stowplan.errors import InputError
+from stowplan.api import quantity
+from stowplan.errors import InputError, QuantityError
 
 PORT = 10259
 MAX_CONFIG_MAP_BYTES = 1 << 20
+JOURNAL_SIZE = "1Gi"
 _LABEL = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -21,6 +23,10 @@ class DeployOptions(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 2
     verbosity: int = 0
     service_monitor: bool = False
+    journal: bool = False
+    journal_claim: str = ""
+    """The PersistentVolumeClaim of a journal that outlives its pod."""
+    journal_size: str = ""
 
     def __post_init__(self) -> None:
         for option, value in (("--name", self.name), ("--namespace", self.namespace)):
@@ -34,6 +40,25 @@ class DeployOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError(
                 "is empty: it names the image that `make image` built and you pushed", what="--image"
             )
+        if self.journal_claim and self.replicas > 1:
+            raise InputError(
+                f"{self.replicas} replicas cannot share a journal: ask for --replicas=1, or for --journal, "
+                "which gives each one of its own",
+                what="--journal-claim",
+            )
+        if self.journal_bytes <= 0:
+            raise InputError(f"{self.journal_size} is too little for a journal", what="--journal-size")
+
+    @property
+    def has_journal(self) -> bool:
+        return bool(self.journal or self.journal_claim or self.journal_size)
+
+    @property
+    def journal_bytes(self) -> int:
+        try:
+            return quantity.units(quantity.parse(self.journal_size or JOURNAL_SIZE))
+        except QuantityError as error:
+            raise InputError(str(error), what="--journal-size") from None
 
     @property
     def labels(self) -> dict[str, str]:

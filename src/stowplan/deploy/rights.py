@@ -22,6 +22,10 @@ EVERY_SCHEDULER = (
     Right("subjectaccessreviews", ("create",), "authorization.k8s.io"),
 )
 """Besides watching. Those who bind, evict and hand out volumes and devices are plugins, which say so."""
+SEEN = ("/page", "/page/*", "/debug/decisions", "/metrics", "/metrics/*")
+"""Not /configz: a configuration may hold the keys to extenders."""
+ASKED = "/page/api/what-if"
+"""The page's form is sent there, and changes nothing."""
 
 
 def scheduler_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
@@ -62,6 +66,15 @@ def rules(rights: Iterable[Right]) -> list[Json]:
         {"apiGroups": [group], "resources": resources, "verbs": list(found)}
         for (group, found), resources in together.items()
     ]
+
+
+def viewer(name: str) -> Json:
+    """For people who look at a scheduler. It is up to the cluster's administrator whom to bind it to."""
+    allowed = [
+        {"nonResourceURLs": list(SEEN), "verbs": ["get"]},
+        {"nonResourceURLs": [ASKED], "verbs": ["post"]},
+    ]
+    return {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": allowed}
 
 
 def granted(name: str, allowed: list[Json], subjects: list[Json], namespace: str = "") -> Iterator[Json]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from stowplan.deploy import journal
 from stowplan.deploy.manifests import KUBE_SCHEDULERS_LEASE, custom_resource_definitions
 from stowplan.deploy.options import DeployOptions
 from stowplan.deploy.pod import SECCOMP, TEMPORARY, container, probes, read_only
-from stowplan.deploy.rights import RBAC, granted, lease_rules, plugin_rights, rules
+from stowplan.deploy.rights import RBAC, granted, lease_rules, plugin_rights, rules, viewer
 from stowplan.deploy.setup import CONFIG, Setup
 from stowplan.errors import ConfigError
 
@@ -35,12 +36,13 @@ def static_pod(setup: Setup, options: DeployOptions) -> Json:
         NAME,
         f"--config={FOLDER}/{CONFIG}",
         *([f"--plugin-dir={FOLDER}"] if setup.has_plugin_files else []),
+        *journal.flags(options),
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
         "--bind-address=127.0.0.1",
         f"-v={options.verbosity}",
     ]
-    mounts = [read_only("kubeconfig", kubeconfig), read_only("config", FOLDER)]
+    mounts = [read_only("kubeconfig", kubeconfig), read_only("config", FOLDER), *journal.mounts(options)]
     has_standby_cache = not setup.config.delay_cache_until_active
     seen = probes(host="127.0.0.1", has_standby_cache=has_standby_cache)
     return {
@@ -60,13 +62,19 @@ def static_pod(setup: Setup, options: DeployOptions) -> Json:
                 {"name": "kubeconfig", "hostPath": {"path": kubeconfig, "type": "File"}},
                 {"name": "config", "hostPath": {"path": FOLDER, "type": "Directory"}},
                 TEMPORARY,
+                *journal.host_volumes(options),
             ],
         },
     }
 
 
 def beside_static_pod(setup: Setup) -> list[Json]:
-    """For `kubectl apply`: what it takes beyond the rights that kube-scheduler's user has already."""
+    """For `kubectl apply`."""
+    return [*_needed(setup), viewer("stowplan:viewer")]
+
+
+def _needed(setup: Setup) -> list[Json]:
+    """What it takes beyond the rights that kube-scheduler's user has already."""
     user = [{"apiGroup": RBAC, "kind": "User", "name": "system:kube-scheduler"}]
     needed = rules(
         right
@@ -88,5 +96,5 @@ def host_files(setup: Setup) -> Iterator[str]:
     """What whoever puts the static pod in place should know."""
     names = ", ".join(setup.files)
     yield f"each node of the control plane needs these files in {FOLDER}: {names}"
-    if beside_static_pod(setup):
+    if _needed(setup):
         yield "its plugins need more rights than kube-scheduler's: apply what --beside-static-pod prints"

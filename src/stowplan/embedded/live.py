@@ -16,6 +16,7 @@ from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, Forbidden, NotFound
 from stowplan.client.reading import ESSENTIAL, PRIORITY_CLASSES, WORKLOADS, pages
 from stowplan.client.resources import RESOURCES, WatchedResource, custom
+from stowplan.errors import StowplanError
 
 Json = dict[str, Any]
 
@@ -42,7 +43,7 @@ async def look_at(connection: Connection, kinds: Sequence[type[CustomResource]] 
         try:
             async with asyncio.TaskGroup() as group:
                 asked = [group.create_task(_read(api, each, looked.missing)) for each in wanted]
-        except* ApiError as failures:
+        except* StowplanError as failures:
             raise failures.exceptions[0] from None
     for task in asked:
         looked.objects += task.result()

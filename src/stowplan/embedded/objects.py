@@ -22,6 +22,18 @@ def place_in_order(item: Json) -> int:
     return FIRST.index(kind) if kind in FIRST else len(FIRST)
 
 
+def check(item: Any) -> None:
+    """That it is an object at all; what is in it, the API server checks."""
+    meta = item.get("metadata") if isinstance(item, dict) else None
+    if not isinstance(meta, dict) or not all(
+        isinstance(item.get(each), str) for each in ("apiVersion", "kind")
+    ):
+        raise InputError("is not a Kubernetes object: it needs at least apiVersion, kind and metadata")
+    for name in ("name", "namespace"):
+        if not isinstance(meta.get(name) or "", str):
+            raise InputError(f"is not text: {meta[name]}", field=f"metadata.{name}")
+
+
 def path_of(server: ApiServer, api_version: str, kind: str, namespace: str = "") -> str:
     """Where objects of a kind are; those that are in namespaces, in this one."""
     for resource in server.resources:

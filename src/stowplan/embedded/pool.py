@@ -26,6 +26,9 @@ class InProcess(Connection):
 
 
 class _Calls:
+    at_once = 64
+    """Nobody waits for a turn here; more at once would only take memory."""
+
     def __init__(self, server: ApiServer) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()

@@ -30,7 +30,7 @@ from stowplan.kubelet import NodeTemplate
 from stowplan.kubelet.dump import Dump, dump_of
 from stowplan.scheduler.main import Service
 from stowplan.scheduler.options import RunOptions, parse
-from stowplan.web import page_of
+from stowplan.web import by_name, mounted, pages, served_locally, source_of
 
 Json = dict[str, Any]
 
@@ -71,6 +71,7 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
     """Runs until it is told to stop by a signal; the exit status."""
     warnings: list[str] = []
     kubeconfig.check_may_write(options.kubeconfig)
+    _check_manifests(options.manifests)
     registry = Registry.installed(options.plugin_dirs)
     config = _scheduler_options(options, registry).config  # what is wrong with it is said before all else
     kinds = watched_kinds(
@@ -87,9 +88,13 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
             files = _written(Path(folder), pair)
             port = _free_port()
             service = Service(
-                _scheduler_options(options, registry, *files, port), registry, cluster.connection
+                _scheduler_options(options, registry, *files, port),
+                registry,
+                cluster.connection,
+                lambda _: mounted(shown),
             )
-            async with page_of(service, options.page_port) as page:
+            shown = pages(source_of(service))
+            async with served_locally(by_name(shown), options.page_port) as page:
                 running = asyncio.create_task(service.run())
                 try:
                     await _synced(service, running)
@@ -98,6 +103,14 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
                     return await running
                 finally:
                     running.cancel()
+
+
+def _check_manifests(manifests: list[Found]) -> None:
+    for found in manifests:
+        try:
+            objects.check(found.data)
+        except InputError as error:
+            raise InputError(error.message, where=found.file, what=found.place, field=error.field) from None
 
 
 @asynccontextmanager

@@ -15,9 +15,10 @@ from stowplan.api.pod import Container, Pod, PodSpec, Toleration, label_set_of, 
 from stowplan.api.quantity import Quantity
 from stowplan.api.taints import is_tolerated
 from stowplan.explain.amounts import exact_text
+from stowplan.explain.change import Change, Flip
 from stowplan.explain.pod_terms import without_terms
 from stowplan.explain.reasons import taint_text
-from stowplan.explain.trial import Change, Flip, Trial, least, nearest
+from stowplan.explain.trial import Trial, least, nearest
 
 replace = msgspec.structs.replace
 TAINTS_TRIED = 10

@@ -3,42 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stowplan.explain.trial import Change, Trial
-from stowplan.framework.decision import ScoreColumn
-from stowplan.framework.plugin import Scores
+from stowplan.explain.change import Change, Flip
+from stowplan.framework.decision import Decision, ScoreColumn
+
+if TYPE_CHECKING:
+    from stowplan.explain.trial import Trial
+    from stowplan.framework.scores import Scores
 
 MOST = 1000
 """A weight beyond it is no advice any more."""
 
 
 def weights(trial: Trial) -> Iterator[Change]:
-    """The smallest first. Scores do not depend on weights, so totals are linear in each of them."""
-    decision, totals = trial.decision, trial.decision.totals
-    if totals is None or trial.winner is None:
-        return
-    place = decision.feasible.tolist().index(decision.names.index(trial.winner))
-    behind = totals[place] - totals
+    """The smallest first."""
     known = {step.name for step in trial.profile.scores}
-    steps = {
-        column.plugin: _step(column, place, behind) for column in decision.scores if column.plugin in known
-    }
-    columns = {column.plugin: column for column in decision.scores}
-    for plugin, step in sorted(steps.items(), key=lambda item: abs(item[1])):
-        was = columns[plugin].weight
-        flip = trial.with_weight(plugin, was + step) if step else None
-        if flip is not None:
-            yield Change(
-                kind="weight",
-                text=f"weight {was + step} of {plugin} instead of {was}",
-                flip=flip,
-                was=was,
-                now=was + step,
-                weight=(plugin, was + step),
-                less=was + step - (1 if step > 0 else -1),
-            )
+    for column, step in _steps(trial.decision):
+        weight = column.weight + step
+        if column.plugin in known and (flip := trial.with_weight(column.plugin, weight)) is not None:
+            yield _change(column, step, flip)
+
+
+def kept_weights(decision: Decision) -> Iterator[Change]:
+    """The same for a decision that was kept, whose columns are all there is to decide it again with."""
+    totals, names = decision.totals, decision.names
+    if totals is None:
+        return
+    for column, step in _steps(decision):
+        changed = totals + step * column.scores.astype(np.int64)
+        best = decision.feasible[changed == changed.max()]
+        yield _change(column, step, Flip(min(names[row] for row in best.tolist())))
+
+
+def _steps(decision: Decision) -> list[tuple[ScoreColumn, int]]:
+    """Columns with what their weights must change by, the smallest first. Scores do not depend on weights,
+    so totals are linear in each of them."""
+    totals = decision.totals
+    if totals is None or decision.chosen is None:
+        return []
+    place = decision.feasible.tolist().index(decision.names.index(decision.chosen))
+    behind = totals[place] - totals
+    steps = [(column, _step(column, place, behind)) for column in decision.scores]
+    return sorted(((column, step) for column, step in steps if step), key=lambda each: abs(each[1]))
 
 
 def _step(column: ScoreColumn, place: int, behind: Scores) -> int:
@@ -51,3 +60,16 @@ def _step(column: ScoreColumn, place: int, behind: Scores) -> int:
             least = int((behind[helps] // (sign * gains[helps])).min()) + 1
             found += [sign * least] if least <= most else []
     return min((step for step in found if step), key=abs, default=0)
+
+
+def _change(column: ScoreColumn, step: int, flip: Flip) -> Change:
+    was, now = column.weight, column.weight + step
+    return Change(
+        kind="weight",
+        text=f"weight {now} of {column.plugin} instead of {was}",
+        flip=flip,
+        was=was,
+        now=now,
+        weight=(column.plugin, now),
+        less=now - (1 if step > 0 else -1),
+    )

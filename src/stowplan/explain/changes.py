@@ -10,17 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-import msgspec
-
 from stowplan.cycle import Planner
 from stowplan.explain import changed_nodes, changed_pods, changed_weights
-from stowplan.explain.trial import Change, TimeIsUp, Trial
+from stowplan.explain.change import SHOWN, Change, Changes
+from stowplan.explain.trial import TimeIsUp, Trial
 from stowplan.framework.decision import Decision
 
 SECONDS = 0.15
 """Of processor time, so that the same question has the same answer on a busy machine."""
-SHOWN = 3
-"""Changes of one kind: more of them would tell nothing new."""
 KINDS: tuple[Callable[[Trial], Iterator[Change]], ...] = (
     changed_weights.weights,
     changed_pods.tolerations,
@@ -30,12 +27,6 @@ KINDS: tuple[Callable[[Trial], Iterator[Change]], ...] = (
     changed_nodes.labels,
     changed_nodes.cordons,
 )
-
-
-class Changes(msgspec.Struct, frozen=True):
-    found: tuple[Change, ...] = ()
-    is_complete: bool = True
-    """False where time ran out before all kinds had been tried."""
 
 
 def smallest_changes(

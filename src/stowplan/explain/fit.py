@@ -11,8 +11,8 @@ from stowplan.cluster import Cluster
 from stowplan.cycle import Planner
 from stowplan.cycle.schedule import schedule
 from stowplan.explain.layout import reason_text
+from stowplan.explain.names import there_is
 from stowplan.explain.report import explanation_of, node_explanation_of
-from stowplan.explain.targets import there_is
 from stowplan.framework.registry import Registry
 
 

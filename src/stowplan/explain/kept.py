@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from stowplan.errors import InputError
+from stowplan.explain.change import SHOWN, Changes
+from stowplan.explain.changed_weights import kept_weights
 from stowplan.explain.layout import listed, time_text
+from stowplan.explain.names import there_is
 from stowplan.explain.report import Explanation, Made, explanation_of, node_explanation_of
-from stowplan.explain.targets import there_is
 from stowplan.journal.record import Record
 from stowplan.journal.restoring import decision_of
-from stowplan.journal.shown import PodAnswer, Waiting, record_of
+from stowplan.journal.shown import Waiting
+
+NO_LONGER_KEPT = (
+    "That decision is no longer kept in memory; the journal has it, if there is one (--journal DIR)."
+)
+ASK_ELSEWHERE = "ask the scheduler (--server) or the cluster."
 
 
 def explain_record(
@@ -39,16 +47,33 @@ def explain_record(
     return found._replace(node=node_explanation_of(found, None, node_name))
 
 
-def explain_answer(answer: PodAnswer, node_name: str | None = None) -> Explanation | str:
-    """What a running scheduler said; text where it has not decided the pod yet."""
-    if answer.decision is not None:
-        return explain_record(record_of(answer.decision), node_name, answer.waiting)
-    if answer.waiting is None:
-        raise InputError(f"nothing is known of pod {answer.pod}")
-    said = [f"Pod {answer.pod} has not been decided yet (profile {answer.waiting.scheduler})."]
-    said += sentences(answer.waiting)
-    said += [f"  {plugin}: {events}" for plugin, events in answer.waiting.wakes.items()]
+def with_weights(found: Explanation) -> Explanation:
+    """With the changes that a decision tells by itself, without the cluster that it was made on."""
+    decision = found.decision
+    if decision.chosen is None or decision.not_looked_at is not None:  # a sample may leave out any node
+        aim = "find it a node" if decision.chosen is None else "send it elsewhere"
+        return found._replace(advice=f"For changes that would {aim}, {ASK_ELSEWHERE}")
+    changes = Changes(tuple(islice(kept_weights(decision), SHOWN)), tried="change of a weight")
+    return found._replace(changes=changes, advice=f"For changes of other kinds, {ASK_ELSEWHERE}")
+
+
+def undecided_text(pod: str, waiting: Waiting) -> str:
+    """For a pod that has no decision yet, or none that is kept."""
+    said = [f"Pod {pod} {_tried(waiting)} (profile {waiting.scheduler})."]
+    if waiting.attempts:
+        said.append(NO_LONGER_KEPT)
+    said += sentences(waiting)
+    said += [f"  {plugin}: {events}" for plugin, events in waiting.wakes.items()]
     return "\n".join(said)
+
+
+def _tried(waiting: Waiting) -> str:
+    if not waiting.attempts:
+        return "has not been decided yet"
+    times, last = ("once", "") if waiting.attempts == 1 else (f"{waiting.attempts} times", "last ")
+    if not waiting.plugins or waiting.place in ("gated", "permit"):  # these do not say who refused it
+        return f"was tried {times} without success"
+    return f"was tried {times} and {last}refused by {listed(waiting.plugins, None)}"
 
 
 def sentences(waiting: Waiting) -> Iterator[str]:

@@ -24,8 +24,10 @@ from stowplan.api.storage import StorageClass
 from stowplan.api.workloads import PriorityClass
 from stowplan.cluster import Cluster
 from stowplan.errors import InputError
+from stowplan.explain.below_zero import check_amounts
+from stowplan.explain.names import POD
+from stowplan.yaml_nesting import is_too_deep
 
-POD = "Pod"
 STDIN = "-"
 SUFFIXES = (".json", ".yaml", ".yml")
 WORKLOADS = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController")
@@ -134,6 +136,7 @@ class Manifests:
             item = item or decode(Object, data)
             if not item.name:
                 raise InputError("is required", field="metadata.name")
+            check_amounts(item)
             return item
         except InputError as error:
             raise InputError(error.message, what=error.what or describe(data), field=error.field) from None
@@ -169,6 +172,9 @@ class Manifests:
                 self._put_known(with_namespace(data, self.namespace))
         except InputError as error:
             fault = InputError(error.message, where=found.file, what=error.what, field=error.field)
+            self.faults.append(fault)
+        except RecursionError:
+            fault = InputError("holds itself (&a … *a), or is nested too deeply", where=found.file)
             self.faults.append(fault)
 
     def _put_custom(self, kind: type[CustomResource], data: Plain) -> None:
@@ -274,6 +280,8 @@ def _documents(text: bytes) -> Iterator[Any]:
     try:
         if text.lstrip()[:1] in (b"{", b"["):
             yield msgspec.json.decode(text)
+        elif is_too_deep(text):
+            raise RecursionError
         else:
             yield from yaml.load_all(text, _Loader)
     except msgspec.DecodeError as error:

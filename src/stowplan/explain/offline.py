@@ -18,8 +18,8 @@ from stowplan.cycle.schedule import TieBreak
 from stowplan.errors import InputError, PluginError
 from stowplan.explain.changes import smallest_changes
 from stowplan.explain.manifests import Manifests
+from stowplan.explain.names import there_is
 from stowplan.explain.report import Explanation, explanation_of, node_explanation_of
-from stowplan.explain.targets import there_is
 from stowplan.explain.templates import Target
 from stowplan.framework.decision import Decision
 from stowplan.framework.event_words import wakes
@@ -55,7 +55,7 @@ class Explainer:
         if placed is not None:
             self.cluster.remove_pod(placed)
         pod = target.pod.on("")
-        profile = self.planner.profile_of(pod)
+        profile = self._profile_of(pod)
         decision = self._decide(pod)
         found = explanation_of(
             decision,
@@ -76,6 +76,13 @@ class Explainer:
         elif not (found.held_back or pod.is_finished or pod.is_terminating):
             self._place(decision)
         return found
+
+    def _profile_of(self, pod: Pod) -> Profile:
+        try:
+            return self.planner.profile_of(pod)
+        except InputError as error:
+            advice = "--config FILE takes the configuration of the scheduler that has it"
+            raise InputError(f"{error.message}; {advice}", what=error.what, field=error.field) from None
 
     def _decide(self, pod: Pod) -> Decision:
         decision = self.planner.decide(pod)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from stowplan.api.meta import LabelSelector, LabelSelectorRequirement, NodeSelectorRequirement
 from stowplan.api.pod import Pod, PodAffinityTerm
 from stowplan.api.taints import first_untolerated
-from stowplan.cluster import NodeTable
 from stowplan.explain.amounts import amount_text
 from stowplan.framework.decision import Decision
 from stowplan.framework.status import Code, Status
+
+if TYPE_CHECKING:
+    from stowplan.cluster import NodeTable
 
 INSUFFICIENT = "Insufficient "
 TOO_MANY_PODS = "Too many pods"
@@ -92,7 +94,9 @@ def detail(pod: Pod, status: Status, nodes: NodeTable, rows: Sequence[int]) -> s
 
 
 def preemption_text(decision: Decision) -> str:
-    """Why evicting pods does not help a pod that fits nowhere."""
+    """Why evicting pods does not help a pod that fits nowhere; of one that could not be decided, nothing."""
+    if decision.error is not None:
+        return ""
     pod, status = decision.pod, decision.post_filter
     if status is not None and status.code is not Code.UNSCHEDULABLE:
         return f"Preemption is not tried: {status.plugin} ends the search with {status.message!r}."

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from stowplan.cluster import NodeTable
 from stowplan.explain import reasons
+from stowplan.explain.answers import plain_changes
+from stowplan.explain.change import Changes
 from stowplan.framework.decision import Decision
 from stowplan.framework.status import Code, Status
 
 if TYPE_CHECKING:
-    from stowplan.explain.changes import Changes
-    from stowplan.explain.trial import Change
+    from stowplan.cluster import NodeTable
 
 
 class Column(NamedTuple):
@@ -94,6 +94,8 @@ class Explanation(NamedTuple):
     """What the pod waits for at this moment, in sentences."""
     changes: Changes | None = None
     """What would change the outcome; None if that was not asked."""
+    advice: str = ""
+    """Where to ask for what is not known here."""
 
     @property
     def outcome(self) -> str:
@@ -138,6 +140,7 @@ def explanation_of(
 ) -> Explanation:
     """With the nodes as they were when the decision was made; without them, what they lack is not said."""
     order = _order(decision, nodes)
+    scores = decision.scores if decision.error is None else ()  # some of them, of a scoring that failed
     skipped = 0 if decision.not_looked_at is None else int(decision.not_looked_at.sum())
     if not decision.narrowed_by and decision.pre_filter is None:
         skipped += decision.node_count - len(decision.looked_at)
@@ -146,7 +149,7 @@ def explanation_of(
         profile=profile,
         ranking=[decision.names[row] for row in decision.feasible[order].tolist()],
         totals=[] if decision.totals is None else decision.totals[order].tolist(),
-        columns=[Column(each.plugin, each.weight, each.weighted[order].tolist()) for each in decision.scores],
+        columns=[Column(each.plugin, each.weight, each.weighted[order].tolist()) for each in scores],
         refusals=_refusals(decision, nodes),
         not_looked_at=skipped,
         held_back=held_back,
@@ -284,19 +287,8 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         "decision": decision.as_golden(),
     }
     if explanation.changes is not None:
-        found["changes"] = [_plain_change(each) for each in explanation.changes.found]
+        found["changes"] = plain_changes(explanation.changes)
     return found | {"explainedNode": _plain_node(explanation.node)} if explanation.node else found
-
-
-def _plain_change(change: Change) -> dict[str, Any]:
-    return {
-        "kind": change.kind,
-        "text": change.text,
-        "was": change.was,
-        "now": change.now,
-        "node": change.flip.node,
-        "byPreemption": change.flip.by_preemption,
-    }
 
 
 def _plain(status: Status) -> dict[str, Any]:
@@ -318,7 +310,7 @@ def _plain_room(room: reasons.Shortage) -> dict[str, Any]:
 
 
 def _plain_preemption(decision: Decision) -> dict[str, Any] | None:
-    if decision.chosen is not None:
+    if decision.chosen is not None or decision.error is not None:
         return None
     victims = [{"pod": victim.key, "priority": victim.priority} for victim in decision.victims]
     helps = decision.nominated is not None

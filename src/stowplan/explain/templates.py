@@ -10,7 +10,9 @@ from stowplan.api.meta import Object, Wire, decode
 from stowplan.api.pod import Pod, PodObject
 from stowplan.api.storage import PersistentVolumeClaim
 from stowplan.errors import InputError
-from stowplan.explain.manifests import POD, Manifests
+from stowplan.explain.below_zero import check_spec
+from stowplan.explain.manifests import Manifests
+from stowplan.explain.names import POD
 
 DAEMON_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect}
@@ -45,7 +47,7 @@ class Target(NamedTuple):
 def next_pod(manifests: Manifests, workload: Plain) -> Target:
     """The pod that the workload's controller would make next, with what else it would make."""
     try:
-        decode(Workload, workload)
+        check_spec(decode(Workload, workload).spec.template.spec, "spec.template.spec")
     except InputError as error:
         raise InputError(error.message, what=describe(workload), field=error.field) from None
     name, owner, made = workload["metadata"]["name"], workload, []

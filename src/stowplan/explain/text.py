@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from stowplan.explain.amounts import amount_text
-from stowplan.explain.layout import NAMES_SHOWN, listed, reason_text, table, time_text, wrapped
+from stowplan.explain.change_text import changes_text
+from stowplan.explain.layout import NAMES_SHOWN, counted, listed, reason_text, table, time_text, wrapped
 from stowplan.explain.reasons import preemption_text
 from stowplan.explain.report import Column, Explanation, Made, Margin, NodeExplanation, Refusal
 
@@ -27,7 +28,8 @@ def render(explanation: Explanation, *, all_nodes: bool = False) -> str:
         "\n".join(_refused(explanation, all_nodes)),
         _preemption(explanation),
         "\n".join(_waiting(explanation)),
-        "\n".join(_changes(explanation)),
+        _changes(explanation),
+        wrapped(explanation.advice),
     ]
     return "\n\n".join(filter(None, paragraphs))
 
@@ -93,6 +95,9 @@ def _would(explanation: Explanation) -> str:
 
 def _lead(explanation: Explanation) -> Iterator[str]:
     """By how much the winner won."""
+    if explanation.decision.error is not None:
+        yield f"{counted(len(explanation.ranking), 'node')} fit, but they could not be scored."
+        return
     if not explanation.totals:
         yield "It is the only node that fits, so nothing is scored."
         return
@@ -204,7 +209,9 @@ def _about_node(explanation: Explanation, node: NodeExplanation) -> Iterator[str
 
 def _verdict(explanation: Explanation, node: NodeExplanation) -> Iterator[str]:
     fitting = len(explanation.ranking)
-    if node.place is not None:
+    if node.place is not None and explanation.decision.error is not None:
+        yield f"Node {node.name} fits."
+    elif node.place is not None:
         behind = f", {node.behind} points behind {explanation.ranking[0]}" if node.behind else ""
         total = "" if node.total is None else f" with {node.total} points{behind}"
         yield wrapped(f"Node {node.name} fits: place {node.place} of {fitting}{total}.")
@@ -239,19 +246,10 @@ def _preemption(explanation: Explanation) -> str:
     )
 
 
-def _changes(explanation: Explanation) -> Iterator[str]:
-    changes, is_placed = explanation.changes, explanation.decision.chosen is not None
-    if changes is None:
-        return
-    aim = "send it elsewhere" if is_placed else "find it a node"
-    left = "" if changes.is_complete else "; time ran out before all had been tried"
-    if not changes.found:
-        yield f"No single change that was tried would {aim}{left}."
-        return
-    yield f"Any one of these changes, and none smaller of its kind, would {aim}{left}:"
-    for each in changes.found:
-        where = f"evicts pods on {each.flip.node}" if each.flip.by_preemption else each.flip.node
-        yield wrapped(f"{each.text}: {where}", indent=5, start="   - ")
+def _changes(explanation: Explanation) -> str:
+    if explanation.changes is None:
+        return ""
+    return changes_text(explanation.changes, is_placed=explanation.decision.chosen is not None)
 
 
 def _signed(number: int) -> str:

@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import msgspec
 
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.cycle import Planner, first_by_name, schedule
 from stowplan.cycle.errors import CycleError
 from stowplan.cycle.schedule import choose, find_feasible
+from stowplan.explain.change import Flip
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
 
 GROWTH = 1.25
-
-
-class Flip(NamedTuple):
-    """Where the pod would go instead."""
-
-    node: str
-    by_preemption: bool = False
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change, and where the pod would go then."""
-
-    kind: str
-    text: str
-    flip: Flip
-    was: Any = None
-    now: Any = None
-    pod: Pod | None = None
-    """The pod, changed."""
-    node: NodeObject | None = None
-    """The node, changed."""
-    weight: tuple[str, int] | None = None
-    """A plugin and its new weight."""
-    less: Pod | int | None = None
-    """One step smaller, which changes nothing: the pod, or the weight. None where there are no steps."""
 
 
 class TimeIsUp(Exception):  # noqa: N818 (nothing went wrong)

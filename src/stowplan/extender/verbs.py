@@ -28,8 +28,8 @@ from stowplan.cycle.scoring import run_scores
 from stowplan.extender.asked import UNKNOWN, Asked, Places, pod_of
 from stowplan.extender.scored import Scored, ScoreLines
 from stowplan.framework.decision import Decision, Statuses, Verdicts
-from stowplan.framework.plugin import MAX_SCORE
 from stowplan.framework.profile import Profile
+from stowplan.framework.scores import MAX_SCORE
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 

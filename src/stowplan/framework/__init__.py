@@ -1,50 +1,18 @@
-"""All that a plugin author imports, and the profile that puts plugins in order."""
+"""All that a plugin author imports, and the profile that puts plugins in order.
 
-from stowplan.api.custom import Column, CustomResource, Definition, keyed_by
-from stowplan.api.meta import Wire
-from stowplan.api.pod import Pod
-from stowplan.cluster import ClusterView, Node, NodeTable
-from stowplan.framework.args import PluginArgs
-from stowplan.framework.decision import Decision
-from stowplan.framework.events import QUEUE, SKIP_HINT, Action, ClusterEvent, Hint, Resource
-from stowplan.framework.handle import Api, Handle
-from stowplan.framework.plugin import MAX_SCORE, Mask, Nomination, Plugin, Reads, Reject, Scores
-from stowplan.framework.rights import Right
-from stowplan.framework.scores import scale_to_max
-from stowplan.framework.state import CycleState, StateMissing
-from stowplan.framework.status import Code, Status
+What `exports` has is loaded when first asked for, so that one module of this room can be had alone.
+"""
 
-__all__ = [
-    "MAX_SCORE",
-    "QUEUE",
-    "SKIP_HINT",
-    "Action",
-    "Api",
-    "ClusterEvent",
-    "ClusterView",
-    "Code",
-    "Column",
-    "CustomResource",
-    "CycleState",
-    "Decision",
-    "Definition",
-    "Handle",
-    "Hint",
-    "Mask",
-    "Node",
-    "NodeTable",
-    "Nomination",
-    "Plugin",
-    "PluginArgs",
-    "Pod",
-    "Reads",
-    "Reject",
-    "Resource",
-    "Right",
-    "Scores",
-    "StateMissing",
-    "Status",
-    "Wire",
-    "keyed_by",
-    "scale_to_max",
-]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stowplan.framework.exports import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return getattr(import_module("stowplan.framework.exports"), name)

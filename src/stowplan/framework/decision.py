@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
-from stowplan.cluster import NodeTable
-from stowplan.framework.plugin import Mask, Scores
-from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
+
+if TYPE_CHECKING:  # a decision that was kept is read without the rest of the engine
+    from stowplan.cluster import NodeTable
+    from stowplan.framework.plugin import Mask
+    from stowplan.framework.scores import Scores
+    from stowplan.framework.state import CycleState
 
 SmallScores = NDArray[np.int16]
 NO_NODES = "no nodes available to schedule pods"
@@ -70,6 +73,8 @@ class ScoreColumn(msgspec.Struct, frozen=True, gc=False):
     """For the feasible nodes in order: 0 to 100, of extenders also more, or less."""
     uniform: int | None
     """The score that all have, where that is known."""
+    everywhere: SmallScores | None = None
+    """For all nodes of the cluster by row, those that do not fit too, where that is known."""
 
     @property
     def weighted(self) -> Scores:

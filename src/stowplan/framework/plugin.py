@@ -17,9 +17,7 @@ from stowplan.framework.rights import Right
 if TYPE_CHECKING:
     from stowplan.framework.handle import Handle
 
-Scores = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-MAX_SCORE = 100
 _serials = itertools.count()
 
 
@@ -28,7 +26,7 @@ class Reads(Enum):
 
     ANYTHING = "anything"
     NODE = "the node object alone"
-    USAGE = "the node object and the pods on it"
+    USAGE = "the node object and what the pods on it take: requests, ports, how many they are"
 
 
 class Reject(msgspec.Struct, gc=False):

@@ -13,8 +13,9 @@ from stowplan.errors import ConfigError, PluginError
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Statuses, Verdicts
 from stowplan.framework.handle import Handle
-from stowplan.framework.plugin import MAX_SCORE, Plugin, Reads
+from stowplan.framework.plugin import Plugin, Reads
 from stowplan.framework.resolve import ResolvedProfile
+from stowplan.framework.scores import MAX_SCORE
 
 MAX_REASONS = UNRESOLVABLE_BIT
 """How many a verdict has bits for."""
@@ -89,6 +90,9 @@ class Profile:
         self.points: dict[str, list[str]] = {
             point: [name for name, _ in entries] for point, entries in resolved.points.items()
         }
+        self._at = {
+            point: tuple((name, self.plugins[name]) for name in names) for point, names in self.points.items()
+        }
         self._feasible: dict[tuple[int, ...], tuple[tuple[Verdicts | Statuses, ...], Rows, Rows]] = {}
         self.pre_filters = self.at("preFilter")
         self.filters = [FilterStep(self.plugins[name], name) for name in self.points.get("filter", ())]
@@ -125,7 +129,7 @@ class Profile:
 
     def at(self, point: str) -> Sequence[tuple[str, Any]]:
         """The plugins of an extension point, by name and in order."""
-        return tuple((name, self.plugins[name]) for name in self.points.get(point, ()))
+        return self._at.get(point, ())
 
 
 def _total_type(scores: Sequence[ScoreStep]) -> Any:

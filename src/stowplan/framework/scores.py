@@ -1,13 +1,14 @@
-"""Ways to bring raw scores into 0 to 100."""
+"""Scores, and ways to bring raw ones into 0 to 100."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stowplan.framework.plugin import MAX_SCORE, Scores
-
+Scores = NDArray[np.int64]
+MAX_SCORE = 100
 EXACT_BELOW = 2**45
 """Up to here a quotient of whole numbers, a hundredfold, is exact enough in floating point to be cut off."""
 TOO_LARGE = 2**63 // MAX_SCORE

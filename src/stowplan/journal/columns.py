@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.framework.plugin import MAX_SCORE
+from stowplan.framework.scores import MAX_SCORE
 
 Values = NDArray[Any]
 
@@ -47,8 +47,10 @@ class Column(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 class _Known(msgspec.Struct, eq=False, gc=False):
     base: Base
+    source: Values
+    """What the base was packed from."""
     last: Values
-    """The last column that was found to resemble it, and what became of that one."""
+    """The last source that was found to resemble it, and what became of that one."""
     column: Column
 
 
@@ -78,44 +80,45 @@ class ColumnStore:
         return found
 
     def column(self, key: Hashable, source: Values, packed: Callable[[Values], Values]) -> Column:
-        """`key` says which others it is likely to resemble. Nobody may change `source` later."""
+        """`key` says which others it is likely to resemble. Nobody may change `source` later.
+
+        `packed` puts each number into less room.
+        """
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = []
         for known in found:
             if known.last is source:
                 return known.column
-        values = packed(source)
         for place, known in enumerate(found):
-            column = self._difference(known.base, values)
+            column = self._difference(known, source, packed)
             if column is not None:
                 known.last, known.column = source, column
                 if place:
                     found.insert(0, found.pop(place))
                 return column
-        return self._new(found, source, values)
+        return self._new(found, source, packed(source))
 
-    def _difference(self, base: Base, values: Values) -> Column | None:
+    def _difference(self, known: _Known, source: Values, packed: Callable[[Values], Values]) -> Column | None:
         """None where there is little alike. Up to the root of the length takes the least room in all."""
-        before, length = base.values, len(values)
-        if len(before) not in (length, 1) or before.dtype != values.dtype:
+        before, length = known.source, len(source)
+        if len(before) != length or before.dtype != source.dtype:
             return None
         if len(self._differs) != length:
             self._differs = np.empty(length, np.bool_)
-        differs = np.not_equal(before, values, self._differs)
-        if np.count_nonzero(differs) ** 2 > length:
+        places = np.not_equal(before, source, self._differs).nonzero()[0]
+        if len(places) ** 2 > length:
             return None
-        places = differs.nonzero()[0]
         self.bytes += COLUMN_BYTES + 9 * len(places)
-        return Column(base, length, places, values[places])
+        return Column(known.base, length, places, packed(source[places]))
 
     def _new(self, found: list[_Known], source: Values, values: Values) -> Column:
         base = Base(_shortened(values))
         column = Column(base, len(values), NOWHERE, values[:0])
-        found.insert(0, _Known(base, source, column))
+        found.insert(0, _Known(base, source, source, column))
         del found[BASES_TRIED:]
         self.bytes += COLUMN_BYTES + BASE_BYTES + base.values.nbytes
-        self._held += source.nbytes + base.values.nbytes + COLUMN_BYTES
+        self._held += 2 * source.nbytes + base.values.nbytes + COLUMN_BYTES
         if self._held > self._room:
             self._known.clear()
             self._held = 0

@@ -12,7 +12,7 @@ from stowplan.journal.packing import RecordMaker
 from stowplan.journal.record import Attempt, Record
 
 MEMORY_BYTES = 64 * 2**20
-BATCH = 32
+BATCH = 8
 """So many are made into records at once: in one go that takes half the time."""
 
 

@@ -46,17 +46,25 @@ def path_of(directory: Path, first: str, last: str) -> Path:
 
 def listed(directory: Path) -> list[JournalFile]:
     """The files that count, the oldest first; of one that a merged file covers the latter does."""
+    found = _all(directory)
+    return [each for each in found if not _is_covered(each, found)]
+
+
+def _all(directory: Path) -> list[JournalFile]:
+    """Those with names that we give, the oldest first."""
     found = []
     try:
         names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        what = "there is no such directory; give the one of --journal"
+        raise InputError(what, where=str(directory)) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(directory)) from None
     for name in names:
         first, _, last = name.removeprefix(PREFIX).removesuffix(SUFFIX).partition("-")
         if name.startswith(PREFIX) and name.endswith(SUFFIX) and _is_time(first) and _is_time(last):
             found.append(JournalFile(directory / name, first, last))
-    found.sort(key=lambda each: (each.first, each.last))
-    return [each for each in found if not _is_covered(each, found)]
+    return sorted(found, key=lambda each: (each.first, each.last))
 
 
 def _is_covered(one: JournalFile, others: Iterable[JournalFile]) -> bool:
@@ -76,11 +84,12 @@ def finish(unfinished: Path, path: Path) -> None:
     with open(unfinished, "rb") as file:
         os.fsync(file.fileno())
     unfinished.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    with suppress(OSError):  # the file is there; its name alone might be lost when the power is
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def claimed(directory: Path) -> IO[str]:
@@ -97,11 +106,11 @@ def claimed(directory: Path) -> IO[str]:
         ) from None
     except OSError as error:
         raise InputError(f"cannot keep a journal there: {error.strerror}", where=str(directory)) from None
-    counting = {each.path.name for each in listed(directory)}
-    for name in os.listdir(directory):
-        if name.startswith(UNFINISHED) or (name.startswith(PREFIX) and name not in counting):
-            with suppress(OSError):
-                os.unlink(directory / name)
+    found = _all(directory)
+    left = [each.path for each in found if _is_covered(each, found)]
+    for path in (*left, *directory.glob(f"{UNFINISHED}*")):
+        with suppress(OSError):
+            path.unlink()
     return lock
 
 

@@ -16,6 +16,7 @@ RECORD_BYTES, STATUS_BYTES = 1500, 300
 """What a record takes besides its columns and its text, and each of its statuses."""
 NAME_BYTES = 8
 """Of a list of names, for each: the names themselves are the cluster's."""
+FLATS_KEPT = 1000
 FEW_REASONS = 7
 """So many reasons and the mark for unresolvable are the bits of one byte."""
 
@@ -25,6 +26,7 @@ class RecordMaker:
 
     def __init__(self, room: int) -> None:
         self._columns = ColumnStore(room)
+        self._flats: dict[int, tuple[ScoreColumn, KeptScores]] = {}
         self._names: Sequence[str] = ()
         self.made = 0
         """How many, so far."""
@@ -55,7 +57,7 @@ class RecordMaker:
             post_filter=decision.post_filter,
             filters=tuple([self._filter(shape, each) for each in decision.filters]),
             overruled=decision.overruled,
-            scores=tuple([self._scores(shape, each) for each in decision.scores]),
+            scores=tuple([self._scores(shape, each, decision.node_count) for each in decision.scores]),
             chosen=chosen,
             is_scored=decision.differences is not None,
             has_scorers=decision.has_scorers,
@@ -67,23 +69,35 @@ class RecordMaker:
         record.bytes = taken + self._columns.bytes - before
         return record
 
-    def _scores(self, shape: int, found: ScoreColumn) -> KeptScores:
-        plugin, length = found.plugin, len(found.scores)
+    def _scores(self, shape: int, found: ScoreColumn, node_count: int) -> KeptScores:
         if found.uniform is not None:
-            return KeptScores(plugin, found.weight, self._columns.flat(found.uniform, length))
-        column = self._columns.column((shape, plugin, length), found.scores, _bytes)
-        return KeptScores(plugin, found.weight, column)
+            return self._flat(found, node_count)
+        source = found.scores if found.everywhere is None else found.everywhere
+        column = self._columns.column((shape, found.plugin, len(source)), source, _bytes)
+        return KeptScores(found.plugin, found.weight, column)
+
+    def _flat(self, found: ScoreColumn, node_count: int) -> KeptScores:
+        """Most of these come again and again, as the very same ones."""
+        known = self._flats.get(id(found))
+        if known is None or known[0] is not found or known[1].column.length != node_count:
+            assert found.uniform is not None
+            column = self._columns.flat(found.uniform, node_count)
+            if len(self._flats) > FLATS_KEPT:
+                self._flats.clear()
+            known = self._flats[id(found)] = (found, KeptScores(found.plugin, found.weight, column))
+        return known[1]
 
     def _filter(self, shape: int, found: Verdicts | Statuses) -> KeptFilter:
-        key = (shape, found.plugin, "filter")
         if isinstance(found, Verdicts):
             packed = _few_bits if len(found.reasons) <= FEW_REASONS else _as_they_are
-            return KeptFilter(found.plugin, found.reasons, (), self._columns.column(key, found.bits, packed))
+            column = self._columns.column((shape, found.plugin, packed), found.bits, packed)
+            return KeptFilter(found.plugin, found.reasons, (), column)
         numbers: dict[Status, int] = {}
-        column = np.zeros(len(found.fails), np.uint32)
+        source = np.zeros(len(found.fails), np.uint32)
         for place, status in found.by_row.items():
-            column[place] = numbers.setdefault(status, len(numbers) + 1)
-        return KeptFilter(found.plugin, (), tuple(numbers), self._columns.column(key, column, _as_they_are))
+            source[place] = numbers.setdefault(status, len(numbers) + 1)
+        column = self._columns.column((shape, found.plugin, _as_they_are), source, _as_they_are)
+        return KeptFilter(found.plugin, (), tuple(numbers), column)
 
 
 def _bytes(scores: Values) -> Values:

@@ -43,15 +43,29 @@ SCHEMA = pa.schema(
     ],
     metadata={"stowplan.journal": "1"},
 )
+GROUP_BYTES = 2**23
+"""A group with so much evidence gets no more rows: what reads or merges files has one in memory at a time."""
 KEY = ["namespace", "pod"]
 PLAIN = ["evidence", "uid"]
 """Columns in which hardly any value comes twice."""
 
 
-def table_of(records: Iterable[Record]) -> pa.Table:
-    """One group."""
-    group, rows = GroupWriter(), list(records)
-    columns: dict[str, list[Any]] = {
+def groups_of(records: Iterable[Record]) -> Iterator[pa.Table]:
+    """Tables of which each can be read alone."""
+    group, rows, evidence, size = GroupWriter(), list[Record](), list[bytes](), 0
+    for record in records:
+        rows.append(record)
+        evidence.append(group.encoded(record))
+        size += len(evidence[-1])
+        if size >= GROUP_BYTES:
+            yield _table(rows, evidence)
+            group, rows, evidence, size = GroupWriter(), [], [], 0
+    if rows:
+        yield _table(rows, evidence)
+
+
+def _table(rows: list[Record], evidence: list[bytes]) -> pa.Table:
+    columns: dict[str, Any] = {
         "time": [int(each.attempt.time * 1e6) for each in rows],
         "seconds": [each.attempt.seconds for each in rows],
         "namespace": [each.pod.namespace for each in rows],
@@ -65,9 +79,22 @@ def table_of(records: Iterable[Record]) -> pa.Table:
         "message": [each.attempt.message for each in rows],
         "nodes": [each.node_count for each in rows],
         "refused_by": [[part.plugin for part in each.filters] for each in rows],
-        "evidence": [group.encoded(each) for each in rows],
+        "evidence": _binary(evidence),
     }
     return pa.table(columns, schema=SCHEMA)
+
+
+def with_evidence(tables: list[pa.Table], evidence: list[bytes]) -> pa.Table:
+    """Tables without any made one that has it."""
+    return pa.concat_tables(tables).append_column(SCHEMA.field("evidence"), _binary(evidence))
+
+
+def _binary(rows: list[bytes]) -> pa.Array:
+    """Arrow makes one of a list, too, but takes several times as long, in which no other thread goes on."""
+    ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), len(rows), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(rows))]
+    )
 
 
 def write(path: Path, groups: Iterable[pa.Table]) -> None:
@@ -87,12 +114,7 @@ def write(path: Path, groups: Iterable[pa.Table]) -> None:
 def groups_in(path: Path) -> Iterator[pa.Table]:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         for number in range(file.num_row_groups):
-            yield file.read_row_group(number)
-
-
-def records_in(group: pa.Table) -> list[Record]:
-    reader = _reader(group)
-    return [reader.record(row) for row in range(len(group))]
+            yield file.read_row_group(number, use_threads=False)
 
 
 def find(path: Path, namespace: str, name: str) -> list[Record]:
@@ -100,18 +122,22 @@ def find(path: Path, namespace: str, name: str) -> list[Record]:
     found: list[Record] = []
     with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=KEY) as file:
         for number in range(file.num_row_groups):
-            names = file.read_row_group(number, columns=KEY)
-            rows = np.flatnonzero(_is(names["pod"], name) & _is(names["namespace"], namespace)).tolist()
-            if rows:
+            rows = _where(file, number, "pod", name)
+            if rows.any():
+                rows &= _where(file, number, "namespace", namespace)
+            if rows.any():
                 reader = _reader(file.read_row_group(number, columns=["evidence"]))
-                found += [reader.record(row) for row in rows]
+                found += [reader.record(row) for row in np.flatnonzero(rows).tolist()]
     return found[::-1]
 
 
-def _is(column: pa.ChunkedArray, text: str) -> NDArray[np.bool_]:
-    """Where a column read as a dictionary has the text. Arrow's own way takes a while to be imported."""
-    coded = column.combine_chunks()
-    texts = coded.dictionary.to_pylist()
+def _where(file: pq.ParquetFile, group: int, column: str, text: str) -> NDArray[np.bool_]:
+    """Rows of which a column has the text. Arrow's own way takes a while to be imported."""
+    coded = file.read_row_group(group, columns=[column], use_threads=False)[column].combine_chunks()
+    data = coded.dictionary.buffers()[-1]
+    # Most groups lack a pod's name: to look through their bytes is faster than to make strings of them.
+    may_have = data is not None and text.encode(errors="surrogatepass") in data.to_pybytes()
+    texts = coded.dictionary.to_pylist() if may_have else []
     mask: NDArray[np.bool_] = coded.indices.to_numpy() == (texts.index(text) if text in texts else -1)
     return mask
 

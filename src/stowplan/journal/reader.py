@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from stowplan.errors import InputError
 from stowplan.journal import parquet
-from stowplan.journal.files import JournalFile, listed
+from stowplan.journal.files import listed
 from stowplan.journal.record import Record
 
 TRIES = 5
@@ -22,7 +21,7 @@ def find(directory: Path, pod: str, on_damage: OnDamage) -> list[Record]:
     namespace, _, name = pod.partition("/")
     for _ in range(TRIES):
         try:
-            for file in _newest_first(directory):
+            for file in reversed(listed(directory)):
                 try:
                     found = parquet.find(file.path, namespace, name)
                 except FileNotFoundError:
@@ -44,9 +43,3 @@ def span(directory: Path) -> str:
     if not files:
         return "there is no decision in it"
     return f"it has those written from {files[0].first} to {files[-1].last}"
-
-
-def _newest_first(directory: Path) -> list[JournalFile]:
-    if not directory.is_dir():
-        raise InputError("there is no such directory; give the one of --journal", where=str(directory))
-    return listed(directory)[::-1]

@@ -65,6 +65,7 @@ class KeptScores(msgspec.Struct, frozen=True, eq=False, gc=False):
     plugin: str
     weight: int
     column: Column
+    """For the nodes that fit in order, or for all nodes by row, where that is at hand: it changes less."""
 
 
 class Record(msgspec.Struct, eq=False, gc=False, kw_only=True):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
 
 from stowplan.api.pod import Pod
-from stowplan.cluster import NodeTable
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, ScoreColumn, Statuses, Verdicts
 from stowplan.journal.columns import Values
 from stowplan.journal.packing import FEW_REASONS
-from stowplan.journal.record import KeptFilter, Record
+from stowplan.journal.record import KeptFilter, KeptScores, Record
+
+if TYPE_CHECKING:
+    from stowplan.cluster import NodeTable
 
 
 def decision_of(record: Record) -> Decision:
     """The decision as it was made, but for what plugins remembered and what is not told of its pod."""
     nodes = _KeptNodes(list(record.names[: record.node_count]))
-    decision = Decision(_pod_of(record), cast(NodeTable, nodes))
+    decision = Decision(_pod_of(record), cast("NodeTable", nodes))
     if record.looked_at is not None:
         decision.looked_at = record.looked_at
     looked_at = len(decision.looked_at)
@@ -28,15 +30,16 @@ def decision_of(record: Record) -> Decision:
     decision.narrowed_by, decision.overruled = record.narrowed_by, dict(record.overruled)
     decision.pre_filter, decision.post_filter = record.pre_filter, record.post_filter
     decision.filters = [verdicts_of(each) for each in record.filters]
-    decision.scores = [
-        ScoreColumn(each.plugin, each.weight, _scores(each.column.whole()), None) for each in record.scores
-    ]
     decision.chosen, decision.nominated = record.chosen or None, record.nominated or None
-    if record.chosen or record.is_scored:
+    if record.chosen or record.is_scored or record.scores:
         passing = ~decision.refused()
         if decision.not_looked_at is not None:
             passing &= ~decision.not_looked_at
         decision.feasible = decision.looked_at[passing]
+    decision.scores = [
+        ScoreColumn(each.plugin, each.weight, _scores(each, decision.feasible), None)
+        for each in record.scores
+    ]
     decision.has_scorers = record.has_scorers
     if record.is_scored:
         decision.differences = np.zeros(len(decision.feasible), np.int64)
@@ -84,5 +87,8 @@ def verdicts_of(kept: KeptFilter) -> Verdicts | Statuses:
     return Verdicts(kept.plugin, tuple(kept.reasons), column, column > 0)
 
 
-def _scores(packed: Values) -> Values:
-    return packed.astype(np.int16) if packed.dtype == np.uint8 else packed
+def _scores(kept: KeptScores, feasible: Values) -> Values:
+    values = kept.column.whole()
+    if len(values) != len(feasible):
+        values = values[feasible]
+    return values.astype(np.int16) if values.dtype == np.uint8 else values

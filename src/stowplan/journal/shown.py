@@ -1,4 +1,4 @@
-"""Records as plain data: what a scheduler's pages answer, and what is read from there."""
+"""Records as plain data: what a scheduler's pages answer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ import msgspec
 import numpy as np
 
 from stowplan.framework.decision import Verdicts
-from stowplan.framework.status import Code, Status
-from stowplan.journal.columns import NOWHERE, Base, Column, Values
-from stowplan.journal.record import (
-    Attempt,
-    KeptFilter,
-    KeptPod,
-    KeptScores,
-    Outcome,
-    Record,
-)
-from stowplan.journal.restoring import verdicts_of
+from stowplan.framework.status import Status
+from stowplan.journal.columns import NOWHERE, Values
+from stowplan.journal.record import KeptFilter, Outcome, Record
+from stowplan.journal.restoring import decision_of, verdicts_of
 
 
 class Plain(msgspec.Struct, rename="camel", kw_only=True):
@@ -96,6 +89,8 @@ class Waiting(Plain):
     plugins: tuple[str, ...] = ()
     """Those that hold it back or refused it."""
     wakes: dict[str, str] = {}
+    attempts: int = 0
+    """Those that are over, whether or not they are kept."""
     until: float | None = None
     """When its backoff ends."""
     scheduler: str = ""
@@ -146,62 +141,13 @@ def shown(record: Record) -> ShownDecision:
         filters=[_filter(each) for each in record.filters],
         overruled={place: _shown_status(status) for place, status in record.overruled.items()},
         scores=[
-            ShownScores(plugin=each.plugin, weight=each.weight, scores=each.column.whole().tolist())
-            for each in record.scores
+            ShownScores(plugin=each.plugin, weight=each.weight, scores=each.scores.tolist())
+            for each in decision_of(record).scores
         ],
         chosen=record.chosen,
         is_scored=record.is_scored,
         has_scorers=record.has_scorers,
         error=record.error,
-    )
-
-
-def record_of(decision: ShownDecision) -> Record:
-    """The record that was shown."""
-    namespace, _, name = decision.pod.partition("/")
-    looked_at = decision.looked_at
-    skipped = np.zeros(len(decision.nodes) if looked_at is None else len(looked_at), np.bool_)
-    skipped[decision.not_looked_at] = True
-    return Record(
-        number=decision.number,
-        pod=KeptPod(namespace, name, decision.uid, decision.priority, decision.nominated_before),
-        attempt=Attempt(
-            decision.profile,
-            decision.attempt,
-            decision.time,
-            decision.seconds,
-            decision.outcome,
-            decision.message,
-            decision.wakes,
-        ),
-        node=decision.node,
-        nominated=decision.nominated,
-        victims=decision.victims,
-        names=decision.nodes,
-        node_count=len(decision.nodes),
-        looked_at=None if looked_at is None else np.array(looked_at, np.intp),
-        not_looked_at=np.packbits(skipped).tobytes() if decision.not_looked_at else None,
-        narrowed_by=decision.narrowed_by,
-        pre_filter=_real(decision.pre_filter),
-        post_filter=_real(decision.post_filter),
-        filters=tuple(
-            KeptFilter(
-                each.plugin,
-                (),
-                tuple(_real_status(status) for status in each.statuses),
-                _column(np.array(each.column, np.uint16)),
-            )
-            for each in decision.filters
-        ),
-        overruled={place: _real_status(status) for place, status in decision.overruled.items()},
-        scores=tuple(
-            KeptScores(each.plugin, each.weight, _column(np.array(each.scores, np.int64)))
-            for each in decision.scores
-        ),
-        chosen=decision.chosen,
-        is_scored=decision.is_scored,
-        has_scorers=decision.has_scorers,
-        error=decision.error,
     )
 
 
@@ -238,24 +184,9 @@ def _filter(kept: KeptFilter) -> ShownFilter:
     )
 
 
-def _column(values: Values) -> Column:
-    return Column(Base(values), len(values), NOWHERE, values[:0])
-
-
 def _status(status: Status | None) -> ShownStatus | None:
     return None if status is None else _shown_status(status)
 
 
 def _shown_status(status: Status) -> ShownStatus:
     return ShownStatus(code=status.code.wire_name, reasons=status.reasons, plugin=status.plugin)
-
-
-def _real(status: ShownStatus | None) -> Status | None:
-    return None if status is None else _real_status(status)
-
-
-def _real_status(status: ShownStatus) -> Status:
-    return Status(_CODES[status.code], status.reasons, status.plugin)
-
-
-_CODES = {code.wire_name: code for code in Code}

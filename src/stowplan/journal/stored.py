@@ -6,7 +6,7 @@ group can be read alone, and a record of it with a few others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import numpy as np
@@ -194,3 +194,34 @@ class GroupReader:
             self._bases[stored.row, stored.ordinal] = base
         places = np.frombuffer(stored.places, PLACE).astype(np.intp)
         return Column(base, stored.length, places, np.frombuffer(stored.values, stored.kind))
+
+
+class GroupJoiner:
+    """Makes one group of several: what two of them hold is held once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._bases: dict[tuple[str, bytes], tuple[int, int]] = {}
+        self._names: dict[tuple[str, ...], int] = {}
+
+    def moved(self, group: Iterable[bytes]) -> list[bytes]:
+        """The rows of the next group, as rows of the joined one."""
+        bases: dict[tuple[int, int], tuple[int, int]] = {}
+        names: dict[int, int] = {}
+        """Where they were in the group, and where they are now."""
+        moved = []
+        for row, evidence in enumerate(group):
+            stored = _decode(evidence)
+            if stored.names_row == row:
+                names[row] = self._names.setdefault(stored.names, self._count)
+                stored.names = stored.names if names[row] == self._count else ()
+            stored.names_row = names[stored.names_row]
+            for ordinal, column in enumerate(stored.columns):
+                if (column.row, column.ordinal) == (row, ordinal):
+                    here = self._count, ordinal
+                    bases[row, ordinal] = self._bases.setdefault((column.kind, column.base), here)
+                    column.base = column.base if bases[row, ordinal] == here else b""
+                column.row, column.ordinal = bases[column.row, column.ordinal]
+            moved.append(_encode(stored))
+            self._count += 1
+        return moved

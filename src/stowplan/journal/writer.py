@@ -1,13 +1,19 @@
-"""Writes decisions to disk in the background: small files within seconds, merged into larger ones later."""
+"""Writes decisions to disk in the background: small files within seconds, merged into larger ones later.
+
+The thread shares the processor with the scheduler: merging goes a group at a time, with pauses, and what was
+decided meanwhile is written in between. Whatever the disk does, scheduling goes on.
+"""
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 from stowplan import log
@@ -22,6 +28,7 @@ from stowplan.journal.files import (
     stamp,
     surplus,
 )
+from stowplan.journal.merging import DamagedFileError, merged
 from stowplan.journal.record import Record
 
 SIZE_LIMIT, AGE_LIMIT = 2**30, 7 * 24 * 3600.0
@@ -31,8 +38,19 @@ MOST_WAITING = 20_000
 MERGED_AT_ONCE = 8
 SMALLEST, LARGEST, TIMES = 2**16, 2**26, 4
 """Files are merged with those of their class, up to 64 KiB, 256 KiB, and so on; large ones are left alone."""
-SMALL_GROUP = 256
-"""Groups up to so many rows are made one when merged, so that they share more."""
+AT_ONCE = 2000
+"""A file gets no more when it is written: where there is little room, small files go further."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+LET_GO = 1 / 8
+"""How much of the journal goes when the disk is full: what comes next needs room, and so does merging."""
+LONGEST_PAUSE = 60.0
+"""Between tries, while nothing can be written, and after a merge that found no room."""
+SAID_SECONDS = 600.0
+"""The log gets the same sentence no more often."""
+
+
+class AbandonedError(Exception):
+    """A merge that was under way when we were told to end."""
 
 
 class JournalWriter:
@@ -51,15 +69,20 @@ class JournalWriter:
         self._size, self._age, self._every, self._now = size, age, every, now
         self._lock = claimed(directory)
         self._waiting: deque[Record] = deque()
+        self._batch: list[Record] = []
+        """What is being written, or could not be."""
         self._lost = 0
         self._last = max((each.written_at for each in listed(directory)), default=0.0)
         self._damaged: set[Path] = set()
+        self._is_failing = False
+        self._said: dict[str, float] = {}
+        self._wrote_at = self._breathed_at = self._merge_at = 0.0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
     def add(self, record: Record) -> None:
-        if len(self._waiting) < MOST_WAITING:
+        if len(self._waiting) + len(self._batch) < MOST_WAITING:
             self._waiting.append(record)
         else:
             self._lost += 1
@@ -70,28 +93,71 @@ class JournalWriter:
         self._lock.close()
 
     def _run(self) -> None:
-        is_ending = False
-        while not is_ending:
-            is_ending = self._ending.wait(self._every)
-            try:
-                self._turn()
-            except Exception as error:  # a full disk, say: scheduling must go on
-                log.error("Journal cannot be written", error, directory=self.directory)
+        pause = self._every
+        while not self._ending.wait(pause):
+            self._turn()
+            pause = min(2 * pause, LONGEST_PAUSE) if self._is_failing else self._every
+        self._turn()
+        self._lost += len(self._batch) + len(self._waiting)
+        self._say_what_is_lost()
 
     def _turn(self) -> None:
+        try:
+            _let_go(surplus(listed(self.directory), self._now(), self._size, self._age))
+            self._write_making_room()
+            self._merge_what_is_due()
+        except Exception as error:  # whatever it is: scheduling goes on
+            self._is_failing = True
+            if self._may_say("failing"):
+                log.error("Journal cannot be written", error, directory=self.directory)
+            if not isinstance(error, OSError):  # then it is not the disk, and trying again would not help
+                self._lost += len(self._batch)
+                self._batch = []
+        else:
+            if self._is_failing and self._may_say("again"):
+                log.log(0, "Journal is written again", directory=self.directory)
+            self._is_failing = False
+        if self._lost and self._may_say("lost"):
+            self._say_what_is_lost()
+
+    def _may_say(self, what: str) -> bool:
+        now = time.monotonic()
+        is_due = now - self._said.get(what, -SAID_SECONDS) >= SAID_SECONDS
+        if is_due:
+            self._said[what] = now
+        return is_due
+
+    def _say_what_is_lost(self) -> None:
         lost, self._lost = self._lost, 0
         if lost:
             log.warn("Journal does not keep up, decisions are missing in it", count=lost)
-        batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        if batch:
-            self._last = max(self._now(), self._last + 0.001)  # names must differ, and grow
-            self._put([parquet.table_of(batch)], stamp(self._last), stamp(self._last))
-        while run := self._due(listed(self.directory)):
-            self._merge(run)
-        for old in surplus(listed(self.directory), self._now(), self._size, self._age):
-            old.path.unlink(missing_ok=True)
 
-    def _put(self, groups: Any, first: str, last: str) -> None:
+    def _write_making_room(self) -> None:
+        while True:
+            try:
+                return self._write()
+            except OSError as error:
+                files = listed(self.directory)
+                if error.errno not in FULL or not files:
+                    raise
+                if self._may_say("full"):
+                    log.warn("Disk is full, the journal lets its oldest files go", directory=self.directory)
+                kept = sum(each.size for each in files) * (1 - LET_GO)
+                _let_go(surplus(files, self._now(), kept, self._age))
+
+    def _write(self) -> None:
+        """What waits now; not what comes meanwhile."""
+        self._wrote_at = time.monotonic()
+        waiting = len(self._waiting)
+        while self._batch or waiting:
+            taken = min(waiting, AT_ONCE - len(self._batch))
+            self._batch += [self._waiting.popleft() for _ in range(taken)]
+            waiting -= taken
+            self._last = max(self._now(), self._last + 0.001)  # names must differ, and grow
+            self._put(parquet.groups_of(self._batch), stamp(self._last), stamp(self._last))
+            self._batch = []
+
+    def _put(self, groups: Iterable[Any], first: str, last: str) -> None:
         unfinished = self.directory / f"{UNFINISHED}{first}"
         try:
             parquet.write(unfinished, groups)
@@ -100,6 +166,14 @@ class JournalWriter:
             with suppress(OSError):
                 unfinished.unlink()
             raise
+
+    def _merge_what_is_due(self) -> None:
+        while not self._ending.is_set() and time.monotonic() >= self._merge_at:
+            run = self._due(listed(self.directory))
+            # Until the merged one is whole both are there.
+            if not run or sum(each.size for each in run) > disk_usage(self.directory).free:
+                return
+            self._merge(run)
 
     def _due(self, files: list[JournalFile]) -> list[JournalFile]:
         """The newest files, where there are enough of them that are small for their number."""
@@ -115,30 +189,32 @@ class JournalWriter:
             limit *= TIMES
         return []
 
-    def _merge(self, files: list[JournalFile]) -> None:
-        sound = []
-        for each in files:
-            try:
-                sound.append(list(parquet.groups_in(each.path)))
-            except parquet.DAMAGED as error:
-                self._damaged.add(each.path)
-                log.warn("Journal file is damaged and left as it is", file=each.path, err=error)
-                return
-        self._put(_joined(sound), files[0].first, files[-1].last)
-        for each in files:
-            each.path.unlink(missing_ok=True)
+    def _merge(self, run: list[JournalFile]) -> None:
+        self._breathed_at = time.monotonic()
+        try:
+            groups = merged([each.path for each in run], self._breathe)
+            self._put(groups, run[0].first, run[-1].last)
+        except DamagedFileError as error:
+            self._damaged.add(error.path)
+            log.warn("Journal file is damaged and left as it is", file=error.path, err=error)
+        except AbandonedError:
+            return
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._merge_at = time.monotonic() + LONGEST_PAUSE
+        else:
+            _let_go(run)
+
+    def _breathe(self) -> None:
+        """Between the steps of a merge: rests as long as the last one took, and writes what has come."""
+        if self._ending.wait(time.monotonic() - self._breathed_at):
+            raise AbandonedError
+        if time.monotonic() - self._wrote_at >= self._every:
+            self._write()
+        self._breathed_at = time.monotonic()
 
 
-def _joined(files: list[list[Any]]) -> Iterator[Any]:
-    """Groups as they are, but small ones that follow each other made into one."""
-    small: list[Record] = []
-    for group in (group for groups in files for group in groups):
-        if len(group) <= SMALL_GROUP:
-            small += parquet.records_in(group)
-            continue
-        if small:
-            yield parquet.table_of(small)
-            small = []
-        yield group
-    if small:
-        yield parquet.table_of(small)
+def _let_go(files: Iterable[JournalFile]) -> None:
+    for each in files:
+        each.path.unlink(missing_ok=True)

@@ -87,15 +87,18 @@ def _checked(entry: Any, where: str) -> NodeTemplate:
     except msgspec.ValidationError as error:
         known = ", ".join(NodeTemplate.__struct_fields__)
         raise InputError(f"{error}; a template has {known}", where=where) from None
-    if template.count < 0 or (template.count > 1 and "{}" not in template.name):
+    if template.count > 1 and "{}" not in template.name:
         raise InputError(
             f"{template.count} nodes named {template.name!r}: write {{}} where their numbers go", where=where
         )
-    for amount in (template.cpu, template.memory, template.storage, *template.resources.values()):
+    named = ("count", "cpu", "memory", "pods", "storage")
+    for name, amount in ({each: getattr(template, each) for each in named} | template.resources).items():
         try:
-            quantity.parse(amount)
+            is_negative = quantity.parse(amount) < 0
         except QuantityError as error:
-            raise InputError(str(error), where=where) from None
+            raise InputError(str(error), where=where, field=name) from None
+        if is_negative:
+            raise InputError(f"{amount} is less than none", where=where, field=name)
     for text in template.taints:
         _taint(text)
     return template

@@ -31,5 +31,6 @@ class UnschedulablePods:
 
     def waiting_for(self, profile: str, plugins: Iterable[str]) -> Iterator[QueuedPod]:
         """Pods that wait for any of these, those that wait for several more than once."""
-        for plugin in plugins:
-            yield from self._waiting.get((profile, plugin), ())
+        if self._waits_for:
+            for plugin in plugins:
+                yield from self._waiting.get((profile, plugin), ())

@@ -40,6 +40,8 @@ class Failure(NamedTuple):
     pending: frozenset[str] = frozenset()
     is_moot: bool = False
     """Whether there is nothing to say of the pod: it is gone, has a node, or is not ours any more."""
+    advice: str = ""
+    """What those who run the scheduler can do about it, for the log: it is not for those whose pod it is."""
 
     @property
     def reason(self) -> str:

@@ -134,17 +134,18 @@ async def _bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Fa
 async def _run_pre_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
     began = perf_counter()
     for name, plugin in attempt.profile.at("preBind"):
-        asked_at = perf_counter()
+        asked_at, advice = perf_counter(), ""
         try:
             status = await plugin.pre_bind(attempt.state, placed, node_name)
         except Exception as error:
             status = _raised(error, placed, node_name)
+            advice = error.advice if isinstance(error, ApiError) else ""
         _measure_plugin(host, attempt, "PreBind", name, asked_at, status)
         if status is not None:
             _measure(host, attempt, "PreBind", began, status)
             if name == VOLUME_BINDING:
                 host.metrics.volume_stage_failed("bind")
-            return _without_blame(failure_at(status, name, "running PreBind plugin"))
+            return _without_blame(failure_at(status, name, "running PreBind plugin"), advice)
     _measure(host, attempt, "PreBind", began)
     return None
 
@@ -159,7 +160,7 @@ async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) 
         return failure
     began = perf_counter()
     for name, plugin in attempt.profile.at("bind"):
-        asked_at = perf_counter()
+        asked_at, advice = perf_counter(), ""
         try:
             status = await plugin.bind(attempt.state, placed, node_name)
         except ApiError as error:
@@ -168,14 +169,14 @@ async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) 
             node_now = await node_after(host, placed, error)
             if node_now is None or node_now not in ("", node_name):
                 return Failure(str(error), is_moot=True)
-            status = None if node_now else Status.error(str(error))
+            status, advice = None if node_now else Status.error(str(error)), error.advice
         except Exception as error:
             status = _raised(error, placed, node_name)
         _measure_plugin(host, attempt, "Bind", name, asked_at, status)
         if status is None or status.code is not Code.SKIP:
             _measure(host, attempt, "Bind", began, status)
             failure = None if status is None else failure_at(status, name, "running Bind plugin")
-            return failure and _without_blame(failure)
+            return failure and _without_blame(failure, advice)
     return Failure("no bind plugin took the pod")
 
 
@@ -183,9 +184,9 @@ def node_gone(node_name: str) -> Failure:
     return Failure(f'node "{node_name}" was deleted before the pod could be bound to it')
 
 
-def _without_blame(failure: Failure) -> Failure:
+def _without_blame(failure: Failure, advice: str) -> Failure:
     """After `done` the queue no longer knows what happened meanwhile, so nobody's hints can wake the pod."""
-    return Failure(failure.message, failure.is_error)
+    return Failure(failure.message, failure.is_error, advice=advice)
 
 
 def _has_work_before_bind(attempt: Attempt) -> bool:

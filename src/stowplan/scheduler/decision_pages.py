@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 from aiohttp import web
 
-from stowplan.journal import Decisions
+from stowplan.api.pod import Pod
+from stowplan.client.resources import PODS
+from stowplan.journal import Decisions, Record
 from stowplan.journal.shown import ListAnswer, PodAnswer, Waiting, shown, summary_of
 from stowplan.queue.queued_pod import Place, QueuedPod
 from stowplan.scheduler.scheduler import Scheduler
@@ -21,15 +24,17 @@ ATTEMPTS_LISTED = 20
 NAMES_SHOWN = 5
 
 
-def decision_pages(decisions: Decisions, scheduler: Callable[[], Scheduler | None]) -> dict[str, Page]:
-    """`scheduler` is the one that runs now, if one does."""
+def decision_pages(
+    decisions: Decisions, scheduler: Callable[[], Scheduler | None], leader: Callable[[], str | None]
+) -> dict[str, Page]:
+    """`scheduler` is the one that runs now, if one does; `leader` as for `look_up`."""
 
     def page(request: web.BaseRequest) -> web.Response:
         query = request.query
         try:
             if "pod" in query:
                 number = int(query["number"]) if "number" in query else None
-                return _json(_about(query["pod"], number, decisions, scheduler()))
+                return _json(_about(query["pod"], number, decisions, scheduler(), leader()))
             limit = min(max(int(query.get("limit", LISTED)), 0), MOST_LISTED)
             return _json(_list(decisions, limit, int(query.get("after", 0))))
         except ValueError:
@@ -50,22 +55,47 @@ def _list(decisions: Decisions, limit: int, after: int) -> ListAnswer:
     )
 
 
-def _about(pod: str, number: int | None, decisions: Decisions, scheduler: Scheduler | None) -> PodAnswer:
-    key = pod if "/" in pod else f"default/{pod}"
-    attempts = decisions.recent.of(key)
-    answer = PodAnswer(
-        pod=key,
-        waiting=None if scheduler is None else _waiting(key, scheduler),
-        attempts=[summary_of(record) for record in attempts[:ATTEMPTS_LISTED]],
+def _about(
+    pod: str, number: int | None, decisions: Decisions, scheduler: Scheduler | None, leader: str | None
+) -> PodAnswer:
+    known = look_up(pod, decisions, scheduler, leader)
+    chosen = [record for record in known.attempts if number in (None, record.number)]
+    if known.attempts and not chosen:
+        kept = known.attempts[0].number
+        raise LookupError(f"decision {number} on pod {known.pod} is not kept, but {kept} is")
+    return PodAnswer(
+        pod=known.pod,
+        waiting=known.waiting,
+        attempts=[summary_of(record) for record in known.attempts[:ATTEMPTS_LISTED]],
+        decision=shown(chosen[0]) if chosen else None,
     )
-    chosen = [record for record in attempts if number in (None, record.number)]
-    if chosen:
-        answer.decision = shown(chosen[0])
-    elif attempts:
-        raise LookupError(f"decision {number} on pod {key} is not kept, but {attempts[0].number} is")
-    elif answer.waiting is None:
+
+
+class Known(NamedTuple):
+    """What is known of a pod: decisions, or what it waits for, or both."""
+
+    pod: str
+    attempts: Sequence[Record]
+    """The newest first."""
+    waiting: Waiting | None
+
+
+def look_up(pod: str, decisions: Decisions, scheduler: Scheduler | None, leader: str | None) -> Known:
+    """`leader` is who decides in our place, empty if that is not known, None if we do.
+
+    A LookupError says why nothing is known of the pod.
+    """
+    key = pod if "/" in pod else f"default/{pod}"
+    found = Known(key, decisions.recent.of(key), None if scheduler is None else _waiting(key, scheduler))
+    if not found.attempts and leader is not None:  # what waits for a standby waits for another
+        raise LookupError(
+            f"this replica stands by; {leader} leads: ask there"
+            if leader
+            else "this replica stands by, and nobody is known to lead yet: ask again"
+        )
+    if not found.attempts and found.waiting is None:
         raise LookupError(_why_unknown(key, decisions, scheduler))
-    return answer
+    return found
 
 
 def _waiting(key: str, scheduler: Scheduler) -> Waiting | None:
@@ -76,10 +106,13 @@ def _waiting(key: str, scheduler: Scheduler) -> Waiting | None:
     queued = next((each for each in scheduler.queue if each.pod.uid == pod.uid), None)
     if queued is not None:
         return _queued(queued, scheduler)
-    held = scheduler.host.waiting.find(pod.uid)
-    if held is not None:
-        return Waiting(place="permit", plugins=held.plugins, scheduler=pod.scheduler_name)
-    return Waiting(place="trying", scheduler=pod.scheduler_name)
+    held, tried = scheduler.host.waiting.find(pod.uid), scheduler.queue.in_flight.find(pod.uid)
+    return Waiting(
+        place="trying" if held is None else "permit",
+        plugins=() if held is None else held.plugins,
+        attempts=0 if tried is None else tried.attempts - 1,
+        scheduler=pod.scheduler_name,
+    )
 
 
 def _queued(queued: QueuedPod, scheduler: Scheduler) -> Waiting:
@@ -91,28 +124,39 @@ def _queued(queued: QueuedPod, scheduler: Scheduler) -> Waiting:
         place=str(queued.place),
         plugins=tuple(sorted(plugins)),
         wakes=dict(keeping.wakes(profile, plugins)) if waits and keeping and profile else {},
+        attempts=queued.attempts,
         until=queued.backoff_expiration if queued.place is Place.BACKOFF else None,
         scheduler=queued.pod.scheduler_name,
     )
 
 
 def _why_unknown(key: str, decisions: Decisions, scheduler: Scheduler | None) -> str:
-    names = () if scheduler is None else tuple(scheduler.profiles)
-    placed = [] if scheduler is None else [each for each in scheduler.cluster.pods() if each.key == key]
-    if placed and placed[0].scheduler_name not in names:
+    pod = None if scheduler is None else _pod(key, scheduler)
+    if scheduler is not None and pod is not None and pod.scheduler_name not in scheduler.profiles:
+        where = f"is on {pod.node_name}" if pod.node_name else "has no node yet"
         return (
-            f"pod {key} is of scheduler {placed[0].scheduler_name!r}, and this one has "
-            f"{', '.join(names)}: it is on {placed[0].node_name}, why is not known here"
+            f"pod {key} is of scheduler {pod.scheduler_name!r}, and this one has "
+            f"{', '.join(scheduler.profiles)}: it {where}, why is not known here"
         )
-    if placed:
+    if pod is not None and pod.node_name:
         return (
-            f"pod {key} is on {placed[0].node_name}, but the decision is no longer kept in memory, or was "
-            "made before this scheduler started"
+            f"pod {key} is on {pod.node_name}, but the decision is no longer kept in memory, or was made "
+            "before this scheduler started"
         )
     name = key.rpartition("/")[2]
     namesakes = islice((each for each in decisions.recent.pods() if each.endswith(f"/{name}")), NAMES_SHOWN)
     near = f"; there is {', '.join(found)}" if (found := list(namesakes)) else ""
     return f"no pod {key} is known here, neither with a node nor waiting for this scheduler{near}"
+
+
+def _pod(key: str, scheduler: Scheduler) -> Pod | None:
+    """Of whatever scheduler."""
+    placed = next((each for each in scheduler.cluster.pods() if each.key == key), None)
+    if placed is not None:
+        return placed
+    watched = next((each.objects for each in scheduler.reflectors if each.resource.kind == PODS.kind), {})
+    found = watched.get(key)
+    return found if isinstance(found, Pod) else None
 
 
 def _json(answer: PodAnswer | ListAnswer) -> web.Response:

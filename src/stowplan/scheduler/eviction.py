@@ -40,7 +40,7 @@ async def _evict_all(
         await _evict(host, profile, pod, node_name, victims[-1])
     except ApiError as error:
         result = "error"
-        log.error("Error occurred during async preemption", error, pod=pod, node=node_name)
+        log.error("Error occurred during async preemption", error.explanation, pod=pod, node=node_name)
     finally:
         if isinstance(plugin, DefaultPreemption):
             plugin.preempting.pop(pod.uid, None)

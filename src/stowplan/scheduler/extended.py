@@ -26,8 +26,9 @@ from stowplan.cycle.schedule import TieBreak, choose, look_at, narrowed, run_pos
 from stowplan.cycle.scoring import run_scores
 from stowplan.framework.decision import Decision, ScoreColumn, Statuses
 from stowplan.framework.handle import Preempt
-from stowplan.framework.plugin import MAX_SCORE, Nomination
+from stowplan.framework.plugin import Nomination
 from stowplan.framework.profile import Profile
+from stowplan.framework.scores import MAX_SCORE
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 from stowplan.metrics import Metrics

@@ -82,14 +82,15 @@ async def patch_status(host: Host, pod: Pod, patch: dict[str, Any]) -> ApiError 
     except (NotFound, Conflict) as error:
         log.log(3, "Pod status not updated, the pod has changed or is gone", pod=pod, err=error)
     except ApiError as error:
-        log.error("Error updating pod", error, pod=pod)
+        log.error("Error updating pod", error.explanation, pod=pod)
         return error
     return None
 
 
 def _log(pod: Pod, failure: Failure) -> None:
     if failure.is_error:
-        log.error("Error scheduling pod; retrying", failure.message, pod=pod)
+        said = f"{failure.message}: {failure.advice}" if failure.advice else failure.message
+        log.error("Error scheduling pod; retrying", said, pod=pod)
     elif failure.message == NO_NODES:
         log.log(0, "Unable to schedule pod; no nodes are registered to the cluster; waiting", pod=pod)
     else:

@@ -7,7 +7,6 @@ import random
 import time
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from stowplan import log
@@ -65,6 +64,7 @@ class SchedulingLoop:
                 await self.schedule_extended(queued, self.host.extended)
             if time.monotonic() >= turn_ends:
                 await asyncio.sleep(0)  # a full queue would not let anyone else run
+                await self.host.api.room()  # what is decided now is bound soon, on what is known by then
                 turn_ends = time.monotonic() + TURN_SECONDS
 
     def _hand_in(self) -> None:
@@ -168,7 +168,7 @@ def drawn_by(generator: random.Random) -> TieBreak:
     """Draws one of the best nodes."""
 
     def draw(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
-        best = np.flatnonzero(totals == totals[totals.argmax()])
+        (best,) = (totals == totals[totals.argmax()]).nonzero()
         return int(best[int(generator.random() * len(best))])
 
     return draw

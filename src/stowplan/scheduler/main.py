@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from enum import Enum
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,11 @@ from stowplan.api.pod import Pod
 from stowplan.client import kubeconfig
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
+from stowplan.client.errors import ApiError
 from stowplan.client.extenders import extenders_of
 from stowplan.client.leases import LeaderElection, new_identity
 from stowplan.config import KubeSchedulerConfiguration
-from stowplan.errors import StowplanError
+from stowplan.errors import InputError, StowplanError
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
 from stowplan.journal import Decisions
@@ -33,7 +36,7 @@ from stowplan.scheduler.comparer import compare, dump
 from stowplan.scheduler.decision_pages import decision_pages
 from stowplan.scheduler.guard import Guard, is_trusted
 from stowplan.scheduler.measured_client import MeasuredClient
-from stowplan.scheduler.options import RunOptions, parse
+from stowplan.scheduler.options import RELEASE, RunOptions, parse
 from stowplan.scheduler.options_write import completed
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.serving.health import Page
@@ -80,6 +83,7 @@ class Service:
     ) -> None:
         self.options, self._connection, self._more_pages = options, connection, more_pages
         self.registry, self.metrics = registry, Metrics()
+        self.metrics.built(f"{RELEASE}+stowplan.{version('stowplan')}")
         self._guard = Guard(self.metrics)
         self._looked_at_files = time.monotonic()
         self._draw = random.Random(options.seed)
@@ -87,6 +91,8 @@ class Service:
         self.scheduler: Scheduler | None = None
         self.decisions = Decisions(options.journal.memory)
         self._is_stopping = False
+        self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        """Not yet answered: one may come while the scheduler is built anew."""
         self._policy: dict[str, Any] | None = None
         """The ConfigMap with the Policy, as it was at the start."""
 
@@ -126,6 +132,8 @@ class Service:
             return await self._run(api, events_api)
 
     async def _run(self, api: ApiClient, events_api: ApiClient) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+            asyncio.get_running_loop().add_signal_handler(number, self._signals.put_nowait, number)
         elected = asyncio.create_task(self._election.run()) if self._election is not None else None
         try:
             while True:
@@ -183,12 +191,8 @@ class Service:
 
     async def _told(self) -> Ending:
         """Waits for a signal that ends this configuration's life; others are answered on the way."""
-        signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
-            loop.add_signal_handler(number, signals.put_nowait, number)
         while True:
-            number = await signals.get()
+            number = await self._signals.get()
             if number in (signal.SIGTERM, signal.SIGINT):
                 return Ending.STOPPED
             if number is signal.SIGUSR2:
@@ -251,9 +255,28 @@ class Service:
             return False
         for warning in warnings:
             log.warn(warning)
+        for field, in_force, wanted in self._left_for_a_restart(options.config):
+            log.warn(
+                "Configuration field not taken up: it takes a restart",
+                field=field,
+                inForce=in_force,
+                wanted=wanted,
+            )
         self.options = msgspec.structs.replace(self.options, config=self._kept_in(options.config))
         log.log(0, "Configuration reloaded")
         return True
+
+    def _left_for_a_restart(self, wanted: KubeSchedulerConfiguration) -> Iterator[tuple[str, object, object]]:
+        """Fields that a new configuration changes and that `_kept_in` keeps, with both values."""
+        in_force = self.options.config
+        yield from _changes("leaderElection", in_force.leader_election, wanted.leader_election)
+        if self._connection is None:  # else it is not the configuration that says where to connect
+            yield from _changes("clientConnection", in_force.client_connection, wanted.client_connection)
+
+    @property
+    def leader(self) -> str | None:
+        """Who leads while this one stands by, empty if that is not known; None for one that decides."""
+        return None if self._election is None or self._is_leading() else self._election.holder
 
     def _is_leading(self) -> bool:
         return self._election is None or self._election.is_leading
@@ -282,7 +305,14 @@ class Service:
         if not self.options.policy_config_map:
             return
         namespace, _, name = self.options.policy_config_map.partition("/")
-        found = await api.get_json(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+        try:
+            found = await api.get_json(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+        except ApiError as error:
+            raise InputError(
+                f"ConfigMap {namespace}/{name} with the Policy cannot be read: {error}; it is named by "
+                "--policy-configmap and --policy-configmap-namespace, or by algorithmSource.policy.configMap "
+                "of the configuration"
+            ) from error
         self._policy = {"kind": "ConfigMap", **found}
         self.options = parse(self.options.argv, registry=self.registry, policy=self._policy).options
 
@@ -305,7 +335,7 @@ class Service:
         election = self._election
         async with AsyncExitStack() as stack:
             tokens, rights = [
-                await stack.enter_async_context(ApiClient(kubeconfig.load(path))) if path else None
+                await stack.enter_async_context(ApiClient(found)) if (found := self._reviewer(path)) else None
                 for path in (access.authentication_kubeconfig, access.authorization_kubeconfig)
             ]
             pages = scheduler_pages(
@@ -317,7 +347,7 @@ class Service:
                 pods=self._shown_pods,
                 plugins=self._guard.check if self._has_plugins_of_others() else None,
             )
-            pages |= decision_pages(self.decisions, lambda: self.scheduler)
+            pages |= decision_pages(self.decisions, lambda: self.scheduler, lambda: self.leader)
             pages |= self._more_pages(self)
             client_ca = ""
             looks_up = not (self.options.serving.client_ca_file or access.authentication_skip_lookup)
@@ -328,6 +358,10 @@ class Service:
             async with server:
                 self._guard.while_stuck = partial(server.answer_waiting, "plugins")
                 yield
+
+    def _reviewer(self, path: str) -> Connection | None:
+        is_ours = self._connection is not None  # then the cluster of a pod that we may run in is another
+        return None if is_ours and not path else reviewer(path)
 
     def _shown_pods(self) -> Iterable[Pod]:
         """For /metrics/resources: those placed and those that wait, as long as we lead."""
@@ -342,6 +376,24 @@ class Service:
 
     def _unsynced(self) -> str | None:
         return None if self.is_synced else "handlers are not fully synchronized"
+
+
+def _changes(part: str, old: msgspec.Struct, new: msgspec.Struct) -> Iterator[tuple[str, object, object]]:
+    for field in msgspec.structs.fields(old):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        if before != after:
+            yield f"{part}.{field.encode_name}", before, after
+
+
+def reviewer(
+    path: str, *, environ: Mapping[str, str] = os.environ, account: Path = kubeconfig.ACCOUNT
+) -> Connection | None:
+    """Who is asked about those who ask our server: by default the API server of the pod that we run in."""
+    if path:
+        return kubeconfig.load(path)
+    if environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").is_file():
+        return kubeconfig.in_cluster(environ=environ, account=account)
+    return None
 
 
 def connect(options: RunOptions) -> Connection:

@@ -7,7 +7,10 @@ from time import perf_counter
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+
 from stowplan.api.meta import Object
+from stowplan.api.quantity import encode_hook
 from stowplan.api.resource import ResourceClaim
 from stowplan.client.api import Answer, ApiClient
 from stowplan.client.connection import Connection
@@ -25,15 +28,24 @@ class MeasuredClient(ApiClient):
 
     async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
         began, code = perf_counter(), NO_ANSWER
+        if body is not None and not isinstance(body, bytes):
+            body = msgspec.json.encode(body, enc_hook=encode_hook)
+        self._metrics.request_sent(self._host, method, len(body or b""))
         try:
             answer = await super().request(method, path, body, **options)
             code = str(answer.status)
+            self._metrics.answered(self._host, method, len(answer.data))
         except ApiError as error:
             code = str(error.status or NO_ANSWER)
             raise
         finally:
             self._metrics.request(code, self._host, method, perf_counter() - began)
         return answer
+
+    async def throttle(self, method: str) -> None:
+        began = perf_counter()
+        await super().throttle(method)
+        self._metrics.throttled(self._host, method, perf_counter() - began)
 
     async def stream(
         self,

@@ -20,8 +20,8 @@ from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak, schedule
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Scores
 from stowplan.framework.profile import Profile, ScoreStep
+from stowplan.framework.scores import Scores
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
 from stowplan.metrics import Metrics

@@ -36,6 +36,8 @@ from stowplan.scheduler.options_table import (
 from stowplan.serving.options import ServingOptions
 
 PROGRAM = "kube-scheduler"
+RELEASE = "v1.36.4"
+"""The kube-scheduler that decides as we do."""
 Given = dict[str, Any]
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -61,7 +63,7 @@ _OTHER_FIELDS = {"profiling": "enable_profiling", "contention-profiling": "enabl
 
 
 class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to ask about those who ask the HTTPS server. No kubeconfig: nobody.
+    """Whom to ask about those who ask the HTTPS server. No kubeconfig: the pod's own API server.
 
     The lookup is for the CA of client certificates, which the API server keeps in the ConfigMap
     kube-system/extension-apiserver-authentication.
@@ -154,7 +156,7 @@ def parse(
 
 
 def _bytes(size: str) -> int:
-    return max(quantity.parse(size), 0) // quantity.NANO
+    return quantity.parse(size) // quantity.NANO
 
 
 def _load(given: Given, registry: Registry, policy: Source | None) -> LoadedConfig:

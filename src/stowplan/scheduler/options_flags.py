@@ -231,6 +231,22 @@ def _size(text: str) -> str:
     return text
 
 
+def _size_from(least: int) -> Callable[[str], str]:
+    def read_size(text: str) -> str:
+        if quantity.parse(_size(text)) < least * quantity.NANO:
+            raise ValueError(f"expected a size of {least} or more")
+        return text
+
+    return read_size
+
+
+def _age(text: str) -> Duration:
+    age = Duration.parse(text)
+    if age <= 0:
+        raise ValueError("expected a duration of more than 0")
+    return age
+
+
 STRING = Kind("string", str)
 BOOL = Kind("", _bool, bare="true")
 INT = Kind("int", _int)
@@ -248,4 +264,7 @@ CERTIFICATES = Kind("namedCertKey", _certificate)
 TLS_VERSION = Kind("string", _tls_version)
 LOG_FORMAT = Kind("string", _log_format)
 SIZE = Kind("quantity", _size)
+SIZE_OR_NONE = Kind("quantity", _size_from(0))
+SOME_SIZE = Kind("quantity", _size_from(1))
+AGE = Kind("duration", _age)
 VERSION = Kind("version[=true]", str, bare="true")

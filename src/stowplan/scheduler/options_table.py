@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stowplan.config import ClientConnection, Duration, LeaderElection
 from stowplan.scheduler.options_flags import (
+    AGE,
     BOOL,
     CERTIFICATES,
     DURATION,
@@ -17,6 +18,8 @@ from stowplan.scheduler.options_flags import (
     PAIRS,
     PORT,
     SIZE,
+    SIZE_OR_NONE,
+    SOME_SIZE,
     STRING,
     STRINGS,
     SWITCHES,
@@ -63,7 +66,7 @@ STOWPLAN = (
     ),
     Flag(
         "decisions-memory",
-        SIZE,
+        SIZE_OR_NONE,
         "64Mi",
         "How much memory recent decisions may take, for /debug/decisions; 0 keeps none.",
     ),
@@ -73,8 +76,8 @@ STOWPLAN = (
         "",
         "The directory where all decisions are kept, as Parquet files. Without it, only memory has them.",
     ),
-    Flag("journal-size", SIZE, "1Gi", "How large the journal may get; the oldest files are deleted."),
-    Flag("journal-age", DURATION, Duration(7 * 24 * 3600), "How old files of the journal may get."),
+    Flag("journal-size", SOME_SIZE, "1Gi", "How large the journal may get; the oldest files are deleted."),
+    Flag("journal-age", AGE, Duration(7 * 24 * 3600), "How old files of the journal may get."),
     Flag(
         "seed",
         INT,
@@ -149,8 +152,8 @@ AUTHENTICATION = (
         "authentication-kubeconfig",
         STRING,
         "",
-        "The kubeconfig with which tokens are reviewed (tokenreviews.authentication.k8s.io). Without it, who "
-        "comes with a token is anonymous.",
+        "The kubeconfig with which tokens are reviewed (tokenreviews.authentication.k8s.io). Without it, "
+        "the account of the pod does; outside of a cluster, who comes with a token is anonymous.",
     ),
     Flag(
         "authentication-skip-lookup",
@@ -220,7 +223,7 @@ AUTHORIZATION = (
         STRING,
         "",
         "The kubeconfig with which requests are reviewed (subjectaccessreviews.authorization.k8s.io). "
-        "Without it, only what is always allowed is.",
+        "Without it, the account of the pod does; outside of a cluster, only what is always allowed is.",
     ),
     Flag(
         "authorization-always-allow-paths",

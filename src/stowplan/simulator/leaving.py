@@ -6,7 +6,7 @@ import numpy as np
 
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
-from stowplan.cycle.preempt import Budgets
+from stowplan.cycle.budgets import Budgets
 
 MIRROR = "kubernetes.io/config.mirror"
 """The annotation of a pod that the node's kubelet runs from a file."""
@@ -20,6 +20,13 @@ def belongs_to_node(pod: Pod) -> bool:
 
 def is_made_again(pod: Pod) -> bool:
     return pod.controller is not None and not pod.is_terminating
+
+
+def going_for(pod: Pod, cluster: Cluster) -> list[Pod]:
+    """The pods that are being deleted on the node that was promised to this one, and matter less."""
+    row = cluster.nodes.row_of(pod.nominated_node_name)
+    there = () if row is None else cluster.nodes.pods_on(row)
+    return [each for each in there if each.is_terminating and each.priority < pod.priority]
 
 
 def is_protected(pod: Pod, cluster: Cluster) -> bool:

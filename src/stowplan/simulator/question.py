@@ -9,13 +9,12 @@ import msgspec
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.errors import InputError
+from stowplan.explain.layout import listed
 from stowplan.explain.manifests import Manifests
 from stowplan.simulator.outcome import Outcome
+from stowplan.simulator.room import MOST, Room
 from stowplan.simulator.whatif import WhatIf
 from stowplan.simulator.workloads import more_like, pods_of
-
-MOST = 100_000
-"""Copies of a pod or node: more than any cluster has."""
 
 
 class Several(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,17 +39,29 @@ class Question(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
 
 
 def ask(
-    what_if: WhatIf, question: Question, manifests: Manifests, read_more: Callable[[Manifests], None]
+    what_if: WhatIf,
+    question: Question,
+    manifests: Manifests,
+    read_more: Callable[[Manifests], None],
+    most: int = MOST,
 ) -> Outcome:
-    """`manifests` show the cluster of the what-if; `read_more` reads into them what would be added."""
-    objects, workloads = dict(manifests.objects), dict(manifests.workloads)
+    """`manifests` show the cluster of the what-if; `read_more` reads into them what would be added.
+
+    Not more than `most` pods and nodes are made.
+    """
+    objects, workloads, ignored = dict(manifests.objects), dict(manifests.workloads), +manifests.ignored
+    room = Room(most)
     read_more(manifests)
+    if unseen := manifests.ignored - ignored:
+        kinds = listed([f"{number} {kind}" for kind, number in sorted(unseen.items())])
+        what_if.changes.append(f"{kinds} not looked at")
     what_if.add([item for key, item in manifests.objects.items() if objects.get(key) is not item])
     for each in question.more_nodes:
+        room.take(each.count, each.name)
         what_if.add_nodes_like(each.name, each.count)
-    for name in question.drain:
+    for name in dict.fromkeys(question.drain):
         what_if.drain(name)
-    for name in question.lose:
+    for name in dict.fromkeys(question.lose):
         what_if.lose(name)
     if question.afresh:
         what_if.place_afresh()
@@ -58,8 +69,9 @@ def ask(
     def pods() -> Iterator[Pod | Object]:
         for key, workload in tuple(manifests.workloads.items()):
             if workloads.get(key) is not workload:
-                yield from pods_of(manifests, workload, what_if.planner.decide)
+                yield from pods_of(manifests, workload, what_if.decide, room)
         for each in question.more:
+            room.take(each.count, each.name)
             yield from more_like(manifests, each.name, each.count)
 
     what_if.add(pods())

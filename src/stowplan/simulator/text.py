@@ -124,6 +124,7 @@ def _waits_now(fate: Fate) -> bool:
 def _origin(fate: Fate) -> str:
     why = WHY[fate.cause]
     found = f"{why} {fate.before}" if fate.before else why
+    found = f"{found}, {fate.message}" if fate.message else found
     return f"{found}, evicts {listed(fate.victims, 3)}" if fate.victims else found
 
 

@@ -23,9 +23,9 @@ from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
 from stowplan.errors import InputError
 from stowplan.explain.layout import counted, listed
+from stowplan.explain.names import there_is
 from stowplan.explain.offline import drawn_by, fault_of, held_back_by, keep_promises
 from stowplan.explain.report import Refusal, explanation_of
-from stowplan.explain.targets import there_is
 from stowplan.framework.decision import Decision
 from stowplan.framework.events import Action, ClusterEvent, Resource
 from stowplan.framework.hints import QueueingHints
@@ -33,7 +33,7 @@ from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.status import Code
 from stowplan.simulator.alike import likeness_of
-from stowplan.simulator.leaving import belongs_to_node, is_made_again, is_protected
+from stowplan.simulator.leaving import belongs_to_node, going_for, is_made_again, is_protected
 from stowplan.simulator.outcome import Cause, Ending, Fate, Outcome
 from stowplan.simulator.queue import Queue
 from stowplan.simulator.twins import twin_of
@@ -60,7 +60,8 @@ class WhatIf:
     """Say what would be different, then `run` once. `objects` are those of a whole cluster; `cluster` is one
     of these objects that may be changed, where there is such a one already.
 
-    With a seed, ties are drawn at random; without one, the first node by name wins.
+    With a seed, ties are drawn at random; without one, the first node by name wins. `check` is called again
+    and again while there is work: what it raises ends that.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class WhatIf:
         unserved: Iterable[type[CustomResource]] = (),
         cluster: Cluster | None = None,
         now: Callable[[], float] = time.time,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         items = tuple(objects)
         self.cluster = Cluster.of(items) if cluster is None else cluster
@@ -83,6 +85,7 @@ class WhatIf:
         pods = [item for item in items if isinstance(item, Pod)]
         keep_promises(self.planner, pods)
         self.changes: list[str] = []
+        self._check = check
         self._queue = Queue(self.planner, now)
         self._fates: dict[str, Fate] = {}
         """By uid; a pod that was placed and then evicted has only its last one."""
@@ -101,7 +104,10 @@ class WhatIf:
 
     def add(self, objects: Iterable[Pod | Object]) -> None:
         """Nodes, pods and all else; what is known under the same name is replaced."""
-        items = tuple(objects)
+        items: list[Pod | Object] = []
+        for item in objects:  # they may be made only now
+            self._check()
+            items.append(item)
         pods = [item for item in items if isinstance(item, Pod)]
         self._forget({pod.key for pod in pods})
         for item in items:
@@ -123,6 +129,7 @@ class WhatIf:
             if number <= 0:
                 break
             number -= 1
+            self._check()
             for item in tuple(twin_of(self.cluster, self._row_of(name), new)):
                 self.cluster.apply(item)
 
@@ -134,6 +141,7 @@ class WhatIf:
         spec = msgspec.structs.replace(node.spec, unschedulable=True)
         self.cluster.add_node(msgspec.structs.replace(node, spec=spec))
         for pod in tuple(self.cluster.nodes.pods_on(row)):
+            self._check()
             if belongs_to_node(pod):
                 continue
             if is_protected(pod, self.cluster):
@@ -161,6 +169,11 @@ class WhatIf:
             if is_ours and not (pod.is_terminating or belongs_to_node(pod)):
                 self.cluster.remove_pod(pod)
                 self._await(pod, Cause.AFRESH)
+
+    def decide(self, pod: Pod) -> Decision:
+        """What would become of the pod at this moment."""
+        self._check()
+        return self.planner.decide(pod)
 
     def run(self) -> Outcome:
         """Decides all pods that wait, the most urgent first; some again, once others are placed or gone."""
@@ -219,7 +232,13 @@ class WhatIf:
         if known is not None:
             self._waiting[pod.uid] = known
             return msgspec.structs.replace(waiting, message=known.message, refusals=known.refusals)
-        decision = self.planner.decide(pod)
+        decision, message = self.decide(pod), ""
+        if decision.chosen is None and (going := going_for(pod, self.cluster)):
+            message = f"once {listed([each.key for each in going])} {'is' if len(going) == 1 else 'are'} gone"
+            for each in going:
+                self.cluster.remove_pod(each)
+            self._last[EVICTED] = self._turn
+            decision = self.decide(pod)
         if fault := fault_of(decision):
             return _ended(waiting, Ending.FAILED, fault)
         if decision.chosen is None and decision.nominated is None:
@@ -233,13 +252,14 @@ class WhatIf:
         if fault := _reserve(profile, decision):
             return _ended(waiting, Ending.FAILED, fault)
         self.planner.carry_out(decision)
-        for each in self.planner.profiles.values():
-            each.handle.nominations.remove(pod)
+        for own in self.planner.profiles.values():
+            own.handle.nominations.remove(pod)
         return msgspec.structs.replace(
             waiting,
             ending=Ending.PLACED,
             node=decision.chosen or decision.nominated or "",
             victims=tuple(victim.key for victim in victims),
+            message=message,
         )
 
     def _evict_for(self, pod: Pod, decision: Decision) -> Decision:
@@ -247,7 +267,7 @@ class WhatIf:
         for victim in decision.victims:
             self._displace(victim, Cause.EVICTED, pod.key)
         nominated = msgspec.structs.replace(pod, nominated_node_name=decision.nominated or "")
-        again = self.planner.decide(nominated)
+        again = self.decide(nominated)
         return decision if again.chosen is None else again
 
     def _left_waiting(self, waiting: Fate, decision: Decision, likeness: tuple[Any, ...] | None) -> Fate:

@@ -8,6 +8,7 @@ from itertools import chain, count
 import msgspec
 
 from stowplan.api.defaults import Plain
+from stowplan.api.kinds import describe
 from stowplan.api.meta import (
     NodeSelector,
     NodeSelectorRequirement,
@@ -17,10 +18,13 @@ from stowplan.api.meta import (
     decode,
 )
 from stowplan.api.pod import Affinity, NodeAffinity, Pod, shape_of
-from stowplan.explain.manifests import POD, Manifests
+from stowplan.errors import InputError
+from stowplan.explain.manifests import Manifests
+from stowplan.explain.names import POD
 from stowplan.explain.targets import find_target
 from stowplan.explain.templates import Target, next_pod
 from stowplan.framework.decision import Decision
+from stowplan.simulator.room import Room
 
 
 class Amounts(Wire, frozen=True):
@@ -38,12 +42,19 @@ OF_NODES = ("NodeName", "NodeAffinity", "NodeUnschedulable", "TaintToleration")
 """Where one of these plugins refuses the pod of a DaemonSet, its controller does not make it at all."""
 
 
-def pods_of(manifests: Manifests, workload: Plain, decide: Decide) -> Iterator[Pod | Object]:
+def pods_of(manifests: Manifests, workload: Plain, decide: Decide, room: Room) -> Iterator[Pod | Object]:
     """As many pods as the workload says; of a DaemonSet, one for each node that takes such pods."""
     if workload["kind"] == "DaemonSet":
-        yield from _daemons(manifests, next_pod(manifests, workload), decide)
+        target = next_pod(manifests, workload)
+        nodes = _nodes_of(target.pod, decide)
+        room.take(len(nodes), describe(workload))
+        for name in nodes:
+            own = msgspec.structs.replace(_only_on(target.pod, name), name=f"{target.pod.name}-{name}")
+            yield from _copy(manifests, target._replace(pod=own))
         return
-    for number in range(_size(workload)):
+    size = _size(workload)
+    room.take(size, describe(workload))
+    for number in range(size):
         yield from _copy(manifests, next_pod(manifests, workload), number)
 
 
@@ -54,7 +65,14 @@ def more_like(manifests: Manifests, wanted: str, number: int) -> Iterator[Pod | 
 
 
 def _size(workload: Plain) -> int:
-    spec = decode(Scaled, {"spec": workload.get("spec") or {}}).spec
+    try:
+        spec = decode(Scaled, {"spec": workload.get("spec") or {}}).spec
+        for field in spec.__struct_fields__:
+            if (getattr(spec, field) or 0) < 0:
+                message = f"{getattr(spec, field)} is below zero; write 0 or more"
+                raise InputError(message, field=f"spec.{field}")
+    except InputError as error:
+        raise InputError(error.message, what=describe(workload), field=error.field) from None
     if workload["kind"] != "Job":
         return spec.replicas
     return spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
@@ -78,12 +96,10 @@ def _copy(manifests: Manifests, target: Target, number: int = 0) -> Iterator[Pod
     yield pod
 
 
-def _daemons(manifests: Manifests, target: Target, decide: Decide) -> Iterator[Pod | Object]:
-    decision = decide(target.pod)
+def _nodes_of(daemon: Pod, decide: Decide) -> list[str]:
+    decision = decide(daemon)
     unfit = {name for name, status in decision.rejected().items() if status.plugin in OF_NODES}
-    for name in sorted({decision.names[row] for row in decision.looked_at.tolist()} - unfit):
-        own = msgspec.structs.replace(_only_on(target.pod, name), name=f"{target.pod.name}-{name}")
-        yield from _copy(manifests, target._replace(pod=own))
+    return sorted({decision.names[row] for row in decision.looked_at.tolist()} - unfit)
 
 
 def _only_on(pod: Pod, node: str) -> Pod:

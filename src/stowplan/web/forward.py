@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from stowplan.client.connection import Connection
-from stowplan.client.errors import Unreachable
+from stowplan.client.errors import Unreachable, unreachable_scheduler
 from stowplan.client.http import Pool, Reply
 from stowplan.errors import InputError
 from stowplan.web.files import HEADERS, content_type
@@ -45,11 +45,7 @@ async def _check(pool: Pool, connection: Connection) -> None:
     try:
         reply = await _request(pool, connection, "GET", f"{PATH}/")
     except Unreachable as error:
-        raise InputError(
-            f"{error}; is a scheduler there? Its certificate may be its own: --certificate-authority FILE or "
-            "--insecure-skip-tls-verify",
-            where=connection.server,
-        ) from None
+        raise InputError(unreachable_scheduler(error), where=connection.server) from None
     if reply.status != 200:
         raise InputError(_why(reply), where=connection.server)
 
@@ -73,7 +69,7 @@ async def _forward(pool: Pool, connection: Connection, name: str, request: web.B
     try:
         reply = await _request(pool, connection, request.method, target, body)
     except Unreachable as error:
-        return json_response({"error": str(error)}, 502)
+        return json_response({"message": str(error)}, 502)
     return web.Response(
         status=reply.status,
         body=reply.data,

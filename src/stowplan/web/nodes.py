@@ -13,8 +13,8 @@ from stowplan.api.node import Taint
 from stowplan.api.pod import Pod
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.explain.amounts import amount_text
+from stowplan.explain.names import there_is
 from stowplan.explain.reasons import taint_text
-from stowplan.explain.targets import there_is
 from stowplan.journal.shown import Plain
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.web.source import Refused

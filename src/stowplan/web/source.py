@@ -24,6 +24,8 @@ class Source(NamedTuple):
     """The one that runs now, if one does."""
     config: Callable[[], KubeSchedulerConfiguration]
     registry: Callable[[], Registry]
+    leader: Callable[[], str | None] = lambda: None
+    """As `Service.leader`."""
 
 
 def source_of(service: Service) -> Source:
@@ -32,6 +34,7 @@ def source_of(service: Service) -> Source:
         lambda: service.scheduler,
         lambda: service.options.config,
         lambda: service.registry,
+        lambda: service.leader,
     )
 
 

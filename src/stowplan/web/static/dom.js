@@ -38,10 +38,10 @@ export async function ask(door, query = {}, options = {}) {
   try {
     answer = await response.json();
   } catch {
-    answer = { error: `the server answered with status ${response.status}` };
+    answer = { message: `the server answered with status ${response.status}` };
   }
   if (!response.ok) {
-    const error = new Error(answer.error || answer.message || `status ${response.status}`);
+    const error = new Error(answer.message || `status ${response.status}`);
     error.answer = answer;
     throw error;
   }

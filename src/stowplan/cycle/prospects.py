@@ -1,0 +1,170 @@
+"""What evicting pods would achieve on each node, kept for the next pod of the same kind.
+
+Where every filter's answer can be kept, so can this: it depends on the node, on the pods there and on
+disruption budgets alone. It is worked out again for nodes where one of these has changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.api.pod import LabelSet, Pod
+from stowplan.api.workloads import PodDisruptionBudget
+from stowplan.cluster import PodTable
+from stowplan.cluster.columns import Columns
+from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.cluster.node_table import NodeTable
+from stowplan.cluster.store import ObjectStore
+from stowplan.cycle.budgets import Budgets
+from stowplan.cycle.harm import add_harm, no_harm
+from stowplan.cycle.victims import Slots, Victims
+from stowplan.framework.profile import Profile
+from stowplan.framework.state import CycleState
+from stowplan.framework.status import Status
+
+KINDS = 16
+"""Of pods, for which prospects are kept at a time."""
+SPARE = 4096
+"""How many entries may be of rows that were worked out again since, before all is."""
+
+NOT_REFUSED = -1
+MEMORY = "preemption"
+
+
+def kind_of(profile: Profile, state: CycleState, pod: Pod) -> Hashable | None:
+    """Equal for pods with the same prospects; None where these cannot be kept."""
+    steps = [step for step in profile.filters if step.name not in state.skipped_filters]
+    if any(step.sign is None or step.filter_nodes is None for step in steps):
+        return None
+    try:
+        kind = (pod.priority, *((step.plugin.serial, step.sign(pod)) for step in steps))
+        hash(kind)
+    except Exception:  # who asks the plugin for its answer will say what is wrong with it
+        return None
+    return kind
+
+
+class Prospects:
+    """For pods of one kind; of rows that nobody has asked about, or that changed since, nothing is known."""
+
+    def __init__(self, length: int) -> None:
+        self.known = np.zeros(length, np.bool_)
+        self.harm = no_harm(length)
+        self._first = np.zeros(length, np.intp)
+        """Where in the list those of each row begin."""
+        self._places: list[int] = []
+        """Where in their node's list of pods the victims stand."""
+        self._ahead: dict[int, tuple[Pod, ...]] = {}
+        """The pods nominated to rows, for which there must be room, too."""
+        self._refusal = np.zeros(length, np.intp)
+        """The number of each row's status; a row where the pod fits as it is has none."""
+        self._statuses: list[Status] = []
+
+    @property
+    def is_overgrown(self) -> bool:
+        return len(self._places) + len(self._statuses) > int(self.harm.victims.sum()) + SPARE
+
+    def expect(self, ahead: dict[int, tuple[Pod, ...]]) -> None:
+        """Takes note of the pods that are nominated to rows now."""
+        for row in self._ahead.keys() | ahead.keys():
+            if self._ahead.get(row) != ahead.get(row):
+                self.known[row] = False
+        self._ahead = ahead
+
+    def learn(self, live: LiveNodeTable, rows: Slots, victims: Victims, refusals: dict[int, Status]) -> None:
+        """Takes in what was found on these rows; the victims of a row stand together."""
+        self.harm.victims[rows], self.harm.violations[rows], self._refusal[rows] = 0, 0, NOT_REFUSED
+        where = victims.rows
+        starts = np.flatnonzero(np.r_[True, where[1:] != where[:-1]][: len(where)])
+        self._first[where[starts]] = len(self._places) + starts
+        self._places += live.pods.place[victims.slots].tolist()
+        add_harm(self.harm, live, victims)
+        numbers = {status: number for number, status in enumerate(self._statuses)}
+        for row, status in refusals.items():
+            self._refusal[row] = numbers.setdefault(status, len(numbers))
+        self._statuses = list(numbers)
+        self.known[rows] = True
+
+    def until_enough(self, rows: Slots, wanted: int) -> Slots:
+        """Of rows in turn only as many as it takes to find so many, one of them without harm to a budget."""
+        found = self._refusal[rows] == NOT_REFUSED
+        harmless = np.logical_or.accumulate(found & (self.harm.violations[rows] == 0))
+        enough = np.flatnonzero(harmless & (np.cumsum(found) >= wanted))
+        return rows[: enough[0] + 1] if len(enough) else rows
+
+    def victims_on(self, live: LiveNodeTable, row: int) -> list[Pod]:
+        first, pods = int(self._first[row]), live.pods_on(row)
+        return [pods[place] for place in self._places[first : first + int(self.harm.victims[row])]]
+
+    def refusals(self, rows: Slots) -> Counter[Status]:
+        """Why evicting pods does not help, each with the number of rows, if it helps on none of them."""
+        numbers = self._refusal[rows]
+        counts = np.bincount(numbers[numbers != NOT_REFUSED], minlength=len(self._statuses)).tolist()
+        return +Counter(dict(zip(self._statuses, counts, strict=True)))  # without those that none has
+
+
+class Memory:
+    """The prospects of several kinds of pods, following the cluster until rows come, go or move."""
+
+    def __init__(self) -> None:
+        self.budgets = Budgets(())
+        self._kinds: dict[Hashable, Prospects] = {}
+        self._version = 0
+        self._positions = [0, 0]
+        self._seen: Columns = ()
+        self._label_sets: list[LabelSet | None] = []
+
+    @classmethod
+    def of(cls, live: LiveNodeTable, budgets: ObjectStore[PodDisruptionBudget]) -> Memory:
+        found: Memory = live.keep(MEMORY, _nothing, finish=lambda columns: cls())
+        found._follow(live, budgets)
+        return found
+
+    def prospects(self, kind: Hashable, length: int) -> Prospects:
+        found = self._kinds.pop(kind, None)
+        if found is None or found.is_overgrown:
+            found = Prospects(length)
+        self._kinds[kind] = found  # the last, since those not used lately go
+        if len(self._kinds) > KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        return found
+
+    def _follow(self, live: LiveNodeTable, budgets: ObjectStore[PodDisruptionBudget]) -> None:
+        logs = live.kept.node_changes, live.kept.usage_changes
+        nodes, usage = (log.since(position) for log, position in zip(logs, self._positions, strict=True))
+        self._positions = [log.position for log in logs]
+        replaced = self._replaced(live.pods)
+        if budgets.version != self._version:
+            self.budgets, self._version = Budgets(budgets), budgets.version
+            self._kinds.clear()
+        elif nodes is None or usage is None:
+            self._kinds.clear()
+        else:
+            for prospects in self._kinds.values():
+                for rows in (nodes, usage, replaced):
+                    prospects.known[rows] = False
+
+    def _replaced(self, pods: PodTable) -> NDArray[np.int32]:
+        """Rows with pods that take what they took before, but are otherwise not what they were."""
+        seen, label_sets = self._seen, self._label_sets
+        now: Columns = (pods.row, pods.place, pods.start, pods.labels)
+        self._seen, self._label_sets = tuple(column.copy() for column in now), list(pods.label_sets.values)
+        if not seen:
+            return pods.row[:0]
+        length = min(len(pods), len(seen[0]))
+        differs = np.zeros(length, np.bool_)
+        for before, after in zip(seen, now, strict=True):
+            differs |= before[:length] != after[:length]
+        if label_sets != self._label_sets:
+            pairs = enumerate(zip(label_sets, self._label_sets, strict=False))
+            differs |= np.isin(pods.labels[:length], [each for each, (old, new) in pairs if old is not new])
+        return pods.row[:length][differs]
+
+
+def _nothing(nodes: NodeTable) -> Columns:
+    """All that the table itself is to keep of a row."""
+    return (np.zeros(len(nodes), np.bool_),)

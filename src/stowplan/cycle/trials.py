@@ -1,0 +1,143 @@
+"""Trying out whom to evict from a node: all who are less important leave, then as many as can come back.
+
+Where every filter looks at one node at a time, all nodes are tried at once, a pod of each in every round.
+Otherwise nodes are tried one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.api.pod import Pod
+from stowplan.cluster.node_table import NodeSubset
+from stowplan.cycle.filters import first_refusal, passing_all, refusal_with, run_filters, tell
+from stowplan.cycle.victims import (
+    NO_VICTIMS,
+    Preemptor,
+    Slots,
+    Victims,
+    in_order,
+    joined,
+    looks_at_numbers,
+)
+from stowplan.framework.plugin import Reads
+from stowplan.framework.state import CycleState
+from stowplan.framework.status import Status
+
+
+def try_together(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status]) -> Victims:
+    """On all of these rows at once; why it does not help on a row goes into `refusals`."""
+    profile, state, pod, _ = preemptor
+    live = preemptor.live
+    pods, table = live.pods, _Numbers(live, rows) if looks_at_numbers(preemptor) else live.take(rows)
+    places = np.full(len(live), -1, np.intp)
+    places[rows] = np.arange(len(rows))
+    slots = np.flatnonzero((places[pods.row] >= 0) & (pods.priority < pod.priority))
+    has_victims = np.bincount(places[pods.row[slots]], minlength=len(rows)) > 0
+    refusals.update(dict.fromkeys(rows[~has_victims].tolist(), NO_VICTIMS))
+    table.set_aside(slots)
+    refused = run_filters(profile, state, pod, table)
+    passing = passing_all(refused)
+    usable = has_victims if passing is None else has_victims & passing
+    for place in np.flatnonzero(has_victims & ~usable).tolist():
+        refusals[int(rows[place])] = next(each.status(place) for each in refused if each.fails[place])
+    slots, violating = in_order(preemptor, slots[usable[places[pods.row[slots]]]])
+    kept = _reprieve(preemptor, table, places, slots)
+    return Victims(pods.row[slots[~kept]].astype(np.intp), slots[~kept], violating[~kept])
+
+
+class _Numbers(NodeSubset):
+    """Some rows; who is on them nobody asks, so that need not be followed."""
+
+    def set_aside(self, slots: Slots) -> None:
+        self._account_all(slots, -1)
+
+    def bring_back(self, slots: Slots) -> None:
+        self._account_all(slots, 1)
+
+
+def _reprieve(preemptor: Preemptor, table: NodeSubset, places: Slots, slots: Slots) -> NDArray[np.bool_]:
+    """Which pods can stay after all: the first of every node is put back, then the second, and so on."""
+    where = places[table.live.pods.row[slots]]
+    kept = np.zeros(len(slots), np.bool_)
+    if not len(slots):
+        return kept
+    starts = np.flatnonzero(np.r_[True, where[1:] != where[:-1]])
+    turn = np.arange(len(slots)) - np.repeat(starts, np.diff(np.r_[starts, len(slots)]))
+    state = _asking_again(preemptor, preemptor.state)
+    for number in range(int(turn.max()) + 1):
+        mine = np.flatnonzero(turn == number)
+        table.bring_back(slots[mine])
+        passing = passing_all(run_filters(preemptor.profile, state, preemptor.pod, table))
+        fits = np.ones(len(mine), np.bool_) if passing is None else passing[where[mine]]
+        kept[mine] = fits
+        table.set_aside(slots[mine[~fits]])
+    return kept
+
+
+def _asking_again(preemptor: Preemptor, state: CycleState) -> CycleState:
+    """Filters that look at the node object alone have let it pass, and need not be asked again."""
+    state = state.clone()
+    settled = {step.name for step in preemptor.profile.filters if step.plugin.reads is Reads.NODE}
+    state.skipped_filters = state.skipped_filters | settled
+    return state
+
+
+def try_apart(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], wanted: int) -> Victims:
+    """On one row after another, until so many are found, one of them without violating a budget."""
+    pods, found = preemptor.live.pods, []
+    harmless = False
+    for row in rows.tolist():
+        lower = [other for other in preemptor.live.pods_on(row) if other.priority < preemptor.pod.priority]
+        if not lower:
+            refusals[row] = NO_VICTIMS
+            continue
+        slots, violating = in_order(preemptor, np.array([pods.slot_of(each) for each in lower], np.intp))
+        kept = _try_one(preemptor, row, [pods.pods[slot] for slot in slots.tolist()])
+        if isinstance(kept, Status):
+            refusals[row] = kept
+            continue
+        found.append(Victims(np.full(int((~kept).sum()), row), slots[~kept], violating[~kept]))
+        harmless = harmless or not violating[~kept].any()
+        if harmless and len(found) >= wanted:
+            break
+    return joined(found)
+
+
+def _try_one(preemptor: Preemptor, row: int, lower: Sequence[Pod]) -> NDArray[np.bool_] | Status:
+    """Which of the pods can stay; a refusal if not even evicting all of them helps."""
+    profile, state, pod, _ = preemptor
+    node, state = preemptor.live.take([row]), state.clone()
+    for other in lower:
+        node.remove_pod(0, other)
+        tell(profile, state, "remove_pod", pod, other, node)
+    refusal = _refusal(preemptor, state, node)
+    if refusal is not None:
+        return refusal
+    state, kept = _asking_again(preemptor, state), np.zeros(len(lower), np.bool_)
+    for number, other in enumerate(lower):
+        node.add_pod(0, other)
+        tell(profile, state, "add_pod", pod, other, node)
+        kept[number] = _refusal(preemptor, state, node) is None
+        if not kept[number]:
+            node.remove_pod(0, other)
+            tell(profile, state, "remove_pod", pod, other, node)
+    return kept
+
+
+def _refusal(preemptor: Preemptor, state: CycleState, node: NodeSubset) -> Status | None:
+    """What the filters say with the pods nominated to the node, then without them."""
+    profile, _, pod, _ = preemptor
+    nominated = [
+        other
+        for other in profile.handle.nominations.on(node.names[0])
+        if other.priority >= pod.priority and other.uid != pod.uid
+    ]
+    if nominated:
+        status = refusal_with(profile, state, pod, node.copy(), nominated)
+        if status is not None:
+            return status
+    return first_refusal(profile, state, pod, node)

@@ -1,0 +1,50 @@
+"""All that a plugin author imports, by the names of `stowplan` and `stowplan.framework`."""
+
+from stowplan.api.custom import Column, CustomResource, Definition, keyed_by
+from stowplan.api.meta import Wire
+from stowplan.api.pod import Pod
+from stowplan.cluster import ClusterView, Node, NodeTable
+from stowplan.framework.args import PluginArgs
+from stowplan.framework.decision import Decision
+from stowplan.framework.events import QUEUE, SKIP_HINT, Action, ClusterEvent, Hint, Resource
+from stowplan.framework.handle import Api, Handle
+from stowplan.framework.plugin import Mask, Nomination, Plugin, Reads, Reject
+from stowplan.framework.rights import Right
+from stowplan.framework.scores import MAX_SCORE, Scores, scale_to_max
+from stowplan.framework.state import CycleState, StateMissing
+from stowplan.framework.status import Code, Status
+
+__all__ = [
+    "MAX_SCORE",
+    "QUEUE",
+    "SKIP_HINT",
+    "Action",
+    "Api",
+    "ClusterEvent",
+    "ClusterView",
+    "Code",
+    "Column",
+    "CustomResource",
+    "CycleState",
+    "Decision",
+    "Definition",
+    "Handle",
+    "Hint",
+    "Mask",
+    "Node",
+    "NodeTable",
+    "Nomination",
+    "Plugin",
+    "PluginArgs",
+    "Pod",
+    "Reads",
+    "Reject",
+    "Resource",
+    "Right",
+    "Scores",
+    "StateMissing",
+    "Status",
+    "Wire",
+    "keyed_by",
+    "scale_to_max",
+]

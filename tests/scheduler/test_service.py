@@ -1,0 +1,156 @@
+"""The whole process, as `stowplan run` starts it, on an API server in the same event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+import aiohttp
+import pytest
+import yaml
+
+from stowplan.apiserver import ApiServer
+from stowplan.apiserver.http import serve
+from stowplan.errors import InputError
+from stowplan.framework.registry import Registry
+from stowplan.scheduler.main import Service
+from stowplan.scheduler.options import parse
+
+V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+
+
+async def until(is_so) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running(*flags: str) -> AsyncIterator[Service]:
+    """Ends as SIGTERM ends it."""
+    service = Service(parse(["--secure-port=0", *flags]).options, Registry.installed())
+    task = asyncio.create_task(service.run())
+    try:
+        await until(lambda: service.is_synced or task.done())
+        if not task.done():
+            yield service
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(task, 10) == 0
+    finally:
+        task.cancel()
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    async with serve(ApiServer()) as front:
+        yield f"http://127.0.0.1:{front.port}"
+
+
+@pytest.fixture
+def configure(tmp_path, address):
+    """Writes the configuration, whose kubeconfig leads to the API server; its path."""
+    kubeconfig, config = tmp_path / "kubeconfig", tmp_path / "scheduler.yaml"
+    named = {"clusters": [{"name": "c", "cluster": {"server": address}}]}
+    context = {"contexts": [{"name": "x", "context": {"cluster": "c"}}], "current-context": "x"}
+    kubeconfig.write_text(yaml.safe_dump(named | context))
+    own = {"leaderElection": {"leaderElect": False}, "clientConnection": {"kubeconfig": str(kubeconfig)}}
+
+    def write(**parts):
+        joined = {name: own[name] | parts.get(name, {}) for name in own}
+        config.write_text(yaml.safe_dump(V1 | parts | joined))
+        return config
+
+    return write
+
+
+def said(caplog, message: str) -> list[dict[str, object]]:
+    return [record.fields for record in caplog.records if record.getMessage() == message]
+
+
+async def test_metrics_say_who_runs(configure):
+    async with running(f"--config={configure()}") as service:
+        page = service.metrics.render().decode()
+    assert f'git_version="v1.36.4+stowplan.{version("stowplan")}"' in page
+    assert "rest_client_response_size_bytes_count" in page
+
+
+RESTART = "Configuration field not taken up: it takes a restart"
+
+
+@pytest.mark.parametrize(
+    ("parts", "fields"),
+    [
+        pytest.param({}, [], id="nothing"),
+        pytest.param({"podMaxBackoffSeconds": 20}, [], id="what is taken up"),
+        pytest.param(
+            {"leaderElection": {"leaderElect": True, "resourceName": "zz", "leaseDuration": "20s"}},
+            [
+                ("leaderElection.leaderElect", "False", "True"),
+                ("leaderElection.leaseDuration", "15s", "20s"),
+                ("leaderElection.resourceName", "kube-scheduler", "zz"),
+            ],
+            id="the lease",
+        ),
+        pytest.param(
+            {"clientConnection": {"burst": 7}}, [("clientConnection.burst", "100", "7")], id="the connection"
+        ),
+    ],
+)
+async def test_sighup_names_what_only_a_restart_takes_up(configure, caplog, parts, fields):
+    caplog.set_level(logging.INFO, "stowplan")
+    async with running(f"--config={configure()}"):
+        configure(**parts)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: said(caplog, "Configuration reloaded"))
+    found = said(caplog, RESTART)
+    assert [tuple(map(str, each.values())) for each in found] == fields
+
+
+async def test_a_signal_is_not_lost_while_the_configuration_is_read_again(configure, caplog):
+    caplog.set_level(logging.INFO, "stowplan")
+    async with running(f"--config={configure()}"):
+        os.kill(os.getpid(), signal.SIGHUP)  # SIGTERM comes at once after it
+    assert said(caplog, "Configuration reloaded")
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        pytest.param([], "kube-system/foo", id="the usual namespace"),
+        pytest.param(["--policy-configmap-namespace=other"], "other/foo", id="another namespace"),
+    ],
+)
+async def test_a_policy_that_is_not_there_is_named(address, flags, name):
+    with pytest.raises(InputError) as caught:
+        async with running(f"--master={address}", "--leader-elect=false", "--policy-configmap=foo", *flags):
+            pass
+    assert str(caught.value) == (
+        f'ConfigMap {name} with the Policy cannot be read: configmaps "foo" not found; it is named by '
+        "--policy-configmap and --policy-configmap-namespace, or by algorithmSource.policy.configMap of the "
+        "configuration"
+    )
+
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+
+
+@pytest.mark.parametrize(
+    ("holder", "leader"),
+    [
+        pytest.param("someone-else", "someone-else", id="another leads"),
+        pytest.param("", None, id="it leads itself"),
+    ],
+)
+async def test_who_leads_while_it_stands_by(configure, address, holder, leader):
+    lease = {"metadata": {"name": "kube-scheduler"}, "spec": {"holderIdentity": holder}}
+    lease["spec"]["leaseDurationSeconds"] = 60
+    async with aiohttp.ClientSession(address) as session, session.post(LEASES, json=lease) as response:
+        assert response.status == 201
+    config = configure(leaderElection={"leaderElect": True})
+    async with running(f"--config={config}") as service:
+        await until(lambda: service.leader == leader)
