@@ -24,6 +24,9 @@ QUEUES = ("active", "backoff", "gated", "unschedulable")
 MOST_ATTEMPTS = 15
 """From so many attempts on, pods share one series."""
 
+SETTLED_AFTER = 1000
+"""Requests to the API server."""
+
 AttemptResult = Literal["scheduled", "unschedulable", "error"]
 HintResult = Literal["Queue", "QueueSkip", "Error"]
 CallResult = Literal["success", "error"]
@@ -65,14 +68,24 @@ class Numbers(defaultdict[Labels, float]):
 class Distribution:
     """The observations of one series: how many fell into each bucket, the last being all above the bounds."""
 
-    __slots__ = ("_bounds", "counts", "total")
+    __slots__ = ("_bounds", "_fresh", "counts", "observe", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+        self._fresh: list[float] = []
+        self.observe: Callable[[float], None] = self._fresh.append
+        """Takes a value; sorting it in is left to `settle`, for many at once."""
 
-    def observe(self, value: float, times: int = 1) -> None:
+    def observe_alike(self, value: float, times: int) -> None:
         self.counts[bisect_left(self._bounds, value)] += times
         self.total += value * times
+
+    def settle(self) -> None:
+        counts, bounds = self.counts, self._bounds
+        for value in self._fresh:
+            counts[bisect_left(bounds, value)] += 1
+        self.total += sum(self._fresh)
+        self._fresh.clear()
 
 
 class Distributions(dict[Labels, Distribution]):
@@ -90,8 +103,13 @@ class Distributions(dict[Labels, Distribution]):
         series = self[values] = Distribution(self.bounds)
         return series
 
+    def settle(self) -> None:
+        for series in self.values():
+            series.settle()
+
     def lines(self, name: str) -> Iterator[str]:
         for values, series in sorted(self.items(), key=lambda item: item[0]):
+            series.settle()
             for bound, count in zip(self._bound_names, accumulate(series.counts), strict=True):
                 yield sample(f"{name}_bucket", (*self.labels, "le"), (*values, bound), count)
             yield sample(f"{name}_sum", self.labels, values, series.total)
@@ -143,7 +161,7 @@ class Metrics:
         self.page, self.slis = Page(), Page()
         self.before_render: Callable[[], None] = lambda: None
         """For someone who counts on his own, and hands in the sums when they are looked at."""
-        self._started = time.time()
+        self._started, self._unsettled = time.time(), 0
         self._declare_attempts()
         self._declare_plugins()
         self._declare_queue()
@@ -158,6 +176,13 @@ class Metrics:
         self.before_render()
         self._measure_process()
         return self.page.render()
+
+    def settle(self) -> None:
+        """Sorts in what was observed; due now and then, or it would take more and more room."""
+        self._unsettled = 0
+        for family in self.page.families.values():
+            if isinstance(family, Distributions):
+                family.settle()
 
     def render_slis(self) -> bytes:
         """The page of health checks, for service level indicators."""
@@ -246,9 +271,13 @@ class Metrics:
     def plugin_evaluated(self, point: str, plugin: str, profile: str, times: int = 1) -> None:
         self._evaluations[point, plugin, profile] += times
 
-    def extension_point(self, point: str, profile: str, status: str, seconds: float, times: int = 1) -> None:
+    def extension_point(self, point: str, profile: str, status: str, seconds: float) -> None:
         """All plugins of a point have answered; `status` is the code's name on the wire."""
-        self._point_seconds[point, profile, status].observe(seconds, times)
+        self._point_seconds[point, profile, status].observe(seconds)
+
+    def extension_point_at_once(self, point: str, profile: str, status: str, times: int) -> None:
+        """The same so many times, where answering took no time."""
+        self._point_seconds[point, profile, status].observe_alike(0.0, times)
 
     def plugin_executed(self, point: str, plugin: str, status: str, seconds: float) -> None:
         self._plugin_seconds[point, plugin, status].observe(seconds)
@@ -400,10 +429,10 @@ class Metrics:
     def node_hint_sought(
         self, hinted: Literal["hint", "no_hint"], profile: str, seconds: float, times: int = 1
     ) -> None:
-        self._node_hint_seconds[hinted, profile].observe(seconds, times)
+        self._node_hint_seconds[hinted, profile].observe_alike(seconds, times)
 
     def results_stored(self, profile: str, seconds: float, times: int = 1) -> None:
-        self._store_seconds[profile,].observe(seconds, times)
+        self._store_seconds[profile,].observe_alike(seconds, times)
 
     def _declare_equal_pods(self) -> None:
         page = self.page
@@ -529,6 +558,9 @@ class Metrics:
         """A request to the API server; `code` is its status, or `<error>` without an answer."""
         self._requests[code, host, method] += 1
         self._request_seconds[host, method].observe(seconds)
+        self._unsettled += 1
+        if self._unsettled >= SETTLED_AFTER:  # who stands by does nothing but renew its claim
+            self.settle()
 
     def request_sent(self, host: str, method: str, size: int) -> None:
         self._request_sizes[host, method].observe(size)

@@ -47,19 +47,31 @@ async def test_who_gives_up_does_not_take_the_turn_along(moment):
     assert had == ["a", "c"]
 
 
-async def test_long_waits_bring_more_turns_at_once_up_to_a_limit():
-    turns, had = Turns(first=1, most=3, long_seconds=0), list[str]()
-    await in_line(turns, "abcdefg", had)
-    await asyncio.sleep(0.001)
+async def test_while_waits_are_long_there_is_one_more_now_and_then_up_to_a_limit():
+    turns, had = Turns(first=1, most=3, long_seconds=0.01), list[str]()
+    await in_line(turns, "abcdefgh", had)
+    for at_once, expected in ((2, "abc"), (3, "abcde"), (3, "abcdef")):
+        await asyncio.sleep(0.011)
+        turns.give_back()
+        await asyncio.sleep(0)
+        assert (turns.at_once, "".join(had)) == (at_once, expected)
     turns.give_back()
     await asyncio.sleep(0)
     assert turns.at_once == 3
-    assert had == ["a", "b", "c", "d"]
-    for _ in range(6):
+    for _ in range(4):
         turns.give_back()
         await asyncio.sleep(0)
-    assert had == list("abcdefg")
+    assert had == list("abcdefgh")
     assert turns.at_once == 1  # as it was, once nobody has one
+
+
+async def test_many_long_waits_at_once_bring_one():
+    turns, had = Turns(first=4, long_seconds=0.01), list[str]()
+    await in_line(turns, "abcdefgh", had)
+    await asyncio.sleep(0.011)
+    for _ in range(3):
+        turns.give_back()
+    assert turns.at_once == 5
 
 
 async def test_short_waits_do_not():

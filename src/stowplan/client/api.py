@@ -309,13 +309,15 @@ class ApiClient:
         if not self._may_write():
             raise NotAllowed("this scheduler is no longer the leader, so nothing is written")
 
-    async def throttle(self, method: str) -> None:
-        """Waits until the next request may go."""
-        await self._limit.wait()
+    def on_throttled(self, method: str, seconds: float) -> None:
+        """A request is going to wait so long, since we ask only so often; mostly not at all."""
 
     async def _turn(self, method: str, accept: str) -> tuple[Pool, list[tuple[str, str]]]:
         """Waits until the next request may go; where it goes, and with which headers."""
-        await self.throttle(method)
+        seconds = self._limit.take()
+        self.on_throttled(method, seconds)
+        if seconds:
+            await asyncio.sleep(seconds)
         identity = await self.connection.headers()
         if self._pool is None:
             raise Unreachable("the client is closed; use it within `async with`")

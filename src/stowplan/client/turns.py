@@ -1,6 +1,8 @@
 """Who may send a request now: first come, first served, and more at once only where the wait gets long.
 
-A connection costs both sides milliseconds of handshake, and an API server that is quick needs few of them.
+A connection costs both sides milliseconds of handshake. A quick API server needs few of them, and one that is
+busy has no use for more: they help where it waits for its storage. So there is one more now and then, while
+waits are long.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from collections import deque
 from time import monotonic
 
 FIRST, MOST = 16, 64
-LONG_SECONDS = 0.05
+LONG_SECONDS = 0.1
+"""So long a wait is, and so long it takes until there is one more again."""
 
 
 class Turns:
@@ -18,7 +21,7 @@ class Turns:
         self.at_once = first
         """How many may be taken at the same time, for now."""
         self._first, self._most, self._long_seconds = first, most, long_seconds
-        self._taken = 0
+        self._taken, self._grown_at = 0, 0.0
         self._line: deque[tuple[asyncio.Future[None], float]] = deque()
 
     async def take(self) -> None:
@@ -41,7 +44,11 @@ class Turns:
             if not turn.cancelled():
                 self._taken += 1
                 turn.set_result(None)
-                if monotonic() - since > self._long_seconds:
-                    self.at_once = min(self.at_once + 1, self._most)
+                self._look_at(since)
         if not self._taken:
             self.at_once = self._first
+
+    def _look_at(self, since: float) -> None:
+        now = monotonic()
+        if now - max(since, self._grown_at) > self._long_seconds and self.at_once < self._most:
+            self.at_once, self._grown_at = self.at_once + 1, now

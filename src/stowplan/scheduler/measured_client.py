@@ -42,10 +42,8 @@ class MeasuredClient(ApiClient):
             self._metrics.request(code, self._host, method, perf_counter() - began)
         return answer
 
-    async def throttle(self, method: str) -> None:
-        began = perf_counter()
-        await super().throttle(method)
-        self._metrics.throttled(self._host, method, perf_counter() - began)
+    def on_throttled(self, method: str, seconds: float) -> None:
+        self._metrics.throttled(self._host, method, seconds)
 
     async def stream(
         self,

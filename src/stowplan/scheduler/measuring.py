@@ -273,7 +273,7 @@ class MeasuredProfile:
             self._metrics.batch_attempted(self._name, "no_hint", attempts)
             self._metrics.node_hint_sought("no_hint", self._name, 0.0, attempts)
             # parity: kube-scheduler signs pods for such answers when they enter the queue
-            self._metrics.extension_point("Sign", self._name, SUCCESS, 0.0, attempts)
+            self._metrics.extension_point_at_once("Sign", self._name, SUCCESS, attempts)
         for reason, times in self._batches.items():
             if times:
                 self._metrics.batch_flushed(self._name, reason, times)

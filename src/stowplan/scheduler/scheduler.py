@@ -251,6 +251,7 @@ class Scheduler:
                 since_flush = 0.0
                 self.queue.flush_unschedulable()
             self.metrics.pending(self.queue.counts())
+            self.metrics.settle()
             self.metrics.cache_sizes(
                 nodes=len(self.cluster.nodes),
                 pods=len(self.cluster.nodes.pods),
