@@ -12,6 +12,7 @@ import time
 import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -373,7 +374,7 @@ def test_what_never_finds_room_is_counted(tmp_path, disk, lost, monkeypatch):
 
 def test_a_decision_that_cannot_be_written_does_not_hold_up_others(tmp_path, lost):
     first, second = records_of(list(decisions(2)))
-    first.pod = first.pod._replace(name="\ud800")
+    first.pod = msgspec.structs.replace(first.pod, name="\ud800")
     journal = JournalWriter(tmp_path, every=0.001)
     journal.add(first)
     wait_for(lambda: lost)

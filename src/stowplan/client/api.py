@@ -129,44 +129,33 @@ class ApiClient:
         query: Mapping[str, str] | None = None,
     ) -> Answer:
         """Sends a body as JSON, bytes as they are; waits and tries again when the server asks for that."""
-        self._under_way += 1
-        try:
-            return await self._request(method, path, body, content_type, accept, query)
-        finally:
-            self._under_way -= 1
-            if self._in_line() <= EASED:
-                self._is_eased.set()
-
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: Any,
-        content_type: str,
-        accept: str,
-        query: Mapping[str, str] | None,
-    ) -> Answer:
         is_ready = body is None or isinstance(body, bytes)
         data = body if is_ready else msgspec.json.encode(body, enc_hook=encode_hook)
         kind = () if data is None else (("Content-Type", content_type),)
         target = _target(path, query)
         before = _nothing if method == "GET" else self._check_may_write
         retries, renewed = RETRIES, False
-        while True:
-            pool, headers = await self._turn(method, accept)
-            reply = await pool.request(
-                method, target, (*headers, *kind), data, timeout=self.timeout, before=before
-            )
-            if reply.status < 300:
-                return Answer(reply.status, reply.data)
-            if reply.status == 401 and not renewed and await self.connection.renew():
-                renewed = True
-                continue
-            is_busy = reply.status == 429 or reply.status >= 500
-            if not is_busy or reply.retry_after is None or not retries:
-                raise error_of(*reply)
-            retries -= 1
-            await asyncio.sleep(reply.retry_after)
+        self._under_way += 1
+        try:
+            while True:
+                pool, headers = await self._turn(method, accept)
+                reply = await pool.request(
+                    method, target, (*headers, *kind), data, timeout=self.timeout, before=before
+                )
+                if reply.status < 300:
+                    return Answer(reply.status, reply.data)
+                if reply.status == 401 and not renewed and await self.connection.renew():
+                    renewed = True
+                    continue
+                is_busy = reply.status == 429 or reply.status >= 500
+                if not is_busy or reply.retry_after is None or not retries:
+                    raise error_of(*reply)
+                retries -= 1
+                await asyncio.sleep(reply.retry_after)
+        finally:
+            self._under_way -= 1
+            if self._in_line() <= EASED:
+                self._is_eased.set()
 
     async def stream(
         self,

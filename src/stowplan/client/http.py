@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-import re
 import ssl
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import NamedTuple, Protocol, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -25,15 +25,6 @@ from stowplan.errors import InputError
 IDLE_SECONDS = 60.0  # API servers close connections after 90
 
 OnData = Callable[[bytes], None]
-
-_PLAIN_HEAD = re.compile(
-    rb"HTTP/1\.1 (?P<status>2\d\d) [^\r\n]*\r\n"
-    rb"(?:(?!connection:|transfer-encoding:|content-length:)[^\r\n]+\r\n)*"
-    rb"content-length: (?P<length>\d{1,12})\r\n"
-    rb"(?:(?!connection:|transfer-encoding:|content-length:)[^\r\n]+\r\n)*",
-    re.IGNORECASE,
-)
-"""A head that says how long the answer is, and nothing that would have to be obeyed."""
 
 
 class Reply(NamedTuple):
@@ -187,11 +178,12 @@ class HttpPool:
         if self._proxy is not None and self._tls is None:
             target = f"{self._url.scheme}://{self._url.netloc}{target}"
             headers = (*headers, *_proxy_authorization(self._proxy))
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._url.netloc}"]
-        lines += [f"{name}: {value}" for name, value in headers]
-        if body is not None:
-            lines.append(f"Content-Length: {len(body)}")
-        return _encoded(lines) + (body or b"")
+        first = f"{method} {target} HTTP/1.1"
+        if not (first.isascii() and first.isprintable()):
+            raise InputError("a path has characters that HTTP does not allow")
+        length = "" if body is None else f"Content-Length: {len(body)}\r\n"
+        text = f"{first}\r\n{_lines(self._url.netloc, tuple(headers))}{length}\r\n"
+        return text.encode() + (body or b"")
 
     def _kept(self) -> _Channel | None:
         now = asyncio.get_running_loop().time()
@@ -219,10 +211,9 @@ class HttpPool:
         if self._tls is None:
             return channel
         place = f"{self._url.hostname}:{_port(self._url)}"
-        lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
-        lines += [f"{name}: {value}" for name, value in _proxy_authorization(proxy)]
+        asked = f"CONNECT {place} HTTP/1.1\r\n{_lines(place, tuple(_proxy_authorization(proxy)))}\r\n"
         try:
-            reply = await channel.send(_encoded(lines), is_tunnel=True)
+            reply = await channel.send(asked.encode(), is_tunnel=True)
             if reply.status != 200:
                 raise BrokenError(f"proxy {proxy.hostname} answered with status {reply.status}")
             await channel.secure(self._tls, self._server_hostname)
@@ -346,10 +337,11 @@ class _Channel(asyncio.Protocol):
     def _is_plain(self, data: bytes) -> bool:
         """Takes a good answer that came whole, as nearly all do: a parser would ask back for each header."""
         end = data.find(b"\r\n\r\n")
-        found = _PLAIN_HEAD.fullmatch(data, 0, end + 2) if end > 0 else None
-        if found is None or len(data) != end + 4 + int(found["length"]):
+        head = data[: end + 2].lower()
+        length = _length_in(head)
+        if length < 0 or len(data) != end + 4 + length:
             return False
-        self._status, self._has_end = int(found["status"]), True
+        self._status, self._has_end = int(head[9:12]), True
         self._chunks.append(data[end + 4 :])
         self._finish()
         return True
@@ -417,6 +409,21 @@ class _Channel(asyncio.Protocol):
             self._deadline_timer = None
 
 
+def _length_in(head: bytes) -> int:
+    """How long a good answer is whose head, in small letters, has nothing else to obey; -1 for others."""
+    before, is_given, after = head.partition(b"\r\ncontent-length: ")
+    number = after[: after.find(b"\r\n")]
+    is_plain = (
+        is_given
+        and before.startswith(b"http/1.1 2")
+        and number.isdigit()
+        and b"\r\ncontent-length:" not in after
+        and b"\r\nconnection:" not in head
+        and b"\r\ntransfer-encoding:" not in head
+    )
+    return int(number) if is_plain and len(number) < 12 else -1
+
+
 def _port(url: SplitResult) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
@@ -427,13 +434,15 @@ def _proxy_authorization(proxy: SplitResult) -> Iterable[tuple[str, str]]:
         yield "Proxy-Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
-def _encoded(lines: list[str]) -> bytes:
-    text = "\r\n".join(lines)
-    if text.count("\n") >= len(lines) or text.count("\r") >= len(lines) or not text.isascii():
+@lru_cache(maxsize=64)
+def _lines(host: str, headers: tuple[tuple[str, str], ...]) -> str:
+    """The same for most requests."""
+    lines = [f"Host: {host}", *(f"{name}: {value}" for name, value in headers)]
+    if not all(line.isascii() and line.isprintable() for line in lines):
         raise InputError(
             "a header of the request has characters that HTTP does not allow; check the credentials"
         )
-    return text.encode() + b"\r\n\r\n"
+    return "".join(f"{line}\r\n" for line in lines)
 
 
 def _in_words(error: Exception) -> str:

@@ -16,14 +16,15 @@ class RecentDecisions:
         self.budget = budget
         self.bytes = 0
         self._records: deque[Record] = deque()
-        self._by_pod: dict[str, list[Record]] = {}
+        self._by_pod: dict[str, tuple[Record, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._records)
 
     def add(self, record: Record) -> None:
         self._records.append(record)
-        self._by_pod.setdefault(record.pod.key, []).append(record)
+        key = record.pod.key
+        self._by_pod[key] = (*self._by_pod.get(key, ()), record)
         self.bytes += record.bytes
         while self.bytes > self.budget and self._records:
             self._drop()
@@ -45,7 +46,6 @@ class RecentDecisions:
     def _drop(self) -> None:
         record = self._records.popleft()
         self.bytes -= record.bytes
-        of_pod = self._by_pod[record.pod.key]
-        del of_pod[0]
-        if not of_pod:
-            del self._by_pod[record.pod.key]
+        _, *others = self._by_pod.pop(record.pod.key)
+        if others:
+            self._by_pod[record.pod.key] = tuple(others)

@@ -20,7 +20,7 @@ class Outcome(StrEnum):
     ERROR = "error"
 
 
-class Attempt(NamedTuple):
+class Attempt(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What came of a decision."""
 
     profile: str
@@ -37,7 +37,7 @@ class Attempt(NamedTuple):
     """By rejecting plugin, what would make the pod worth another try."""
 
 
-class KeptPod(NamedTuple):
+class KeptPod(msgspec.Struct, frozen=True, gc=False, array_like=True):
     namespace: str
     name: str
     uid: str

@@ -11,6 +11,8 @@ from stowplan.journal import Attempt as Kept
 from stowplan.journal import Decisions, Outcome
 from stowplan.scheduler.attempt import Attempt, Failure
 
+NOTHING: Mapping[str, str] = {}
+
 
 class Keeping:
     def __init__(self, decisions: Decisions, now: Callable[[], float]) -> None:
@@ -33,7 +35,7 @@ class Keeping:
         return known[plugins]
 
     def _keep(
-        self, attempt: Attempt, outcome: Outcome, message: str = "", woken: Mapping[str, str] | None = None
+        self, attempt: Attempt, outcome: Outcome, message: str = "", woken: Mapping[str, str] = NOTHING
     ) -> None:
         queued, began = attempt.queued, attempt.began
         self.decisions.keep(
@@ -45,6 +47,6 @@ class Keeping:
                 self._now() - began,
                 outcome,
                 message,
-                woken or {},
+                woken,
             ),
         )
