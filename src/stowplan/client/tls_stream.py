@@ -68,8 +68,7 @@ class TlsStream(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if not self.ready.done():
             self.ready.set_exception(error or ConnectionResetError("closed by the other side"))
-        else:
-            self._inner.connection_lost(error)
+        self._inner.connection_lost(error)
 
     def _shake_hands(self) -> None:
         try:
