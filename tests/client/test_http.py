@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -18,6 +18,13 @@ from stowplan.errors import InputError
 
 
 @asynccontextmanager
+async def talking(talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]) -> AsyncIterator[str]:
+    """Where someone listens who talks like that."""
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as listener:
+        yield f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+
+@asynccontextmanager
 async def raw_server(*answers: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
     """Answers one connection after the other with these bytes and closes it; what it was sent is kept."""
     rest, heard = list(answers), list[bytes]()
@@ -28,9 +35,8 @@ async def raw_server(*answers: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
         await writer.drain()
         writer.close()
 
-    listener = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with listener:
-        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", heard
+    async with talking(talk) as place:
+        yield f"http://{place}", heard
 
 
 @asynccontextmanager
@@ -91,10 +97,8 @@ async def test_an_answer_in_two_pieces(cut):
             writer.write(sent[cut:])
         writer.close()
 
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as listener:
-        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        async with pool_of(url) as pool:
-            assert (await get(pool)).data == (await get(pool)).data == b"hi"
+    async with talking(talk) as place, pool_of(f"http://{place}") as pool:
+        assert (await get(pool)).data == (await get(pool)).data == b"hi"
 
 
 @pytest.mark.parametrize(
@@ -212,9 +216,8 @@ async def tunnel(status: bytes = b"200 OK") -> AsyncIterator[tuple[str, list[byt
             await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer), return_exceptions=True)
         writer.close()
 
-    listener = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with listener:
-        yield f"http://joe:a%20b@127.0.0.1:{listener.sockets[0].getsockname()[1]}", heads
+    async with talking(talk) as place:
+        yield f"http://joe:a%20b@{place}", heads
 
 
 @pytest.fixture
@@ -251,11 +254,9 @@ async def test_a_server_that_does_not_shake_hands(both_sides, sent):
         await writer.drain()
         writer.close()
 
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as listener:
-        url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        async with pool_of(url, ssl_context=both_sides[1]) as pool:
-            with pytest.raises(Unreachable, match="the connection broke"):
-                await get(pool)
+    async with talking(talk) as place, pool_of(f"https://{place}", ssl_context=both_sides[1]) as pool:
+        with pytest.raises(Unreachable, match="the connection broke"):
+            await get(pool)
 
 
 async def test_a_server_silent_during_the_handshake_is_given_up(both_sides):
@@ -264,11 +265,9 @@ async def test_a_server_silent_during_the_handshake_is_given_up(both_sides):
             await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as listener:
-        url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        async with pool_of(url, ssl_context=both_sides[1]) as pool:
-            with pytest.raises(Unreachable, match="no answer in time"):
-                await get(pool, timeout=0.05)
+    async with talking(talk) as place, pool_of(f"https://{place}", ssl_context=both_sides[1]) as pool:
+        with pytest.raises(Unreachable, match="no answer in time"):
+            await get(pool, timeout=0.05)
 
 
 async def test_tls_through_a_proxy(both_sides):

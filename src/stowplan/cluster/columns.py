@@ -178,6 +178,8 @@ class KeptColumns:
 
     def __init__(self) -> None:
         self.node_changes, self.usage_changes = ChangeLog(), ChangeLog()
+        self.pod_changes = ChangeLog()
+        """Of rows with a pod that takes what it took before, and is otherwise not what it was."""
         self.entries: dict[Hashable, KeptEntry] = {}
         self._bytes = 0
         self._last_change: tuple[object, list[int] | None] = (None, None)

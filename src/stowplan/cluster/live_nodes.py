@@ -260,6 +260,7 @@ class LiveNodeTable(NodeTable):
         if place < len(self._pods_on[row]):
             self.pods.put_at(place, self._pods_on[row][place])
         self._pods_on[row].append(pod)
+        self.kept.pod_changes.mark(row)
         before, after, is_last = self.pods.replace(len(self._pods_on[row]) - 1, pod)
         if known.label_set is not pod.label_set or known.is_terminating != pod.is_terminating:
             self.tallies.pod_removed(row, known, (before, -1, is_last, False))
@@ -380,20 +381,24 @@ class LiveNodeTable(NodeTable):
         return fresh
 
     def _row(self, row: int) -> NodeRow:
-        """A row as plain numbers, kept until it changes: many columns ask for the same ones."""
+        """The same, kept until the row changes: many columns ask for the same ones."""
         found = self._plain_rows.get(row)
         if found is None:
             if len(self._plain_rows) > 4096:
                 self._plain_rows.clear()
-            found = self._plain_rows[row] = NodeRow(
-                self,
-                row,
-                self.allocatable.row(row),
-                self.requested.row(row),
-                self.nonzero_requested.row(row),
-                int(self.pod_count[row]),
-            )
+            found = self._plain_rows[row] = self.plain_row(row)
         return found
+
+    def plain_row(self, row: int) -> NodeRow:
+        """A row as plain numbers, for the caller to change."""
+        return NodeRow(
+            self,
+            row,
+            self.allocatable.row(row),
+            self.requested.row(row),
+            self.nonzero_requested.row(row),
+            int(self.pod_count[row]),
+        )
 
 
 ZONE_LABELS = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone")

@@ -8,7 +8,6 @@ import numpy as np
 
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Mask
-from stowplan.cluster.node_table import NodeRow
 from stowplan.cycle.errors import failure
 from stowplan.cycle.filters import passing_all, run_filters
 from stowplan.cycle.victims import NO_VICTIMS, Preemptor, Slots, Victims, in_order, joined, usage_steps
@@ -51,16 +50,8 @@ class _Trial:
     def __init__(
         self, preemptor: Preemptor, row: int, steps: Sequence[FilterStep], ahead: Sequence[Pod]
     ) -> None:
-        live = preemptor.live
         self._preemptor, self._steps, self._ahead = preemptor, steps, ahead
-        self._node = NodeRow(
-            live,
-            row,
-            live.allocatable.row(row),
-            live.requested.row(row),
-            live.nonzero_requested.row(row),
-            int(live.pod_count[row]),
-        )
+        self._node = preemptor.live.plain_row(row)
 
     def run(self, lower: Sequence[Pod]) -> Victims | Status:
         """Which of the pods have to go; a refusal if not even evicting all of them helps."""

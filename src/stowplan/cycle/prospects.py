@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Hashable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stowplan.api.pod import LabelSet, Pod
+from stowplan.api.pod import Pod
 from stowplan.api.workloads import PodDisruptionBudget
-from stowplan.cluster import PodTable
 from stowplan.cluster.columns import Columns
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
@@ -114,9 +112,7 @@ class Memory:
         self.budgets = Budgets(())
         self._kinds: dict[Hashable, Prospects] = {}
         self._version = 0
-        self._positions = [0, 0]
-        self._seen: Columns = ()
-        self._label_sets: list[LabelSet | None] = []
+        self._positions: tuple[int, ...] = (0, 0, 0)
 
     @classmethod
     def of(cls, live: LiveNodeTable, budgets: ObjectStore[PodDisruptionBudget]) -> Memory:
@@ -134,35 +130,18 @@ class Memory:
         return found
 
     def _follow(self, live: LiveNodeTable, budgets: ObjectStore[PodDisruptionBudget]) -> None:
-        logs = live.kept.node_changes, live.kept.usage_changes
-        nodes, usage = (log.since(position) for log, position in zip(logs, self._positions, strict=True))
-        self._positions = [log.position for log in logs]
-        replaced = self._replaced(live.pods)
+        logs = live.kept.node_changes, live.kept.usage_changes, live.kept.pod_changes
+        changed = [log.since(position) for log, position in zip(logs, self._positions, strict=True)]
+        self._positions = tuple(log.position for log in logs)
         if budgets.version != self._version:
             self.budgets, self._version = Budgets(budgets), budgets.version
             self._kinds.clear()
-        elif nodes is None or usage is None:
+        elif None in changed:
             self._kinds.clear()
         else:
             for prospects in self._kinds.values():
-                for rows in (nodes, usage, replaced):
+                for rows in changed:
                     prospects.known[rows] = False
-
-    def _replaced(self, pods: PodTable) -> NDArray[np.int32]:
-        """Rows with pods that take what they took before, but are otherwise not what they were."""
-        seen, label_sets = self._seen, self._label_sets
-        now: Columns = (pods.row, pods.place, pods.start, pods.labels)
-        self._seen, self._label_sets = tuple(column.copy() for column in now), list(pods.label_sets.values)
-        if not seen:
-            return pods.row[:0]
-        length = min(len(pods), len(seen[0]))
-        differs = np.zeros(length, np.bool_)
-        for before, after in zip(seen, now, strict=True):
-            differs |= before[:length] != after[:length]
-        if label_sets != self._label_sets:
-            pairs = enumerate(zip(label_sets, self._label_sets, strict=False))
-            differs |= np.isin(pods.labels[:length], [each for each, (old, new) in pairs if old is not new])
-        return pods.row[:length][differs]
 
 
 def _nothing(nodes: NodeTable) -> Columns:
