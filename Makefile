@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 1
 READY := $(VENV)/.ready
+LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --quiet \
+	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
 
-.PHONY: demo test test-cluster test-page check golden bench bench-cluster image clean
+.PHONY: demo test test-cluster test-page check golden bench bench-cluster image lock audit clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +52,17 @@ image: ## the container image, for a cluster: make image IMAGE=registry.example/
 		if $$tool info >/dev/null 2>&1; then exec $$tool build --tag "$(IMAGE)" .; fi; \
 	done; \
 	echo "make image: needs docker or podman at work; neither 'docker info' nor 'podman info' succeeds" >&2; exit 1
+
+lock: ## pin what the image installs, with hashes; UPGRADE=1 takes newer versions
+	$(PYTHON) -m venv $(VENV)/lock
+	$(VENV)/lock/bin/pip install --quiet uv
+	$(LOCK) --extra journal pyproject.toml -o requirements/image.txt
+	$(LOCK) requirements/build.in -o requirements/build.txt
+
+audit: ## look up known vulnerabilities of everything the image installs; needs PyPI's advisory service
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install --quiet pip-audit
+	$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/image.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -95,9 +95,23 @@ def _copy(words: list[str], stage: Stage, stages: dict[str, Stage], context: Pat
         assert found, f"COPY: there is no {pattern}"
         for each in found:
             if each.is_dir():
-                shutil.copytree(each, target, dirs_exist_ok=True)
+                shutil.copytree(each, target, dirs_exist_ok=True, symlinks=True)
+                _move_paths(target, source, stage.folder)
             elif target_name.endswith("/"):
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copy(each, target / each.name)
             else:
                 shutil.copy(each, target)
+
+
+def _move_paths(folder: Path, old: Path, new: Path) -> None:
+    """Make what names the old stage's folder name the new one: inside containers both are the same path."""
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            target = os.readlink(path)
+            if target.startswith(str(old)):
+                path.unlink()
+                path.symlink_to(target.replace(str(old), str(new)))
+        elif path.parent.name == "bin" or path.name == "pyvenv.cfg":
+            text = path.read_bytes()
+            path.write_bytes(text.replace(bytes(old), bytes(new)))

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 from deployed import answers
 from dockerfile import Stage, build
+from packaging.utils import canonicalize_name
 
 from controlplane.control_plane import SCHEDULER, free_ports
 from controlplane.objects import node, pod
@@ -147,3 +149,18 @@ def test_nothing_but_the_wheel_and_what_it_depends_on_is_installed(image):
     assert package.is_dir()
     assert not (package.parent / "pytest").exists()
     assert not (image.folder / "src").exists()
+
+
+def test_what_is_installed_is_what_the_lock_file_and_the_bill_of_materials_list(image):
+    (packages,) = (image.folder / "opt/stowplan/lib").glob("python3*/site-packages")
+    installed = {canonicalize_name(each.name): each.version for each in distributions(path=[str(packages)])}
+    del installed["pip"]
+    installed.pop("setuptools", None)  # Comes with venv before Python 3.12.
+    bill = json.loads((image.folder / "opt/stowplan/sbom.cdx.json").read_text())
+    listed = {canonicalize_name(each["name"]): each["version"] for each in bill["components"]}
+    ours = bill["metadata"]["component"]
+    assert ours["name"] == "stowplan"
+    assert listed.items() >= installed.items() - {("stowplan", ours["version"])}
+    locked = (ROOT / "requirements/image.txt").read_text().lower()
+    for name, version in installed.items():
+        assert name == "stowplan" or f"\n{name}=={version} " in locked
