@@ -41,6 +41,7 @@ Json = dict[str, Any]
 AT_ONCE = 64
 UNLIMITED = 10_000
 KUBE_SCHEDULER, STOWPLAN, CEILING = "kube-scheduler", "stowplan", "bare binding"
+BEFORE = "stowplan before"
 FORGETFUL, JOURNALED = "stowplan that keeps no decisions", "stowplan with a journal"
 WORKLOADS = ("plain", "hard-zone-spread", "anti-affinity")
 STEADY_RATE, STEADY_PODS = 50, 200
@@ -121,8 +122,10 @@ class Bindings:
 
 
 class Bench:
-    def __init__(self, control_plane: ControlPlane, api: ApiClient, nodes: int) -> None:
-        self.control_plane, self.api, self.nodes = control_plane, api, nodes
+    def __init__(
+        self, control_plane: ControlPlane, api: ApiClient, nodes: int, before: Path | None = None
+    ) -> None:
+        self.control_plane, self.api, self.nodes, self.before = control_plane, api, nodes, before
         self._created = Reading(Counter())
 
     async def create_nodes(self, workload: Workload) -> None:
@@ -255,7 +258,8 @@ class Bench:
         elif who == KUBE_SCHEDULER:
             running = self.control_plane.kube_scheduler()
         else:
-            running = self.control_plane.stowplan(*self._flags(who))
+            source = self.before if who == BEFORE else None
+            running = self.control_plane.stowplan(*self._flags(who), source=source)
         process = await asyncio.to_thread(running.__enter__)
         try:
             yield process
@@ -408,6 +412,11 @@ def table(results: list[Result]) -> str:
 @click.option("--residents", default=0, show_default=True, help="Pods on their nodes before each run.")
 @click.option("--rate", default=STEADY_RATE, show_default=True, help="Pods a second for p50 and p99.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where logs stay; otherwise none do.")
+@click.option(
+    "--before",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help=f"The src folder of another checkout, run as {BEFORE!r}.",
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(
     nodes: tuple[int, ...],
@@ -418,6 +427,7 @@ def main(
     residents: int,
     rate: int,
     folder: Path | None,
+    before: Path | None,
     output: str,
 ) -> None:
     """Give the same pods to kube-scheduler, to Stowplan and to a loop that only binds.
@@ -425,6 +435,8 @@ def main(
     The table is in Markdown, with the medians of all rounds; progress is told on standard error. With -o json
     every run is an object on a line of its own.
     """
+    if BEFORE in who.split(",") and before is None:
+        raise click.UsageError(f"--who names {BEFORE!r}: give that checkout's src folder with --before")
     known = {workload.name: workload for workload in read_workloads()}
     workloads = [known[name] for name in names.split(",")]
 
@@ -433,7 +445,7 @@ def main(
         connection = load(str(control_plane.kubeconfig(ADMIN)))
         async with ApiClient(connection, qps=UNLIMITED, burst=UNLIMITED, timeout=120) as api:
             for size in nodes:
-                bench = Bench(control_plane, api, size)
+                bench = Bench(control_plane, api, size, before)
                 control_plane.wipe()
                 await bench.create_nodes(workloads[0])
                 await bench.create_residents(workloads[0], residents)

@@ -191,9 +191,15 @@ class ControlPlane:
         """The real scheduler at work; `config` are fields of its configuration, such as `profiles`."""
         return self._scheduler("kube-scheduler", [program("kube-scheduler")], flags, config)
 
-    def stowplan(self, *flags: str, name: str = "stowplan", **config: Any) -> AbstractContextManager[Process]:
-        """Our scheduler at work, in a process of its own; another `name` for a second one beside it."""
-        return self._scheduler(name, [sys.executable, "-m", "stowplan.cli", "run"], flags, config)
+    def stowplan(
+        self, *flags: str, name: str = "stowplan", source: Path | None = None, **config: Any
+    ) -> AbstractContextManager[Process]:
+        """Run our scheduler in a process of its own; another `name` for a second one beside it.
+
+        `source` is the `src` folder of another checkout to run instead of this one.
+        """
+        other = ["env", f"PYTHONPATH={source}"] if source else []
+        return self._scheduler(name, [*other, sys.executable, "-m", "stowplan.cli", "run"], flags, config)
 
     @contextmanager
     def _scheduler(

@@ -1,0 +1,169 @@
+"""Compare the CPU of two versions of Stowplan on the same workloads, and fail if one got slower.
+
+    python benchmarks/before_after.py main~20
+    python benchmarks/before_after.py v0.1.0 --cluster
+
+Rounds are interleaved: each measures both versions, in alternating order, so that a busy machine slows both.
+The result of a workload is the median of its rounds' ratios. A workload over the limit is measured for as
+many rounds again before it counts as slower.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).parents[1]
+Pair = tuple[float, float]
+"""CPU before and after, of one round."""
+Measure = Callable[[int], Pair]
+"""Run one round; its number decides which version goes first."""
+
+
+@contextmanager
+def checkout(before: str) -> Iterator[Path]:
+    """Yield the folder of the other version: `before` itself, or a temporary worktree of that revision."""
+    if Path(before, "src/stowplan").is_dir():
+        yield Path(before).resolve()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        add = ["git", "worktree", "add", "--quiet", "--detach", folder, before]
+        if subprocess.run(add, cwd=ROOT, check=False).returncode:
+            raise click.BadParameter(
+                f"{before!r} is neither a checkout nor a git revision", param_hint="BEFORE"
+            )
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", folder], cwd=ROOT, check=True)
+
+
+def decision_rows(
+    before: Path, nodes: tuple[int, ...], only: tuple[str, ...]
+) -> Iterator[tuple[str, Measure]]:
+    """Yield the workloads of `stowplan bench decisions`; CPU in µs a decision."""
+    sys.path.insert(0, str(ROOT / "src"))
+    from stowplan.bench.workloads import read_workloads
+
+    def decide(source: Path, workload: str, size: int) -> float:
+        command = [sys.executable, "-m", "stowplan.cli", "bench", "decisions", "-o", "json"]
+        done = subprocess.run(
+            [*command, f"--workload={workload}", f"--nodes={size}"],
+            env={**os.environ, "PYTHONPATH": str(source / "src")},
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        return float(json.loads(done.stdout)["cpu"])
+
+    def measure(workload: str, size: int, number: int) -> Pair:
+        versions = (before, ROOT) if number % 2 else (ROOT, before)
+        found = {version: decide(version, workload, size) for version in versions}
+        return found[before], found[ROOT]
+
+    for size in nodes:
+        for workload in [each.name for each in read_workloads()]:
+            if not only or workload in only:
+                name = f"{workload}, {size:,} nodes, µs a decision"
+                yield name, lambda number, w=workload, s=size: measure(w, s, number)  # type: ignore[misc]
+
+
+def cluster_rows(before: Path, size: int, only: tuple[str, ...], pods: int) -> Iterator[tuple[str, Measure]]:
+    """Yield the workloads of benchmarks/cluster.py, on a real control plane; CPU in ms a pod."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from cluster import BEFORE, STOWPLAN, WORKLOADS
+
+    def measure(workload: str, number: int) -> Pair:
+        who = (BEFORE, STOWPLAN) if number % 2 else (STOWPLAN, BEFORE)
+        done = subprocess.run(
+            [
+                *(sys.executable, str(ROOT / "benchmarks/cluster.py"), "-o", "json", "--rounds=1"),
+                *(f"--nodes={size}", f"--pods={pods}", f"--workloads={workload}"),
+                *(f"--who={','.join(who)}", f"--before={before / 'src'}"),
+            ],
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        found = {row["who"]: float(row["cpu"]) for row in map(json.loads, done.stdout.splitlines())}
+        return found[BEFORE], found[STOWPLAN]
+
+    for workload in WORKLOADS:
+        if not only or workload in only:
+            name = f"{workload}, {size:,} nodes on a control plane, ms a pod"
+            yield name, lambda number, w=workload: measure(w, number)  # type: ignore[misc]
+
+
+def compare(measure: Measure, rounds: int, limit: float) -> list[Pair]:
+    """Measure the rounds, and as many again if the ratio is over the limit by then."""
+    pairs = [measure(number) for number in range(rounds)]
+    if ratio(pairs) > limit:
+        pairs += [measure(number) for number in range(rounds, 2 * rounds)]
+    return pairs
+
+
+def ratio(pairs: list[Pair]) -> float:
+    return statistics.median(after / before for before, after in pairs)
+
+
+@click.command()
+@click.argument("before")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds per workload.")
+@click.option("--nodes", type=click.IntRange(1), multiple=True, default=(5000,), show_default=True)
+@click.option("--workload", "only", multiple=True, help="Measure only this workload; repeat for more.")
+@click.option("--cluster", is_flag=True, help="Also measure on a real control plane, at the first --nodes.")
+@click.option("--decisions/--no-decisions", default=True, help="Measure `stowplan bench decisions`.")
+@click.option(
+    "--pods", type=click.IntRange(100), default=1000, show_default=True, help="Pods with --cluster."
+)
+@click.option("--limit", default=3.0, show_default=True, help="Allowed increase of CPU, in percent.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def main(
+    before: str,
+    rounds: int,
+    nodes: tuple[int, ...],
+    only: tuple[str, ...],
+    cluster: bool,
+    decisions: bool,
+    pods: int,
+    limit: float,
+    output: str,
+) -> None:
+    """Compare this working tree with BEFORE, a git revision or the folder of another checkout.
+
+    Exits with 1 if a workload uses more CPU than --limit allows.
+    """
+    slower = []
+    with checkout(before) as folder:
+        rows: list[tuple[str, Measure]] = []
+        if decisions:
+            rows += decision_rows(folder, nodes, only)
+        if cluster:
+            rows += cluster_rows(folder, nodes[0], only, pods)
+        if not rows:
+            raise click.UsageError("nothing to measure: no workload has that name")
+        if output == "table":
+            click.echo("| workload | before | after | after/before | rounds |\n|---|---|---|---|---|")
+        for name, measure in rows:
+            pairs = compare(measure, rounds, 1 + limit / 100)
+            was, now = (statistics.median(side) for side in zip(*pairs, strict=True))
+            if output == "table":
+                click.echo(f"| {name} | {was:.2f} | {now:.2f} | {ratio(pairs):.3f} | {len(pairs)} |")
+            else:
+                click.echo(json.dumps({"workload": name, "ratio": round(ratio(pairs), 4), "rounds": pairs}))
+            if ratio(pairs) > 1 + limit / 100:
+                slower.append(name)
+    if slower:
+        click.echo(f"More than {limit:g} % more CPU: {'; '.join(slower)}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
