@@ -5,6 +5,7 @@ StowplanError
 │   └── ConfigError       … in a scheduler configuration; `stage` says how far it got
 ├── QuantityError         text that is no Kubernetes quantity
 ├── SelectorError         a selector that cannot be built
+├── PatternError          a regular expression that RE2 rejects, or that is too complex for a text
 ├── CelError              a CEL expression that does not compile or fails on a value
 ├── ApiError              what an API server refuses; drawn in client/errors.py
 ├── ExtenderError         an HTTP extender failed or talked nonsense; in client/extenders.py
@@ -39,6 +40,10 @@ class QuantityError(StowplanError, ValueError):
 
 
 class SelectorError(StowplanError, ValueError):
+    pass
+
+
+class PatternError(StowplanError, ValueError):
     pass
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
+from stowplan.api.patterns import Pattern
 from stowplan.apiserver.failures import FieldError, invalid, required, unsupported, wrong_type
+from stowplan.errors import PatternError
 
 Json = dict[str, Any]
 
@@ -127,13 +128,21 @@ def _limit_errors(schema: Json, value: Any, at: str) -> Iterator[FieldError]:
         if schema.get("multipleOf") and value % schema["multipleOf"]:
             yield invalid(at, value, f"{at} in body should be a multiple of {schema['multipleOf']}")
     if isinstance(value, str):
-        if schema.get("pattern") and not re.search(schema["pattern"], value):
-            yield invalid(at, value, f"{at} in body should match '{schema['pattern']}'")
+        if schema.get("pattern"):
+            yield from _pattern_errors(schema["pattern"], value, at)
         yield from _length_errors(schema, value, at, "Length", "chars long")
     if isinstance(value, list):
         yield from _length_errors(schema, value, at, "Items", "items")
     if isinstance(value, dict):
         yield from _length_errors(schema, value, at, "Properties", "properties")
+
+
+def _pattern_errors(pattern: str, value: str, at: str) -> Iterator[FieldError]:
+    try:
+        if not Pattern.of(pattern).matches(value):
+            yield invalid(at, value, f"{at} in body should match '{pattern}'")
+    except PatternError as error:
+        yield invalid(at, value, f"{at} in body should match '{pattern}': {error}")
 
 
 def _length_errors(schema: Json, value: Any, at: str, what: str, unit: str) -> Iterator[FieldError]:
@@ -182,3 +191,25 @@ def _go_type(value: Any) -> str:
         case list():
             return "array"
     return "object"
+
+
+def bad_patterns(schema: Json, path: str) -> Iterator[FieldError]:
+    """A definition whose patterns cannot be compiled is rejected, so that its objects need not be."""
+    waiting: list[tuple[Any, str]] = [(schema, path)]
+    while waiting:
+        part, at = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        if isinstance(pattern := part.get("pattern"), str) and pattern:
+            try:
+                Pattern.of(pattern)
+            except PatternError as error:
+                yield invalid(
+                    f"{at}.pattern", pattern, f"must be a valid regular expression, but isn't: {error}"
+                )
+        if isinstance(properties := part.get("properties"), dict):
+            waiting += ((each, f"{at}.properties[{key}]") for key, each in properties.items())
+        waiting += ((part.get(key), f"{at}.{key}") for key in ("items", "additionalProperties", "not"))
+        for key in ("allOf", "anyOf", "oneOf"):
+            if isinstance(listed := part.get(key), list):
+                waiting += ((each, f"{at}.{key}[{index}]") for index, each in enumerate(listed))

@@ -8,6 +8,7 @@ from typing import Any
 from stowplan.apiserver import times
 from stowplan.apiserver.failures import FieldError, invalid, required
 from stowplan.apiserver.strategies.strategy import Strategy
+from stowplan.apiserver.structural import bad_patterns
 
 Json = dict[str, Any]
 
@@ -69,5 +70,9 @@ class DefinitionStrategy(Strategy):
             said = "must have exactly one version marked as storage version"
             yield invalid("spec.versions", spec.get("versions"), said)
         for index, version in enumerate(spec.get("versions") or []):
-            if (version.get("schema") or {}).get("openAPIV3Schema") is None:
-                yield required(f"spec.versions[{index}].schema.openAPIV3Schema", "schemas are required")
+            at = f"spec.versions[{index}].schema.openAPIV3Schema"
+            schema = (version.get("schema") or {}).get("openAPIV3Schema")
+            if schema is None:
+                yield required(at, "schemas are required")
+            else:
+                yield from bad_patterns(schema, at)
