@@ -1,12 +1,24 @@
 """CEL, the expression language of device selectors, compiled to Python closures.
 
 `compile_cel(text).evaluate({"device": …})` gives the value or raises CelError. Expressions are compiled
-once and kept; nothing here reads files, clocks or the network.
+once and kept. What an evaluation does is bounded by its cost (see overloads.py): whoever adds a function
+charges for all work that depends on the size of a value.
 """
 
 from __future__ import annotations
 
-from stowplan.api.cel.compiler import Program, compile_cel
-from stowplan.api.cel.values import DeviceVariable, Domains, Version
+from stowplan.api.cel.compiler import Program, compilations, compile_cel
+from stowplan.api.cel.overloads import MAX_COST, Meter
+from stowplan.api.cel.values import Amount, DeviceVariable, Domains, Version
 
-__all__ = ["DeviceVariable", "Domains", "Program", "Version", "compile_cel"]
+__all__ = [
+    "MAX_COST",
+    "Amount",
+    "DeviceVariable",
+    "Domains",
+    "Meter",
+    "Program",
+    "Version",
+    "compilations",
+    "compile_cel",
+]

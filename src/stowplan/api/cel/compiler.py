@@ -6,51 +6,103 @@ cheap; what is only known when the expression runs is checked then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from stowplan.api.cel import kubernetes, standard, strings  # noqa: F401  (they define the functions)
+from stowplan.api.cel import formats, kubernetes, lists, networks, standard, strings, times  # noqa: F401  (they define the functions)
+from stowplan.api.cel.lists import is_key, item_of_list, item_of_map
 from stowplan.api.cel.macros import MACROS, SPECIAL, Frame, Run, Typed, as_optional, bind, is_alike
-from stowplan.api.cel.overloads import FUNCTIONS, is_assignable, name_of
+from stowplan.api.cel.overloads import (
+    COST_EXCEEDED,
+    FUNCTIONS,
+    MAX_COST,
+    CostLimitExceededError,
+    Meter,
+    is_assignable,
+    name_of,
+)
 from stowplan.api.cel.parser import Call, Index, Item, ListOf, Literal, MapOf, Name, Node, Select, parse
-from stowplan.api.cel.standard import TYPE_CONSTANTS, is_key, item_of_list, item_of_map
-from stowplan.api.cel.values import DYN, FIELDS, MISSING, DeviceVariable, Optional
+from stowplan.api.cel.standard import TYPE_CONSTANTS
+from stowplan.api.cel.values import DYN, FIELDS, MISSING, NUMBERS, DeviceVariable, Optional
 from stowplan.errors import CelError
 
 Declarations: TypeAlias = tuple[tuple[str, type], ...]
 TOO_DEEP = "expression is nested too deeply"
+ROOM = 5000
+"""Frames for a tree of MAX_DEPTH: compiling takes up to seven for a level, running one or two."""
 DEVICE: Declarations = (("device", DeviceVariable),)
 
 
 class Program:
     """A compiled expression; `kind` is the type of its result, `object` if that is not known beforehand."""
 
-    __slots__ = ("_names", "_run", "_spare", "kind")
+    __slots__ = ("_cost", "_is_deep", "_names", "_run", "_spare", "kind")
 
     def __init__(self, expression: str, declarations: Declarations) -> None:
         compiler = Compiler(declarations)
         try:
-            typed = compiler.compile(parse(expression))
+            with _room():
+                typed = compiler.compile(parse(expression))
         except RecursionError:
             raise CelError(TOO_DEEP) from None
-        self.kind, self._run = typed.kind, typed.run
+        self.kind, self._run, self._cost = typed.kind, typed.run, compiler.cost
+        self._is_deep = compiler.deepest > 50
         self._names = [name for name, _ in declarations]
-        self._spare = [None] * (compiler.slots - len(declarations))
+        self._spare = [None] * (compiler.slots - 1 - len(declarations))
 
-    def evaluate(self, variables: Mapping[str, Any]) -> Any:
-        """The value for these variables; CelError if there is none."""
+    def evaluate(self, variables: Mapping[str, Any], meter: Meter | None = None) -> Any:
+        """The value for these variables; CelError if there is none.
+
+        `meter` tells afterwards what is left of the budget; one evaluation has a budget of MAX_COST.
+        """
+        meter = meter or Meter(MAX_COST)
         try:
-            return self._run([*(variables[name] for name in self._names), *self._spare])
+            meter.charge(self._cost)
+            frame = [meter, *(variables[name] for name in self._names), *self._spare]
+            if self._is_deep:
+                with _room():
+                    return self._run(frame)
+            return self._run(frame)
+        except CostLimitExceededError:
+            raise CelError(COST_EXCEEDED) from None
         except RecursionError:
             raise CelError(TOO_DEEP) from None
 
 
-@lru_cache(maxsize=4096)
+@contextmanager
+def _room() -> Iterator[None]:
+    """Lets Python nest calls as deeply as an API server lets expressions nest."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, ROOM))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def compile_cel(expression: str, declarations: Declarations = DEVICE) -> Program:
     """The program of an expression over the declared variables; CelError if it makes no sense."""
-    return Program(expression, declarations)
+    program = _compiled(expression, declarations)
+    if isinstance(program, str):
+        raise CelError(program)
+    return program
+
+
+def compilations() -> int:
+    """How often an expression had to be compiled."""
+    return _compiled.cache_info().misses
+
+
+@lru_cache(maxsize=512)
+def _compiled(expression: str, declarations: Declarations) -> Program | str:
+    """A program, or why there is none: a rejected expression is not compiled again for every device."""
+    try:
+        return Program(expression, declarations)
+    except CelError as error:
+        return str(error)
 
 
 class _Variable(NamedTuple):
@@ -60,10 +112,20 @@ class _Variable(NamedTuple):
 
 class Compiler:
     def __init__(self, declarations: Declarations) -> None:
-        self.scope = {name: _Variable(kind, slot) for slot, (name, kind) in enumerate(declarations)}
-        self.slots = len(declarations)
+        self.scope = {name: _Variable(kind, slot) for slot, (name, kind) in enumerate(declarations, 1)}
+        self.slots = len(declarations) + 1  # the first slot has the meter
+        self.cost = 0  # of what is compiled at present, as far as it does not depend on values
+        self.depth = self.deepest = 0
+        self.is_formatting = False
 
     def compile(self, node: Node) -> Typed:
+        self.depth += 1
+        self.deepest = max(self.deepest, self.depth)
+        typed = self.compile_node(node)
+        self.depth -= 1
+        return typed
+
+    def compile_node(self, node: Node) -> Typed:
         match node:
             case Literal(value):
                 return Typed(type(value), lambda frame: value)
@@ -82,6 +144,7 @@ class Compiler:
 
     def name(self, name: str) -> Typed:
         if variable := self.scope.get(name):
+            self.cost += 1
             return Typed(variable.kind, _load(variable.slot))
         if name in TYPE_CONSTANTS:
             constant = TYPE_CONSTANTS[name]
@@ -102,7 +165,17 @@ class Compiler:
         else:
             del self.scope[name.name]
 
+    @contextmanager
+    def body(self) -> Iterator[list[int]]:
+        """What is compiled within the context runs many times; its cost is in the list afterwards."""
+        outer, self.cost, cost = self.cost, 0, [0]
+        yield cost
+        cost[0], self.cost = self.cost, outer
+
     def select(self, node: Select) -> Typed:
+        if (name := _qualified(node)) in TYPE_CONSTANTS and name.partition(".")[0] not in self.scope:
+            return self.name(name)
+        self.cost += 1
         operand, field = self.compile(node.operand), node.field
         if fields := FIELDS.get(operand.kind):
             if field not in fields:
@@ -116,14 +189,20 @@ class Compiler:
         return _entry(operand, Typed(str, lambda frame: field), node.optional)
 
     def index(self, node: Index) -> Typed:
+        self.cost += 1
         operand, key = self.compile(node.operand), self.compile(node.key)
         if operand.kind is not Optional:
             FUNCTIONS["[]"].checked((operand.kind, key.kind))
         return _entry(operand, key, node.optional)
 
     def list_of(self, items: tuple[Item, ...]) -> Typed:
+        if items and all(isinstance(item.value, Literal) and not item.optional for item in items):
+            constant = [item.value.value for item in items if isinstance(item.value, Literal)]
+            self.check_alike(type(value) for value in constant)
+            return Typed(list, lambda frame: constant)
+        self.cost += 10
         values = [self.compile(item.value) for item in items]
-        _check_alike(value.kind for value, item in zip(values, items, strict=True) if not item.optional)
+        self.check_alike(value.kind for value, item in zip(values, items, strict=True) if not item.optional)
         if not any(item.optional for item in items):
             runs = [value.run for value in values]
             return Typed(list, lambda frame: [run(frame) for run in runs])
@@ -142,9 +221,10 @@ class Compiler:
         return Typed(list, run)
 
     def map_of(self, items: tuple[Item, ...]) -> Typed:
+        self.cost += 30
         entries = [(self.compile(item.key), self.compile(item.value), item) for item in items if item.key]
-        _check_alike(key.kind for key, _, _ in entries)
-        _check_alike(value.kind for _, value, item in entries if not item.optional)
+        self.check_alike(key.kind for key, _, _ in entries)
+        self.check_alike(value.kind for _, value, item in entries if not item.optional)
         parts = [(key.run, value.run, item.optional) for key, value, item in entries]
 
         def run(frame: Frame) -> dict[Any, Any]:
@@ -153,8 +233,6 @@ class Compiler:
                 key, value = key_of(frame), part(frame)
                 if not is_key(key) or type(key) is float:
                     raise CelError(f"unsupported key type: {name_of(type(key))}")
-                if key in found:
-                    raise CelError(f"Failed with repeated key: {key}")
                 if not is_optional:
                     found[key] = value
                 elif as_optional(value).present:
@@ -163,7 +241,22 @@ class Compiler:
 
         return Typed(dict, run)
 
+    def check_alike(self, kinds: Iterable[type]) -> None:
+        """The items of a list or map are of one type, unless they are to be formatted."""
+        known = [kind for kind in kinds if kind is not DYN]
+        for kind in known[1:]:
+            if not is_alike(known[0], kind) and not self.is_formatting:
+                raise CelError(f"expected type '{name_of(known[0])}' but found '{name_of(kind)}'")
+
     def call(self, node: Call) -> Typed:
+        if node.name == "format" and node.target is not None:
+            outer, self.is_formatting = self.is_formatting, True
+            typed = self.plain_call(node)
+            self.is_formatting = outer
+            return typed
+        return self.plain_call(node)
+
+    def plain_call(self, node: Call) -> Typed:
         name, arguments, target = node
         if target is None:
             if special := SPECIAL.get((name, len(arguments))):
@@ -190,6 +283,9 @@ class Compiler:
             listed = ", ".join(name_of(argument.kind) for argument in arguments)
             raise CelError(f"found no matching overload for '{name}' applied to '({listed})'")
         kind, call = function.checked([argument.kind for argument in arguments])
+        self.cost += 1
+        if function.is_metered:
+            return Typed(kind, _metered(call, [argument.run for argument in arguments]))
         match [argument.run for argument in arguments]:
             case [only]:
                 return Typed(kind, lambda frame: call(only(frame)))
@@ -206,6 +302,24 @@ class Compiler:
         return typed.run
 
 
+def _qualified(node: Node) -> str:
+    """`a.b.c` as one name, else an empty string."""
+    parts: list[str] = []
+    while isinstance(node, Select) and not node.optional and len(parts) < 3:
+        parts.append(node.field)
+        node = node.operand
+    return ".".join([node.name, *reversed(parts)]) if isinstance(node, Name) else ""
+
+
+def _metered(call: Callable[..., Any], arguments: list[Run]) -> Run:
+    match arguments:
+        case [only]:
+            return lambda frame: call(frame[0], only(frame))
+        case [left, right]:
+            return lambda frame: call(frame[0], left(frame), right(frame))
+    return lambda frame: call(frame[0], *[run(frame) for run in arguments])
+
+
 def _load(slot: int) -> Run:
     def run(frame: Frame) -> Any:
         value = frame[slot]
@@ -216,13 +330,6 @@ def _load(slot: int) -> Run:
         return value
 
     return run
-
-
-def _check_alike(kinds: Iterable[type]) -> None:
-    known = [kind for kind in kinds if kind is not DYN]
-    for kind in known[1:]:
-        if not is_alike(known[0], kind):
-            raise CelError(f"expected type '{name_of(known[0])}' but found '{name_of(kind)}'")
 
 
 def _wrapped(typed: Typed) -> Typed:
@@ -253,7 +360,9 @@ def _get(holder: Any, key: Any) -> Any:
 
 def _find(holder: Any, key: Any) -> Optional:
     if type(holder) is Optional:
-        return _find(holder.value, key) if holder.present else MISSING
+        return _find(holder.value, key) if isinstance(holder.value, (dict, list)) else MISSING
+    if isinstance(holder, list) and type(key) not in NUMBERS:
+        raise CelError(f"unsupported index type '{name_of(type(key))}' in list")
     try:
         return Optional(_get(holder, key))
     except CelError:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from stowplan.api.cel.lists import sort_by_keys
 from stowplan.api.cel.overloads import is_assignable, name_of
-from stowplan.api.cel.parser import Node, Select
+from stowplan.api.cel.parser import Literal, MapOf, Node, Select
 from stowplan.api.cel.standard import value_of
-from stowplan.api.cel.values import DYN, FIELDS, MISSING, Domains, Optional, has_key
+from stowplan.api.cel.values import (
+    DYN,
+    FIELDS,
+    MISSING,
+    OPAQUE,
+    Domains,
+    Duration,
+    Optional,
+    Timestamp,
+    has_key,
+    shown,
+)
 from stowplan.errors import CelError
 
 if TYPE_CHECKING:
@@ -24,7 +38,13 @@ class Typed(NamedTuple):
 
 
 def is_alike(left: type, right: type) -> bool:
-    return is_assignable(left, right) or is_assignable(right, left)
+    return is_assignable(left, right) or is_assignable(right, left) or _may_be_null(left, right)
+
+
+def _may_be_null(left: type, right: type) -> bool:
+    """Values of all but the plain types compare with null."""
+    nullable = OPAQUE | {Optional, Duration, Timestamp}
+    return (left is NoneType and right in nullable) or (right is NoneType and left in nullable)
 
 
 def as_optional(value: Any) -> Optional:
@@ -86,7 +106,7 @@ def _has(compiler: Compiler, node: Node) -> Typed:
     def run(frame: Frame) -> bool:
         holder = holder_of(frame)
         if type(holder) is Optional:
-            holder = holder.value if holder.present else {}
+            holder = holder.value if isinstance(holder.value, dict) else {}
         if not isinstance(holder, dict):
             raise CelError(f"no such overload: {name_of(type(holder))} has no fields")
         return type(holder) is Domains or has_key(holder, field)
@@ -110,41 +130,70 @@ def bind(compiler: Compiler, name: Node, value: Node, body: Node) -> Typed:
     return Typed(inner.kind, run)
 
 
-def _items(value: Any) -> Iterable[Any]:
-    """What a macro walks over: the items of a list, the keys of a map."""
-    if not isinstance(value, (list, dict)):
-        raise CelError(f"no such overload: cannot iterate over {name_of(type(value))}")
-    return value
-
-
 class _Loop(NamedTuple):
+    """A macro over a list or map: its range, its variables and what is worked out for each item."""
+
     over: Run
-    slot: int
+    slots: tuple[int, ...]
     bodies: tuple[Run, ...]
+    cost: int
 
     @classmethod
-    def of(cls, compiler: Compiler, target: Node, name: Node, bodies: tuple[Node, ...], flags: int) -> _Loop:
+    def of(
+        cls, compiler: Compiler, target: Node, names: tuple[Node, ...], bodies: tuple[Node, ...], flags: int
+    ) -> _Loop:
         """The first `flags` bodies must be true or false."""
         over = compiler.compile(target)
         if not any(is_assignable(kind, over.kind) for kind in (list, dict)):
             raise CelError(f"expression of type '{name_of(over.kind)}' cannot be range of a comprehension")
-        with compiler.variable(name) as slot:
+        if len(names) == 2 and names[0] == names[1]:
+            raise CelError("duplicate variable name")
+        with compiler.body() as cost, ExitStack() as scopes:
+            slots = tuple(scopes.enter_context(compiler.variable(name)) for name in names)
             runs = [
                 compiler.flag(body, "loop condition") if position < flags else compiler.compile(body).run
                 for position, body in enumerate(bodies)
             ]
-        return cls(over.run, slot, tuple(runs))
+        return cls(over.run, slots, tuple(runs), cost[0] + STEP)
+
+    def steps(self, frame: Frame, kinds: tuple[type, ...] = (list, dict)) -> Iterator[Any]:
+        """Set the variables to one item after another; yields the item (or key), and charges for the step.
+
+        With two variables, the first is the index or key and the second the value.
+        """
+        meter, cost = frame[0], self.cost
+        items: Any = self.over(frame)
+        is_range = isinstance(items, kinds)
+        if not is_range:
+            raise CelError(f"no such overload: cannot iterate over {name_of(type(items))}")
+        if len(self.slots) == 1:
+            slot = self.slots[0]
+            for item in items:
+                meter.charge(cost)
+                frame[slot] = item
+                yield item
+            return
+        first, second = self.slots
+        for key, value in items.items() if isinstance(items, dict) else enumerate(items):
+            meter.charge(cost)
+            frame[first], frame[second] = key, value
+            yield key
+
+
+STEP = 3
+"""What going to the next item costs beside what is worked out for it."""
 
 
 def _quantifier(*, decisive: bool) -> Callable[..., Typed]:
     """`all` and `exists`: one item may settle it, whatever fails for the others."""
 
-    def build(compiler: Compiler, target: Node, name: Node, condition: Node) -> Typed:
-        over, slot, (test,) = _Loop.of(compiler, target, name, (condition,), flags=1)
+    def build(compiler: Compiler, target: Node, *arguments: Node) -> Typed:
+        loop = _Loop.of(compiler, target, arguments[:-1], arguments[-1:], flags=1)
+        (test,) = loop.bodies
 
         def run(frame: Frame) -> bool:
             failure = None
-            for frame[slot] in _items(over(frame)):  # noqa: B020
+            for _ in loop.steps(frame):
                 try:
                     if _flag(test(frame)) is decisive:
                         return decisive
@@ -159,35 +208,80 @@ def _quantifier(*, decisive: bool) -> Callable[..., Typed]:
     return build
 
 
-def _exists_one(compiler: Compiler, target: Node, name: Node, condition: Node) -> Typed:
-    found = _filter(compiler, target, name, condition).run
-    return Typed(bool, lambda frame: len(found(frame)) == 1)
+def _exists_one(compiler: Compiler, target: Node, *arguments: Node) -> Typed:
+    loop = _Loop.of(compiler, target, arguments[:-1], arguments[-1:], flags=1)
+    (test,) = loop.bodies
+    return Typed(bool, lambda frame: sum(_flag(test(frame)) for _ in loop.steps(frame)) == 1)
 
 
 def _filter(compiler: Compiler, target: Node, name: Node, condition: Node) -> Typed:
-    over, slot, (test,) = _Loop.of(compiler, target, name, (condition,), flags=1)
-
-    def run(frame: Frame) -> list[Any]:
-        found = []
-        for frame[slot] in _items(over(frame)):  # noqa: B020
-            item = frame[slot]
-            if _flag(test(frame)):
-                found.append(item)
-        return found
-
-    return Typed(list, run)
+    loop = _Loop.of(compiler, target, (name,), (condition,), flags=1)
+    (test,) = loop.bodies
+    return Typed(list, lambda frame: [item for item in loop.steps(frame) if _flag(test(frame))])
 
 
-def _map(compiler: Compiler, target: Node, name: Node, *bodies: Node) -> Typed:
-    over, slot, runs = _Loop.of(compiler, target, name, bodies, flags=len(bodies) - 1)
-    *tests, result_of = runs
+def _transform(variables: int) -> Callable[..., Typed]:
+    """`map` and `transformList`, with or without a condition before the result."""
 
-    def run(frame: Frame) -> list[Any]:
-        found = []
-        for frame[slot] in _items(over(frame)):  # noqa: B020
+    def build(compiler: Compiler, target: Node, *arguments: Node) -> Typed:
+        names, bodies = arguments[:variables], arguments[variables:]
+        loop = _Loop.of(compiler, target, names, bodies, flags=len(bodies) - 1)
+        *tests, result_of = loop.bodies
+        if not tests:
+            return Typed(list, lambda frame: [result_of(frame) for _ in loop.steps(frame)])
+        (test,) = tests
+        return Typed(list, lambda frame: [result_of(frame) for _ in loop.steps(frame) if _flag(test(frame))])
+
+    return build
+
+
+def _transform_map(compiler: Compiler, target: Node, *arguments: Node) -> Typed:
+    loop = _Loop.of(compiler, target, arguments[:2], arguments[2:], flags=len(arguments) - 3)
+    *tests, value_for = loop.bodies
+
+    def run(frame: Frame) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for key in loop.steps(frame):
             if all(_flag(test(frame)) for test in tests):
-                found.append(result_of(frame))
+                found[key] = value_for(frame)
         return found
+
+    return Typed(dict, run)
+
+
+def _transform_map_entry(compiler: Compiler, target: Node, *arguments: Node) -> Typed:
+    loop = _Loop.of(compiler, target, arguments[:2], arguments[2:], flags=len(arguments) - 3)
+    *tests, entries_for = loop.bodies
+
+    def run(frame: Frame) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for _ in loop.steps(frame):
+            if not all(_flag(test(frame)) for test in tests):
+                continue
+            entries = entries_for(frame)
+            if not isinstance(entries, dict):
+                raise CelError(f"no such overload: {name_of(type(entries))} is not a map")
+            frame[0].charge(len(entries))
+            for key, value in entries.items():
+                if has_key(found, key):
+                    raise CelError(f"insert failed: key {shown(key)} already exists")
+                found[key] = value
+        return found
+
+    return Typed(dict, run)
+
+
+def _sort_by(compiler: Compiler, target: Node, name: Node, key: Node) -> Typed:
+    if isinstance(target, (Literal, MapOf)):
+        raise CelError(
+            "sortBy can only be applied to a list, identifier, comprehension, call or select expression"
+        )
+    loop = _Loop.of(compiler, target, (name,), (key,), flags=0)
+    (key_of,) = loop.bodies
+
+    def run(frame: Frame) -> list[Any]:
+        pairs = [(item, key_of(frame)) for item in loop.steps(frame, (list,))]
+        return sort_by_keys(frame[0], [item for item, _ in pairs], [key for _, key in pairs])
 
     return Typed(list, run)
 
@@ -208,8 +302,10 @@ def _fallback(
         raise CelError(f"found no matching overload for 'or' applied to '({name_of(first.kind)}, …)'")
 
     def run(frame: Frame) -> Any:
-        found = as_optional(first.run(frame))
-        if found.present:
+        found = first.run(frame)
+        if kind is Optional and type(found) is not Optional:
+            return found  # parity: a value of an unknown type counts as one that is present
+        if as_optional(found).present:
             return result(found)
         other = second.run(frame)
         return other if kind is DYN else as_optional(other)
@@ -250,12 +346,23 @@ SPECIAL: dict[tuple[str, int], Callable[..., Typed]] = {
 }
 MACROS: dict[tuple[str, int], Callable[..., Typed]] = {
     ("all", 2): _quantifier(decisive=False),
+    ("all", 3): _quantifier(decisive=False),
     ("exists", 2): _quantifier(decisive=True),
+    ("exists", 3): _quantifier(decisive=True),
     ("exists_one", 2): _exists_one,
+    ("exists_one", 3): _exists_one,
     ("existsOne", 2): _exists_one,
+    ("existsOne", 3): _exists_one,
     ("filter", 2): _filter,
-    ("map", 2): _map,
-    ("map", 3): _map,
+    ("map", 2): _transform(1),
+    ("map", 3): _transform(1),
+    ("transformList", 3): _transform(2),
+    ("transformList", 4): _transform(2),
+    ("transformMap", 3): _transform_map,
+    ("transformMap", 4): _transform_map,
+    ("transformMapEntry", 3): _transform_map_entry,
+    ("transformMapEntry", 4): _transform_map_entry,
+    ("sortBy", 2): _sort_by,
     ("orValue", 1): _or_value,
     ("or", 1): _or_optional,
     ("optMap", 2): _opt_map,

@@ -1,4 +1,4 @@
-"""Which function a name and the types of its arguments stand for."""
+"""Which function a name and the types of its arguments stand for, and what a call costs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,34 @@ from typing import Any, NamedTuple
 from stowplan.api.cel.values import DYN, TYPE_NAMES
 from stowplan.errors import CelError
 
+MAX_COST = 1_000_000
+"""What one evaluation may cost, in Kubernetes' units."""
+COST_EXCEEDED = "operation cancelled: actual cost limit exceeded"
+
+
+class CostLimitExceededError(Exception):
+    """Ends an evaluation. It is no CelError, so that no operator of the expression can swallow it."""
+
+
+class Meter:
+    """What is left of the budget of one evaluation."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def charge(self, cost: int) -> None:
+        """Count the cost of what comes next. Charge before the work is done, and for its result, too."""
+        self.left -= cost
+        if self.left < 0:
+            raise CostLimitExceededError
+
+    def charge_text(self, length: int) -> None:
+        """For walking over a string, or making one."""
+        if length >= 10:
+            self.charge(length // 10)
+
 
 class Overload(NamedTuple):
     parameters: tuple[type, ...]
@@ -16,14 +44,23 @@ class Overload(NamedTuple):
 
 
 class Function:
-    """All overloads of one name. Called with values, it picks one by their types and remembers the pick."""
+    """All overloads of one name. Called with values, it picks one by their types and remembers the pick.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    The overloads of a metered function take the meter as their first argument.
+    """
+
+    def __init__(self, name: str, is_metered: bool) -> None:
+        self.name, self.is_metered = name, is_metered
         self.overloads: list[Overload] = []
         self.picked: dict[tuple[type, ...], Callable[..., Any]] = {}
 
     def __call__(self, *values: Any) -> Any:
+        return self.pick(values)(*values)
+
+    def call_metered(self, meter: Meter, *values: Any) -> Any:
+        return self.pick(values)(meter, *values)
+
+    def pick(self, values: tuple[Any, ...]) -> Callable[..., Any]:
         types = tuple(map(type, values))
         function = self.picked.get(types)
         if function is None:
@@ -31,7 +68,7 @@ class Function:
             if not found:
                 raise CelError(f"no such overload: {self.name}({', '.join(map(name_of, types))})")
             function = self.picked[types] = found[0].function
-        return function(*values)
+        return function
 
     def fitting(self, types: Sequence[type]) -> list[Overload]:
         return [overload for overload in self.overloads if fits(overload.parameters, types)]
@@ -49,15 +86,34 @@ class Function:
             kind is parameter or parameter is DYN
             for kind, parameter in zip(types, only.parameters, strict=True)
         )
-        return result, only.function if is_settled else self
+        return result, only.function if is_settled else (self.call_metered if self.is_metered else self)
 
 
 FUNCTIONS: dict[str, Function] = {}
 """Members are named `.name`, operators by their sign, all others plainly."""
 
 
-def define(name: str, *parameters: type, result: type, function: Callable[..., Any]) -> None:
-    FUNCTIONS.setdefault(name, Function(name)).overloads.append(Overload(parameters, result, function))
+def define(
+    name: str, *parameters: type, result: type, function: Callable[..., Any], is_metered: bool = False
+) -> None:
+    """Add an overload. A call costs 1; if metered, the function charges what it costs beyond that."""
+    known = FUNCTIONS.setdefault(name, Function(name, is_metered))
+    assert known.is_metered is is_metered, f"{name} has metered and unmetered overloads"
+    known.overloads.append(Overload(parameters, result, function))
+
+
+def define_on_text(name: str, *parameters: type, result: type, function: Callable[..., Any]) -> None:
+    """Add a function that walks over its first argument once and whose result is not much longer."""
+
+    def walk(meter: Meter, text: Any, *others: Any) -> Any:
+        meter.charge_text(len(text))
+        return function(text, *others)
+
+    def call(meter: Meter, *values: Any) -> Any:
+        return function(*values)
+
+    has_length = parameters[0] in (str, bytes, list)
+    define(name, *parameters, result=result, function=walk if has_length else call, is_metered=True)
 
 
 def fits(parameters: tuple[type, ...], types: Sequence[type]) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from stowplan.api.cel.values import MAX_INT, MAX_UINT, MIN_INT, UInt
@@ -56,13 +57,20 @@ class MapOf(NamedTuple):
 
 Node: TypeAlias = Literal | Name | Select | Index | Call | ListOf | MapOf
 
+MAX_LENGTH = 100_000
+"""Characters of an expression. An API server takes 10,240 in a device selector."""
+MAX_NESTING = 250
+MAX_DEPTH = 600
+"""Nodes on the way from the root of a tree to a leaf."""
+
 _TOKEN = re.compile(
     r"""
       (?P<space>[ \t\n\f\r]+|//[^\n]*)
     | (?P<float>\d+\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\.\d+(?:[eE][+-]?\d+)?)
     | (?P<int>(?:0[xX][0-9a-fA-F]+|\d+)[uU]?)
-    | (?P<string>(?P<prefix>[bB][rR]?|[rR][bB]?)?
-        (?P<quotes>\"\"\"|'''|"|')(?P<body>(?:\\.|(?!(?P=quotes)).)*)(?P=quotes))
+    | (?P<string>(?P<bytes>[bB])?(?:
+        (?P<raw>[rR])(?P<raw_quotes>\"\"\"|'''|"|')(?P<raw_body>(?:(?!(?P=raw_quotes)).)*)(?P=raw_quotes)
+        |(?P<quotes>\"\"\"|'''|"|')(?P<body>(?:\\.|(?!(?P=quotes))[^\\])*)(?P=quotes)))
     | (?P<name>[_a-zA-Z][_a-zA-Z0-9]*)
     | (?P<sign>&&|\|\||==|!=|<=|>=|[-+*/%<>!?:.,()\[\]{}])
     """,
@@ -97,21 +105,28 @@ def parse(text: str) -> Node:
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self.tokens, self.position = _tokens(text), 0
+        if len(text) > MAX_LENGTH:
+            raise CelError(f"expression code point size exceeds limit: size: {len(text)}, limit {MAX_LENGTH}")
+        self.tokens, self.position, self.depth = _tokens(text), 0, 0
 
     def whole(self) -> Node:
         node = self.expression()
         if self.position < len(self.tokens):
             raise self.unexpected()
+        _check_depth(node)
         return node
 
     def expression(self) -> Node:
         """A ternary, or anything that binds more tightly."""
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            raise CelError(f"expression recursion limit exceeded: {MAX_NESTING}")
         node = self.either()
         if self.take("?"):
             chosen = self.either()
             self.expect(":")
             node = Call("?:", (node, chosen, self.expression()))
+        self.depth -= 1
         return node
 
     def either(self) -> Node:
@@ -153,9 +168,7 @@ class _Parser:
             count -= 1
         else:
             node = self.member()
-        for _ in range(count):
-            node = Call(f"{sign}_", (node,))
-        return node
+        return Call(f"{sign}_", (node,)) if count % 2 else node
 
     def member(self) -> Node:
         return self.selectors(self.primary())
@@ -251,6 +264,35 @@ class _Parser:
         return CelError(f"syntax error at character {at}: unexpected {text!r}{hint}")
 
 
+def _check_depth(root: Node) -> None:
+    """Chains such as `1 + 1 + …` make trees that are deep without nesting."""
+    level: list[Any] = [root]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise CelError("max recursion depth exceeded")
+        level = [part for node in level for part in _parts(node)]
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    match node:
+        case Select(operand):
+            yield operand
+        case Index(operand, key):
+            yield operand
+            yield key
+        case Call(_, arguments, target):
+            yield from arguments
+            if target is not None:
+                yield target
+        case ListOf(items) | MapOf(items):
+            for item in items:
+                yield item.value
+                if item.key is not None:
+                    yield item.key
+
+
 def _balanced(sign: str, operands: list[Node]) -> Node:
     """A long row of alternatives as a tree that is not deep."""
     if len(operands) == 1:
@@ -277,10 +319,12 @@ def _tokens(text: str) -> list[_Token]:
 def _literal(token: _Token) -> Any:
     match token.kind:
         case "float":
-            return float(token.text)
+            if math.isinf(number := float(token.text)):
+                raise CelError("invalid double literal")
+            return number
         case "int":
-            number = _integer(token.text)
-            return _uint(number) if token.text[-1] in "uU" else _int(number)
+            whole = _integer(token.text)
+            return _uint(whole) if token.text[-1] in "uU" else _int(whole)
         case "string":
             return _string(token.match)
     return _CONSTANTS[token.text]
@@ -288,7 +332,11 @@ def _literal(token: _Token) -> Any:
 
 def _integer(text: str) -> int:
     digits = text.rstrip("uU")
-    return int(digits, 16 if digits[:2] in ("0x", "0X") else 10)
+    is_hex = digits[:2] in ("0x", "0X")
+    significant = (digits[2:] if is_hex else digits).lstrip("0") or "0"
+    if len(significant) > 20:
+        raise CelError(f"invalid int literal: {significant[:20]}... does not fit 64 bits")
+    return int(significant, 16 if is_hex else 10)
 
 
 def _int(number: int) -> int:
@@ -304,16 +352,17 @@ def _uint(number: int) -> UInt:
 
 
 def _string(match: re.Match[str]) -> str | bytes:
-    prefix, body = (match["prefix"] or "").lower(), match["body"]
-    if len(match["quotes"]) == 1 and ("\n" in body or "\r" in body):
+    is_raw = match["raw"] is not None
+    quotes, body = (match["raw_quotes"], match["raw_body"]) if is_raw else (match["quotes"], match["body"])
+    if len(quotes) == 1 and ("\n" in body or "\r" in body):
         raise CelError("syntax error: a line break in a string needs triple quotes")
-    if "b" in prefix:
-        return body.encode() if "r" in prefix else _unescaped_bytes(body)
-    return body if "r" in prefix else _ESCAPE.sub(_character, body)
+    if match["bytes"]:
+        return body.encode() if is_raw else _unescaped_bytes(body)
+    return body if is_raw else _ESCAPE.sub(_character, body)
 
 
 def _unescaped_bytes(body: str) -> bytes:
-    found, position = b"", 0
+    found, position = bytearray(), 0
     for match in _ESCAPE.finditer(body):
         digits, octal = match[1], match[4]
         if match[2] or match[3]:
@@ -325,7 +374,7 @@ def _unescaped_bytes(body: str) -> bytes:
         )
         found += body[position : match.start()].encode() + one
         position = match.end()
-    return found + body[position:].encode()
+    return bytes(found + body[position:].encode())
 
 
 def _character(match: re.Match[str]) -> str:

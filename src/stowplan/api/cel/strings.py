@@ -2,104 +2,114 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
+from collections.abc import Callable
+from typing import Any
 
-from stowplan.api.cel.overloads import define
-from stowplan.errors import CelError
+from stowplan.api.cel.overloads import Meter, define, define_on_text
+from stowplan.api.cel.values import shown
+from stowplan.api.patterns import Pattern
+from stowplan.errors import CelError, PatternError
 
 _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _UPPER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _LOWER = {code + 32: code for code in _UPPER}
-_PATTERN_PART = re.compile(
-    r"""(?P<escape>\\.) | (?P<set>\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]) | (?P<end>\$)
-      | (?P<group>\(\?(?:=|!|<=|<!|P=|\(|>|\#))""",
-    re.VERBOSE | re.DOTALL,
-)
-_NAMED_SET = re.compile(r"\[:(\w+):\]")
-_SETS = {
-    "alnum": "0-9A-Za-z", "alpha": "A-Za-z", "ascii": "\\x00-\\x7f", "blank": "\\t ", "upper": "A-Z",
-    "digit": "0-9", "graph": "!-~", "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~",
-    "cntrl": "\\x00-\\x1f\\x7f", "space": "\\t-\\r ", "word": "0-9A-Za-z_", "xdigit": "0-9A-Fa-f",
-}  # fmt: skip
+_QUOTED = {ord(char): f"\\{letter}" for char, letter in zip('\a\b\f\n\r\t\v\\"', 'abfnrtv\\"', strict=True)}
 
 
 def define_strings() -> None:
-    define(".startsWith", str, str, result=bool, function=str.startswith)
-    define(".endsWith", str, str, result=bool, function=str.endswith)
-    define(".contains", str, str, result=bool, function=str.__contains__)
+    define_on_text(".startsWith", str, str, result=bool, function=str.startswith)
+    define_on_text(".endsWith", str, str, result=bool, function=str.endswith)
+    define(".contains", str, str, result=bool, function=contains, is_metered=True)
     for name in ("matches", ".matches"):
-        define(
-            name, str, str, result=bool, function=lambda text, form: pattern(form).search(text) is not None
-        )
-    define(".find", str, str, result=str, function=find)
-    define(".findAll", str, str, result=list, function=find_all)
-    define(".findAll", str, str, int, result=list, function=find_all)
-    define(".charAt", str, int, result=str, function=char_at)
-    define(".indexOf", str, str, result=int, function=str.find)
-    define(".indexOf", str, str, int, result=int, function=index_of)
-    define(".lastIndexOf", str, str, result=int, function=str.rfind)
-    define(".lastIndexOf", str, str, int, result=int, function=last_index_of)
-    define(".lowerAscii", str, result=str, function=lambda text: text.translate(_UPPER))
-    define(".upperAscii", str, result=str, function=lambda text: text.translate(_LOWER))
-    define(".replace", str, str, str, result=str, function=str.replace)
-    define(".replace", str, str, str, int, result=str, function=str.replace)
-    define(".split", str, str, result=list, function=split)
-    define(".split", str, str, int, result=list, function=split)
-    define(".substring", str, int, result=str, function=substring)
-    define(".substring", str, int, int, result=str, function=substring)
-    define(".trim", str, result=str, function=lambda text: text.strip(_SPACES))
-    define(".join", list, result=str, function=join)
-    define(".join", list, str, result=str, function=join)
+        define(name, str, str, result=bool, function=matches, is_metered=True)
+    define(".find", str, str, result=str, function=find, is_metered=True)
+    define(".findAll", str, str, result=list, function=find_all, is_metered=True)
+    define(".findAll", str, str, int, result=list, function=find_all, is_metered=True)
+    define_on_text(".charAt", str, int, result=str, function=char_at)
+    for name, search in ((".indexOf", index_of), (".lastIndexOf", last_index_of)):
+        define(name, str, str, result=int, function=search, is_metered=True)
+        define(name, str, str, int, result=int, function=search, is_metered=True)
+    define_on_text(".lowerAscii", str, result=str, function=lambda text: text.translate(_UPPER))
+    define_on_text(".upperAscii", str, result=str, function=lambda text: text.translate(_LOWER))
+    define(".replace", str, str, str, result=str, function=replace, is_metered=True)
+    define(".replace", str, str, str, int, result=str, function=replace, is_metered=True)
+    define(".split", str, str, result=list, function=split, is_metered=True)
+    define(".split", str, str, int, result=list, function=split, is_metered=True)
+    define_on_text(".substring", str, int, result=str, function=substring)
+    define_on_text(".substring", str, int, int, result=str, function=substring)
+    define_on_text(".trim", str, result=str, function=lambda text: text.strip(_SPACES))
+    define_on_text("strings.quote", str, result=str, function=quote)
+    define(".join", list, result=str, function=join, is_metered=True)
+    define(".join", list, str, result=str, function=join, is_metered=True)
 
 
-@lru_cache(maxsize=1024)
-def pattern(form: str) -> re.Pattern[str]:
-    """A regular expression as RE2 understands it, in Python's spelling."""
+def contains(meter: Meter, text: str, part: str) -> bool:
+    meter.charge((len(text) // 10) * (1 + len(part) // 10))
+    return part in text
+
+
+def _use(meter: Meter, text: str, form: str, function: Callable[[Pattern], Any]) -> Any:
+    """Charge what Kubernetes charges for a pattern, or more if it is a short one that takes much work."""
     try:
-        return re.compile(_PATTERN_PART.sub(_translated, form), re.ASCII)
-    except (re.error, OverflowError) as error:
-        raise CelError(f"invalid regular expression {form!r}: {error}") from None
+        pattern = Pattern.of(form)
+        by_length = (1 + len(text) // 10) * (1 + len(form) // 4)
+        meter.charge(max(by_length, pattern.size * len(text) // 200) + pattern.size // 4)
+        return function(pattern)
+    except PatternError as error:
+        meter.charge(20 * len(form))  # Even to reject a pattern may take long.
+        raise CelError(shown(str(error))) from None
 
 
-def _translated(part: re.Match[str]) -> str:
-    if part["group"]:
-        raise CelError(f"invalid regular expression: {part[0]!r} is not supported")
-    if part["end"] or part[0] == r"\z":
-        return r"\Z"  # Python's $ also matches before a line break at the end
-    if part["escape"]:
-        if part[0][1] in "123456789ZpPCQ":
-            raise CelError(f"invalid regular expression: {part[0]!r} is not supported")
-        return part[0]
-    return _NAMED_SET.sub(lambda name: _SETS.get(name[1], name[0]), part["set"])
+def matches(meter: Meter, text: str, form: str) -> bool:
+    found: bool = _use(meter, text, form, lambda pattern: pattern.matches(text))
+    return found
 
 
-def find(text: str, form: str) -> str:
-    match = pattern(form).search(text)
-    return match[0] if match else ""
+def find(meter: Meter, text: str, form: str) -> str:
+    return _use(meter, text, form, lambda pattern: pattern.find(text)) or ""
 
 
-def find_all(text: str, form: str, limit: int = -1) -> list[str]:
-    found = [match[0] for match in pattern(form).finditer(text)]
-    return found if limit < 0 else found[:limit]
+def find_all(meter: Meter, text: str, form: str, limit: int = -1) -> list[str]:
+    # Each match may look at all of the rest of the text.
+    meter.charge(len(text) * len(text) // 1000)
+    found: list[str] = _use(meter, text, form, lambda pattern: pattern.find_all(text, max(limit, -1)))
+    return found
 
 
 def char_at(text: str, index: int) -> str:
     return substring(text, index, min(index + 1, len(text)))
 
 
-def index_of(text: str, part: str, start: int) -> int:
-    _check_index(text, start)
+def index_of(meter: Meter, text: str, part: str, start: int = 0) -> int:
+    """The first occurrence at `start` or after. parity: an empty part is wherever it is looked for."""
+    meter.charge((len(text) // 10) * (1 + len(part) // 10))
+    if not part:
+        return start
+    if start < 0:
+        raise CelError(f"index out of range: {start}")
     return text.find(part, start)
 
 
-def last_index_of(text: str, part: str, start: int) -> int:
+def last_index_of(meter: Meter, text: str, part: str, start: int | None = None) -> int:
     """The last occurrence that begins at `start` or before."""
-    _check_index(text, start)
-    return text.rfind(part, 0, start + len(part))
+    meter.charge((len(text) // 10) * (1 + len(part) // 10))
+    if not part:
+        return len(text) if start is None else start
+    if start is None:
+        return text.rfind(part)
+    if start < 0:
+        raise CelError(f"index out of range: {start}")
+    return text.rfind(part, 0, start + len(part)) if start < len(text) else -1
 
 
-def split(text: str, separator: str, limit: int = -1) -> list[str]:
+def replace(meter: Meter, text: str, old: str, new: str, limit: int = -1) -> str:
+    count = text.count(old) if limit < 0 else min(text.count(old), limit)
+    meter.charge_text(2 * len(text) + count * len(new))
+    return text.replace(old, new, limit if limit >= 0 else -1)
+
+
+def split(meter: Meter, text: str, separator: str, limit: int = -1) -> list[str]:
+    meter.charge_text(2 * len(text))
     if limit == 0:
         return []
     if separator:
@@ -118,9 +128,15 @@ def substring(text: str, start: int, end: int | None = None) -> str:
     return text[start:end]
 
 
-def join(parts: list[str], separator: str = "") -> str:
+def quote(text: str) -> str:
+    return f'"{text.translate(_QUOTED)}"'
+
+
+def join(meter: Meter, parts: list[str], separator: str = "") -> str:
     if not all(type(part) is str for part in parts):
-        raise CelError("no such overload: only strings can be joined")
+        raise CelError("no such overload: join(list)")
+    meter.charge(len(parts) // 10)
+    meter.charge_text(2 * (sum(map(len, parts)) + len(separator) * len(parts)))
     return separator.join(parts)
 
 

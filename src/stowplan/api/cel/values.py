@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from types import NoneType
-from typing import Any
+from typing import Any, Protocol
 
-from stowplan.api.quantity import Quantity
+from stowplan.api.quantity import NANO, Quantity
 from stowplan.errors import CelError
 
 DYN = object
@@ -31,9 +31,9 @@ class Duration(int):
 
 
 class Timestamp(int):
-    """A moment, in nanoseconds since 1970."""
+    """A moment, in nanoseconds since 1970; `offset` is the zone it was written in, in minutes from UTC."""
 
-    __slots__ = ()
+    offset = 0
 
 
 class Optional:
@@ -44,8 +44,34 @@ class Optional:
     def __init__(self, value: Any = None, *, present: bool = True) -> None:
         self.value, self.present = value, present
 
+    @classmethod
+    def of(cls, found: list[Any]) -> Optional:
+        """The one item of a list that has at most one."""
+        return cls(found[0]) if found else MISSING
+
 
 MISSING = Optional(present=False)
+
+
+class Amount:
+    """A quantity as Kubernetes holds it: whole nano-units, and the power of ten it was written with.
+
+    `scale` is None if the number has too many digits for 64 bits. `is_computed` tells a sum or difference.
+    """
+
+    __slots__ = ("is_computed", "nanos", "scale")
+
+    def __init__(self, nanos: int, scale: int | None = None, *, is_computed: bool = False) -> None:
+        self.nanos, self.scale, self.is_computed = int(nanos), scale, is_computed
+
+    @classmethod
+    def of(cls, quantity: Quantity) -> Amount:
+        """The amount in the form in which an API server writes it."""
+        fits = abs(quantity) <= MAX_INT * NANO
+        return cls(
+            quantity,
+            next(scale for scale in (0, -3, -6, -9) if not quantity % 10 ** (9 + scale)) if fits else None,
+        )
 
 
 class Domains(dict[str, dict[str, Any]]):
@@ -69,9 +95,10 @@ class DeviceVariable:
         self.allow_multiple_allocations = allow_multiple_allocations
 
 
-_IDENTIFIERS = r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
-_VERSION = re.compile(rf"(\d+)\.(\d+)\.(\d+)(?:-({_IDENTIFIERS}))?(?:\+({_IDENTIFIERS}))?", re.ASCII)
-_LOOSE_VERSION = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+)(.*))?", re.ASCII)
+_WORD = "[0-9A-Za-z-]+"
+_VERSION = re.compile(
+    rf"(\d+)\.(\d+)\.(\d+)(?:-({_WORD}(?:\.{_WORD})*))?(?:\+({_WORD}(?:\.{_WORD})*))?", re.ASCII
+)
 
 
 class Version:
@@ -81,13 +108,13 @@ class Version:
 
     def __init__(self, text: str, *, normalize: bool = False) -> None:
         """`normalize` forgives a leading v, leading zeros, and a missing minor or patch number."""
-        if normalize and (loose := _LOOSE_VERSION.fullmatch(text)):
-            text = ".".join(str(int(part or 0)) for part in loose.groups()[:3]) + (loose[4] or "")
-        match = _VERSION.fullmatch(text)
+        match = _VERSION.fullmatch(_normalized(text) if normalize else text)
         numbers = match.groups()[:3] if match else ()
         names = match[4].split(".") if match and match[4] else []
         if match is None or any(_has_leading_zero(part) for part in (*numbers, *names)):
-            raise CelError(f"{text!r} is not a semantic version such as 1.2.3")
+            raise CelError(f"{shown(text)!r} is not a semantic version such as 1.2.3")
+        if any(len(part) > 20 or int(part) > MAX_UINT for part in (*numbers, *filter(str.isdigit, names))):
+            raise CelError(f"{shown(text)!r} is not a semantic version: a number does not fit 64 bits")
         self.major, self.minor, self.patch = map(int, numbers)
         self.order = (self.major, self.minor, self.patch, not names, tuple(map(_precedence, names)))
 
@@ -96,6 +123,20 @@ class Version:
 
     def __hash__(self) -> int:
         return hash(self.order)
+
+
+def _normalized(text: str) -> str:
+    parts = [_without_zeros(part) for part in text.removeprefix("v").split(".", 2)]
+    if len(parts) < 3 and any(sign in parts[-1] for sign in "+-"):
+        return ""  # a short version cannot have a pre-release or build metadata
+    return ".".join(parts + ["0"] * (3 - len(parts)))
+
+
+def _without_zeros(part: str) -> str:
+    if len(part) < 2:
+        return part
+    rest = part.lstrip("0")
+    return rest if rest[:1].isascii() and rest[:1].isdigit() else f"0{rest}"
 
 
 def _has_leading_zero(part: str) -> bool:
@@ -110,9 +151,11 @@ def _precedence(name: str) -> tuple[int, int, str]:
 TYPE_NAMES: dict[type, str] = {
     bool: "bool", int: "int", UInt: "uint", float: "double", str: "string", bytes: "bytes", list: "list",
     dict: "map", Domains: "map", NoneType: "null_type", type: "type", Optional: "optional_type",
-    Duration: "duration", Timestamp: "timestamp", Quantity: "quantity", Version: "semver",
-    DeviceVariable: "device", DYN: "dyn",
+    Duration: "google.protobuf.Duration", Timestamp: "google.protobuf.Timestamp",
+    Amount: "kubernetes.Quantity", Version: "kubernetes.Semver", DeviceVariable: "kubernetes.DRADevice",
+    DYN: "dyn",
 }  # fmt: skip
+"""Other modules add the types that they define."""
 NUMBERS = (int, UInt, float)
 
 FIELDS: dict[type, dict[str, tuple[type, Callable[[Any], Any]]]] = {
@@ -125,22 +168,74 @@ FIELDS: dict[type, dict[str, tuple[type, Callable[[Any], Any]]]] = {
 }
 
 
-def equal(left: Any, right: Any) -> bool:
+class Charger(Protocol):
+    """Counts what is worked out, and ends an evaluation that takes too much."""
+
+    def charge(self, cost: int) -> None: ...
+
+
+def equal(meter: Charger, left: Any, right: Any) -> bool:
     """Numbers compare by what they amount to; otherwise values of different types are never equal."""
     kind, other = type(left), type(right)
-    if kind in NUMBERS and other in NUMBERS:
+    if kind is other and kind in PLAIN:
+        if kind is str and len(left) >= 100:
+            meter.charge(len(left) // 10)
         return bool(left == right)
+    if kind in NUMBERS and other in NUMBERS:
+        # parity: a whole number and one with a fraction are compared as the latter.
+        return bool(left == right) if (kind is float) is (other is float) else float(left) == float(right)
     if kind is list and other is list:
-        return len(left) == len(right) and all(map(equal, left, right))
+        if len(left) != len(right):
+            return False
+        # A list may hold another many times over, so that its length says nothing of the work.
+        meter.charge(len(left))
+        return all(_alike(meter, *pair) for pair in zip(left, right, strict=True))
     if isinstance(left, dict) and isinstance(right, dict):
-        return len(left) == len(right) and all(
-            has_key(right, key) and equal(value, right[key]) for key, value in left.items()
-        )
+        if len(left) != len(right):
+            return False
+        meter.charge(len(left))
+        return all(has_key(right, key) and _alike(meter, value, right[key]) for key, value in left.items())
     if kind is Optional and other is Optional:
-        return left.present == right.present and equal(left.value, right.value)
-    return kind is other and bool(left == right)
+        return left.present == right.present and (not left.present or equal(meter, left.value, right.value))
+    if kind in OPAQUE and right is not None:
+        # parity: Kubernetes' own types do not compare with others, nor a quantity with a computed one.
+        if kind is not other or (kind is Amount and right.is_computed):
+            raise CelError("no such overload")
+        return left.nanos == right.nanos if kind is Amount else bool(left == right)
+    return left is right
+
+
+def is_equal(meter: Charger, left: Any, right: Any) -> bool:
+    """Whether two values are equal; those that do not compare are not."""
+    try:
+        return equal(meter, left, right)
+    except CelError:
+        return False
+
+
+def _alike(meter: Charger, left: Any, right: Any) -> bool:
+    """Whether two items of collections are equal. parity: those that do not compare do not count."""
+    try:
+        return equal(meter, left, right)
+    except CelError:
+        return True
+
+
+PLAIN = frozenset({str, bool, bytes, NoneType, type, Duration, Timestamp})
+OPAQUE: set[type] = {Amount, Version}
+"""Kubernetes' own types; other modules add theirs."""
 
 
 def has_key(holder: dict[Any, Any], key: Any) -> bool:
-    """Whether a map has the key. To Python true is 1, to CEL it is not; a map's keys are of one type."""
-    return key in holder and (type(key) is bool) == (type(next(iter(holder))) is bool)
+    """Whether a map has the key. To Python true is 1, to CEL it is not."""
+    return key in holder and ((type(key) is not bool and type(key) not in NUMBERS) or _has_exact(holder, key))
+
+
+def _has_exact(holder: dict[Any, Any], key: Any) -> bool:
+    return any(each == key and (type(each) is bool) == (type(key) is bool) for each in holder)
+
+
+def shown(value: Any) -> str:
+    """For messages: a string or a number, cut if it is long."""
+    text = str(value) if isinstance(value, (str, bool, *NUMBERS)) else TYPE_NAMES.get(type(value), "value")
+    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -18,10 +18,12 @@ from stowplan.plugins.default.device_claims import Ask, Demand, Held, Usage, all
 from stowplan.plugins.default.device_constraints import Constraint, MatchAttribute, constraints_of
 from stowplan.plugins.default.device_pools import (
     AllocationError,
+    BudgetSpentError,
     DeviceId,
     OfferedDevice,
     Pool,
     ReachablePool,
+    SelectorBudget,
     is_in_scope,
 )
 
@@ -29,6 +31,7 @@ MAX_DEVICES = 32
 """More than so many devices do not fit into a claim's status."""
 PATIENCE = 64
 """After so many devices tried it is worth asking whether the search can succeed at all."""
+TIMED_OUT = "node {}: timed out trying to allocate devices"
 NO_SOLUTION = "cannot allocate all claims"
 INVALID_POOLS = "invalid resource pools were encountered"
 
@@ -40,13 +43,15 @@ def allocate(
     usage: Usage,
     *,
     is_late: Callable[[], bool] = lambda: False,
+    budget: SelectorBudget | None = None,
     new_share_id: Callable[[], str] = lambda: str(uuid.uuid4()),
 ) -> list[Allocation] | str:
     """Devices for all demands, in their order, or the reason why there are none.
 
-    AllocationError if a claim, class or slice is broken, or `is_late()` says that it takes too long.
+    AllocationError if a claim, class or slice is broken, if `is_late()` says that it takes too long, or if
+    the budget for selectors is spent.
     """
-    search = _Search(demands, node, pools, usage, is_late, new_share_id)
+    search = _Search(demands, node, pools, usage, is_late, new_share_id, budget)
     if search.run():
         return [allocation_of(demand, held, node) for demand, held in zip(demands, search.held, strict=True)]
     return INVALID_POOLS if any(pool.fault for pool in pools) else NO_SOLUTION
@@ -74,7 +79,9 @@ class _Search:
         usage: Usage,
         is_late: Callable[[], bool],
         new_share_id: Callable[[], str],
+        budget: SelectorBudget | None,
     ) -> None:
+        self.budget = budget
         self.demands, self.node, self.pools, self.usage = demands, node, pools, usage
         self.is_late, self.new_share_id = is_late, new_share_id
         self.devices = [(pool.pool, device) for pool in pools if pool.is_usable for device in pool.devices]
@@ -215,10 +222,23 @@ class _Search:
         key = (claim, ask.name, device.id)
         found = self.matches.get(key)
         if found is None:
-            found = self.matches[key] = _passes(ask, device) and (
+            found = self.matches[key] = self.passes(ask, device) and (
                 not device.has_own_scope or is_in_scope(device.scope, self.node)
             )
         return found
+
+    def passes(self, ask: Ask, device: OfferedDevice) -> bool:
+        for where, selector in ask.selectors:
+            if selector.cel is None:
+                raise AllocationError(f"{where}: CEL expression empty (unsupported selector type?)")
+            try:
+                if not device.satisfies(selector.cel.expression, self.budget):
+                    return False
+            except CelError as error:
+                raise AllocationError(f"{where}: {error}") from None
+            except BudgetSpentError:
+                raise AllocationError(TIMED_OUT.format(self.node.name)) from None
+        return True
 
     def capacity_left(self, ask: Ask, device: OfferedDevice) -> Mapping[str, int] | None:
         """What the request would consume of the device; None if the device has not so much left."""
@@ -307,7 +327,7 @@ class _Search:
     def consider_giving_up(self) -> None:
         """Many ways were tried. Do not try them all where there are too few devices to begin with."""
         if self.is_late():
-            raise AllocationError(f"node {self.node.name}: timed out trying to allocate devices")
+            raise AllocationError(TIMED_OUT.format(self.node.name))
         if self.tried == PATIENCE and self.is_hopeless():
             raise HopelessError
 
@@ -337,15 +357,3 @@ class _Search:
             and self.is_selected(claim, ask, device)
             and ask.tolerates(device)
         }
-
-
-def _passes(ask: Ask, device: OfferedDevice) -> bool:
-    for where, selector in ask.selectors:
-        if selector.cel is None:
-            raise AllocationError(f"{where}: CEL expression empty (unsupported selector type?)")
-        try:
-            if not device.satisfies(selector.cel.expression):
-                return False
-        except CelError as error:
-            raise AllocationError(f"{where}: {error}") from None
-    return True

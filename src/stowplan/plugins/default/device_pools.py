@@ -6,7 +6,16 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from stowplan.api.cel import DeviceVariable, Domains, Version, compile_cel
+from stowplan.api.cel import (
+    MAX_COST,
+    Amount,
+    DeviceVariable,
+    Domains,
+    Meter,
+    Version,
+    compilations,
+    compile_cel,
+)
 from stowplan.api.node import Taint
 from stowplan.api.resource import Device, NodeScope, ResourceSlice, ResourceSliceSpec
 from stowplan.api.selectors import node_terms_of
@@ -19,6 +28,31 @@ Value = tuple[str, str | int | bool]
 
 class AllocationError(StowplanError):
     """Something in a slice, class or claim is so wrong that allocating must stop."""
+
+
+MAX_ANSWERS = 32
+"""Of selectors, kept for each device. Anyone who may make claims can make new selectors."""
+MAX_ATTEMPT_COST = 10_000_000
+"""What evaluating selectors may cost in one attempt to place a pod: about two seconds."""
+COMPILE_COST = 100
+"""Of compiling a selector, for each of its characters."""
+
+
+class SelectorBudget:
+    """What evaluating selectors may still cost in an attempt.
+
+    An expression may cost as much as an API server lets it, but not for thousands of devices at a stretch.
+    Answers are kept: the next attempt begins where this one ended.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_ATTEMPT_COST
+
+
+class BudgetSpentError(StowplanError):
+    """Selectors have cost too much in this attempt."""
 
 
 class DeviceId(NamedTuple):
@@ -43,11 +77,15 @@ class OfferedDevice:
         self._answers: dict[str, bool | str] = {}
         self._attributes: dict[str, Value | None] = {}
 
-    def satisfies(self, expression: str) -> bool:
-        """What a selector says of the device; CelError if it cannot tell."""
+    def satisfies(self, expression: str, budget: SelectorBudget | None = None) -> bool:
+        """What a selector says of the device; CelError if it cannot tell, BudgetSpentError if not now."""
         answer = self._answers.get(expression)
         if answer is None:
-            answer = self._answers[expression] = self._ask(expression)
+            if budget is not None and budget.left <= 0:
+                raise BudgetSpentError
+            if len(self._answers) >= MAX_ANSWERS:
+                del self._answers[next(iter(self._answers))]
+            answer = self._answers[expression] = self._ask(expression, budget or SelectorBudget())
         if isinstance(answer, str):
             raise CelError(answer)
         return answer
@@ -62,17 +100,24 @@ class OfferedDevice:
             self._attributes[name] = found.typed_value if found is not None else None
         return self._attributes[name]
 
-    def _ask(self, expression: str) -> bool | str:
+    def _ask(self, expression: str, budget: SelectorBudget) -> bool | str:
+        known = compilations()
         try:
             program = compile_cel(expression)
             if program.kind not in (bool, object):
                 return "CEL compile error: must evaluate to bool or the unknown type"
         except CelError as error:
             return f"CEL compile error: {error}"
+        finally:
+            if compilations() != known:
+                budget.left -= COMPILE_COST * len(expression)
+        meter = Meter(MAX_COST)
         try:
-            answer = program.evaluate({"device": self._variable})
+            answer = program.evaluate({"device": self._variable}, meter)
         except CelError as error:
             return f"CEL runtime error: {error}"
+        finally:
+            budget.left -= MAX_COST - meter.left
         return answer if isinstance(answer, bool) else "CEL runtime error: the result is not of type bool"
 
     @cached_property
@@ -84,7 +129,7 @@ class OfferedDevice:
             kind, value = found
             self._put(attributes, name, Version(str(value)) if kind == "version" else value)
         for name, amount in self.spec.capacity.items():
-            self._put(capacity, name, amount.value)
+            self._put(capacity, name, Amount.of(amount.value))
         return DeviceVariable(self.id.driver, attributes, capacity, self.spec.allow_multiple_allocations)
 
     def _put(self, domains: Domains, name: str, value: Any) -> None:

@@ -50,7 +50,7 @@ from stowplan.plugins.default.device_extended import (
     with_requests,
 )
 from stowplan.plugins.default.device_ledger import ClaimLedger
-from stowplan.plugins.default.device_pools import AllocationError, Inventory
+from stowplan.plugins.default.device_pools import AllocationError, Inventory, SelectorBudget
 from stowplan.plugins.default.device_writer import (
     ClaimError,
     ClaimWriter,
@@ -87,6 +87,7 @@ class PodClaims:
     by_node: dict[str, NodeAllocation] = field(default_factory=dict)
     unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
     """Claims that kept the pod off some node."""
+    budget: SelectorBudget = field(default_factory=SelectorBudget)
 
     @property
     def is_empty(self) -> bool:
@@ -158,7 +159,7 @@ class DynamicResources(Plugin):
         }
         if wanted.demands:
             try:
-                allocations = self._allocate(wanted.demands, node)
+                allocations = self._allocate(wanted.demands, node, found.budget)
             except AllocationError as error:
                 return Status.error(str(error))
             if isinstance(allocations, str):
@@ -334,7 +335,7 @@ class DynamicResources(Plugin):
             return True
         return not has_failed(claim) and (is_ready(claim) or not self._is_overdue(claim.allocation))
 
-    def _allocate(self, demands: list[Demand], node: Node) -> list[Allocation] | str:
+    def _allocate(self, demands: list[Demand], node: Node, budget: SelectorBudget) -> list[Allocation] | str:
         slices, timeout = self.handle.cluster.resource_slices, self.args.filter_timeout
         if self._inventory[0] != slices.version:
             self._inventory = slices.version, Inventory(slices)
@@ -345,6 +346,7 @@ class DynamicResources(Plugin):
             self._inventory[1].pools_for(node),
             self.ledger.usage,
             is_late=lambda: self.handle.now() > end,
+            budget=budget,
         )
 
     def _later(self, write: Callable[..., Awaitable[None]], *arguments: Any) -> None:
