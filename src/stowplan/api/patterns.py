@@ -53,7 +53,8 @@ class Pattern:
         data = _encoded(text)
         if data is None:
             return False
-        self._check_work(len(data))
+        if self.size * len(data) > MAX_WORK:
+            self._check_work(len(data))
         return self._regexp.search(data) is not None
 
     def find(self, text: str) -> str | None:

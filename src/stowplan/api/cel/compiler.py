@@ -33,6 +33,9 @@ Declarations: TypeAlias = tuple[tuple[str, type], ...]
 TOO_DEEP = "expression is nested too deeply"
 ROOM = 5000
 """Frames for a tree of MAX_DEPTH: compiling takes up to seven for a level, running one or two."""
+CONVERSIONS = frozenset({
+    "int", "uint", "double", "string", "bytes", "bool", "duration", "timestamp", "quantity", "semver",
+})  # fmt: skip
 DEVICE: Declarations = (("device", DeviceVariable),)
 
 
@@ -61,7 +64,7 @@ class Program:
         meter = meter or Meter(MAX_COST)
         try:
             meter.charge(self._cost)
-            frame = [meter, *(variables[name] for name in self._names), *self._spare]
+            frame = [meter, *[variables[name] for name in self._names], *self._spare]
             if self._is_deep:
                 with _room():
                     return self._run(frame)
@@ -128,7 +131,7 @@ class Compiler:
     def compile_node(self, node: Node) -> Typed:
         match node:
             case Literal(value):
-                return Typed(type(value), lambda frame: value)
+                return Typed(type(value), lambda frame: value, is_constant=True)
             case Name(name):
                 return self.name(name)
             case Select():
@@ -285,7 +288,9 @@ class Compiler:
         kind, call = function.checked([argument.kind for argument in arguments])
         self.cost += 1
         if function.is_metered:
-            return Typed(kind, _metered(call, [argument.run for argument in arguments]))
+            typed = Typed(kind, _metered(call, [argument.run for argument in arguments]))
+            is_constant = name in CONVERSIONS and all(argument.is_constant for argument in arguments)
+            return _folded(typed) if is_constant else typed
         match [argument.run for argument in arguments]:
             case [only]:
                 return Typed(kind, lambda frame: call(only(frame)))
@@ -309,6 +314,15 @@ def _qualified(node: Node) -> str:
         parts.append(node.field)
         node = node.operand
     return ".".join([node.name, *reversed(parts)]) if isinstance(node, Name) else ""
+
+
+def _folded(typed: Typed) -> Typed:
+    """Worked out once, for all devices. What fails is left as it is: it may never be needed."""
+    try:
+        value = typed.run([Meter(1000)])
+    except (CelError, CostLimitExceededError):
+        return typed
+    return Typed(typed.kind, lambda frame: value, is_constant=True)
 
 
 def _metered(call: Callable[..., Any], arguments: list[Run]) -> Run:

@@ -35,6 +35,7 @@ Run: TypeAlias = Callable[[Frame], Any]
 class Typed(NamedTuple):
     kind: type
     run: Run
+    is_constant: bool = False
 
 
 def is_alike(left: type, right: type) -> bool:
