@@ -185,4 +185,4 @@ def test_an_expression_that_does_not_compile_is_compiled_once():
 def test_thousands_of_expressions_are_not_all_kept():
     for number in range(2000):
         compile_cel(f"device.driver == '{number}'")
-    assert _compiled.cache_info().currsize <= 512
+    assert _compiled.cache_info().currsize <= 128

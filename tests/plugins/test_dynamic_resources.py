@@ -43,6 +43,7 @@ from stowplan.framework import (
     Status,
 )
 from stowplan.plugins.default.args import DynamicResourcesArgs
+from stowplan.plugins.default.device_pools import OfferedDevice
 from stowplan.plugins.default.dynamic_resources import DynamicResources
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
@@ -769,3 +770,41 @@ def test_other_events_are_worth_a_try(resource):
     plugin = World().plugin
     assert any(each.covers(event(resource, Action.ADD)) for each in plugin.events_to_register())
     assert plugin.queueing_hint(pod(uses()), event(resource, Action.ADD), None, None) is QUEUE
+
+
+COSTLY = "lists.range(50000).all(x, x >= 0) && device.driver != ''"
+"""About 400,000 units for each device."""
+
+
+def selected_by(*expressions: str, **fields: Any) -> dict[str, Any]:
+    return ask(selectors=[{"cel": {"expression": each}} for each in expressions], **fields)
+
+
+def test_selectors_that_cost_much_are_evaluated_over_several_attempts():
+    devices = [(node(f"n{i}"), a_slice(f"s{i}", "d0", nodeName=f"n{i}")) for i in range(30)]
+    world = World(GPU, *(each for pair in devices for each in pair), claim(selected_by(COSTLY)))
+    late = [len(world.filtered(pod(uses()))[1]) for _ in range(3)]
+    assert late[0] > late[1] > 0  # nodes for which there was no time; what was found out is kept
+    assert late[2] == 0
+
+
+def test_an_attempt_in_which_selectors_cost_too_much_says_so():
+    devices = [(node(f"n{i}"), a_slice(f"s{i}", "d0", nodeName=f"n{i}")) for i in range(30)]
+    world = World(GPU, *(each for pair in devices for each in pair), claim(selected_by(COSTLY)))
+    found = world.filtered(pod(uses()))[1]
+    assert found["n29"] == ("Error", "node n29: timed out trying to allocate devices")
+
+
+def test_a_selector_over_the_cost_limit_is_an_error_of_the_claim():
+    world = World(GPU, node(), a_slice("s", "d0"), claim(selected_by("lists.range(2000000).size() > 0")))
+    said = "CEL runtime error: operation cancelled: actual cost limit exceeded"
+    assert world.filtered(pod(uses()))[1] == {"n1": ("Error", f"claim default/c: selector #0: {said}")}
+
+
+def test_answers_of_selectors_are_not_kept_without_end():
+    world = World(GPU, node(), a_slice("s", "d0"))
+    (offer,) = world.cluster.resource_slices
+    offered = OfferedDevice(offer.spec.devices[0], offer.spec)
+    for number in range(1000):
+        assert offered.satisfies(f"device.driver != '{number}'")
+    assert len(offered._answers) <= 32

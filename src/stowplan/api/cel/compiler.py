@@ -26,6 +26,7 @@ from stowplan.api.cel.overloads import (
 )
 from stowplan.api.cel.parser import Call, Index, Item, ListOf, Literal, MapOf, Name, Node, Select, parse
 from stowplan.api.cel.standard import TYPE_CONSTANTS
+from stowplan.api.cel.strings import LITERAL, MAX_PATTERN_SIZE, literal_pattern
 from stowplan.api.cel.values import DYN, FIELDS, MISSING, NUMBERS, DeviceVariable, Optional
 from stowplan.errors import CelError
 
@@ -99,7 +100,7 @@ def compilations() -> int:
     return _compiled.cache_info().misses
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def _compiled(expression: str, declarations: Declarations) -> Program | str:
     """A program, or why there is none: a rejected expression is not compiled again for every device."""
     try:
@@ -120,6 +121,7 @@ class Compiler:
         self.cost = 0  # of what is compiled at present, as far as it does not depend on values
         self.depth = self.deepest = 0
         self.is_formatting = False
+        self.pattern_size = 0
 
     def compile(self, node: Node) -> Typed:
         self.depth += 1
@@ -279,6 +281,8 @@ class Compiler:
         )
 
     def function(self, name: str, arguments: list[Typed]) -> Typed:
+        if f"{LITERAL}{name}" in FUNCTIONS and len(arguments) > 1 and arguments[1].is_constant:
+            name = self.with_pattern(name, arguments[1])
         function = FUNCTIONS.get(name)
         if function is None:
             raise CelError(f"undeclared reference to '{name.removeprefix('.')}'")
@@ -298,6 +302,15 @@ class Compiler:
                 return Typed(kind, lambda frame: call(left(frame), right(frame)))
             case runs:
                 return Typed(kind, lambda frame: call(*[run(frame) for run in runs]))
+
+    def with_pattern(self, name: str, form: Typed) -> str:
+        """The name of the function for a pattern that is known beforehand."""
+        if form.kind is not str:
+            return name
+        self.pattern_size += literal_pattern(form.run([])).size
+        if self.pattern_size > MAX_PATTERN_SIZE:
+            raise CelError("the regular expressions are too complex")
+        return f"{LITERAL}{name}"
 
     def flag(self, node: Node, where: str) -> Run:
         """Something that must turn out true or false."""

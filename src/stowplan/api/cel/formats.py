@@ -89,7 +89,7 @@ def _number(value: Any, letter: str, precision: str | None) -> str:
 
 def _text(meter: Meter, value: Any) -> str:
     kind = type(value)
-    meter.charge_text(len(value) if kind in (str, bytes) else 10)
+    meter.charge(10 + (len(value) // 10 if kind in (str, bytes) else 0))
     if kind is str:
         return str(value)
     if kind is list:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from stowplan.api.cel.overloads import Meter, define, define_on_text
 from stowplan.api.cel.values import shown
 from stowplan.api.patterns import Pattern
 from stowplan.errors import CelError, PatternError
+
+LITERAL = "literal "
+"""Prefix of the functions that take a pattern, where it is written in the expression."""
+MAX_PATTERN_SIZE = 100_000
+"""Instructions of all patterns of an expression, so that compiling them all takes 0.2 s."""
 
 _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _UPPER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
@@ -20,11 +26,20 @@ def define_strings() -> None:
     define_on_text(".startsWith", str, str, result=bool, function=str.startswith)
     define_on_text(".endsWith", str, str, result=bool, function=str.endswith)
     define(".contains", str, str, result=bool, function=contains, is_metered=True)
-    for name in ("matches", ".matches"):
-        define(name, str, str, result=bool, function=matches, is_metered=True)
-    define(".find", str, str, result=str, function=find, is_metered=True)
-    define(".findAll", str, str, result=list, function=find_all, is_metered=True)
-    define(".findAll", str, str, int, result=list, function=find_all, is_metered=True)
+    for prefix, is_literal in (("", False), (LITERAL, True)):
+        use = partial(_use, is_literal)
+        for name in ("matches", ".matches"):
+            define(prefix + name, str, str, result=bool, function=partial(matches, use), is_metered=True)
+        define(f"{prefix}.find", str, str, result=str, function=partial(find, use), is_metered=True)
+        for limit in ((), (int,)):
+            parameters = (str, str, *limit)
+            define(
+                f"{prefix}.findAll",
+                *parameters,
+                result=list,
+                function=partial(find_all, use),
+                is_metered=True,
+            )
     define_on_text(".charAt", str, int, result=str, function=char_at)
     for name, search in ((".indexOf", index_of), (".lastIndexOf", last_index_of)):
         define(name, str, str, result=int, function=search, is_metered=True)
@@ -48,32 +63,46 @@ def contains(meter: Meter, text: str, part: str) -> bool:
     return part in text
 
 
-def _use(meter: Meter, text: str, form: str, function: Callable[[Pattern], Any]) -> Any:
-    """Charge what Kubernetes charges for a pattern, or more if it is a short one that takes much work."""
+def literal_pattern(form: str) -> Pattern:
+    """A pattern that is written in the expression; CelError if it cannot be compiled."""
     try:
-        pattern = Pattern.of(form)
-        by_length = (1 + len(text) // 10) * (1 + len(form) // 4)
-        meter.charge(max(by_length, pattern.size * len(text) // 200) + pattern.size // 4)
-        return function(pattern)
+        return Pattern.of(form)
     except PatternError as error:
-        meter.charge(20 * len(form))  # Even to reject a pattern may take long.
         raise CelError(shown(str(error))) from None
 
 
-def matches(meter: Meter, text: str, form: str) -> bool:
-    found: bool = _use(meter, text, form, lambda pattern: pattern.matches(text))
-    return found
+Use = Callable[[Meter, str, str, Callable[[Pattern], Any]], Any]
 
 
-def find(meter: Meter, text: str, form: str) -> str:
-    return _use(meter, text, form, lambda pattern: pattern.find(text)) or ""
+def _use(is_literal: bool, meter: Meter, text: str, form: str, function: Callable[[Pattern], Any]) -> Any:
+    """Charge what Kubernetes charges for a pattern, or more if it is a short one that takes much work.
+
+    A pattern that is not in the expression itself may be another one each time: it is charged for compiling.
+    """
+    if not is_literal:
+        meter.charge(20 * len(form))  # Even to reject a pattern may take long.
+    pattern = literal_pattern(form)
+    by_length = (1 + len(text) // 10) * (1 + len(form) // 4)
+    meter.charge(max(by_length, pattern.size * len(text) // 200))
+    meter.charge(pattern.size // 4 if is_literal else 10 * pattern.size)
+    try:
+        return function(pattern)
+    except PatternError as error:
+        raise CelError(shown(str(error))) from None
 
 
-def find_all(meter: Meter, text: str, form: str, limit: int = -1) -> list[str]:
+def matches(use: Use, meter: Meter, text: str, form: str) -> bool:
+    return bool(use(meter, text, form, lambda pattern: pattern.matches(text)))
+
+
+def find(use: Use, meter: Meter, text: str, form: str) -> str:
+    return use(meter, text, form, lambda pattern: pattern.find(text)) or ""
+
+
+def find_all(use: Use, meter: Meter, text: str, form: str, limit: int = -1) -> list[str]:
     # Each match may look at all of the rest of the text.
     meter.charge(len(text) * len(text) // 1000)
-    found: list[str] = _use(meter, text, form, lambda pattern: pattern.find_all(text, max(limit, -1)))
-    return found
+    return list(use(meter, text, form, lambda pattern: pattern.find_all(text, max(limit, -1))))
 
 
 def char_at(text: str, index: int) -> str:

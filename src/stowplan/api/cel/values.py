@@ -188,12 +188,12 @@ def equal(meter: Charger, left: Any, right: Any) -> bool:
         if len(left) != len(right):
             return False
         # A list may hold another many times over, so that its length says nothing of the work.
-        meter.charge(len(left))
+        meter.charge(3 * len(left))
         return all(_alike(meter, *pair) for pair in zip(left, right, strict=True))
     if isinstance(left, dict) and isinstance(right, dict):
         if len(left) != len(right):
             return False
-        meter.charge(len(left))
+        meter.charge(3 * len(left))
         return all(has_key(right, key) and _alike(meter, value, right[key]) for key, value in left.items())
     if kind is Optional and other is Optional:
         return left.present == right.present and (not left.present or equal(meter, left.value, right.value))

@@ -32,8 +32,8 @@ class AllocationError(StowplanError):
 
 MAX_ANSWERS = 32
 """Of selectors, kept for each device. Anyone who may make claims can make new selectors."""
-MAX_ATTEMPT_COST = 10_000_000
-"""What evaluating selectors may cost in one attempt to place a pod: about two seconds."""
+MAX_ATTEMPT_COST = 5_000_000
+"""What evaluating selectors may cost in one attempt to place a pod: one to three seconds."""
 COMPILE_COST = 100
 """Of compiling a selector, for each of its characters."""
 
