@@ -83,10 +83,12 @@ class Interned:
 class Resources:
     """Amounts by resource and row: one array, with a line a resource. What nobody has named is all zeros."""
 
-    __slots__ = ("amounts", "index")
+    __slots__ = ("_owns_index", "amounts", "index")
 
-    def __init__(self, amounts: Ints, index: dict[str, int]) -> None:
+    def __init__(self, amounts: Ints, index: dict[str, int], *, owns_index: bool = False) -> None:
         self.amounts, self.index = amounts, index
+        self._owns_index = owns_index
+        """Copies and views share the index of the table they come from, and must not add to it."""
 
     def __getitem__(self, resource: str) -> Ints:
         line = self.index.get(resource, MANY)
@@ -117,9 +119,13 @@ class Resources:
 
     def line(self, resource: str) -> Ints:
         """The line of a resource, to be changed; a new one where nobody has named it before."""
-        found = self.index.setdefault(resource, len(self.index))
+        found = self.index.get(resource)
+        if found is None:
+            if not self._owns_index:
+                self.index, self._owns_index = dict(self.index), True
+            found = self.index[resource] = len(self.index)
         if found >= len(self.amounts):
-            self.grow(len(self.index), 0)
+            self.grow(found + 1 + found // 8, 0)  # more at once, the more there are
         line: Ints = self.amounts[found]
         return line
 

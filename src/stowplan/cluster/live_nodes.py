@@ -56,7 +56,11 @@ class LiveNodeTable(NodeTable):
         self._row_of: dict[str, int] = {}
         self._pods_on: list[list[Pod]] = []
         self._allocatable, self._requested, self._nonzero = (
-            Resources(np.zeros((len(names), 8), np.int64), {name: line for line, name in enumerate(names)})
+            Resources(
+                np.zeros((len(names), 8), np.int64),
+                {name: line for line, name in enumerate(names)},
+                owns_index=True,
+            )
             for names in (NATIVE, NATIVE, tuple(DEFAULTS))
         )
         self._pod_count = np.zeros(8, np.int64)
