@@ -429,6 +429,44 @@ async def test_a_claim_is_allocated_a_device_of_the_node(control_plane, at_work)
     )
 
 
+def with_settings(made: Json) -> Json:
+    """With settings for the driver; `request` sends them with whitespace, which the API server keeps."""
+    opaque = {"driver": "gpu.example.com", "parameters": {"mode": "shared", "limits": [1, 2.5, "<&>"]}}
+    spec = made["spec"]
+    part = spec.setdefault("devices", {}) if made["kind"] == "ResourceClaim" else spec
+    part["config"] = [{"opaque": opaque}]
+    return made
+
+
+async def test_a_claim_is_shared_whose_settings_were_written_with_whitespace(control_plane, at_work):
+    add_nodes(control_plane, node("n1"), node("n2"))
+    create(control_plane, resource_slice("n2"))
+    control_plane.request("POST", "/apis/resource.k8s.io/v1/deviceclasses", with_settings(device_class()))
+    control_plane.request("POST", RESOURCE_CLAIMS, with_settings(resource_claim("shared")))
+    for name in ("a", "b"):
+        create(control_plane, pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": "shared"}]))
+        assert await landed(control_plane, name) == "n2"
+    found = control_plane.request("GET", f"{RESOURCE_CLAIMS}/shared")
+    assert found["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+    assert [each["name"] for each in found["status"]["reservedFor"]] == ["a", "b"]
+    settings = found["status"]["allocation"]["devices"]["config"]
+    assert [each["source"] for each in settings] == ["FromClass", "FromClaim"]
+
+
+async def test_a_claim_that_kube_scheduler_allocated_is_shared(control_plane):
+    add_nodes(control_plane, node("n1"), node("n2"))
+    create(control_plane, resource_slice("n2"))
+    control_plane.request("POST", "/apis/resource.k8s.io/v1/deviceclasses", with_settings(device_class()))
+    control_plane.request("POST", RESOURCE_CLAIMS, with_settings(resource_claim("shared")))
+    use = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}
+    for name, scheduler in (("a", control_plane.kube_scheduler), ("b", control_plane.stowplan)):
+        with scheduler():
+            create(control_plane, pod(name, **use))
+            assert await landed(control_plane, name) == "n2"
+    found = control_plane.request("GET", f"{RESOURCE_CLAIMS}/shared")["status"]
+    assert [each["name"] for each in found["reservedFor"]] == ["a", "b"]
+
+
 async def test_a_claim_is_made_for_a_resource_that_devices_back(control_plane, at_work):
     add_nodes(control_plane, node("n1"), node("n2"))
     create(control_plane, device_class(extendedResourceName="example.com/gpu"), resource_slice("n2"))

@@ -269,7 +269,11 @@ def test_nothing_is_granted_by_a_star(folder):
             id="bind volumes",
         ),
         pytest.param(
-            "DynamicResources", "resourceclaims/status.resource.k8s.io", {"patch"}, None, id="allocate"
+            "DynamicResources",
+            "resourceclaims/status.resource.k8s.io",
+            {"patch", "update"},
+            None,
+            id="allocate",
         ),
     ],
 )

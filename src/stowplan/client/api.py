@@ -19,6 +19,7 @@ import msgspec
 from stowplan.api.meta import Object, Wire, decode
 from stowplan.api.pod import Pod
 from stowplan.api.quantity import encode_hook
+from stowplan.client import claim_edits
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, NotAllowed, NotFound, Unreachable, error_of
 from stowplan.client.http import Pool
@@ -272,13 +273,27 @@ class ApiClient:
     async def _write(self, item: T, subresource: str, concerns: Callable[[str], bool]) -> T:
         """A merge patch of the differences, so that fields we do not decode stay as they are."""
         path = resource_of(item).item(item.namespace, item.name)
+        base = await self._base_of(item, path)
+        if claim_edits.must_edit(base, item, status=bool(subresource)):
+            answer = await self._edit(item, path, subresource)
+            if answer is not None:
+                return self._remembered(decode(type(item), answer.data))
         # A part that is at its defaults now may still have fields that we do not decode: it is not removed.
         parts: dict[str, Any] = {"spec": {}, "status": {}}
-        before, after = parts | _plain(await self._base_of(item, path)), parts | _plain(item)
+        before, after = parts | _plain(base), parts | _plain(item)
         patch = {field: value for field, value in _difference(before, after).items() if concerns(field)}
         patch.setdefault("metadata", {})["resourceVersion"] = item.metadata.resource_version
         answer = await self.request("PATCH", path + subresource, patch, content_type=MERGE_PATCH)
         return self._remembered(decode(type(item), answer.data))
+
+    async def _edit(self, item: Object, path: str, subresource: str) -> Answer | None:
+        """Writes a claim in the API's binary form; None if the server has none."""
+        accept = f"{claim_edits.CONTENT_TYPE},{JSON}"
+        data = (await self.request("GET", path, accept=accept)).data
+        if not data.startswith(claim_edits.MAGIC):
+            return None
+        body = claim_edits.edited(data, item, status=bool(subresource))
+        return await self.request("PUT", path + subresource, body, content_type=claim_edits.CONTENT_TYPE)
 
     async def _base_of(self, item: T, path: str) -> Object:
         """The object as it was before the caller changed it: same version, from memory if we have it."""
