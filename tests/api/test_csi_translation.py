@@ -126,7 +126,15 @@ def within(key, *values, operator="In"):
             affinity([within(EBS_ZONE, "a"), within(BETA_ZONE, "b")]),
             id="both: the old zone stays",
         ),
+        pytest.param(
+            {},
+            affinity([within(ZONE, "a", operator="NotIn")]),
+            affinity([within(EBS_ZONE, "a", operator="NotIn")]),
+            id="renamed whatever the operator",
+        ),
         pytest.param({ZONE: "b__a"}, None, affinity([within(EBS_ZONE, "a", "b")]), id="from the label"),
+        pytest.param({ZONE: "b____ __a"}, None, affinity([within(EBS_ZONE, "a", "b")]), id="empty zones"),
+        pytest.param({ZONE: ""}, None, None, id="a label without a zone"),
         pytest.param(
             {BETA_ZONE: "a"},
             affinity([within("disk", "ssd")], [within("disk", "hdd")]),
@@ -168,7 +176,6 @@ def test_azure_disks_keep_their_affinity():
             {}, {"awsElasticBlockStore": {"volumeID": "aws://a/b/vol-1"}}, "AWS volume", id="ebs id"
         ),
         pytest.param({}, {"awsElasticBlockStore": {"volumeID": "aws://a/disk"}}, "AWS volume", id="no vol-"),
-        pytest.param({ZONE: "a__"}, EBS, "empty zone", id="an empty zone"),
         pytest.param(
             {ZONE: "us-west1-a__mars"},
             {"gcePersistentDisk": {"pdName": "d"}},

@@ -71,7 +71,7 @@ def inline_to_csi(plugin: InTreePlugin, volume: Volume) -> CsiSource:
 def volume_to_csi(plugin: InTreePlugin, volume: PersistentVolume) -> PersistentVolume:
     """A persistent volume of a migrated plugin, its node affinity in the driver's words.
 
-    Raises InputError if its id or zones make no sense.
+    Raises InputError if its id or, for a disk of several zones, these make no sense.
     """
     labels = volume.metadata.labels
     zones = (labels.get(BETA_ZONE) or labels.get(ZONE, "")).split("__")
@@ -140,14 +140,13 @@ def _affinity_to_csi(topology_key: str, volume: PersistentVolume) -> VolumeNodeA
     if _has_values(terms, zone):
         terms = _renamed(terms, zone, topology_key)
     elif zone in volume.metadata.labels:
-        zones = zones_of_label(volume.metadata.labels[zone])
-        if zones is None:
-            raise InputError(f"failed to translate topology: label {zone} names an empty zone")
+        zones = {part.strip() for part in volume.metadata.labels[zone].split("__")} - {""}
         wanted = NodeSelectorRequirement(key=topology_key, operator="In", values=tuple(sorted(zones)))
-        terms = tuple(
-            replace(term, match_expressions=(*term.match_expressions, wanted))
-            for term in terms or (NodeSelectorTerm(),)
-        )
+        if zones:
+            terms = tuple(
+                replace(term, match_expressions=(*term.match_expressions, wanted))
+                for term in terms or (NodeSelectorTerm(),)
+            )
     if is_beta and _has_values(terms, BETA_REGION):
         terms = _renamed(terms, BETA_REGION, REGION)
     return VolumeNodeAffinity(required=NodeSelector(node_selector_terms=terms)) if terms else affinity
@@ -163,10 +162,9 @@ def _uses_beta_labels(terms: Sequence[NodeSelectorTerm], labels: dict[str, str])
 
 
 def _has_values(terms: Sequence[NodeSelectorTerm], key: str) -> bool:
+    # parity: whatever the operator, also where it says which zones are not meant
     return any(
-        expression.key == key and expression.operator == "In" and expression.values
-        for term in terms
-        for expression in term.match_expressions
+        expression.key == key and expression.values for term in terms for expression in term.match_expressions
     )
 
 

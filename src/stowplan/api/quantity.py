@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from stowplan.errors import QuantityError
@@ -18,7 +19,14 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 class Quantity(int):
     """An amount in nano-units. Arithmetic gives plain integers, which are nano-units too."""
 
-    __slots__ = ()
+    is_binary = False
+    """Whether it was written with a binary suffix, such as `12Gi`, and is to be written so again."""
+
+    @classmethod
+    def binary(cls, nanos: int) -> Quantity:
+        found = cls(nanos)
+        found.is_binary = True
+        return found
 
 
 @lru_cache(maxsize=65536, typed=True)
@@ -36,12 +44,29 @@ def parse(text: str | int | float) -> Quantity:
     if suffix in _BINARY:
         amount = _scaled(digits << _BINARY[suffix], 9 - len(fraction))
         amount = min(amount, MAX_INT64 * NANO)
-    else:
-        exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
-        if abs(exponent) > 1000:
-            raise QuantityError(f"{text!r} is not a quantity: its exponent is out of range")
-        amount = _scaled(digits, 9 + exponent - len(fraction))
+        return Quantity.binary(-amount if sign == "-" else amount)
+    exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
+    if abs(exponent) > 1000:
+        raise QuantityError(f"{text!r} is not a quantity: its exponent is out of range")
+    amount = _scaled(digits, 9 + exponent - len(fraction))
     return Quantity(-amount if sign == "-" else amount)
+
+
+def canonical(amount: int) -> str:
+    """The shortest text with a suffix and without a fraction, as the API writes quantities."""
+    is_binary = isinstance(amount, Quantity) and amount.is_binary
+    if is_binary and abs(amount) >= 1024 * NANO and amount % NANO == 0:
+        return _with_suffix(amount // NANO, 1024, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+    return _with_suffix(amount, 1000, ("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))
+
+
+def _with_suffix(amount: int, base: int, suffixes: Sequence[str]) -> str:
+    if not amount:
+        return "0"
+    place = 0
+    while place + 1 < len(suffixes) and amount % base == 0:
+        amount, place = amount // base, place + 1
+    return f"{amount}{suffixes[place]}"
 
 
 def _scaled(digits: int, exponent: int) -> int:

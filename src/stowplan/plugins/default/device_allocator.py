@@ -91,6 +91,8 @@ class _Search:
         self.consumed: dict[DeviceId, list[Mapping[str, int]]] = {}
         self.counters: dict[Pool, dict[str, dict[str, int]]] = {}
         """What is left of the counters of a pool, without what this search has taken so far."""
+        self.overdrawn: set[Pool] = set()
+        """Pools of whose counters more is taken than there is."""
         self.matches: dict[tuple[int, str, DeviceId], bool] = {}
         self.all_devices: dict[tuple[int, str], list[tuple[Pool, OfferedDevice]]] = {}
         self.constraints: list[list[Constraint]] = []
@@ -312,7 +314,10 @@ class _Search:
             for other in pool.counting_devices:
                 if self.usage.includes(other.id):
                     self.charge(pool, other, -1)
-        return all(
+            if any(amount < 0 for counters in left.values() for amount in counters.values()):
+                self.overdrawn.add(pool)
+        # parity: one counter below zero blocks all devices that take from any counter of the pool
+        return pool not in self.overdrawn and all(
             left[each.counter_set][name] >= counter.value
             for each in device.spec.consumes_counters
             for name, counter in each.counters.items()

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stowplan.api.quantity import NANO, parse, units
-from stowplan.api.resource import Amount, CapacityRange, CapacityRequirements, Device, DeviceCapacity
+from stowplan.api.quantity import NANO, Quantity, parse, units
+from stowplan.api.resource import CapacityRange, CapacityRequirements, Device, DeviceCapacity
 
 Taken = Mapping[str, int]
 
@@ -34,14 +34,6 @@ def has_room(device: Device, more: Taken, *taken: Taken) -> bool:
     )
 
 
-def written(amount: int) -> Amount:
-    """An amount as the API writes it."""
-    for size, suffix in ((NANO, ""), (1_000_000, "m")):
-        if amount % size == 0:
-            return f"{amount // size}{suffix}"
-    return f"{amount}n"
-
-
 def _rounded_up(wanted: int | None, capacity: DeviceCapacity) -> int:
     policy = capacity.request_policy
     if wanted is None:
@@ -60,7 +52,7 @@ def _next_step(wanted: int, valid: CapacityRange) -> int:
     if not valid.step:
         return wanted
     steps = -(-(units(wanted) - units(lowest)) // units(valid.step))
-    return (units(lowest) + steps * units(valid.step)) * NANO
+    return Quantity.binary((units(lowest) + steps * units(valid.step)) * NANO)
 
 
 def _is_allowed(amount: int, capacity: DeviceCapacity) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stowplan.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from stowplan.api.quantity import parse
+from stowplan.api.quantity import canonical, parse
 from stowplan.api.resource import (
     AllocatedConfiguration,
     AllocatedDevices,
@@ -21,7 +21,6 @@ from stowplan.api.resource import (
 )
 from stowplan.api.taints import is_tolerated
 from stowplan.framework import Node
-from stowplan.plugins.default.device_capacity import written
 from stowplan.plugins.default.device_pools import AllocationError, DeviceId, OfferedDevice
 
 
@@ -148,7 +147,7 @@ def _result(held: Held) -> DeviceAllocation:
         binding_conditions=device.spec.binding_conditions,
         binding_failure_conditions=device.spec.binding_failure_conditions,
         share_id=held.share_id,
-        consumed_capacity={name: written(amount) for name, amount in held.consumed.items()},
+        consumed_capacity={name: canonical(amount) for name, amount in held.consumed.items()},
     )
 
 
