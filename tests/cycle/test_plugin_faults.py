@@ -128,7 +128,7 @@ def test_remove_pod_that_raises_ends_up_in_the_message():
     objects = [make_node("a"), make_pod("low", node="a", priority=-1)]
     decision = plan(objects, plugin, "DefaultPreemption").decide(make_pod("bad"))
     assert decision.message == (
-        f'0/1 nodes are available: 1 full. running RemovePod on PreFilter plugin "Faulty": {AT_A}'
+        f'0/1 nodes are available: 1 full. preemption: running RemovePod on PreFilter plugin "Faulty": {AT_A}'
     )
 
 

@@ -307,14 +307,14 @@ def test_a_victim_is_the_pod_as_it_is_now():
     assert found.annotations == {"seen": "lately"}
 
 
-def test_a_node_with_room_is_not_among_those_where_evicting_does_not_help():
-    """They are asked about only if a plugin has refused the pod before it came to nodes."""
+def test_a_node_where_nobody_need_be_evicted_is_an_error():
+    """It is asked about only if a plugin has refused the pod before it came to nodes."""
     objects = [make_node("roomy"), make_node("taken"), low("small", "roomy", 1, "1")]
     planner = plan(objects, Refusing, default=True)
     for name in ("first", "second"):
         decision = planner.decide(high(name, labels={"refused": ""}))
         assert decision.nominated is None
-        assert "preemption: 0/2 nodes are available: 1 No preemption victims" in decision.message
+        assert 'preemption: expected at least one victim pod on node "roomy"' in decision.message
 
 
 def test_only_nodes_that_changed_are_tried_again():

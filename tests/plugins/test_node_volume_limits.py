@@ -18,8 +18,7 @@ from volume_objects import (
     volume,
 )
 
-from stowplan.errors import InputError
-from stowplan.framework import QUEUE, SKIP_HINT, Action, ClusterEvent, Resource, Status
+from stowplan.framework import QUEUE, SKIP_HINT, Action, ClusterEvent, FilterError, Resource, Status
 from stowplan.plugins.default.node_volume_limits import NodeVolumeLimits
 
 CSI, EBS = "csi.example.com", "ebs.csi.aws.com"
@@ -212,7 +211,7 @@ def test_a_missing_claim_refuses_every_node():
 def test_what_ends_the_attempt(volumes, running, text):
     objects = [owned("p-v0", "stranger"), owned("r-v0", "stranger"), *bound("a"), csi_node("n", {CSI: 9})]
     cluster = cluster_of(node("n"), *objects, pod(*running, name="r", node="n"))
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(FilterError, match=text):
         refusals(plugin_in(NodeVolumeLimits, cluster), pod(*volumes))
 
 

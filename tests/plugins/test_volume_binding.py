@@ -23,9 +23,10 @@ from volume_objects import (
 )
 
 from stowplan.api.pod import Pod
-from stowplan.errors import InputError, SelectorError
+from stowplan.errors import SelectorError
 from stowplan.framework import (
     CycleState,
+    FilterError,
     Handle,
     Status,
 )
@@ -248,7 +249,7 @@ def test_in_tree_volumes_where_the_node_has_the_label_of_the_driver():
 
 def test_an_in_tree_volume_that_cannot_be_translated_ends_the_attempt():
     bad = volume(awsElasticBlockStore={"volumeID": "aws://bad"})
-    with pytest.raises(InputError, match="could not translate pv: invalid format for AWS volume"):
+    with pytest.raises(FilterError, match="could not translate pv: invalid format for AWS volume"):
         asked([claim(volume="pv"), bad, csi_node("n1", migrated="kubernetes.io/aws-ebs")], uses("c"))
     assert asked([claim(volume="pv"), bad], uses("c")) == {}, "no node needs the translation"
 

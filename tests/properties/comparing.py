@@ -43,8 +43,7 @@ def assert_agree(scene: Scene, profile: Profile) -> None:
 
 def nominate(asked: Planner, scene: Scene) -> None:
     for plain, node_name in scene.nominated:
-        for each in asked.profiles.values():
-            each.handle.nominations.put(Pod.decode(plain), node_name)
+        asked.nominations.put(Pod.decode(plain), node_name)
 
 
 def carry_out(world: World, pod: Json, answer: Json) -> None:

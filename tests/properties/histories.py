@@ -21,7 +21,7 @@ Step = tuple[Any, ...]
 
 
 def steps(node_kinds: list[Json], pod_kinds: list[Json], others: list[Json]) -> st.SearchStrategy[list[Step]]:
-    """Nodes and pods come, change and go, pods are placed for good or for a while, and decisions are made."""
+    """Nodes and pods come, change and go, pods are placed, assumed or nominated, and decisions are made."""
     node, pod = st.sampled_from(NODE_NAMES), st.sampled_from(POD_NAMES)
     node_kind, pod_kind = st.sampled_from(node_kinds), st.sampled_from(pod_kinds)
     kinds = [
@@ -36,6 +36,8 @@ def steps(node_kinds: list[Json], pod_kinds: list[Json], others: list[Json]) -> 
         st.tuples(st.just("assume"), pod, node, pod_kind),
         st.tuples(st.just("forget"), pod),
         st.tuples(st.just("confirm"), pod, st.sampled_from(({}, {"app": "web"}, {"zone": "z1"}))),
+        st.tuples(st.just("nominate"), pod, node, pod_kind),
+        st.tuples(st.just("nomination gone"), pod),
         st.tuples(st.just("decide"), st.integers(0, 2)),
         st.tuples(st.just("decide"), st.integers(0, 2)),
         st.tuples(st.just("decide"), st.integers(0, 2)),
@@ -46,8 +48,9 @@ def steps(node_kinds: list[Json], pod_kinds: list[Json], others: list[Json]) -> 
 
 
 @st.composite
-def histories(draw: Any) -> History:
-    parts = frozenset(draw(st.sets(st.sampled_from(sorted(pods.ALL)), min_size=1, max_size=5)))
+def histories(draw: Any, parts: frozenset[str] = frozenset()) -> History:
+    """With `parts`, pods differ in nothing else; without, they differ in what is drawn."""
+    parts = parts or frozenset(draw(st.sets(st.sampled_from(sorted(pods.ALL)), min_size=1, max_size=5)))
     node_parts = frozenset(draw(st.sets(st.sampled_from(sorted(nodes.ALL)))))
     scene = draw(scenes(parts, node_parts, most_nodes=6, most_pods=6))
     node_kinds = draw(st.lists(nodes.node_kinds(node_parts), min_size=1, max_size=3))
@@ -68,6 +71,7 @@ class History:
         self.nodes = {item["metadata"]["name"]: item for item in objects if item["kind"] == "Node"}
         self.pods = {item["metadata"]["uid"]: item for item in objects if item["kind"] == "Pod"}
         self.assumed: set[str] = set()
+        self.nominated: dict[str, tuple[Pod, str]] = {}
         self.others = {_key(item): item for item in objects if item["kind"] not in ("Node", "Pod")}
 
     def __repr__(self) -> str:
@@ -104,6 +108,13 @@ class History:
                 plain = self.pods[f"uid-{name}"] = plain | {"metadata": plain["metadata"] | more}
                 self.cluster.add_pod(Pod.decode(plain))
                 self.assumed.discard(f"uid-{name}")
+            case ("nominate", name, node_name, kind):
+                nominated = Pod.decode(pods.pod(f"nominated-{name}", kind))
+                self.nominated.pop(nominated.uid, None)  # the last to come is the last in line
+                self.nominated[nominated.uid] = nominated, node_name
+                self.planner.nominations.put(nominated, node_name)
+            case ("nomination gone", name) if f"uid-nominated-{name}" in self.nominated:
+                self.planner.nominations.remove(self.nominated.pop(f"uid-nominated-{name}")[0])
             case ("decide", which):
                 self.planner.decide(self.pending[which])
             case ("other", item, True):
@@ -150,7 +161,10 @@ class History:
         )
         homeless = [uid for uid in self.pods if uid not in set(listed)]
         in_order = [self.pods[uid] for uid in (*listed, *homeless)]
-        return planner([*self.nodes.values(), *in_order, *self.others.values()], self.config)
+        found = planner([*self.nodes.values(), *in_order, *self.others.values()], self.config)
+        for pod, node_name in self.nominated.values():
+            found.nominations.put(pod, node_name)
+        return found
 
 
 def _key(item: Json) -> str:

@@ -27,6 +27,14 @@ def test_after_any_history_decisions_are_those_of_a_new_cluster(history):
     assert_like_new(history)
 
 
+@given(history=histories(RESOURCES | {"priority"}))
+@examples(60)
+def test_resources_that_nominated_pods_and_preemption_bring_up_first(history):
+    """A resource may be first asked for by a pod that is only tried out, and by one that is placed later."""
+    history.run()
+    assert_like_new(history)
+
+
 @given(
     scene=scenes(RESOURCES, RESOURCES, most_pods=6),
     kind=drawn.pod_kinds(RESOURCES),

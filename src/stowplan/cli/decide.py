@@ -13,29 +13,44 @@ from stowplan.cycle import Planner
 from stowplan.errors import InputError, StowplanError
 from stowplan.framework.registry import Registry
 
+RESERVED = {"DynamicResources": "allocations", "VolumeBinding": "bindings"}
+"""What the reservations of a plugin are printed as."""
+
 
 @click.command()
-def decide() -> None:
+@click.option(
+    "--reserve",
+    is_flag=True,
+    help="Print which devices and volumes each feasible node would be reserved with.",
+)
+def decide(reserve: bool) -> None:
     """Decide scenarios from standard input, one JSON object a line, and print one answer a line.
 
     A scenario has `name`, `objects` (the cluster), `pending` (the pods to place one after another) and
-    perhaps `config` (a KubeSchedulerConfiguration). Every line is answered; one that cannot be decided is
+    perhaps `config` (a KubeSchedulerConfiguration). Pods among the objects that have no node but are
+    nominated to one keep their room there. Every line is answered; one that cannot be decided is
     answered with an `error`. The exit status is 1 if a line was not a JSON object.
+
+    With --reserve, decisions also have `allocations` (the devices that claims would get, by node) and
+    `bindings` (the volumes that claims would be bound to, and the claims to provision, by node).
     """
     registry = Registry.installed()
-    answer_lines("a scenario", lambda scenario: _answer(scenario, registry))
+    answer_lines("a scenario", lambda scenario: _answer(scenario, registry, reserve))
 
 
-def _answer(scenario: Case, registry: Registry) -> dict[str, Any]:
+def _answer(scenario: Case, registry: Registry, reserve: bool) -> dict[str, Any]:
     decisions: list[dict[str, Any]] = []
     try:
-        cluster = Cluster.of(objects_in(scenario, "objects"))
-        planner = Planner(cluster, config_in(scenario, registry), registry=registry)
+        objects = objects_in(scenario, "objects")
+        planner = Planner(Cluster.of(objects), config_in(scenario, registry), registry=registry)
+        planner.keep_nominations(item for item in objects if isinstance(item, Pod))
         for pod in objects_in(scenario, "pending"):
             if not isinstance(pod, Pod):
                 raise InputError("only pods can be pending", field="pending")
             decision = planner.decide(pod)
-            decisions.append(decision.as_golden())
+            reserved = planner.reservations(decision) if reserve else {}
+            named = {RESERVED[plugin]: by_node for plugin, by_node in reserved.items() if by_node}
+            decisions.append(decision.as_golden() | named)
             planner.carry_out(decision)
     except StowplanError as error:
         return {"decisions": decisions, "error": str(error)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -12,9 +12,9 @@ from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Mask, read_only
 from stowplan.cluster.node_table import CHANGED, NodeSubset, NodeTable
 from stowplan.cycle.errors import CycleError, failure, no_status
-from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Statuses, Verdicts
+from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Failures, Statuses, Verdicts
 from stowplan.framework.nominations import Nominations
-from stowplan.framework.plugin import Reject
+from stowplan.framework.plugin import FilterError, Reject
 from stowplan.framework.profile import FilterStep, Profile, TooManyReasonsError
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
@@ -63,22 +63,56 @@ def _nothing_left(plugins: Sequence[str]) -> str:
     return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(plugins))}] simultaneously"
 
 
-def run_filters(profile: Profile, state: CycleState, pod: Pod, nodes: NodeTable) -> Refusals:
-    """What each filter refused, in order; those that refused nothing are left out."""
+def run_filters(
+    profile: Profile, state: CycleState, pod: Pod, nodes: NodeTable, *, first_error: bool = False
+) -> Refusals:
+    """What each filter refused, in order; those that refused nothing are left out.
+
+    Nodes on which a filter failed count as refused by it, see `errors_in`. With `first_error` the first of
+    them is all that matters, and nothing more is asked.
+    """
     found: Refusals = []
     for step in profile.filters:
         if step.name in state.skipped_filters:
             continue
-        if step.sign is not None:
-            refused: Verdicts | Statuses | None = _ask_kept(step, state, pod, nodes)
-        else:
-            passing = passing_all(found)
-            if passing is not None and not np.count_nonzero(passing):
-                break
-            refused = _ask_all(step, state, pod, nodes, passing)
+        try:
+            if step.sign is not None:
+                refused: Verdicts | Statuses | None = _ask_kept(step, state, pod, nodes)
+            else:
+                passing = passing_all(found)
+                if passing is not None and not np.count_nonzero(passing):
+                    break
+                refused = _ask_all(step, state, pod, nodes, passing, first_error)
+        except CycleError as error:
+            if error.is_final:
+                raise
+            refused = _fails_everywhere(step, error, passing_all(found), len(nodes))
         if refused is not None:
             found.append(refused)
+            if first_error and refused.__class__ is Failures and errors_in(found):
+                break
     return found
+
+
+def errors_in(refusals: Refusals) -> dict[int, Status]:
+    """The errors by row, for rows that no filter has refused before."""
+    found: dict[int, Status] = {}
+    for number, refused in enumerate(refusals):
+        if refused.__class__ is Failures:
+            passing = passing_all(refusals[:number])
+            found |= {
+                row: status
+                for row, status in refused.by_row.items()
+                if status.code is Code.ERROR and (passing is None or passing[row])
+            }
+    return found
+
+
+def _fails_everywhere(
+    step: FilterStep, error: CycleError, passing: Mask | None, length: int
+) -> Statuses | None:
+    rows = range(length) if passing is None else np.flatnonzero(passing).tolist()
+    return _statuses(step, dict.fromkeys(rows, Status.error(str(error)).by(step.name)), length)
 
 
 def passing_all(refusals: Refusals) -> Mask | None:
@@ -105,7 +139,7 @@ def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -
             if step.takes_rows
             else None,
         )
-    except TooManyReasonsError:
+    except (TooManyReasonsError, FilterError):
         return _ask_at_length(step, state, pod, nodes)
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
@@ -113,15 +147,20 @@ def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -
 
 
 def _ask_all(
-    step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable, passing: Mask | None
+    step: FilterStep,
+    state: CycleState,
+    pod: Pod,
+    nodes: NodeTable,
+    passing: Mask | None,
+    first_error: bool,
 ) -> Verdicts | Statuses | None:
     if step.filter_nodes is None:
-        return _ask_each(step, state, pod, nodes, passing)
+        return _ask_each(step, state, pod, nodes, passing, first_error)
     try:
         step.make_room()
         bits = _bits(step, step.filter_nodes(state, pod, nodes), len(nodes))
         return None if bits is None else step.verdicts((bits,))
-    except TooManyReasonsError:
+    except (TooManyReasonsError, FilterError):
         return _ask_at_length(step, state, pod, nodes)
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
@@ -165,40 +204,60 @@ def _numbers(step: FilterStep, rejects: Iterable[Reject]) -> tuple[int]:
 
 
 def _ask_at_length(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Statuses | None:
-    """For a filter with more reasons than a verdict has bits for: a status for each node."""
+    """For a filter with more reasons than a verdict has bits for, or with errors: a status for each node."""
     reasons: dict[int, list[str]] = {}
     unresolvable: set[int] = set()
+    errors: Mapping[int, str] = {}
     try:
         for reject in step.filter_nodes(state, pod, nodes):
             for row in np.flatnonzero(reject.mask).tolist():
                 reasons.setdefault(row, []).append(reject.reason)
             unresolvable.update(np.flatnonzero(reject.mask & reject.unresolvable).tolist())
+    except FilterError as error:
+        errors = error.texts
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
     codes = {row: Code.UNRESOLVABLE if row in unresolvable else Code.UNSCHEDULABLE for row in reasons}
     refused = {row: Status(codes[row], tuple(found), step.name) for row, found in reasons.items()}
+    refused |= {row: _filter_error(step, text) for row, text in errors.items()}
     return _statuses(step, refused, len(nodes))
 
 
 def _ask_each(
-    step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable, passing: Mask | None
+    step: FilterStep,
+    state: CycleState,
+    pod: Pod,
+    nodes: NodeTable,
+    passing: Mask | None,
+    first_error: bool,
 ) -> Statuses | None:
     refused: dict[int, Status] = {}
     for row in range(len(nodes)) if passing is None else np.flatnonzero(passing).tolist():
-        try:
-            status = step.filter(state, pod, nodes.node(row))
-        except Exception as error:
-            raise failure(f'running "{step.name}" filter plugin', error, pod, nodes.names[row]) from error
-        if status is None:
-            continue
-        if not isinstance(status, Status):
-            raise failure(f'running "{step.name}" filter plugin', no_status(status), pod, nodes.names[row])
-        if status.code is Code.SUCCESS:
-            continue
-        if not status.code.is_rejection:
-            raise CycleError(f'running "{step.name}" filter plugin: {status.message}')
-        refused[row] = status.by(step.name)
+        status = _ask_one(step, state, pod, nodes, row)
+        if status is not None and status.code is not Code.SUCCESS:
+            refused[row] = status.by(step.name)
+            if first_error and status.code is Code.ERROR:
+                break
     return _statuses(step, refused, len(nodes))
+
+
+def _ask_one(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable, row: int) -> Status | None:
+    try:
+        status = step.filter(state, pod, nodes.node(row))
+        if status is not None and not isinstance(status, Status):
+            raise no_status(status)
+    except Exception as error:
+        found = failure(f'running "{step.name}" filter plugin', error, pod, nodes.names[row])
+        if found.is_final:
+            raise found from error
+        return Status.error(str(found))
+    if status is None or status.code is Code.SUCCESS or status.code.is_rejection:
+        return status
+    return _filter_error(step, status.message)
+
+
+def _filter_error(step: FilterStep, text: str) -> Status:
+    return Status.error(f'running "{step.name}" filter plugin: {text}').by(step.name)
 
 
 def _statuses(step: FilterStep, refused: dict[int, Status], length: int) -> Statuses | None:
@@ -206,11 +265,12 @@ def _statuses(step: FilterStep, refused: dict[int, Status], length: int) -> Stat
         return None
     fails = np.zeros(length, np.bool_)
     fails[list(refused)] = True
-    return Statuses(step.name, refused, fails)
+    kind = Failures if any(status.code is Code.ERROR for status in refused.values()) else Statuses
+    return kind(step.name, refused, fails)
 
 
 def first_refusal(profile: Profile, state: CycleState, pod: Pod, nodes: NodeSubset) -> Status | None:
-    """What the filters say of a table of one node."""
+    """What the filters say of a table of one node: a refusal, or an error."""
     for refused in run_filters(profile, state, pod, nodes):
         return refused.status(0)
     return None
@@ -233,12 +293,22 @@ def overrule_for_nominated(
 def refusal_with(
     profile: Profile, state: CycleState, pod: Pod, node: NodeSubset, others: Iterable[Pod]
 ) -> Status | None:
-    """What the filters say of a node once `others` are on it too."""
+    """What the filters say of a node once `others` are on it too: a refusal, or an error."""
     state = state.clone()
-    for other in others:
-        node.add_pod(0, other)
-        tell(profile, state, "add_pod", pod, other, node)
+    try:
+        for other in others:
+            node.add_pod(0, other)
+            tell(profile, state, "add_pod", pod, other, node)
+    except CycleError as error:
+        return error_status(error)
     return first_refusal(profile, state, pod, node)
+
+
+def error_status(error: CycleError) -> Status:
+    """What failed on one node; an error that is final is raised again."""
+    if error.is_final:
+        raise error
+    return Status.error(str(error))
 
 
 def tell(profile: Profile, state: CycleState, method: str, pod: Pod, other: Pod, node: NodeSubset) -> None:

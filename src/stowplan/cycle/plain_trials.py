@@ -9,8 +9,18 @@ import numpy as np
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Mask
 from stowplan.cycle.errors import failure
-from stowplan.cycle.filters import passing_all, run_filters
-from stowplan.cycle.victims import NO_VICTIMS, Preemptor, Slots, Victims, in_order, joined, usage_steps
+from stowplan.cycle.filters import error_status, passing_all, run_filters
+from stowplan.cycle.victims import (
+    NO_VICTIMS,
+    Preemptor,
+    Slots,
+    Victims,
+    in_order,
+    joined,
+    no_victim_needed,
+    usage_steps,
+)
+from stowplan.framework.plugin import FilterError
 from stowplan.framework.profile import FilterStep
 from stowplan.framework.status import Code, Status
 
@@ -70,6 +80,8 @@ class _Trial:
             if self._refusal() is not None:
                 gone[number] = True
                 self._account(pods.pods[slot], -1)
+        if not gone.any():
+            return no_victim_needed(self._preemptor.live.names[self._node.rows])
         return Victims(np.full(int(gone.sum()), self._node.rows), slots[gone], violating[gone])
 
     def _account(self, pod: Pod, sign: int) -> None:
@@ -97,8 +109,10 @@ class _Trial:
         for step in self._steps:
             try:
                 rejects = [each for each in step.filter_nodes(state, pod, self._node) if each.mask]
+            except FilterError as error:
+                return Status.error(f'running "{step.name}" filter plugin: {error}').by(step.name)
             except Exception as error:
-                raise failure(f'running "{step.name}" filter plugin', error, pod) from error
+                return error_status(failure(f'running "{step.name}" filter plugin', error, pod))
             if rejects:
                 is_hopeless = any(each.unresolvable for each in rejects)
                 code = Code.UNRESOLVABLE if is_hopeless else Code.UNSCHEDULABLE

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
@@ -15,6 +16,7 @@ from stowplan.cycle.schedule import TieBreak, first_by_name, schedule
 from stowplan.errors import InputError
 from stowplan.framework.decision import Decision
 from stowplan.framework.handle import Handle
+from stowplan.framework.nominations import Nominations
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
@@ -33,16 +35,17 @@ class Planner:
         now: Callable[[], float] = time.time,
     ) -> None:
         self.cluster, self.tie_break = cluster, tie_break
+        self.nominations = Nominations()
         registry = registry or Registry.installed()
         resolved = resolve_profiles(config or load(DEFAULT_CONFIG, registry).config, registry)
         self.profiles: dict[str, Profile] = {}
-        self._sampling: dict[str, Sampling] = {}
         for each in resolved:
-            handle = Handle(cluster, now=now)
+            handle = Handle(cluster, now=now, nominations=self.nominations)
             profile = self.profiles[each.scheduler_name] = Profile(each, handle)
             handle.preempt = partial(preempt, profile)
-            if 1 <= profile.percentage_of_nodes_to_score <= 99:
-                self._sampling[each.scheduler_name] = Sampling(profile.percentage_of_nodes_to_score)
+        self._sampling = Sampling.of(
+            {name: profile.percentage_of_nodes_to_score for name, profile in self.profiles.items()}
+        )
 
     def profile_of(self, pod: Pod) -> Profile:
         found = self.profiles.get(pod.scheduler_name)
@@ -61,10 +64,27 @@ class Planner:
         sampling = self._sampling.get(profile.scheduler_name)
         return schedule(profile, pod, self.cluster.nodes, self.tie_break, sampling)
 
+    def keep_nominations(self, pods: Iterable[Pod]) -> None:
+        """Pods that were nominated to a node and are not there yet keep their room on it."""
+        for pod in pods:
+            if pod.nominated_node_name and not pod.node_name and not pod.is_finished:
+                self.nominations.put(pod, pod.nominated_node_name)
+
+    def reservations(self, decision: Decision) -> dict[str, dict[str, Any]]:
+        """For each plugin that reserves something, what that would be on each feasible node."""
+        found: dict[str, dict[str, Any]] = {}
+        names = [decision.names[row] for row in decision.feasible.tolist()]
+        for plugin_name, plugin in self.profile_of(decision.pod).at("reserve"):
+            if hasattr(plugin, "reservation"):
+                answers = {name: plugin.reservation(decision.state, name) for name in names}
+                found[plugin_name] = {name: answer for name, answer in answers.items() if answer}
+        return found
+
     def carry_out(self, decision: Decision) -> None:
         """Counts the pod as placed where it was decided; victims leave at once."""
         for victim in decision.victims:
             self.cluster.remove_pod(victim)
         node_name = decision.chosen or decision.nominated
         if node_name is not None:
+            self.nominations.remove(decision.pod)
             self.cluster.assume_pod(decision.pod, node_name)

@@ -43,7 +43,7 @@ def preempt(
     rows = np.concatenate([search.together, prospects.until_enough(search.apart, search.wanted)])
     helped = rows[prospects.harm.victims[rows] > 0]
     if not len(helped):
-        return Status.unschedulable(_message(live, search.rows, prospects.refusals(rows)))
+        return _no_node(live, search.rows, prospects.refusals(rows))
     row = least(live, helped, prospects.harm)
     return _nomination(live, row, prospects.victims_on(live, row))
 
@@ -61,7 +61,7 @@ def find_victims(
     else:
         victims = try_apart(preemptor, search.rows, refusals, search.wanted)
     if not len(victims.rows):
-        return Status.unschedulable(_message(preemptor.live, search.rows, _counted(refusals)))
+        return _no_node(preemptor.live, search.rows, _counted(refusals))
     return victims
 
 
@@ -137,6 +137,14 @@ def _counted(refusals: dict[int, Status]) -> Counter[Status]:
     for key, count in Counter(map(id, refusals.values())).items():
         counts[statuses[key]] += count
     return counts
+
+
+def _no_node(live: LiveNodeTable, rows: Slots, refusals: Counter[Status]) -> Status:
+    """Why evicting pods helps nowhere; errors are all that is told where there are any."""
+    errors = dict.fromkeys(status.message for status in refusals if status.code is Code.ERROR)
+    if errors:
+        return Status.error(next(iter(errors)) if len(errors) == 1 else f"[{', '.join(errors)}]")
+    return Status.unschedulable(_message(live, rows, refusals))
 
 
 def _message(live: LiveNodeTable, rows: Slots, refusals: Counter[Status]) -> str:

@@ -22,7 +22,7 @@ from stowplan.cycle.harm import add_harm, no_harm
 from stowplan.cycle.victims import Slots, Victims
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
-from stowplan.framework.status import Status
+from stowplan.framework.status import Code, Status
 
 KINDS = 16
 """Of pods, for which prospects are kept at a time."""
@@ -86,6 +86,8 @@ class Prospects:
             self._refusal[row] = numbers.setdefault(status, len(numbers))
         self._statuses = list(numbers)
         self.known[rows] = True
+        # What failed may well succeed the next time.
+        self.known[[row for row, status in refusals.items() if status.code is Code.ERROR]] = False
 
     def until_enough(self, rows: Slots, wanted: int) -> Slots:
         """Of rows in turn only as many as it takes to find so many, one of them without harm to a budget."""

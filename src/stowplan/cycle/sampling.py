@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,11 +13,59 @@ from stowplan.framework.plugin import Mask
 MIN_NODES = 100
 
 
-class Sampling:
-    """Where the next search starts, and how many feasible nodes are enough."""
+class SearchStart:
+    """Where the next search starts: one for all profiles of a scheduler."""
 
-    def __init__(self, percentage: int, start: int = 0) -> None:
-        self.percentage, self.start = percentage, start
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+
+
+class Sampling:
+    """How many feasible nodes are enough for a profile, and where its next search starts."""
+
+    def __init__(self, percentage: int, start: SearchStart | None = None) -> None:
+        self.percentage, self.start = percentage, start or SearchStart()
+
+    @classmethod
+    def of(cls, percentages: Mapping[str, int]) -> dict[str, Sampling]:
+        """For profiles by name; none where all of them look at all nodes."""
+        if not any(1 <= percentage <= 99 for percentage in percentages.values()):
+            return {}
+        start = SearchStart()
+        return {
+            name: cls(percentage if 1 <= percentage <= 99 else 100, start)
+            for name, percentage in percentages.items()
+        }
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it may leave out nodes at all."""
+        return self.percentage < 100
+
+    def look(
+        self, nodes: NodeTable, passing: Mask, errors: Collection[int], refused_before: Collection[int]
+    ) -> tuple[Mask, int | None]:
+        """The rows that a search in turn would have looked at, and the row whose error ended it, if one did.
+
+        The search begins where the last one ended and stops at the first feasible node too many. Rows in
+        `refused_before`, by their place in the cluster, have been looked at already.
+        """
+        order = _order(nodes)
+        turn = np.roll(order, -(self.start.index % len(order))) if len(order) else order
+        wanted = nodes_to_find(len(nodes), self.percentage)
+        surplus = np.flatnonzero(np.cumsum(passing[turn]) > wanted)
+        end = int(surplus[0]) if len(surplus) else len(turn)
+        first_error = None
+        if errors and len(failing := np.flatnonzero(np.isin(turn[:end], list(errors)))):
+            end = int(failing[0])
+            first_error = int(turn[end])
+        looked_at = np.zeros(len(nodes), np.bool_)
+        looked_at[turn[:end]] = True
+        for row in refused_before:
+            looked_at[nodes.rows == row] = True
+        # parity: a node that was refused before the search counts as one it has come by
+        self.start.index = (self.start.index + int(np.count_nonzero(looked_at))) % max(len(nodes.live), 1)
+        return looked_at, first_error
 
 
 def nodes_to_find(count: int, percentage: int) -> int:
@@ -25,23 +75,6 @@ def nodes_to_find(count: int, percentage: int) -> int:
     if percentage == 0:
         percentage = max(5, 50 - count // 125)
     return max(count * percentage // 100, MIN_NODES)
-
-
-def looked_at_by(sampling: Sampling, nodes: NodeTable, passing: Mask) -> Mask:
-    """The rows that a search in turn would have looked at.
-
-    The search begins where the last one ended and stops at the first feasible node too many.
-    """
-    order = _order(nodes)
-    turn = np.roll(order, -(sampling.start % len(order))) if len(order) else order
-    wanted = nodes_to_find(len(nodes), sampling.percentage)
-    found = np.cumsum(passing[turn])
-    surplus = np.flatnonzero(found > wanted)
-    end = int(surplus[0]) if len(surplus) else len(turn)
-    looked_at = np.zeros(len(nodes), np.bool_)
-    looked_at[turn[:end]] = True
-    sampling.start = (sampling.start + end) % max(len(nodes.live), 1)
-    return looked_at
 
 
 def _order(nodes: NodeTable) -> NDArray[np.intp]:

@@ -6,8 +6,8 @@ arrives as an argument; what it learned leaves in the Decision, the reasons incl
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,16 @@ from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.errors import CycleError, failure
-from stowplan.cycle.filters import overrule_for_nominated, run_filters, run_pre_filters
-from stowplan.cycle.sampling import Sampling, looked_at_by
+from stowplan.cycle.filters import (
+    Refusals,
+    errors_in,
+    overrule_for_nominated,
+    run_filters,
+    run_pre_filters,
+)
+from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.scoring import run_scores
-from stowplan.framework.decision import Decision
+from stowplan.framework.decision import Decision, Failures
 from stowplan.framework.plugin import Nomination
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
@@ -72,9 +78,42 @@ def find_feasible(
     if decision.pre_filter is not None:
         return None
     nominated = nodes.row_of(decision.pod.nominated_node_name)
-    if nominated is not None and (only := look_at(profile, state, decision, nodes.take([nominated]), None)):
-        return only
-    return look_at(profile, state, decision, narrowed(nodes, names), sampling)
+    if nominated is None:
+        return look_at(profile, state, decision, narrowed(nodes, names), sampling)
+    only = look_at_nominated(profile, state, decision, nodes, nominated)
+    return only or look_further(profile, state, decision, nodes, names, sampling)
+
+
+def look_at_nominated(
+    profile: Profile, state: CycleState, decision: Decision, nodes: LiveNodeTable, row: int
+) -> NodeTable | None:
+    """The node that the pod is nominated to, if no filter refuses it; an error there decides nothing yet."""
+    try:
+        return look_at(profile, state, decision, nodes.take([row]), None)
+    except CycleError as error:
+        if error.is_final:
+            raise
+        decision.filters = []
+        return None
+
+
+def look_further(
+    profile: Profile,
+    state: CycleState,
+    decision: Decision,
+    nodes: LiveNodeTable,
+    names: frozenset[str] | None,
+    sampling: Sampling | None,
+) -> NodeTable | None:
+    """Looks at all nodes after the one that the pod is nominated to was refused; that one is told of, too."""
+    refusals = decision.rejected()
+    rows = [row for name in refusals if (row := nodes.row_of(name)) is not None]
+    if names is not None:
+        # parity: whoever refused the node is named among those who narrowed the search
+        refusers = (status.plugin for status in refusals.values())
+        decision.narrowed_by += tuple(name for name in refusers if name and name not in decision.narrowed_by)
+        names |= refusals.keys()
+    return look_at(profile, state, decision, narrowed(nodes, names), sampling, refused_before=rows)
 
 
 def narrowed(nodes: LiveNodeTable, names: frozenset[str] | None) -> NodeTable:
@@ -86,15 +125,31 @@ def narrowed(nodes: LiveNodeTable, names: frozenset[str] | None) -> NodeTable:
 
 
 def look_at(
-    profile: Profile, state: CycleState, decision: Decision, table: NodeTable, sampling: Sampling | None
+    profile: Profile,
+    state: CycleState,
+    decision: Decision,
+    table: NodeTable,
+    sampling: Sampling | None,
+    *,
+    refused_before: Sequence[int] = (),
 ) -> NodeTable | None:
-    """Those nodes of the table that no filter refuses; None if there are none."""
+    """Those nodes of the table that no filter refuses; None if there are none.
+
+    What is said of the rows in `refused_before` is told even where a sample does not come to them.
+    """
     decision.looked_at, decision.overruled = table.rows, {}
-    decision.filters = run_filters(profile, state, decision.pod, table)
-    if profile.handle.nominations:
-        overrule_for_nominated(profile, state, decision, table, profile.handle.nominations)
+    nominations = profile.handle.nominations
+    # Where it does not depend on more which nodes are looked at, the first error ends it.
+    is_plain = sampling is None and not nominations
+    refusals = run_filters(profile, state, decision.pod, table, first_error=is_plain)
+    decision.filters = refusals
+    if nominations:
+        overrule_for_nominated(profile, state, decision, table, nominations)
+    errors = _errors(decision, refusals)
+    if errors and sampling is None:
+        _fail(decision, errors)
     if decision.overruled or sampling is not None:
-        feasible = _thinned_out(decision, table, sampling)
+        feasible = _thinned_out(decision, table, sampling, errors, refused_before)
     else:
         feasible = profile.feasible(decision.filters, table.rows)
     decision.feasible = feasible
@@ -103,13 +158,41 @@ def look_at(
     return table.live.take(feasible) if len(feasible) else None
 
 
-def _thinned_out(decision: Decision, table: NodeTable, sampling: Sampling | None) -> Rows:
+def _errors(decision: Decision, refusals: Refusals) -> dict[int, Status]:
+    """The errors of filters, by place among the nodes looked at."""
+    found: dict[int, Status] = {}
+    for each in refusals:
+        if each.__class__ is Failures:
+            found = errors_in(refusals)
+            break
+    if decision.overruled:
+        # A node that does not fit together with the pods nominated to it is not looked at without them.
+        found = {place: status for place, status in found.items() if place not in decision.overruled}
+        found |= {place: status for place, status in decision.overruled.items() if status.code is Code.ERROR}
+    return found
+
+
+def _fail(decision: Decision, errors: dict[int, Status]) -> NoReturn:
+    decision.filters, decision.overruled = [], {}
+    raise CycleError(errors[min(errors)].message)
+
+
+def _thinned_out(
+    decision: Decision,
+    table: NodeTable,
+    sampling: Sampling | None,
+    errors: dict[int, Status],
+    refused_before: Sequence[int],
+) -> Rows:
     """The feasible nodes without those overruled, and without those that a sample does not come to."""
     passing = ~decision.refused()
     if sampling is not None:
-        looked_at = looked_at_by(sampling, table, passing)
-        decision.not_looked_at = ~looked_at
-        passing &= looked_at
+        looked_at, first_error = sampling.look(table, passing, errors, refused_before)
+        if first_error is not None:
+            _fail(decision, {first_error: errors[first_error]})
+        if sampling.is_partial:
+            decision.not_looked_at = ~looked_at
+            passing &= looked_at
     return table.rows[passing]
 
 

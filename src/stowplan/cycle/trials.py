@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
 from stowplan.cluster.node_table import NodeSubset
-from stowplan.cycle.filters import first_refusal, passing_all, refusal_with, run_filters, tell
+from stowplan.cycle.errors import CycleError
+from stowplan.cycle.filters import (
+    error_status,
+    first_refusal,
+    passing_all,
+    refusal_with,
+    run_filters,
+    tell,
+)
 from stowplan.cycle.victims import (
     NO_VICTIMS,
     Preemptor,
@@ -22,6 +30,7 @@ from stowplan.cycle.victims import (
     in_order,
     joined,
     looks_at_numbers,
+    no_victim_needed,
 )
 from stowplan.framework.plugin import Reads
 from stowplan.framework.state import CycleState
@@ -41,11 +50,14 @@ def try_together(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status])
     table.set_aside(slots)
     refused = run_filters(profile, state, pod, table)
     passing = passing_all(refused)
-    usable = has_victims if passing is None else has_victims & passing
+    usable = has_victims.copy() if passing is None else has_victims & passing
     for place in np.flatnonzero(has_victims & ~usable).tolist():
         refusals[int(rows[place])] = next(each.status(place) for each in refused if each.fails[place])
     slots, violating = in_order(preemptor, slots[usable[places[pods.row[slots]]]])
     kept = _reprieve(preemptor, table, places, slots)
+    usable[places[pods.row[slots[~kept]]]] = False
+    for row in rows[usable].tolist():
+        refusals[row] = no_victim_needed(live.names[row])
     return Victims(pods.row[slots[~kept]].astype(np.intp), slots[~kept], violating[~kept])
 
 
@@ -100,6 +112,9 @@ def try_apart(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], wa
         if isinstance(kept, Status):
             refusals[row] = kept
             continue
+        if kept.all():
+            refusals[row] = no_victim_needed(preemptor.live.names[row])
+            continue
         found.append(Victims(np.full(int((~kept).sum()), row), slots[~kept], violating[~kept]))
         harmless = harmless or not violating[~kept].any()
         if harmless and len(found) >= wanted:
@@ -108,23 +123,26 @@ def try_apart(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], wa
 
 
 def _try_one(preemptor: Preemptor, row: int, lower: Sequence[Pod]) -> NDArray[np.bool_] | Status:
-    """Which of the pods can stay; a refusal if not even evicting all of them helps."""
+    """Which of the pods can stay; a refusal, or an error, if not even evicting all of them helps."""
     profile, state, pod, _ = preemptor
     node, state = preemptor.live.take([row]), state.clone()
-    for other in lower:
-        node.remove_pod(0, other)
-        tell(profile, state, "remove_pod", pod, other, node)
-    refusal = _refusal(preemptor, state, node)
-    if refusal is not None:
-        return refusal
-    state, kept = _asking_again(preemptor, state), np.zeros(len(lower), np.bool_)
-    for number, other in enumerate(lower):
-        node.add_pod(0, other)
-        tell(profile, state, "add_pod", pod, other, node)
-        kept[number] = _refusal(preemptor, state, node) is None
-        if not kept[number]:
+    try:
+        for other in lower:
             node.remove_pod(0, other)
             tell(profile, state, "remove_pod", pod, other, node)
+        refusal = _refusal(preemptor, state, node)
+        if refusal is not None:
+            return refusal
+        state, kept = _asking_again(preemptor, state), np.zeros(len(lower), np.bool_)
+        for number, other in enumerate(lower):
+            node.add_pod(0, other)
+            tell(profile, state, "add_pod", pod, other, node)
+            kept[number] = _refusal(preemptor, state, node) is None
+            if not kept[number]:
+                node.remove_pod(0, other)
+                tell(profile, state, "remove_pod", pod, other, node)
+    except CycleError as error:
+        return error_status(error)
     return kept
 
 

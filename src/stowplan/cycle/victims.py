@@ -20,6 +20,11 @@ Slots = NDArray[np.intp]
 NO_VICTIMS = Status.unresolvable("No preemption victims found for incoming pod")
 
 
+def no_victim_needed(node_name: str) -> Status:
+    """The node takes the pod with all pods in place, which the filters denied before."""
+    return Status.error(f'expected at least one victim pod on node "{node_name}"')
+
+
 class Preemptor(NamedTuple):
     """A pod that wants room, and what its trials need."""
 

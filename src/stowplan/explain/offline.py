@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class Explainer:
         self.cluster = manifests.cluster()
         tie_break = first_by_name if seed is None else drawn_by(random.Random(seed))
         self.planner = Planner(self.cluster, config, registry=registry, tie_break=tie_break)
-        keep_promises(self.planner, manifests.pods.values())
+        self.planner.keep_nominations(manifests.pods.values())
 
     def explain(self, target: Target, node_name: str | None = None, *, changes: bool = False) -> Explanation:
         """Decides the pod and places it for those after it; one that runs already stays where it is."""
@@ -74,7 +74,7 @@ class Explainer:
         if placed is not None:
             self.cluster.add_pod(placed)
         elif not (found.held_back or pod.is_finished or pod.is_terminating):
-            self._place(decision)
+            self.planner.carry_out(decision)
         return found
 
     def _profile_of(self, pod: Pod) -> Profile:
@@ -89,11 +89,6 @@ class Explainer:
         if fault := fault_of(decision):
             raise PluginError(fault)
         return decision
-
-    def _place(self, decision: Decision) -> None:
-        self.planner.carry_out(decision)
-        for profile in self.planner.profiles.values():
-            profile.handle.nominations.remove(decision.pod)
 
     def _notes(self, pod: Pod, placed: Pod | None) -> Iterator[str]:
         if not len(self.cluster.nodes):
@@ -120,14 +115,6 @@ def drawn_by(generator: random.Random) -> TieBreak:
         return int(by_name[int(generator.random() * len(by_name))])
 
     return draw
-
-
-def keep_promises(planner: Planner, pods: Iterable[Pod]) -> None:
-    """Pods that were nominated to a node and are not there yet keep their room on it."""
-    for pod in pods:
-        if pod.nominated_node_name and not pod.node_name and not pod.is_finished:
-            for profile in planner.profiles.values():
-                profile.handle.nominations.put(pod, pod.nominated_node_name)
 
 
 def fault_of(decision: Decision) -> str:

@@ -23,7 +23,8 @@ from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.node_table import NodeTable
-from stowplan.cycle.filters import first_refusal, run_filters, run_pre_filters, tell
+from stowplan.cycle.errors import CycleError
+from stowplan.cycle.filters import errors_in, first_refusal, run_filters, run_pre_filters, tell
 from stowplan.cycle.scoring import run_scores
 from stowplan.extender.asked import UNKNOWN, Asked, Places, pod_of
 from stowplan.extender.scored import Scored, ScoreLines
@@ -148,6 +149,10 @@ class ProfileVerbs:
             table = nodes if self._is_columnar else nodes.take(rows)
             places = rows if self._is_columnar else np.arange(len(rows))
             decision.filters = run_filters(self.profile, state, pod, table)
+            errors = errors_in(decision.filters)
+            for place in places.tolist() if errors else ():
+                if place in errors:
+                    raise CycleError(errors[place].message)
         return Looked(decision, state, names, places)
 
     def _scaled(self, decision: Decision, differences: NDArray[Any]) -> NDArray[np.int64]:
@@ -171,7 +176,10 @@ class ProfileVerbs:
             if victim is not None and victim.node_name == name:
                 node.remove_pod(0, victim)
                 tell(self.profile, tried, "remove_pod", pod, victim, node)
-        return first_refusal(self.profile, tried, pod, node) is None
+        refusal = first_refusal(self.profile, tried, pod, node)
+        if refusal is not None and refusal.code is Code.ERROR:
+            raise CycleError(refusal.message)
+        return refusal is None
 
 
 def _refusals(looked: Looked, rows: Rows) -> Iterator[tuple[Status, Rows]]:

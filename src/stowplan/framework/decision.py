@@ -66,6 +66,12 @@ class Statuses(NamedTuple):
         return [self.by_row[place] for place in places.tolist()]
 
 
+class Failures(Statuses):
+    """The same, where some of the statuses are errors."""
+
+    __slots__ = ()
+
+
 class ScoreColumn(msgspec.Struct, frozen=True, gc=False):
     plugin: str
     weight: int

@@ -8,7 +8,7 @@ from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import Decision
 from stowplan.framework.events import QUEUE, SKIP_HINT, Action, ClusterEvent, Hint, Resource
 from stowplan.framework.handle import Api, Handle
-from stowplan.framework.plugin import Mask, Nomination, Plugin, Reads, Reject
+from stowplan.framework.plugin import FilterError, Mask, Nomination, Plugin, Reads, Reject
 from stowplan.framework.rights import Right
 from stowplan.framework.scores import MAX_SCORE, Scores, scale_to_max
 from stowplan.framework.state import CycleState, StateMissing
@@ -28,6 +28,7 @@ __all__ = [
     "CycleState",
     "Decision",
     "Definition",
+    "FilterError",
     "Handle",
     "Hint",
     "Mask",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.custom import CustomResource
+from stowplan.errors import StowplanError
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.rights import Right
 
@@ -35,6 +37,18 @@ class Reject(msgspec.Struct, gc=False):
     mask: Mask
     reason: str
     unresolvable: bool | Mask = False
+
+
+class FilterError(StowplanError):
+    """Raised by `filter_nodes` where it fails on some nodes only: `texts` says why, by row.
+
+    It ends the attempt, unless filters before it have rejected these nodes. What was yielded before counts
+    for the other nodes.
+    """
+
+    def __init__(self, texts: Mapping[int, str]) -> None:
+        super().__init__(next(iter(texts.values()), ""))
+        self.texts = texts
 
 
 class Nomination(NamedTuple):

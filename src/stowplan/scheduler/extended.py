@@ -22,7 +22,15 @@ from stowplan.cycle.errors import CycleError
 from stowplan.cycle.filters import run_pre_filters
 from stowplan.cycle.preempt import Victims, find_victims, pick
 from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.schedule import TieBreak, choose, look_at, narrowed, run_post_filters
+from stowplan.cycle.schedule import (
+    TieBreak,
+    choose,
+    look_at,
+    look_at_nominated,
+    look_further,
+    narrowed,
+    run_post_filters,
+)
 from stowplan.cycle.scoring import run_scores
 from stowplan.framework.decision import Decision, ScoreColumn, Statuses
 from stowplan.framework.handle import Preempt
@@ -100,13 +108,15 @@ class ExtendedCycle:
         if decision.pre_filter is not None:
             return None
         nominated = nodes.row_of(decision.pod.nominated_node_name)
-        if nominated is not None:
-            only = look_at(profile, state, decision, nodes.take([nominated]), None)
-            try:
-                if only is not None and (only := await attempt.filter(decision, only)) is not None:
-                    return only
-            except ExtenderError as error:  # all nodes are asked about next, this one among them
-                log.error("Evaluation failed on nominated node", error, pod=decision.pod)
+        only = None if nominated is None else look_at_nominated(profile, state, decision, nodes, nominated)
+        if nominated is not None and only is None:
+            found = look_further(profile, state, decision, nodes, names, sampling)
+            return found and await attempt.filter(decision, found)
+        try:
+            if only is not None and (only := await attempt.filter(decision, only)) is not None:
+                return only
+        except ExtenderError as error:  # all nodes are asked about next, this one among them
+            log.error("Evaluation failed on nominated node", error, pod=decision.pod)
         found = look_at(profile, state, decision, narrowed(nodes, names), sampling)
         return found and await attempt.filter(decision, found)
 

@@ -48,11 +48,9 @@ class SchedulingLoop:
         self._measured = {
             name: MeasuredProfile(profile, host.metrics) for name, profile in host.profiles.items()
         }
-        self._sampling = {
-            name: Sampling(profile.percentage_of_nodes_to_score)
-            for name, profile in host.profiles.items()
-            if 1 <= profile.percentage_of_nodes_to_score <= 99
-        }
+        self._sampling = Sampling.of(
+            {name: profile.percentage_of_nodes_to_score for name, profile in host.profiles.items()}
+        )
 
     async def run(self) -> None:
         turn_ends = 0.0

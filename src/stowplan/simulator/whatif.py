@@ -24,7 +24,7 @@ from stowplan.cycle import Planner, first_by_name
 from stowplan.errors import InputError
 from stowplan.explain.layout import counted, listed
 from stowplan.explain.names import there_is
-from stowplan.explain.offline import drawn_by, fault_of, held_back_by, keep_promises
+from stowplan.explain.offline import drawn_by, fault_of, held_back_by
 from stowplan.explain.report import Refusal, explanation_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.events import Action, ClusterEvent, Resource
@@ -83,7 +83,7 @@ class WhatIf:
         tie_break = first_by_name if seed is None else drawn_by(random.Random(seed))
         self.planner = Planner(self.cluster, config, registry=registry, tie_break=tie_break, now=now)
         pods = [item for item in items if isinstance(item, Pod)]
-        keep_promises(self.planner, pods)
+        self.planner.keep_nominations(pods)
         self.changes: list[str] = []
         self._check = check
         self._queue = Queue(self.planner, now)
@@ -252,8 +252,6 @@ class WhatIf:
         if fault := _reserve(profile, decision):
             return _ended(waiting, Ending.FAILED, fault)
         self.planner.carry_out(decision)
-        for own in self.planner.profiles.values():
-            own.handle.nominations.remove(pod)
         return msgspec.structs.replace(
             waiting,
             ending=Ending.PLACED,

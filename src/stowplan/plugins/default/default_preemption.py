@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stowplan.errors import PluginError
 from stowplan.framework import (
     Action,
     ClusterEvent,
@@ -47,13 +48,16 @@ class DefaultPreemption(Plugin):
         refusal = self._not_eligible(pod, decision)
         if refusal:
             return as_told(Status.unschedulable(refusal))
-        answer = self.handle.preempt(
-            state,
-            pod,
-            decision,
-            self.args.min_candidate_nodes_percentage,
-            self.args.min_candidate_nodes_absolute,
-        )
+        try:
+            answer = self.handle.preempt(
+                state,
+                pod,
+                decision,
+                self.args.min_candidate_nodes_percentage,
+                self.args.min_candidate_nodes_absolute,
+            )
+        except PluginError as error:
+            return as_told(Status.error(str(error)))
         if isinstance(answer, Nomination):
             return answer
         return as_told(answer)

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from stowplan.api.meta import parse_time
 from stowplan.api.pod import Pod
 from stowplan.api.resource import (
     Allocation,
+    DeviceAllocation,
     DeviceClass,
     DeviceClassIndex,
     ResourceClaim,
@@ -97,9 +99,10 @@ class PodClaims:
 class DynamicResources(Plugin):
     args: DynamicResourcesArgs
     rights = (
-        Right("resourceclaims", ("create", "delete", "get", "patch"), "resource.k8s.io"),
-        Right("resourceclaims/status", ("patch",), "resource.k8s.io"),
-        Right("resourceclaims/binding", ("patch",), "resource.k8s.io"),  # who may say where it is allocated
+        Right("resourceclaims", ("create", "delete", "get", "patch", "update"), "resource.k8s.io"),
+        Right("resourceclaims/status", ("patch", "update"), "resource.k8s.io"),
+        # who may say where it is allocated
+        Right("resourceclaims/binding", ("patch", "update"), "resource.k8s.io"),
     )
 
     def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
@@ -192,7 +195,13 @@ class DynamicResources(Plugin):
         if found is None or found.is_empty:
             return np.zeros(len(nodes), np.int64)
         allocated = sum(_preference(claim, claim.allocation) for claim in found.claims)
-        return np.array([allocated + _preferences(found.by_node.get(name)) for name in nodes.names], np.int64)
+        scores = np.zeros(len(nodes), np.int64)
+        for row, name in enumerate(nodes.names):
+            chosen = found.by_node.get(name)
+            # parity: claims that are allocated already count only where another one is allocated with them
+            if chosen is not None and chosen.demands:
+                scores[row] = allocated + _preferences(chosen)
+        return scores
 
     def normalize_score(self, state: CycleState, pod: Pod, scores: Scores) -> Scores:
         return scale_to_max(scores)
@@ -207,6 +216,17 @@ class DynamicResources(Plugin):
         for demand, allocation in zip(chosen.demands, chosen.allocations, strict=True):
             self.ledger.reserve(demand.claim, allocation)
         return None
+
+    def reservation(self, state: CycleState, node_name: str) -> list[dict[str, Any]]:
+        """What `reserve` would allocate on a node, for people to read."""
+        found = state.find(PodClaims)
+        chosen = None if found is None else found.by_node.get(node_name)
+        if chosen is None:
+            return []
+        return [
+            _readable("<extended>" if demand.claim is chosen.special else demand.claim.key, allocation)
+            for demand, allocation in zip(chosen.demands, chosen.allocations, strict=True)
+        ]
 
     def unreserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
         found = state.find(PodClaims)
@@ -401,9 +421,7 @@ def _usable_on(claim: ResourceClaim) -> tuple[str, tuple[NodeTerm, ...]]:
     return claim.key, terms
 
 
-def _preferences(chosen: NodeAllocation | None) -> int:
-    if chosen is None:
-        return 0
+def _preferences(chosen: NodeAllocation) -> int:
     return sum(
         _preference(demand.claim, allocation)
         for demand, allocation in zip(chosen.demands, chosen.allocations, strict=True)
@@ -419,3 +437,27 @@ def _preference(claim: ResourceClaim, allocation: Allocation | None) -> int:
         for place, alternative in enumerate(request.first_available)
         if f"{request.name}/{alternative.name}" in chosen
     )
+
+
+def _readable(claim: str, allocation: Allocation) -> dict[str, Any]:
+    """An allocation as `stowplan decide --reserve` prints it."""
+    found: dict[str, Any] = {"claim": claim, "results": [*map(_readable_result, allocation.devices.results)]}
+    if allocation.node_selector is not None:
+        found["nodeSelector"] = msgspec.to_builtins(allocation.node_selector)
+    if allocation.devices.config:
+        found["config"] = msgspec.to_builtins(allocation.devices.config)
+    return found
+
+
+def _readable_result(result: DeviceAllocation) -> dict[str, Any]:
+    found = {
+        "request": result.request,
+        "device": f"{result.driver}/{result.pool}/{result.device}",
+        "adminAccess": result.admin_access,
+        "shared": result.share_id is not None,
+        "consumed": result.consumed_capacity,
+        "bindingConditions": result.binding_conditions,
+        "bindingFailureConditions": result.binding_failure_conditions,
+        "tolerations": msgspec.to_builtins(result.tolerations),
+    }
+    return {name: value for name, value in found.items() if value}

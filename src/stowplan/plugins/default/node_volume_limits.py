@@ -27,6 +27,7 @@ from stowplan.framework import (
     Action,
     ClusterEvent,
     CycleState,
+    FilterError,
     Handle,
     Hint,
     NodeTable,
@@ -85,11 +86,17 @@ class NodeVolumeLimits(Plugin):
         if new.missing:
             yield Reject(np.ones(len(nodes), np.bool_), new.missing, unresolvable=True)
         if new.error:
-            raise InputError(new.error)
+            raise FilterError(dict.fromkeys(range(len(nodes)), new.error))
         mask = np.zeros(len(nodes), np.bool_)
+        errors: dict[int, str] = {}
         for row in self._in_doubt(new, nodes) if new.drivers else ():
-            mask[row] = self._exceeds(new, nodes, row)
+            try:
+                mask[row] = self._exceeds(new, nodes, row)
+            except InputError as error:  # something is wrong with a volume of a pod on this node
+                errors[row] = str(error)
         yield Reject(mask, TOO_MANY)
+        if errors:
+            raise FilterError(errors)
 
     def events_to_register(self) -> tuple[ClusterEvent, ...]:
         return (

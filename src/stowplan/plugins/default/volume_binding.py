@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ from stowplan.framework import (
     Action,
     ClusterEvent,
     CycleState,
+    FilterError,
     Handle,
     Hint,
     Mask,
@@ -136,12 +137,15 @@ class VolumeBinding(Plugin):
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         claims = state.read(PodClaims)
-        conflict, missing = self._check_bound(claims.bound, nodes)
+        errors: dict[int, str] = {}
+        conflict, missing = self._check_bound(claims.bound, nodes, errors)
         plan = plan_volumes(claims.waiting, nodes, self.handle.cluster)
         yield Reject(conflict, NODE_CONFLICT, unresolvable=True)
         yield Reject(plan.unbindable, BIND_CONFLICT, unresolvable=True)
         yield Reject(plan.too_full, NOT_ENOUGH_SPACE, unresolvable=True)
         yield Reject(missing, VOLUME_MISSING, unresolvable=True)
+        if errors:
+            raise FilterError(errors)
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return Status.skip()  # parity: scoring by storage capacity is an alpha feature, and off
@@ -153,18 +157,38 @@ class VolumeBinding(Plugin):
         claims = state.find(PodClaims)
         if claims is None or not claims.waiting:
             return None
-        plan = plan_volumes(claims.waiting, self._node(node_name), self.handle.cluster)
-        claims.bindings = [
-            (_bound_to(match.unbound.claim, match.volumes[match.chosen[0]]), match.unbound.claim)
-            for match in plan.matches
-            if match.chosen[0] >= 0
-        ]
-        claims.provisions = [_for_node(each.claim, node_name) for each, rows in plan.provisions if rows[0]]
+        static, provisions = self._planned(claims, node_name)
+        claims.bindings = [(_bound_to(claim, volume), claim) for claim, volume in static]
+        claims.provisions = [_for_node(claim, node_name) for claim in provisions]
         for volume, _ in claims.bindings:
             self._volumes.assume(volume)
         for claim in claims.provisions:
             self._claims.assume(claim)
         return None
+
+    def reservation(self, state: CycleState, node_name: str) -> dict[str, Any]:
+        """What `reserve` would do on a node, for people to read."""
+        claims = state.find(PodClaims)
+        if claims is None or not claims.waiting:
+            return {}
+        static, provisions = self._planned(claims, node_name)
+        found = {
+            "static": {claim.key: volume.name for claim, volume in static},
+            "provision": sorted(claim.key for claim in provisions),
+        }
+        return {kind: planned for kind, planned in found.items() if planned}
+
+    def _planned(
+        self, claims: PodClaims, node_name: str
+    ) -> tuple[list[tuple[PersistentVolumeClaim, PersistentVolume]], list[PersistentVolumeClaim]]:
+        """Claims with the volumes they would get on a node, and those that need new ones made."""
+        plan = plan_volumes(claims.waiting, self._node(node_name), self.handle.cluster)
+        static = [
+            (match.unbound.claim, match.volumes[match.chosen[0]])
+            for match in plan.matches
+            if match.chosen[0] >= 0
+        ]
+        return static, [each.claim for each, rows in plan.provisions if rows[0]]
 
     def unreserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
         claims = state.find(PodClaims)
@@ -277,18 +301,31 @@ class VolumeBinding(Plugin):
                 by_class[volume.class_name].append(volume)
         return [with_volumes(each, by_class[each.claim.class_name]) for each in waiting]
 
-    def _check_bound(self, claims: Sequence[PersistentVolumeClaim], nodes: NodeTable) -> tuple[Mask, Mask]:
-        """Rows that cannot reach the volume of some claim, and the others if some volume does not exist."""
+    def _check_bound(
+        self, claims: Sequence[PersistentVolumeClaim], nodes: NodeTable, errors: dict[int, str]
+    ) -> tuple[Mask, Mask]:
+        """Rows that cannot reach the volume of some claim, and the others if some volume does not exist.
+
+        Rows for which that cannot be told go into `errors`.
+        """
         fits = np.ones(len(nodes), np.bool_)
         for claim in claims:
             volume = self._volumes.get(claim.spec.volume_name)
             if volume is None:
                 return ~fits, fits
-            fits &= self._reached_from(volume, nodes)
+            try:
+                fits &= self._reached_from(volume, nodes)
+            except FilterError as failed:
+                errors.update({row: text for row, text in failed.texts.items() if fits[row]})
+                fits &= reached_from(volume, nodes)
+                fits[list(failed.texts)] = False
         return ~fits, np.zeros(len(nodes), np.bool_)
 
     def _reached_from(self, volume: PersistentVolume, nodes: NodeTable) -> Mask:
-        """Rows from which a volume is reached; migrated nodes know in-tree ones by their CSI topology."""
+        """Rows from which a volume is reached; migrated nodes know in-tree ones by their CSI topology.
+
+        FilterError for the migrated nodes if the volume cannot be translated.
+        """
         mask = reached_from(volume, nodes)
         plugin = plugin_of(volume.spec)
         if plugin is None or not plugin.is_migrated:
@@ -304,7 +341,8 @@ class VolumeBinding(Plugin):
         try:
             return np.where(migrated, reached_from(volume_to_csi(plugin, volume), nodes), mask)
         except InputError as error:
-            raise InputError(f"could not translate pv: {error}") from None
+            text = f"could not translate pv: {error}"
+            raise FilterError(dict.fromkeys(np.flatnonzero(migrated).tolist(), text)) from None
 
     def _is_done(
         self,
