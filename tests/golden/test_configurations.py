@@ -9,7 +9,7 @@ import pytest
 from stowplan.config import load
 from stowplan.errors import ConfigError
 from stowplan.framework.registry import Registry
-from stowplan.framework.resolve import resolve_profile
+from stowplan.framework.resolve import resolve_profile, resolve_profiles
 
 CASES = Path(__file__).parent / "cases" / "configurations.jsonl.gz"
 REGISTRY = Registry.installed()
@@ -23,9 +23,11 @@ def cases():
 
 def resolve(config):
     loaded = load(config, REGISTRY).config
-    profiles = []
     for profile in loaded.profiles:
-        resolved = resolve_profile(profile, REGISTRY).as_json()
+        resolve_profile(profile, REGISTRY)  # whose refusal is not told together with those of others
+    profiles = []
+    for profile, found in zip(loaded.profiles, resolve_profiles(loaded, REGISTRY), strict=True):
+        resolved = found.as_json()
         if profile.percentage_of_nodes_to_score is not None:
             resolved["percentageOfNodesToScore"] = profile.percentage_of_nodes_to_score
         profiles.append(resolved)
