@@ -44,8 +44,9 @@ class Requirement(NamedTuple):
                 return value is None
         if value is None or (number := as_int64(value)) is None:
             return False
-        (bound,) = self.values
-        return number > int(bound) if self.operator == "Gt" else number < int(bound)
+        (text,) = self.values
+        bound = as_int64(text) or 0  # it was checked when the requirement was made
+        return number > bound if self.operator == "Gt" else number < bound
 
 
 class Selector(NamedTuple):
@@ -162,9 +163,13 @@ def parse_field_selector(text: str) -> tuple[tuple[str, str, bool], ...]:
 
 def as_int64(text: str) -> int | None:
     """The number `text` spells in base 10, if it is one of 64 bits."""
-    if not _INT64.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
+    if not _INT64.fullmatch(text):
         return None
-    return int(text)
+    digits = text.lstrip("+-0") or "0"  # Python does not convert numbers of thousands of digits
+    if len(digits) > 19:
+        return None
+    number = -int(digits) if text[0] == "-" else int(digits)
+    return number if -(2**63) <= number < 2**63 else None
 
 
 def is_qualified_name(text: str) -> bool:

@@ -228,7 +228,7 @@ def limits_of(deployment: Plain) -> tuple[int, int]:
 
 def revision_of(item: Plain) -> int:
     text = item.metadata.annotations.get(REVISION, "")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) < 20 else 0
 
 
 def hash_of(template: Json, collisions: int = 0) -> str:
