@@ -139,3 +139,27 @@ def test_every_node_is_scored_unless_a_percentage_says_otherwise(everywhere, own
         row(250), [profile(OpenOnly, **fields)], OpenOnly, percentageOfNodesToScore=everywhere
     )
     assert len(planner.decide(make_pod()).totals) == count
+
+
+def test_all_profiles_go_on_where_the_last_search_ended():
+    profiles = [
+        profile(OpenOnly, schedulerName="one", percentageOfNodesToScore=10),
+        profile(OpenOnly, schedulerName="two", percentageOfNodesToScore=10),
+        profile(OpenOnly, schedulerName="all"),
+    ]
+    planner = planner_of(row(150), profiles, OpenOnly)
+    looked_at = [
+        numbers(feasible(planner.decide(make_pod(name, schedulerName=name))))
+        for name in ("one", "two", "all")
+    ]
+    assert looked_at == [list(range(100)), [*range(50), *range(100, 150)], list(range(150))]
+    assert numbers(feasible(planner.decide(make_pod("p", schedulerName="one")))) == list(range(50, 150))
+
+
+def test_a_nominated_node_that_was_rejected_counts_as_one_the_search_came_by():
+    planner = planner_of(row(150, closed=(149,)), [profile(OpenOnly, percentageOfNodesToScore=10)], OpenOnly)
+    decision = planner.decide(make_pod("p", status={"nominatedNodeName": "n149"}))
+    assert numbers(feasible(decision)) == list(range(100))
+    assert list(refusals(decision)) == ["n149"]
+    after = numbers(feasible(planner.decide(make_pod("q"))))
+    assert after == [*range(52), *range(101, 149)]

@@ -438,6 +438,13 @@ COUNTERS = a_slice(
             eats(a="4Gi", b="5Gi"), [ask()], [held("a", pool="p")], NO_SOLUTION, id="taken by others"
         ),
         pytest.param(
+            [*eats(a="9Gi", b="0"), device("free")],
+            [ask()],
+            [held("a", pool="p")],
+            ["r: free"],
+            id="a counter below zero blocks who takes nothing of it, but not who takes no counters",
+        ),
+        pytest.param(
             eats(a="8Gi", b="4Gi", c="4Gi"),
             [ask(count=2)],
             [],
@@ -526,6 +533,26 @@ STEPS = {"default": "4", "validRange": {"min": "2", "max": "8", "step": "3"}}
         ),
         pytest.param([shared()], wants("11"), NO_SOLUTION, id="more than there is"),
         pytest.param([shared()], wants("500m"), {"memory": "500m"}, id="a fraction"),
+        pytest.param(
+            [shared(capacity="20Gi")], wants("12Gi"), {"memory": "12Gi"}, id="written as it was asked for"
+        ),
+        pytest.param(
+            [shared(capacity="20Gi")], wants("1.5Gi"), {"memory": "1536Mi"}, id="without a fraction"
+        ),
+        pytest.param(
+            [shared(capacity="20Gi")], wants("12884901888"), {"memory": "12884901888"}, id="in plain digits"
+        ),
+        pytest.param([shared(capacity="20Gi")], wants("2e9"), {"memory": "2G"}, id="by thousands"),
+        pytest.param([shared(capacity="20Gi")], ask(), {"memory": "20Gi"}, id="as the device has it"),
+        pytest.param(
+            [shared(capacity="20Gi")], wants("512"), {"memory": "512"}, id="too little for a suffix"
+        ),
+        pytest.param(
+            [shared(capacity="20Gi", validRange={"min": "1Gi", "step": "1Gi"})],
+            wants("2000000000"),
+            {"memory": "2Gi"},
+            id="steps in binary",
+        ),
         pytest.param(
             [shared()],
             ask(capacity={"requests": {"cores": "1"}}),

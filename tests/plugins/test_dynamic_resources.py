@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from typing import Any
 
 import numpy as np
@@ -376,6 +378,15 @@ def test_scores_by_alternative(colors, expected):
     [
         pytest.param([claim(ask())], id="a plain request"),
         pytest.param([claim(ask(), status={"allocation": {}})], id="a claim that is allocated"),
+        pytest.param(
+            [
+                claim(
+                    ask_first("r", x=details(), y=details()),
+                    status={"allocation": {"devices": {"results": [{"request": "r/x"}]}}},
+                )
+            ],
+            id="the better alternative, but allocated already",
+        ),
     ],
 )
 def test_without_alternatives_all_nodes_are_worth_the_same(objects):
@@ -433,6 +444,17 @@ async def test_pre_bind_of_an_allocated_claim_only_reserves_it():
     again = world.placed(pod(uses()), "n2")
     assert await world.plugin.pre_bind(again, pod(uses()), "n2") is None
     assert world.server.calls == ["update status c"]
+
+
+async def test_a_claim_allocated_without_a_timestamp_is_reserved_as_it_is():
+    """kube-scheduler adds a timestamp, which the API server refuses: an allocation does not change."""
+    world = World(*TWO_NODES, claim(ask(), status=on_n2()))
+    before = world.cluster.resource_claims.get("default/c").allocation
+    assert before.allocation_timestamp is None
+    state = world.placed(pod(uses()), "n2")
+    assert await world.plugin.pre_bind(state, pod(uses()), "n2") is None
+    written = world.server.claims["default/c"]
+    assert (written.allocation, written.is_reserved_for("uid-p")) == (before, True)
 
 
 async def test_pods_without_claims_have_nothing_to_bind():
@@ -553,14 +575,48 @@ async def test_nobody_is_told_of_devices_that_need_no_waiting():
 
 
 def test_a_search_is_given_up_after_the_filter_timeout():
+    """And no other is begun for the pod, also on other nodes: nobody else is served meanwhile."""
+    devices = [
+        device(f"d{i}", consumesCounters=[{"counterSet": "set", "counters": {"x": {"value": str(100 + i)}}}])
+        for i in range(24)
+    ]
+    counters = [{"name": "set", "counters": {"x": {"value": "1200"}}}]
+    slices = [
+        part
+        for name in ("n1", "n2")
+        for part in (
+            a_slice(f"{name}-a", *devices, nodeName=name, count=2),
+            a_slice(f"{name}-b", nodeName=name, count=2, sharedCounters=counters),
+        )
+    ]
+    world = World(GPU, node("n1"), node("n2"), *slices, claim(ask(count=12)), filter_timeout=2.0)
+    ticks = itertools.count()
+    world.handle.now = lambda: NOW + next(ticks)
+    found = world.filtered(pod(uses()))[1]
+    late = ("Error", "node n1: timed out trying to allocate devices")
+    assert found == {"n1": late, "n2": late}
+    assert next(ticks) < 10
+
+
+def test_devices_that_are_alike_are_not_all_tried():
+    """kube-scheduler tries all combinations until its limit of ten seconds; that is an error then."""
+    alike = [device(f"d{i}", index=i, color=str(i % 2)) for i in range(40)]
+    same_color = [{"matchAttribute": f"{DRIVER}/color"}]
+    hard = claim(ask("a", 11), ask("b", 10), constraints=same_color)
+    world = World(GPU, node(), a_slice("s", *alike), hard)
+    began = time.monotonic()
+    assert world.filtered(pod(uses()))[1] == {"n1": NO_SOLUTION}
+    assert time.monotonic() - began < 5
+
+
+def test_a_request_for_more_devices_than_have_an_attribute_in_common():
     devices = [device(f"d{i}", color=str(i % 15)) for i in range(30)]
     constraints = [{"matchAttribute": f"{DRIVER}/color", "requests": ["b"]}]
     hard = claim(ask("a", 14), ask("b", 3), constraints=constraints)
-    world = World(GPU, node(), a_slice("s", *devices), hard, filter_timeout=2.0)
-    ticks = iter(range(10**9))
-    world.handle.now = lambda: NOW + next(ticks)
-    found = world.filtered(pod(uses()))[1]
-    assert found == {"n1": ("Error", "node n1: timed out trying to allocate devices")}
+    world = World(GPU, node(), a_slice("s", *devices), hard)
+    began = time.monotonic()
+    assert world.filtered(pod(uses()))[1] == {"n1": NO_SOLUTION}
+    assert time.monotonic() - began < 5
 
 
 GPU_FOR = device_class("gpu", extendedResourceName="x.io/gpu")

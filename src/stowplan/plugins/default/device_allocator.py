@@ -7,7 +7,9 @@ Selectors are asked of the devices of which kube-scheduler asks them, because on
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from stowplan.api.resource import ALL_DEVICES, EXACT_COUNT, Allocation
@@ -15,7 +17,12 @@ from stowplan.errors import CelError, StowplanError
 from stowplan.framework import Node
 from stowplan.plugins.default.device_capacity import consumption, has_room
 from stowplan.plugins.default.device_claims import Ask, Demand, Held, Usage, allocation_of
-from stowplan.plugins.default.device_constraints import Constraint, MatchAttribute, constraints_of
+from stowplan.plugins.default.device_constraints import (
+    Constraint,
+    DistinctAttribute,
+    MatchAttribute,
+    constraints_of,
+)
 from stowplan.plugins.default.device_pools import (
     AllocationError,
     BudgetSpentError,
@@ -55,6 +62,10 @@ def allocate(
     if search.run():
         return [allocation_of(demand, held, node) for demand, held in zip(demands, search.held, strict=True)]
     return INVALID_POOLS if any(pool.fault for pool in pools) else NO_SOLUTION
+
+
+class TimedOutError(AllocationError):
+    """The search takes too long."""
 
 
 class HopelessError(StowplanError):
@@ -180,14 +191,51 @@ class _Search:
         claim = self.steps[number].claim
         if wanted > 1 and not self.has_enough(claim, ask, start, wanted):
             return False
+        failed: set[Hashable] = set()
         for place in range(start, len(self.devices)):
             pool, device = self.devices[place]
-            if not self.is_candidate(claim, ask, device) or not self.take(claim, ask, pool, device):
+            if not self.is_candidate(claim, ask, device):
+                continue
+            if failed and self.likeness(pool, device) in failed:
+                continue  # no better than one that has led nowhere
+            if not self.take(claim, ask, pool, device):
                 continue
             if self.choose(number, ask, place + 1, wanted - 1):
                 return True
             self.give_back(claim, pool)
+            if (likeness := self.likeness(pool, device)) is not None:
+                failed.add(likeness)
         return False
+
+    def likeness(self, pool: Pool, device: OfferedDevice) -> Hashable | None:
+        """Equal for devices that can stand for each other in what is left to do; None if no other can.
+
+        Without it, it takes ages to find that half of many like devices cannot be had.
+        """
+        if device.spec.allow_multiple_allocations or self.is_order_relevant:
+            return None
+        answers: list[Hashable] = []
+        try:
+            for claim, asks, _ in self.steps:
+                for ask in asks:
+                    selected = self.is_selected(claim, ask, device)
+                    has_room = self.capacity_left(ask, device) is not None
+                    answers.append((selected, has_room, ask.tolerates(device)))
+        except AllocationError:
+            return None
+        attributes = tuple(device.attribute(each.attribute) for found in self.constraints for each in found)
+        counters = tuple(
+            (each.counter_set, *sorted((name, int(counter.value)) for name, counter in each.counters.items()))
+            for each in device.spec.consumes_counters
+        )
+        holders = tuple(self.holders.get(device.id, ()))
+        taken = device.id in self.usage.taken
+        return (*answers, attributes, counters, pool if counters else None, holders, taken)
+
+    @cached_property
+    def is_order_relevant(self) -> bool:
+        """Whether it depends on the order of devices if they are different enough."""
+        return any(isinstance(each, DistinctAttribute) for found in self.constraints for each in found)
 
     def has_enough(self, claim: int, ask: Ask, start: int, wanted: int) -> bool:
         """A cheap look ahead. It asks selectors of no more devices than the search itself would come to."""
@@ -332,7 +380,7 @@ class _Search:
     def consider_giving_up(self) -> None:
         """Many ways were tried. Do not try them all where there are too few devices to begin with."""
         if self.is_late():
-            raise AllocationError(TIMED_OUT.format(self.node.name))
+            raise TimedOutError(TIMED_OUT.format(self.node.name))
         if self.tried == PATIENCE and self.is_hopeless():
             raise HopelessError
 
@@ -349,10 +397,33 @@ class _Search:
                 if not asks[0].is_admin:
                     suitable.update(*choices)
                     needed += min(sizes)
+            if any(self.lacks_match(claim) for claim in range(len(self.demands))):
+                return True
         except AllocationError:
             return False
         is_shared = any(device.spec.allow_multiple_allocations for _, device in self.devices)
         return needed > len(suitable) and not is_shared
+
+    def lacks_match(self, claim: int) -> bool:
+        """Whether a request of the claim needs more devices with one value of an attribute than there are."""
+        for constraint in self.constraints[claim]:
+            for number, asks, _ in self.steps:
+                if (
+                    number == claim
+                    and isinstance(constraint, MatchAttribute)
+                    and all(constraint.applies_to(ask.base, ask.name) for ask in asks)
+                    and all(self.most_alike(claim, ask, constraint) < self.size(claim, ask) for ask in asks)
+                ):
+                    return True
+        return False
+
+    def most_alike(self, claim: int, ask: Ask, constraint: MatchAttribute) -> int:
+        """How many of the devices that would do have the same value at most."""
+        suitable = self.suitable(claim, ask)
+        values = (
+            device.attribute(constraint.attribute) for _, device in self.devices if device.id in suitable
+        )
+        return max(Counter(value for value in values if value is not None).values(), default=0)
 
     def suitable(self, claim: int, ask: Ask) -> set[DeviceId]:
         return {

@@ -41,7 +41,7 @@ from stowplan.framework import (
     scale_to_max,
 )
 from stowplan.plugins.default.args import DynamicResourcesArgs
-from stowplan.plugins.default.device_allocator import allocate
+from stowplan.plugins.default.device_allocator import TimedOutError, allocate
 from stowplan.plugins.default.device_claims import Demand, demand_of
 from stowplan.plugins.default.device_extended import (
     NOT_YET_NAMED,
@@ -90,6 +90,8 @@ class PodClaims:
     unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
     """Claims that kept the pod off some node."""
     budget: SelectorBudget = field(default_factory=SelectorBudget)
+    timed_out: str = ""
+    """Why no more searches are made: one of them took too long, and nobody else is served meanwhile."""
 
     @property
     def is_empty(self) -> bool:
@@ -161,9 +163,12 @@ class DynamicResources(Plugin):
             claim.key: claim for claim in found.claims if not self._is_available(found, claim, node)
         }
         if wanted.demands:
+            if found.timed_out:
+                return Status.error(found.timed_out)
             try:
                 allocations = self._allocate(wanted.demands, node, found.budget)
             except AllocationError as error:
+                found.timed_out = str(error) if isinstance(error, TimedOutError) else ""
                 return Status.error(str(error))
             if isinstance(allocations, str):
                 return Status.unresolvable(allocations)
@@ -445,7 +450,7 @@ def _readable(claim: str, allocation: Allocation) -> dict[str, Any]:
     if allocation.node_selector is not None:
         found["nodeSelector"] = msgspec.to_builtins(allocation.node_selector)
     if allocation.devices.config:
-        found["config"] = msgspec.to_builtins(allocation.devices.config)
+        found["config"] = msgspec.json.decode(msgspec.json.encode(allocation.devices.config))
     return found
 
 
