@@ -467,6 +467,25 @@ async def test_a_claim_that_kube_scheduler_allocated_is_shared(control_plane):
     assert [each["name"] for each in found["reservedFor"]] == ["a", "b"]
 
 
+async def test_a_claim_allocated_without_a_timestamp_is_reserved(control_plane):
+    """Not by kube-scheduler: it adds the timestamp, and the API server refuses to change an allocation."""
+    add_nodes(control_plane, node("n1"), node("n2"))
+    create(control_plane, device_class(), resource_slice("n2"), resource_claim("old"))
+    here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}
+    result = {"request": "one", "driver": "gpu.example.com", "pool": "n2", "device": "gpu-0"}
+    allocation = {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [here]}}
+    path = f"{RESOURCE_CLAIMS}/old"
+    protected = {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}}
+    control_plane.request("PATCH", path, protected)
+    control_plane.request("PATCH", f"{path}/status", {"status": {"allocation": allocation}})
+    with control_plane.stowplan():
+        create(control_plane, pod("a", resourceClaims=[{"name": "gpu", "resourceClaimName": "old"}]))
+        assert await landed(control_plane, "a") == "n2"
+    status = control_plane.request("GET", path)["status"]
+    assert [each["name"] for each in status["reservedFor"]] == ["a"]
+    assert "allocationTimestamp" not in status["allocation"]
+
+
 async def test_a_claim_is_made_for_a_resource_that_devices_back(control_plane, at_work):
     add_nodes(control_plane, node("n1"), node("n2"))
     create(control_plane, device_class(extendedResourceName="example.com/gpu"), resource_slice("n2"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from alone import plugin_of
 
-from make import make_node, make_pod
+from make import make_node, make_pod, planner
 from stowplan.framework import Status
 
 GPU = "example.com/gpu"
@@ -90,3 +90,33 @@ def test_a_node_that_lacks_a_resource_beside_one_that_has_it():
 def test_pods_that_ask_for_nothing_are_not_scored(pod, status):
     plugin = plugin_of("NodeResourcesBalancedAllocation", make_node("n"))
     assert plugin.pre_score(None, pod, plugin.handle.cluster.nodes) == status
+
+
+def test_a_resource_that_devices_stand_behind_is_left_out():
+    """kube-scheduler panics at it."""
+    device_class = {"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {"extendedResourceName": GPU}}
+    slices = [
+        {
+            "kind": "ResourceSlice",
+            "metadata": {"name": name},
+            "spec": {
+                "driver": "gpu.example.com",
+                "nodeName": name,
+                "pool": {"name": name, "resourceSliceCount": 1},
+                "devices": [{"name": "d0"}, {"name": "d1"}],
+            },
+        }
+        for name in ("n1", "n2")
+    ]
+    room = {"cpu": "4", "memory": "8Gi", "pods": "9"}
+    objects = [make_node("n1", allocatable=room), make_node("n2", allocatable=room), device_class, *slices]
+    name = "NodeResourcesBalancedAllocation"
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [{"pluginConfig": [{"name": name, "args": THREE}]}],
+    }
+    requests = {"cpu": "1", "memory": "1Gi"}
+    found = planner(objects, config).decide(make_pod(requests=requests | {GPU: "1"})).as_golden()
+    without = planner(objects).decide(make_pod(requests=requests)).as_golden()
+    assert found["scores"][name] == without["scores"][name]
