@@ -102,7 +102,9 @@ def find(use: Use, meter: Meter, text: str, form: str) -> str:
 def find_all(use: Use, meter: Meter, text: str, form: str, limit: int = -1) -> list[str]:
     # Each match may look at all of the rest of the text.
     meter.charge(len(text) * len(text) // 1000)
-    return list(use(meter, text, form, lambda pattern: pattern.find_all(text, max(limit, -1))))
+    found: list[str] = use(meter, text, form, lambda pattern: pattern.find_all(text, max(limit, -1)))
+    meter.charge(15 * len(found))
+    return found
 
 
 def char_at(text: str, index: int) -> str:
