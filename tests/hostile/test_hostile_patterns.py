@@ -58,3 +58,22 @@ def test_thousands_of_patterns_are_not_all_kept():
     for number in range(2000):
         Pattern.of(f"^{number}.*[a-z]{{50}}$").matches("x")
     assert _pattern.cache_info().currsize <= MAX_KEPT
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(
+            "from stowplan.apiserver.queries import field_selector;"
+            "field_selector('metadata.name' + '=' * 60_000 + chr(10) + 'x', ['metadata.name'], ValueError)",
+            id="a field selector",
+        ),
+        pytest.param(
+            "from stowplan.config import Duration\n"
+            "try: Duration.parse('1' * 60_000)\nexcept ValueError: pass",
+            id="a duration",
+        ),
+    ],
+)
+def test_patterns_of_our_own_are_linear(code):
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)

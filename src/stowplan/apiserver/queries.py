@@ -126,7 +126,7 @@ def field_selector(text: str, known: Collection[str], unknown: Callable[[str], E
     """`a.b=x,c!=y`, of fields that are known; raises a 400."""
     found = []
     for part in filter(None, text.split(",")):
-        match = re.fullmatch(r"(.*?)(==|=|!=)(.*)", part.strip())
+        match = re.fullmatch(r"(.*?)(==|=|!=)(.*)", part.strip(), re.DOTALL)
         if match is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
         field = match[1].strip()
