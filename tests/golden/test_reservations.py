@@ -14,16 +14,6 @@ from click.testing import CliRunner
 from golden import MORE_CASES, MORE_DECISIONS, cases, comparable, comparable_reservations
 from stowplan.cli import stowplan
 
-NOT_YET = {
-    "cel": {"cel-004", "cel-010", "cel-022"},
-    "cel-libraries": {
-        "cel-001", "cel-004", "cel-007", "cel-022", "cel-025", "cel-028", "cel-031", "cel-037", "cel-040",
-        "cel-046", "cel-165",
-    },
-    "minimal": {f"two-variables-{number}" for number in range(6)},
-}  # fmt: skip
-"""Cases with CEL functions that are still missing."""
-
 
 @cache
 def answers(family: str) -> dict[str, dict]:
@@ -41,9 +31,7 @@ def of(family: str) -> dict[str, dict]:
 def params():
     for family in MORE_DECISIONS:
         for name in of(family):
-            missing = pytest.mark.xfail(strict=True, reason="CEL functions that are missing")
-            marks = [missing] if name in NOT_YET.get(family, ()) else []
-            yield pytest.param(family, name, id=f"{family}: {name}", marks=marks)
+            yield pytest.param(family, name, id=f"{family}: {name}")
 
 
 @pytest.mark.parametrize(("family", "name"), list(params()))
