@@ -14,15 +14,15 @@ from stowplan.api.pod import Pod
 from stowplan.client.errors import Conflict, NotFound
 from stowplan.cluster import Cluster
 from stowplan.config import load
-from stowplan.controllers.sticky_jobs import StickyJobs
-from stowplan.controllers.sticky_records import StickyRecords
 from stowplan.cycle.preempt import preempt
 from stowplan.cycle.schedule import first_by_name, schedule
 from stowplan.framework import Decision, Handle
 from stowplan.framework.profile import Profile
 from stowplan.framework.resolve import resolve_profiles
-from stowplan.plugins.community.sticky_places import wire_time
-from stowplan.plugins.community.sticky_resources import JOB_LABEL, JobPod, StickyJob, StickyRecord
+from stowplan.sticky.controllers import StickyJobs
+from stowplan.sticky.places import wire_time
+from stowplan.sticky.records import StickyRecords
+from stowplan.sticky.resources import JOB_LABEL, JobPod, StickyJob, StickyRecord
 
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "web"}]}}
 

@@ -23,9 +23,9 @@ from stowplan.cluster import Cluster
 from stowplan.deploy.rights import granted, plugin_rights, rules
 from stowplan.framework.handle import Handle
 from stowplan.framework.rights import Right
-from stowplan.plugins.community.sticky import Sticky
-from stowplan.plugins.community.sticky_memory import StickyArgs, record_name
-from stowplan.plugins.community.sticky_resources import StickyJob, StickyRecord
+from stowplan.sticky.memory import StickyArgs, record_name
+from stowplan.sticky.plugin import Sticky
+from stowplan.sticky.resources import StickyJob, StickyRecord
 
 Json = dict[str, Any]
 

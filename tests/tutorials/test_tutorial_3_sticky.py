@@ -12,15 +12,13 @@ from click.testing import CliRunner
 from sticky_world import TEMPLATE, World, node_with_uid
 from stowplan.api.meta import decode
 from stowplan.cli import stowplan
-from stowplan.plugins.community.sticky_resources import StickyJob
+from stowplan.sticky.resources import StickyJob
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "sticky"
 (PRINTED,) = yaml.safe_load_all((Path(__file__).parent / "printed_3" / "stickyjob-crd.yaml").read_text())
 OURS = next(
-    yaml.safe_load_all(
-        CliRunner().invoke(stowplan, ["crd", "stowplan.plugins.community.sticky_resources:StickyJob"]).stdout
-    )
+    yaml.safe_load_all(CliRunner().invoke(stowplan, ["crd", "stowplan.sticky.resources:StickyJob"]).stdout)
 )
 
 

@@ -8,9 +8,9 @@ import pytest
 from sticky_world import TEMPLATE, World, node_with_uid
 from stowplan.api.meta import Condition
 from stowplan.client.errors import ApiError, Conflict, Unreachable
-from stowplan.controllers.sticky_pods import label_value
-from stowplan.plugins.community.sticky_places import wire_time
-from stowplan.plugins.community.sticky_resources import (
+from stowplan.sticky.places import wire_time
+from stowplan.sticky.pods import label_value
+from stowplan.sticky.resources import (
     JobPod,
     Stickiness,
     StickyJob,

@@ -13,8 +13,8 @@ import msgspec
 
 from stowplan.api.meta import Object, OwnerReference
 from stowplan.framework import Handle, PluginArgs, Pod
-from stowplan.plugins.community.sticky_places import record_name
-from stowplan.plugins.community.sticky_resources import (
+from stowplan.sticky.places import record_name
+from stowplan.sticky.resources import (
     ENABLED,
     GRACE,
     GROUP,

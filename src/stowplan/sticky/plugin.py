@@ -30,16 +30,16 @@ from stowplan.framework import (
     Scores,
     Status,
 )
-from stowplan.plugins.community import sticky_rules as rules
-from stowplan.plugins.community.sticky_memory import (
+from stowplan.sticky import rules
+from stowplan.sticky.memory import (
     Key,
     Memories,
     Memory,
     StickyArgs,
     invalid_annotations,
 )
-from stowplan.plugins.community.sticky_places import bound, wire_time, write_record, write_slot
-from stowplan.plugins.community.sticky_resources import (
+from stowplan.sticky.places import bound, wire_time, write_record, write_slot
+from stowplan.sticky.resources import (
     GROUP,
     BatchJob,
     JobPod,
@@ -47,7 +47,7 @@ from stowplan.plugins.community.sticky_resources import (
     StickyJob,
     StickyRecord,
 )
-from stowplan.plugins.community.sticky_rules import Standing, Tie
+from stowplan.sticky.rules import Standing, Tie
 
 CLAIM_SECONDS = 600.0
 """A pod that waits is asked about every few minutes: one that was not for so long is gone."""
@@ -80,8 +80,8 @@ class Sticky(Plugin):
         Right("pods", ("create", "delete")),
     )
     controllers = (
-        "stowplan.controllers.sticky_jobs:StickyJobs",
-        "stowplan.controllers.sticky_records:StickyRecords",
+        "stowplan.sticky.controllers:StickyJobs",
+        "stowplan.sticky.records:StickyRecords",
     )
 
     def __init__(self, args: StickyArgs, handle: Handle) -> None:

@@ -14,8 +14,8 @@ from stowplan.config import load
 from stowplan.errors import ConfigError
 from stowplan.framework import Action, ClusterEvent, Hint, Resource
 from stowplan.framework.hints import happenings
-from stowplan.plugins.community.sticky_places import record_name
-from stowplan.plugins.community.sticky_resources import BatchJob, StickyRecord, kinds_in
+from stowplan.sticky.places import record_name
+from stowplan.sticky.resources import BatchJob, StickyRecord, kinds_in
 
 ZONE = "topology.kubernetes.io/zone"
 KEY, MODE, GRACE, SCOPE, ENABLED = (

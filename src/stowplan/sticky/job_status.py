@@ -12,9 +12,9 @@ import msgspec
 from stowplan.api.node import NodeObject
 from stowplan.cluster import ClusterView
 from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.plugins.community.sticky_places import bound, ended, seconds_of, wire_time
-from stowplan.plugins.community.sticky_resources import NODE, JobPod, Slot, Stay, StickyJob
-from stowplan.plugins.community.sticky_rules import domain_of, same_node
+from stowplan.sticky.places import bound, ended, seconds_of, wire_time
+from stowplan.sticky.resources import NODE, JobPod, Slot, Stay, StickyJob
+from stowplan.sticky.rules import domain_of, same_node
 
 FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 300.0
 SUCCEEDED, FAILED, DELETED = "Succeeded", "Failed", "Deleted"

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from stowplan.api.meta import Condition
 from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.controllers.sticky_slots import SUCCEEDED, Note, has_given_up
-from stowplan.plugins.community.sticky_places import wire_time
-from stowplan.plugins.community.sticky_resources import JobPod, Slot, StickyJob, StickyJobStatus
-from stowplan.plugins.community.sticky_rules import is_available, same_node
+from stowplan.sticky.job_status import SUCCEEDED, Note, has_given_up
+from stowplan.sticky.places import wire_time
+from stowplan.sticky.resources import JobPod, Slot, StickyJob, StickyJobStatus
+from stowplan.sticky.rules import is_available, same_node
 
 SOUND = ("False", "AsWanted", "")
 

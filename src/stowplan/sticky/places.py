@@ -12,7 +12,7 @@ import msgspec
 from stowplan.api.meta import ObjectMeta, OwnerReference, parse_time
 from stowplan.errors import InputError
 from stowplan.framework import Handle
-from stowplan.plugins.community.sticky_resources import (
+from stowplan.sticky.resources import (
     Place,
     RecordSpec,
     Slot,

@@ -14,12 +14,11 @@ import msgspec
 
 from stowplan import log
 from stowplan.client.errors import ApiError, Conflict, NotFound
-from stowplan.controllers.sticky_pods import pod_of
-from stowplan.controllers.sticky_slots import Note, next_pod_at, slot_now, slots_of
-from stowplan.controllers.sticky_status import status_of
 from stowplan.framework import Handle
-from stowplan.plugins.community.sticky_memory import StickyArgs
-from stowplan.plugins.community.sticky_resources import (
+from stowplan.sticky.job_status import Note, next_pod_at, slot_now, slots_of
+from stowplan.sticky.memory import StickyArgs
+from stowplan.sticky.pods import pod_of
+from stowplan.sticky.resources import (
     INDEX_LABEL,
     JobPod,
     Slot,
@@ -27,6 +26,7 @@ from stowplan.plugins.community.sticky_resources import (
     StickyJobStatus,
     kinds_in,
 )
+from stowplan.sticky.status import status_of
 
 TICK_SECONDS = 0.2
 LOOK_AGAIN_SECONDS = 5.0

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from stowplan.api.meta import OwnerReference
-from stowplan.plugins.community.sticky_resources import INDEX_LABEL, JOB_LABEL, JobPod, PodMeta, StickyJob
+from stowplan.sticky.resources import INDEX_LABEL, JOB_LABEL, JobPod, PodMeta, StickyJob
 
 LONGEST_LABEL = 63
 

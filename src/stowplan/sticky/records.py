@@ -9,10 +9,10 @@ from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, NotFound
 from stowplan.framework import Handle
-from stowplan.plugins.community.sticky_memory import Key, Memories, StickyArgs
-from stowplan.plugins.community.sticky_places import bound, ended, seconds_of, wire_time, write_record
-from stowplan.plugins.community.sticky_resources import Stay, StickyRecord
-from stowplan.plugins.community.sticky_rules import domain_of
+from stowplan.sticky.memory import Key, Memories, StickyArgs
+from stowplan.sticky.places import bound, ended, seconds_of, wire_time, write_record
+from stowplan.sticky.resources import Stay, StickyRecord
+from stowplan.sticky.rules import domain_of
 
 LOOK_SECONDS = 5.0
 PODS_A_TURN = 2000
