@@ -19,9 +19,8 @@ from stowplan.cycle.schedule import first_by_name, schedule
 from stowplan.framework import Decision, Handle
 from stowplan.framework.profile import Profile
 from stowplan.framework.resolve import resolve_profiles
-from stowplan.sticky.controllers import StickyJobs
-from stowplan.sticky.places import wire_time
-from stowplan.sticky.records import StickyRecords
+from stowplan.sticky.controllers import StickyJobs, StickyRecords
+from stowplan.sticky.memory import wire_time
 from stowplan.sticky.resources import JOB_LABEL, JobPod, StickyJob, StickyRecord
 
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "web"}]}}

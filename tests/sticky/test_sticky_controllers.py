@@ -8,8 +8,8 @@ import pytest
 from sticky_world import TEMPLATE, World, node_with_uid
 from stowplan.api.meta import Condition
 from stowplan.client.errors import ApiError, Conflict, Unreachable
-from stowplan.sticky.places import wire_time
-from stowplan.sticky.pods import label_value
+from stowplan.sticky.controllers import label_value
+from stowplan.sticky.memory import wire_time
 from stowplan.sticky.resources import (
     JobPod,
     Stickiness,

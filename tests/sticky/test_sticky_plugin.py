@@ -14,7 +14,7 @@ from stowplan.config import load
 from stowplan.errors import ConfigError
 from stowplan.framework import Action, ClusterEvent, Hint, Resource
 from stowplan.framework.hints import happenings
-from stowplan.sticky.places import record_name
+from stowplan.sticky.memory import record_name
 from stowplan.sticky.resources import BatchJob, StickyRecord, kinds_in
 
 ZONE = "topology.kubernetes.io/zone"

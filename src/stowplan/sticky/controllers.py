@@ -7,30 +7,49 @@ has ended is written down before its pod is replaced, so that nothing is counted
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import NamedTuple
+import hashlib
+from collections.abc import Awaitable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
 from stowplan import log
+from stowplan.api.meta import OwnerReference
+from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, Conflict, NotFound
 from stowplan.framework import Handle
-from stowplan.sticky.job_status import Note, next_pod_at, slot_now, slots_of
-from stowplan.sticky.memory import StickyArgs
-from stowplan.sticky.pods import pod_of
+from stowplan.sticky.job_status import Note, next_pod_at, slot_now, slots_of, status_of
+from stowplan.sticky.memory import (
+    Key,
+    Memories,
+    StickyArgs,
+    bound,
+    ended,
+    seconds_of,
+    wire_time,
+    write_record,
+)
 from stowplan.sticky.resources import (
     INDEX_LABEL,
+    JOB_LABEL,
     JobPod,
+    PodMeta,
     Slot,
+    Stay,
     StickyJob,
     StickyJobStatus,
+    StickyRecord,
     kinds_in,
 )
-from stowplan.sticky.status import status_of
+from stowplan.sticky.rules import domain_of
 
 TICK_SECONDS = 0.2
 LOOK_AGAIN_SECONDS = 5.0
 """For changes of nodes, for what failed, and for pods that should have shown by then."""
+LONGEST_LABEL = 63
+LOOK_SECONDS = 5.0
+PODS_A_TURN = 2000
+"""After so many others get their turn."""
 
 
 class Answer(NamedTuple):
@@ -206,3 +225,102 @@ def _lost_template(job: StickyJob) -> Note | None:
         f"{where.plural}.{where.group} of this cluster drops it; `stowplan crd Sticky | kubectl apply -f -`, "
         "then apply this StickyJob again",
     )
+
+
+def pod_of(job: StickyJob, index: int, scheduler_name: str) -> JobPod:
+    template = job.spec.template
+    meta: dict[str, Any] = template.get("metadata") or {}
+    where = job.definition
+    owner = OwnerReference(
+        api_version=where.api_version,
+        kind=where.kind,
+        name=job.name,
+        uid=job.metadata.uid,
+        controller=True,
+    )
+    ours = {JOB_LABEL: label_value(job.name), INDEX_LABEL: str(index)}
+    # A pod that is to run once must be able to end.
+    defaults = {"schedulerName": scheduler_name}
+    if job.spec.run_policy == "Once":
+        defaults["restartPolicy"] = "Never"
+    return JobPod(
+        metadata=PodMeta(
+            name=f"{job.name}-{index}",
+            namespace=job.namespace,
+            labels={**(meta.get("labels") or {}), **ours},
+            annotations=dict(meta.get("annotations") or {}),
+            finalizers=tuple(meta.get("finalizers") or ()),
+            owner_references=(owner,),
+        ),
+        spec=defaults | template["spec"],
+    )
+
+
+def label_value(name: str) -> str:
+    """A name as the value of a label, which may be shorter than names are."""
+    if len(name) <= LONGEST_LABEL:
+        return name
+    return f"{name[: LONGEST_LABEL - 11]}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+
+
+class StickyRecords:
+    def __init__(self, args: StickyArgs, handle: Handle) -> None:
+        self._args, self._handle, self._memories = args, handle, Memories(args, handle)
+        self._kind = self._memories.kinds.record
+        self._records = handle.watched(self._kind)
+
+    async def run(self) -> None:
+        while True:
+            if self._records.is_served:
+                await self.look_at_all()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look_at_all(self) -> None:
+        running: set[str] = set()
+        for number, pod in enumerate(list(self._handle.cluster.pods())):
+            running.add(pod.uid)
+            if number % PODS_A_TURN == PODS_A_TURN - 1:
+                await asyncio.sleep(0)
+            key = self._memories.key_of(pod)
+            if key is not None and key.kind == "StickyRecord" and not self._handle.cluster.is_assumed(pod):
+                await self._note(key, pod)
+        for record in list(self._records):
+            if record.spec.pod_uid and record.spec.pod_uid not in running:
+                await self._note_end(record)
+
+    async def _note(self, key: Key, pod: Pod) -> None:
+        """A bound pod that its record does not know, unless the one that it knows is still there."""
+        memory, cluster = self._memories.of(pod), self._handle.cluster
+        if memory is None or pod.is_terminating or cluster.pod(memory.place.pod_uid) is not None:
+            return
+        row = cluster.nodes.row_of(pod.node_name)
+        node = None if row is None else cluster.nodes.objects[row]
+        stay = Stay(
+            node=pod.node_name,
+            node_uid="" if node is None else node.metadata.uid,
+            pod_uid=pod.uid,
+            bound_at=wire_time(self._handle.now()),
+        )
+        domain, limit = domain_of(memory.policy, node), memory.policy.history_limit
+        place = bound(memory.place, stay, domain=domain, pod_name=pod.name, limit=limit)
+        owners = self._memories.owners_of_record(pod)
+        await self._trying(write_record(self._handle, self._kind, key.namespace, key.part, owners, place))
+
+    async def _note_end(self, record: StickyRecord) -> None:
+        spec, now, limit = record.spec, self._handle.now(), self._args.forget_after_seconds
+        finished = seconds_of(spec.finished_at)
+        if finished is None and (place := ended(spec, spec.pod_uid, "Deleted", wire_time(now))) != spec:
+            owners = record.metadata.owner_references
+            await self._trying(
+                write_record(self._handle, self._kind, record.namespace, spec.key, owners, place)
+            )
+        elif finished is not None and limit is not None and now - finished > limit:
+            await self._trying(self._handle.api.delete(record))
+
+    async def _trying(self, write: Awaitable[None]) -> None:
+        try:
+            await write
+        except NotFound:
+            return  # gone already
+        except ApiError as error:  # the others go on, and this one is looked at again
+            log.error("StickyRecord not written; trying again", error.explanation)

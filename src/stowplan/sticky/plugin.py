@@ -36,9 +36,12 @@ from stowplan.sticky.memory import (
     Memories,
     Memory,
     StickyArgs,
+    bound,
     invalid_annotations,
+    wire_time,
+    write_record,
+    write_slot,
 )
-from stowplan.sticky.places import bound, wire_time, write_record, write_slot
 from stowplan.sticky.resources import (
     GROUP,
     BatchJob,
@@ -81,7 +84,7 @@ class Sticky(Plugin):
     )
     controllers = (
         "stowplan.sticky.controllers:StickyJobs",
-        "stowplan.sticky.records:StickyRecords",
+        "stowplan.sticky.controllers:StickyRecords",
     )
 
     def __init__(self, args: StickyArgs, handle: Handle) -> None:

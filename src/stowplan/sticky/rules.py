@@ -11,8 +11,7 @@ import numpy as np
 from stowplan.api.node import NodeObject
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.framework import MAX_SCORE, Mask, NodeTable, Pod, Scores
-from stowplan.sticky.memory import Memory
-from stowplan.sticky.places import seconds_of
+from stowplan.sticky.memory import Memory, seconds_of
 from stowplan.sticky.resources import NODE, Stay, Stickiness
 
 ZONE = "topology.kubernetes.io/zone"
