@@ -158,7 +158,7 @@ class World:
 
     async def reconcile(self) -> None:
         for _ in range(3):
-            await self.jobs.look_at_all()
+            await self.jobs.reconcile_all()
 
     def decide(self, name: str) -> Decision:
         decision = schedule(self.profile, self.pod(name), self.cluster.nodes, first_by_name, None)

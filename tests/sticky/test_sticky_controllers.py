@@ -238,8 +238,8 @@ async def test_a_pod_is_made_once_though_the_watch_is_late():
     await world.reconcile()
     world.delete_pod("job-0")
     world.is_watching = False
-    await world.jobs.look_at_all()
-    await world.jobs.look_at_all()
+    await world.jobs.reconcile_all()
+    await world.jobs.reconcile_all()
     assert world.reasons().count("SuccessfulCreate") == 2
     assert world.condition("Degraded") == ("False", "AsWanted")
 
@@ -323,7 +323,7 @@ async def test_a_pod_that_one_watch_does_not_show_yet_is_not_gone():
     await world.schedule("job-0")
     late = world.handle.watched(JobPod).get("default/job-0")
     world.cluster.remove(late)
-    await world.jobs.look_at_all()
+    await world.jobs.reconcile_all()
     assert slot(world).outcome == ""
     world.cluster.apply(late)
     await world.reconcile()
@@ -520,11 +520,11 @@ async def test_a_record_that_was_never_written_is_made_up_for():
     await sticky_pod(world, crash_after_bind=True)
     assert world.records_kept == []
     world.plugin._memories._own.clear()
-    await world.records.look_at_all()
+    await world.records.reconcile_all()
     (record,) = world.records_kept
     assert (record.spec.last_node, record.spec.pod_uid) == (world.where("a"), world.pod("a").uid)
     before = world._version
-    await world.records.look_at_all()
+    await world.records.reconcile_all()
     assert world._version == before  # nothing more to write
 
 
@@ -532,7 +532,7 @@ async def test_a_pod_that_is_only_assumed_is_not_recorded():
     world = world_of()
     world.add_pod("a", annotations={KEY: "cache"})
     world.cluster.assume_pod(world.pod("a"), "n1")
-    await world.records.look_at_all()
+    await world.records.reconcile_all()
     assert world.records_kept == []
 
 
@@ -540,14 +540,14 @@ async def test_the_end_of_a_pod_is_noted_and_old_records_go():
     world = World(node_with_uid("n1"), args={"forgetAfterSeconds": 60})
     await sticky_pod(world)
     world.delete_pod("a")
-    await world.records.look_at_all()
+    await world.records.reconcile_all()
     (record,) = world.records_kept
     assert (record.spec.finished_at, record.spec.history[0].outcome) == (wire_time(world.now), "Deleted")
     world.now += 60
-    await world.records.look_at_all()
+    await world.records.reconcile_all()
     assert len(world.records_kept) == 1
     world.now += 1
-    await world.records.look_at_all()
+    await world.records.reconcile_all()
     assert world.records_kept == []
 
 
@@ -557,7 +557,7 @@ async def test_many_pods_with_one_key_do_not_fight_over_its_record():
         await sticky_pod(world, name)
     before = world._version
     for _ in range(3):
-        await world.records.look_at_all()
+        await world.records.reconcile_all()
     assert world._version == before
 
 

@@ -98,7 +98,10 @@ async def test_required_waits_when_the_node_is_full_and_may_preempt():
     [
         pytest.param("Forget", "n1", "", id="forget"),
         pytest.param(
-            "Wait", None, "0/2 nodes are available: node n2, where the pod was before, is gone.", id="wait"
+            "Wait",
+            None,
+            "0/2 nodes are available: node n2, where the pod ran before, no longer exists.",
+            id="wait",
         ),
     ],
 )
@@ -249,7 +252,7 @@ async def test_sticky_to_a_rack_refuses_other_racks_for_good():
     world = await world_with_history(*racks(), mode="Required", scope="rack")
     decision = world.decide("job-0")
     assert {name: status.message for name, status in decision.rejected().items()} == dict.fromkeys(
-        ("n3", "n4"), "node(s) outside rack r1, where the pod was before"
+        ("n3", "n4"), "node(s) outside rack r1, where the pod ran before"
     )
     assert {status.code.wire_name for status in decision.rejected().values()} == {
         "UnschedulableAndUnresolvable"
@@ -262,7 +265,7 @@ async def test_a_rack_outlives_its_node():
     world.delete_node("n2")
     assert world.decide("job-0").chosen == "n1"
     world.delete_node("n1")
-    assert "rack r1, where the pod was before, is gone" in world.decide("job-0").message
+    assert "rack r1, where the pod ran before, no longer exists" in world.decide("job-0").message
 
 
 async def test_preferred_rack_scores_all_of_it():
@@ -291,7 +294,7 @@ async def test_a_pod_whose_only_node_takes_none_is_held_back(node, stickiness, i
     world.change_node(node_with_uid("n2", **node))
     status = world.plugin.pre_enqueue(world.pod("job-0"))
     assert (status is not None) is is_held
-    text = "the pod waits for node n2, where it was before and which takes no pods now"
+    text = "waiting for node n2, where the pod ran before: it is unavailable"
     assert (("job-0", "StickyNodeUnavailable", text) in world.events) is is_held
 
 
@@ -369,7 +372,9 @@ async def test_placements_are_counted():
     world = await world_with_history(*three_nodes())
     await world.schedule("job-0")
     counter = world.handle.counter(
-        "stowplan_sticky_placements_total", "Sticky pods bound, by whether they came back.", "result"
+        "stowplan_sticky_placements_total",
+        "Number of sticky pods bound, by whether they returned to their old place.",
+        "result",
     )
     assert (counter["first",], counter["returned",]) == (1, 1)
 

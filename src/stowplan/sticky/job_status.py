@@ -1,6 +1,6 @@
-"""A StickyJob's slots as its pods show them, and what to do about each: functions of what the API has.
+"""A StickyJob's slots and status, computed from what the API server shows.
 
-A bound pod says where it is, whatever the status says: a status that was never written is made up for.
+A bound pod's node wins over the stored status, so a status update that was lost is made up for.
 """
 
 from __future__ import annotations
@@ -14,62 +14,64 @@ from stowplan.api.meta import Condition
 from stowplan.api.node import NodeObject
 from stowplan.cluster import ClusterView
 from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.sticky.memory import bound, ended, seconds_of, wire_time
+from stowplan.sticky.memory import record_binding, record_end, seconds_of, wire_time
 from stowplan.sticky.resources import NODE, JobPod, Slot, Stay, StickyJob, StickyJobStatus
 from stowplan.sticky.rules import domain_of, is_available, same_node
 
-FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 300.0
+FIRST_BACKOFF, MAX_BACKOFF = 10.0, 300.0
 SUCCEEDED, FAILED, DELETED = "Succeeded", "Failed", "Deleted"
 SOUND = ("False", "AsWanted", "")
 
 
 class Note(NamedTuple):
-    """What there is to say of a job in an event."""
+    """An event to record for a job."""
 
     type: Literal["Normal", "Warning"]
     reason: str
     text: str
 
 
-class SlotNews(NamedTuple):
+class SlotUpdate(NamedTuple):
     slot: Slot
     notes: tuple[Note, ...] = ()
 
 
 def slots_of(job: StickyJob) -> dict[int, Slot]:
-    """As the status has them; one with nothing but a last node, as the tutorial has it, has slot 0."""
+    """The slots in the status; a status with only a last node, as in the tutorial, means slot 0."""
     found = {slot.index: slot for slot in job.status.slots}
     if job.status.last_node and 0 not in found:
         found[0] = Slot(index=0, last_node=job.status.last_node)
     return found
 
 
-def slot_now(job: StickyJob, slot: Slot, pod: JobPod | None, cluster: ClusterView, now: float) -> SlotNews:
-    """The slot after all that its pod shows has been noted."""
+def update_slot(
+    job: StickyJob, slot: Slot, pod: JobPod | None, cluster: ClusterView, now: float
+) -> SlotUpdate:
+    """The slot after all that its pod shows was recorded."""
     notes: list[Note] = []
     nodes, at = cluster.nodes, wire_time(now)
     if slot.pod_uid and all(stay.pod_uid != slot.pod_uid for stay in slot.history):
-        slot, note = _with_stay(job, slot, _stay_written(slot), slot.pod_name, slot.domain, nodes)
+        slot, note = _with_stay(job, slot, _stay_from_status(slot), slot.pod_name, slot.domain, nodes)
         notes.append(note)
     if _has_gone(slot, pod, cluster):
-        slot = _ended(slot, slot.pod_uid, DELETED, at)
+        slot = _record_end(slot, slot.pod_uid, DELETED, at)
     if pod is not None and pod.node_name and slot.pod_uid != pod.uid:
         row = nodes.row_of(pod.node_name)
         node = None if row is None else nodes.objects[row]
-        stay, domain = _stay_seen(pod, node, at), domain_of(job.spec.stickiness, node)
+        stay, domain = _stay_from_pod(pod, node, at), domain_of(job.spec.stickiness, node)
         slot, note = _with_stay(job, slot, stay, pod.name, domain, nodes)
         notes.append(note)
     if pod is not None and pod.is_finished and slot.ended_pod_uid != pod.uid:
-        # Who is told to end may do so well: that is not the end of the work.
+        # A pod that is being deleted may exit with success; its work is not done.
         outcome = pod.status.phase if pod.metadata.deletion_timestamp is None else DELETED
-        slot = _ended(slot, pod.uid, outcome, at)
+        slot = _record_end(slot, pod.uid, outcome, at)
         how: Literal["Normal", "Warning"] = "Warning" if outcome == FAILED else "Normal"
         notes.append(Note(how, f"Pod{outcome}", f"pod {pod.name}"))
     if _has_lost_its_node(job, slot, pod, nodes):
-        text = f"node {slot.last_node} of slot {slot.index} is gone"
+        text = f"node {slot.last_node} of slot {slot.index} no longer exists"
         notes.append(Note("Warning", "NodeForgotten", text))
         slot = msgspec.structs.replace(slot, last_node="", last_node_uid="", domain="")
-    return SlotNews(slot, tuple(notes))
+    return SlotUpdate(slot, tuple(notes))
 
 
 def is_done(job: StickyJob, slot: Slot) -> bool:
@@ -81,25 +83,25 @@ def has_given_up(job: StickyJob, slot: Slot) -> bool:
 
 
 def next_pod_at(job: StickyJob, slot: Slot) -> float | None:
-    """When the slot is to get another pod, if the one it had is gone or finished; None for never."""
+    """When to create the slot's next pod after the last one finished or was deleted; None for never."""
     if is_done(job, slot) or has_given_up(job, slot):
         return None
     if slot.outcome in ("", DELETED):
         return 0.0
     again = min(max(slot.failures - 1, 0), 10)
-    wait = min(FIRST_BACKOFF * 2.0**again, LONGEST_BACKOFF)
+    wait = min(FIRST_BACKOFF * 2.0**again, MAX_BACKOFF)
     return (seconds_of(slot.ended_at) or 0.0) + wait
 
 
 def _has_gone(slot: Slot, pod: JobPod | None, cluster: ClusterView) -> bool:
-    """Whether the pod that was bound last is no more, as both watches of pods say; one may be behind."""
+    """Whether the last bound pod was deleted. Both pod watches must agree, because one may lag."""
     if slot.pod_uid in ("", slot.ended_pod_uid) or (pod is not None and pod.uid == slot.pod_uid):
         return False
     return cluster.pod(slot.pod_uid) is None
 
 
-def _stay_written(slot: Slot) -> Stay:
-    """As the scheduler has told of it: it writes the place, and leaves the history to us."""
+def _stay_from_status(slot: Slot) -> Stay:
+    """The stay that the scheduler wrote: it stores the place and leaves the history to the controller."""
     return Stay(
         node=slot.last_node,
         node_uid=slot.last_node_uid,
@@ -108,8 +110,8 @@ def _stay_written(slot: Slot) -> Stay:
     )
 
 
-def _stay_seen(pod: JobPod, node: NodeObject | None, at: str) -> Stay:
-    """As the pod shows it, of which nobody has told."""
+def _stay_from_pod(pod: JobPod, node: NodeObject | None, at: str) -> Stay:
+    """The stay of a pod whose binding was not stored."""
     scheduled = pod.scheduled
     since = scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
     return Stay(
@@ -125,8 +127,8 @@ def _with_stay(
 ) -> tuple[Slot, Note]:
     policy, before = job.spec.stickiness, slot.history[0] if slot.history else None
     if before is None and slot.last_node and slot.pod_uid != stay.pod_uid:
-        before = Stay(node=slot.last_node, node_uid=slot.last_node_uid)  # of a status with little in it
-    fresh = bound(slot, stay, domain=domain, pod_name=pod_name, limit=policy.history_limit)
+        before = Stay(node=slot.last_node, node_uid=slot.last_node_uid)  # a status without history
+    fresh = record_binding(slot, stay, domain=domain, pod_name=pod_name, limit=policy.history_limit)
     if before is None:
         return fresh, Note("Normal", "FirstPlacement", f"pod {pod_name} is on node {stay.node}")
     is_same = before.node == stay.node and (policy.trust_node_name or before.node_uid in ("", stay.node_uid))
@@ -140,14 +142,14 @@ def _with_stay(
     return msgspec.structs.replace(fresh, returned=is_same or is_near), note
 
 
-def _ended(slot: Slot, uid: str, outcome: str, at: str) -> Slot:
+def _record_end(slot: Slot, uid: str, outcome: str, at: str) -> Slot:
     failures = slot.failures + 1 if outcome == FAILED else 0 if outcome == SUCCEEDED else slot.failures
-    fresh = ended(slot, uid, outcome, at)
+    fresh = record_end(slot, uid, outcome, at)
     return msgspec.structs.replace(fresh, ended_pod_uid=uid, ended_at=at, outcome=outcome, failures=failures)
 
 
 def _has_lost_its_node(job: StickyJob, slot: Slot, pod: JobPod | None, nodes: LiveNodeTable) -> bool:
-    """Whether its node is gone for good and to be forgotten; a pod that is still bound to it goes first."""
+    """Whether the slot's node was deleted and is to be forgotten; a pod still bound to it must go first."""
     policy = job.spec.stickiness
     if not slot.last_node or policy.on_node_deleted == "Wait" or (pod is not None and pod.node_name):
         return False
@@ -155,7 +157,7 @@ def _has_lost_its_node(job: StickyJob, slot: Slot, pod: JobPod | None, nodes: Li
     return is_gone and not (policy.scope != NODE and slot.domain)
 
 
-def status_of(
+def compute_status(
     job: StickyJob,
     slots: Mapping[int, Slot],
     pods: Mapping[int, JobPod],
@@ -163,7 +165,7 @@ def status_of(
     fault: Note | None,
     now: float,
 ) -> StickyJobStatus:
-    """`fault` is why no pods can be made."""
+    """`fault` is the reason why pods cannot be created."""
     ours = [slot for index, slot in sorted(slots.items()) if index < job.spec.replicas]
     conditions = {"Sticky": _sticky(ours), "Degraded": _degraded(job, ours, pods, nodes, fault)}
     return StickyJobStatus(
@@ -178,14 +180,14 @@ def status_of(
 
 
 def _sticky(slots: Iterable[Slot]) -> tuple[str, str, str]:
-    """Whether all pods came back to where the ones before them were."""
+    """Whether all pods returned to the place of their predecessors."""
     known = [slot for slot in slots if slot.returned is not None]
     if not known:
         return "Unknown", "FirstPlacement", ""
     moved = [slot for slot in known if not slot.returned]
     if not moved:
         return "True", "Returned", ""
-    text = "; ".join(f"slot {slot.index} is on {slot.last_node or 'no node'} now" for slot in moved)
+    text = "; ".join(f"slot {slot.index} is now on {slot.last_node or 'no node'}" for slot in moved)
     return "False", "Moved", text
 
 
@@ -200,7 +202,7 @@ def _degraded(
         return "True", fault.reason, fault.text
     for slot in slots:
         if has_given_up(job, slot):
-            text = f"slot {slot.index} has failed {slot.failures} times"
+            text = f"slot {slot.index} failed {slot.failures} times"
             return "True", "BackoffLimitExceeded", text
         pod = pods.get(slot.index)
         if pod is not None and not pod.node_name and (found := _why_pending(job, slot, pod, nodes)):
@@ -210,20 +212,20 @@ def _degraded(
             return (
                 "True",
                 "GraceExpired",
-                f"slot {slot.index} has moved: its place was not free for {grace} s",
+                f"slot {slot.index} moved: its place was not available within {grace} s",
             )
     return SOUND
 
 
 def _why_pending(job: StickyJob, slot: Slot, pod: JobPod, nodes: LiveNodeTable) -> tuple[str, str] | None:
-    """What keeps a pod from its old node, as far as that can be seen."""
+    """Why a pod cannot return to its old node, if that is known."""
     if not slot.last_node:
         return None
     node = same_node(nodes, slot.last_node, slot.last_node_uid, job.spec.stickiness)
     if node is None:
-        return "NodeGone", f"slot {slot.index} waits for node {slot.last_node}, which is gone"
+        return "NodeGone", f"slot {slot.index} waits for node {slot.last_node}, which no longer exists"
     if not is_available(node):
-        return "NodeUnschedulable", f"slot {slot.index} waits for node {node.name}, which takes no pods now"
+        return "NodeUnschedulable", f"slot {slot.index} waits for node {node.name}, which is unavailable"
     said = pod.scheduled.message if pod.scheduled is not None else ""
     return ("InsufficientResources", f"slot {slot.index}: {said}") if "Insufficient" in said else None
 
@@ -234,4 +236,4 @@ def _conditions(job: StickyJob, wanted: Mapping[str, tuple[str, str, str]], at: 
         old = known.pop(kind, Condition())
         since = old.last_transition_time if old.status == status else at
         yield Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=since)
-    yield from known.values()  # those of others
+    yield from known.values()  # written by others

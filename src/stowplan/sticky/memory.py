@@ -1,6 +1,6 @@
-"""What is remembered of a pod's workload: which slot or key is it, how does it stick, where was it last.
+"""What is stored about a pod's workload: its slot or key, its policy and its last place.
 
-Nothing here asks the API server: all of it is watched. What this scheduler has bound itself is known at once.
+Reading makes no request, because all of it is watched. Pods that this scheduler bound are known at once.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from stowplan.sticky.resources import (
 )
 
 MODES: tuple[str, ...] = get_args(Mode)
-OWN_PLACES = 50_000
-"""How many places are remembered before a watch shows them."""
+MAX_OWN_PLACES = 50_000
+"""How many places of our own are kept until the watch shows them."""
 ORDINALS = {
     "StatefulSet": "apps.kubernetes.io/pod-index",
     "Job": "batch.kubernetes.io/job-completion-index",
 }
-"""The label that numbers the pods of an owner whose pods keep their numbers."""
+"""The label with a pod's number, by kind of owner."""
 API_VERSIONS = {"StatefulSet": "apps/v1", "Job": "batch/v1"}
-LONGEST_SLUG = 200
+MAX_SLUG = 200
 
 P = TypeVar("P", bound=Place)
 
@@ -86,7 +86,7 @@ class Key(NamedTuple):
     kind: Literal["StickyJob", "StickyRecord"]
     namespace: str
     name: str
-    """Of the object that remembers."""
+    """The object that stores the place."""
     part: str
     """The slot's index, or the key as it was given."""
 
@@ -106,10 +106,10 @@ class Memories:
         self._args, self._handle = args, handle
         self.kinds = kinds_in(args.group, args.version)
         self._own: OrderedDict[Key, Place] = OrderedDict()
-        """Where this scheduler has put pods, until a watch shows it."""
+        """Where this scheduler bound pods, until the watch shows it."""
 
     def of(self, pod: Pod) -> Memory | None:
-        """None for a pod that does not stick to anything."""
+        """None for a pod that is not sticky."""
         key = self.key_of(pod)
         if key is None:
             return None
@@ -127,7 +127,7 @@ class Memories:
         return Memory(key, policy, self._newest(key, slots.get(key.part, first)))
 
     def key_of(self, pod: Pod) -> Key | None:
-        """Cheap: it is asked of every pod."""
+        """Must stay cheap: it runs for every pod."""
         owner, stores = pod.controller, self._args.record_store
         job = self.kinds.job.definition
         if owner is not None and owner.kind == job.kind and owner.api_version == job.api_version:
@@ -141,7 +141,7 @@ class Memories:
         return Key("StickyRecord", pod.namespace, record_name(text), text) if text else None
 
     def owners_of_record(self, pod: Pod) -> tuple[OwnerReference, ...]:
-        """Who takes the record along when it goes: the owner that the key was made from."""
+        """The owner whose deletion deletes the record: the one that the key was derived from."""
         if KEY in pod.annotations or pod.controller is None:
             return ()
         return (msgspec.structs.replace(pod.controller, controller=None),)
@@ -152,7 +152,7 @@ class Memories:
 
     def remember(self, key: Key, place: Place) -> None:
         self._own[key] = place
-        if len(self._own) > OWN_PLACES:
+        if len(self._own) > MAX_OWN_PLACES:
             self._own.popitem(last=False)
 
     def forget(self, key: Key, pod: Pod) -> None:
@@ -172,7 +172,7 @@ class Memories:
         return own
 
     def _policy(self, pod: Pod) -> Stickiness:
-        """By annotation; what cannot be understood counts as not said, so that no pod can do harm."""
+        """The policy in the pod's annotations; invalid ones are ignored, so that no pod can do harm."""
         args, said = self._args, pod.annotations
         mode, grace = said.get(MODE, ""), said.get(GRACE, "")
         return Stickiness(
@@ -188,7 +188,7 @@ class Memories:
         )
 
     def _default_key(self, pod: Pod, owner: OwnerReference) -> str:
-        """`StatefulSet/web/0`, if the owner or the namespace wants its pods to stick."""
+        """`StatefulSet/web/0`, if the owner or the namespace enables stickiness."""
         if API_VERSIONS.get(owner.kind) != owner.api_version:
             return ""
         cluster, path = self._handle.cluster, f"{pod.namespace}/{owner.name}"
@@ -206,11 +206,11 @@ class Memories:
 
 
 def invalid_annotations(pod: Pod) -> list[str]:
-    """What a pod's annotations say that nobody understands."""
+    """An error for each invalid annotation of the pod."""
     mode, grace = pod.annotations.get(MODE, ""), pod.annotations.get(GRACE, "")
-    found = [] if not mode or mode in MODES else [f"{MODE}: {mode!r} is none of {', '.join(MODES)}"]
+    found = [] if not mode or mode in MODES else [f"{MODE}: {mode!r} is not one of {', '.join(MODES)}"]
     if grace and not _is_seconds(grace):
-        found.append(f"{GRACE}: {grace[:20]!r} is no whole number of seconds below a thousand million")
+        found.append(f"{GRACE}: {grace[:20]!r} is not a whole number of seconds below 1000000000")
     return found
 
 
@@ -226,13 +226,13 @@ def _is_enabled(item: Object | None) -> bool:
 
 
 def record_name(key: str) -> str:
-    """A name for an object from a key of any form; other keys have other names."""
-    slug = re.sub("[^a-z0-9]+", "-", key.lower()).strip("-")[:LONGEST_SLUG]
+    """An object name for any key; distinct keys get distinct names."""
+    slug = re.sub("[^a-z0-9]+", "-", key.lower()).strip("-")[:MAX_SLUG]
     return "-".join(filter(None, (slug.strip("-"), hashlib.sha256(key.encode()).hexdigest()[:10])))
 
 
-def bound(place: P, stay: Stay, *, domain: str, pod_name: str, limit: int) -> P:
-    """The place after another pod was bound."""
+def record_binding(place: P, stay: Stay, *, domain: str, pod_name: str, limit: int) -> P:
+    """The place after another pod was bound there."""
     others = [each for each in place.history if each.pod_uid != stay.pod_uid]
     return msgspec.structs.replace(
         place,
@@ -246,8 +246,8 @@ def bound(place: P, stay: Stay, *, domain: str, pod_name: str, limit: int) -> P:
     )
 
 
-def ended(place: P, uid: str, outcome: str, at: str) -> P:
-    """The place after a pod that was there is gone or has finished."""
+def record_end(place: P, uid: str, outcome: str, at: str) -> P:
+    """The place after its pod finished or was deleted."""
     history = tuple(
         msgspec.structs.replace(stay, finished_at=at, outcome=outcome)
         if stay.pod_uid == uid and not stay.finished_at
@@ -262,7 +262,7 @@ def wire_time(seconds: float) -> str:
 
 
 def seconds_of(time: str | None) -> float | None:
-    """None where there is no time, or something else in its place."""
+    """None if there is no valid time."""
     try:
         return parse_time(time) if time else None
     except InputError:
@@ -272,9 +272,9 @@ def seconds_of(time: str | None) -> float | None:
 async def write_slot(
     handle: Handle, kind: type[StickyJob], owner: OwnerReference, namespace: str, index: int, place: Place
 ) -> None:
-    """Server-side apply of what a bind says of one slot. The history is the controller's.
+    """Apply a binding to one slot of the status. The controller writes the history.
 
-    Each slot has a manager of its own: applied by the same one, a slot would remove those applied before.
+    Each slot has its own field manager: with a shared one, applying a slot would remove those applied before.
     """
     slot = Slot(
         index=index,
@@ -300,7 +300,7 @@ async def write_record(
     owners: tuple[OwnerReference, ...],
     place: Place,
 ) -> None:
-    """Server-side apply of a whole record, which is made if there is none; it goes with its owners."""
+    """Apply the whole record, and create it if needed. It is deleted with its owners."""
     spec = RecordSpec(key=key, **{name: getattr(place, name) for name in Place.__struct_fields__})
     meta = ObjectMeta(name=record_name(key), namespace=namespace, owner_references=owners)
     await handle.api.apply(kind(metadata=meta, spec=spec), field_manager="stowplan-sticky")

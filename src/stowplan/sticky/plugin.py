@@ -1,7 +1,7 @@
-"""Sticky: pods come back to the node, or the zone or rack, where the pod before them was.
+"""Sticky: pods return to the node, zone or rack where their predecessor ran.
 
-What is remembered is in StickyJobs and StickyRecords, which are watched; a decision asks nobody. Who may go
-nowhere else is looked for on its old node alone, and so is the cheapest pod to decide.
+Places are stored in StickyJobs and StickyRecords. Both are watched, so a decision makes no request. A pod
+that may only run on its old node is filtered against that node alone.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from stowplan.sticky.memory import (
     Memories,
     Memory,
     StickyArgs,
-    bound,
     invalid_annotations,
+    record_binding,
     wire_time,
     write_record,
     write_slot,
@@ -53,7 +53,7 @@ from stowplan.sticky.resources import (
 from stowplan.sticky.rules import Standing, Tie
 
 CLAIM_SECONDS = 600.0
-"""A pod that waits is asked about every few minutes: one that was not for so long is gone."""
+"""Waiting pods are retried every few minutes; a pod not seen for this long is gone."""
 NODE_EVENTS = (
     Action.ADD
     | Action.DELETE
@@ -65,11 +65,11 @@ NODE_EVENTS = (
 
 
 class Claim(NamedTuple):
-    """A pod that waits for a node and will have no other."""
+    """A pod that waits for one node and accepts no other."""
 
     pod: Pod
     since: str
-    """When the pod before it was bound there."""
+    """When its predecessor was bound there."""
     seen: float
 
 
@@ -90,21 +90,23 @@ class Sticky(Plugin):
     def __init__(self, args: StickyArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._memories = Memories(args, handle)
-        # The arguments may put both kinds into another group than the class says.
+        # The arguments may name another API group than the class attributes.
         rights = [
             replace(right, group=args.group) if right.group == GROUP else right for right in self.rights
         ]
         vars(self).update(watches=(*self._memories.kinds, JobPod, BatchJob), rights=tuple(rights))
         self._claims: dict[str, dict[Key, Claim]] = {}
-        """By node: the pods that wait for it."""
+        """The pods waiting for each node."""
         self._retries: dict[str, tuple[float, Pod]] = {}
-        """Pods whose grace ends, and when: nothing else would have them tried again then."""
+        """When the grace period of each pod ends: no cluster event marks it, so `run` retries the pod."""
         self._placements = handle.counter(
-            "stowplan_sticky_placements_total", "Sticky pods bound, by whether they came back.", "result"
+            "stowplan_sticky_placements_total",
+            "Number of sticky pods bound, by whether they returned to their old place.",
+            "result",
         )
 
     def pre_enqueue(self, pod: Pod) -> Status | None:
-        """Holds back a pod whose only node takes no pods now: its return is an event, so no try is wasted."""
+        """Hold back a pod whose only node is unavailable, until an event shows that the node is back."""
         found = self._standing(pod)
         if found is None or found.tie is not Tie.TIED or found.domain or found.grace_ends is not None:
             return None
@@ -112,7 +114,7 @@ class Sticky(Plugin):
         waits = found.memory.policy.on_node_deleted == "Wait"
         if row is None or not waits or rules.is_available(self.handle.cluster.nodes.objects[row]):
             return None
-        reason = f"the pod waits for {found.place_name}, where it was before and which takes no pods now"
+        reason = f"waiting for {found.place_name}, where the pod ran before: it is unavailable"
         self.handle.record_event(pod, "Warning", "StickyNodeUnavailable", reason)
         return Status.unresolvable(reason)
 
@@ -126,31 +128,32 @@ class Sticky(Plugin):
         if found.memory.policy.mode != "Preferred" and not self._memories.is_served(found.memory.key):
             where = self._memories.kinds.record.definition
             return Status.unresolvable(
-                f"{where.plural}.{where.group} is not installed: see stowplan crd Sticky"
+                f"CRD {where.plural}.{where.group} is not installed: "
+                "run `stowplan crd Sticky | kubectl apply -f -`"
             )
         if found.tie not in (Tie.TIED, Tie.STRANDED):
             return Status.skip()
         if found.grace_ends is not None:
             self._retries[pod.uid] = (found.grace_ends, pod)
         if found.tie is Tie.STRANDED:
-            return Status.unresolvable(f"{found.place_name}, where the pod was before, is gone")
+            return Status.unresolvable(f"{found.place_name}, where the pod ran before, no longer exists")
         return None if found.domain else frozenset((found.node,))
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         found = state.find(Standing)
         if found is not None and found.tie is Tie.TIED and found.domain:
             outside = ~rules.in_domain(found.memory.policy, found.domain, nodes)
-            yield Reject(outside, f"node(s) outside {found.place_name}, where the pod was before", True)
+            yield Reject(outside, f"node(s) outside {found.place_name}, where the pod ran before", True)
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         found = state.find(Standing)
         return Status.skip() if found is None or found.tie is Tie.FREE else None
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-        return rules.points(state.read(Standing), nodes, self.handle.now())
+        return rules.score_rows(state.read(Standing), nodes, self.handle.now())
 
     def reserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
-        """Remembers the place at once: the next pod of the slot may come before a watch shows it."""
+        """Remember the place at once: the slot's next pod may arrive before the watch shows this one."""
         found = state.find(Standing)
         if found is None:
             return
@@ -165,7 +168,7 @@ class Sticky(Plugin):
         )
         domain = rules.domain_of(memory.policy, node)
         limit = memory.policy.history_limit
-        place = bound(memory.place, stay, domain=domain, pod_name=pod.name, limit=limit)
+        place = record_binding(memory.place, stay, domain=domain, pod_name=pod.name, limit=limit)
         self._memories.remember(memory.key, place)
         self._claims.get(found.node, {}).pop(memory.key, None)
         self._retries.pop(pod.uid, None)
@@ -175,7 +178,7 @@ class Sticky(Plugin):
             self._memories.forget(found.memory.key, pod)
 
     async def post_bind(self, state: CycleState, pod: Pod, node_name: str) -> None:
-        """Writes the place down. Should that fail, a controller sees the bound pod and does it."""
+        """Store the place. If that fails, a controller does it when it sees the bound pod."""
         found = state.find(Standing)
         place = None if found is None else self._memories.own(found.memory.key)
         if found is None or place is None or place.pod_uid != pod.uid:
@@ -198,7 +201,7 @@ class Sticky(Plugin):
         ]
 
     def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
-        """Only what happens to the old place, or to what is remembered, can help."""
+        """Only a change of the old place, or of the stored record, can help."""
         memory = self._memories.of(pod)
         if memory is None or event.resource == Resource.UNSCHEDULABLE_POD or not memory.place.last_node:
             return QUEUE
@@ -213,7 +216,7 @@ class Sticky(Plugin):
         return QUEUE if helps else SKIP_HINT
 
     async def run(self) -> None:
-        """Has pods tried again whose grace is over."""
+        """Retry pods whose grace period has ended."""
         while True:
             await asyncio.sleep(1)
             now = self.handle.now()
@@ -226,16 +229,16 @@ class Sticky(Plugin):
         memory = self._memories.of(pod)
         if memory is None:
             return None
-        found = rules.standing(memory, pod, self.handle.cluster.nodes, self.handle.now())
+        found = rules.find_standing(memory, pod, self.handle.cluster.nodes, self.handle.now())
         if found.tie is not Tie.TIED:
             return found
-        yields = self._yields(pod, found)
-        if yields or self._still_runs(pod, found):
-            return replace(found, tie=Tie.DRAWN, grace_ends=None, yields=yields)
+        must_yield = self._must_yield(pod, found)
+        if must_yield or self._still_runs(pod, found):
+            return replace(found, tie=Tie.DRAWN, grace_ends=None, must_yield=must_yield)
         return found
 
     def _still_runs(self, pod: Pod, found: Standing) -> bool:
-        """A surge: the pod before this one is on the node and stays, so there need not be room for both."""
+        """Whether the predecessor still runs there, as in a surge: the node may not have room for both."""
         nodes = self.handle.cluster.nodes
         row = nodes.row_of(found.node)
         return row is not None and any(
@@ -245,8 +248,8 @@ class Sticky(Plugin):
             for other in nodes.pods_on(row)
         )
 
-    def _yields(self, pod: Pod, found: Standing) -> bool:
-        """Of pods that wait for a node without room for all, those that were there last are tied to it."""
+    def _must_yield(self, pod: Pod, found: Standing) -> bool:
+        """Whether pods that ran on the node more recently fill it, so that this pod may go elsewhere."""
         if found.domain:
             return False
         key, now, nodes = found.memory.key, self.handle.now(), self.handle.cluster.nodes
@@ -267,7 +270,7 @@ class Sticky(Plugin):
 
 
 def _differs(key: Key, old: Any, new: Any) -> bool:
-    """Whether more has changed of what remembers than the controller's own account of it."""
+    """Whether the record changed in more than the history that the controller writes."""
     if old is None or new is None or key.kind == "StickyRecord":
         return True
     before, after = (

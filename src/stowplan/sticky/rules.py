@@ -1,4 +1,4 @@
-"""The rules of sticky pods: is a pod tied to its old place, merely drawn there, or free; what nodes score."""
+"""The rules of sticky pods: whether a pod must, should or need not return, and how nodes score."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ ZONE_POINTS = 10
 
 
 class Tie(Enum):
-    FREE = "nothing is remembered"
-    DRAWN = "its old place scores"
-    TIED = "no other place will do"
-    STRANDED = "no other place will do, and it is gone"
+    FREE = "no place is stored"
+    DRAWN = "the old place is preferred"
+    TIED = "only the old place is allowed"
+    STRANDED = "only the old place is allowed, and it no longer exists"
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What holds for one pod now; plugins keep it for the cycle."""
+    """A pod's relation to its old place, kept for one scheduling cycle."""
 
     memory: Memory
     tie: Tie
     domain: str = ""
-    """The value of the label that is the scope; empty where that is the node."""
+    """Value of the scope's label; empty if the scope is the node."""
     grace_ends: float | None = None
-    """When a pod that is tied for a while will no longer be."""
-    yields: bool = False
-    """Whether its old node is left to others that have a better claim to it."""
+    """When the grace period ends and the pod is no longer tied."""
+    must_yield: bool = False
+    """Whether the old node is left to pods that ran there more recently."""
 
     @property
     def node(self) -> str:
@@ -43,12 +43,11 @@ class Standing(msgspec.Struct, frozen=True):
 
     @property
     def place_name(self) -> str:
-        """For messages."""
         return f"{self.memory.policy.scope} {self.domain}" if self.domain else f"node {self.node}"
 
 
-def standing(memory: Memory, pod: Pod, nodes: LiveNodeTable, now: float) -> Standing:
-    """Rivals for the same place and pods of the same slot that still run are not looked at here."""
+def find_standing(memory: Memory, pod: Pod, nodes: LiveNodeTable, now: float) -> Standing:
+    """Does not consider rivals for the place, nor pods of the same slot that still run."""
     policy, place = memory.policy, memory.place
     if is_forgotten(memory, now) or not (place.last_node or place.history):
         return Standing(memory, Tie.FREE)
@@ -68,7 +67,7 @@ def is_forgotten(memory: Memory, now: float) -> bool:
 
 
 def same_node(nodes: LiveNodeTable, name: str, uid: str, policy: Stickiness) -> NodeObject | None:
-    """The node of that name, unless it is another one by now."""
+    """The node of that name, unless it was deleted and created again since."""
     row = nodes.row_of(name)
     if row is None:
         return None
@@ -86,13 +85,13 @@ def domain_of(policy: Stickiness, node: NodeObject | None) -> str:
 
 
 def is_available(node: NodeObject) -> bool:
-    """Whether it takes pods at all: neither cordoned nor known not to be ready."""
+    """Whether the node is ready and not cordoned."""
     ready = next((each.status for each in node.status.conditions if each.type == "Ready"), "True")
     return ready == "True" and not node.unschedulable
 
 
 def fits_with(pod: Pod, others: Iterable[Pod], row: int, nodes: LiveNodeTable) -> bool:
-    """Whether the node has room for the pod and for all the others."""
+    """Whether the node has room for the pod and all the others together."""
     wanted: dict[str, int] = {"pods": 0}
     for each in (pod, *others):
         wanted["pods"] += 1
@@ -103,8 +102,8 @@ def fits_with(pod: Pod, others: Iterable[Pod], row: int, nodes: LiveNodeTable) -
     return all(amount <= free[name] for name, amount in wanted.items())
 
 
-def points(found: Standing, nodes: NodeTable, now: float) -> Scores:
-    """By row: the old place in full, older ones by half each, the same zone a little; all less with time."""
+def score_rows(found: Standing, nodes: NodeTable, now: float) -> Scores:
+    """Full score for the last place, half for each one before it, a little for its zone; decays with time."""
     policy, place = found.memory.policy, found.memory.place
     column = np.zeros(len(nodes), np.int64)
     node = same_node(nodes.live, place.last_node, place.last_node_uid, policy)
@@ -112,15 +111,15 @@ def points(found: Standing, nodes: NodeTable, now: float) -> Scores:
         column[_labelled(ZONE, zone, nodes)] = ZONE_POINTS * policy.weight // MAX_SCORE
     if found.domain:
         here = in_domain(policy, found.domain, nodes)
-        column[here] = np.maximum(column[here], _worth(policy, place.finished_at, now, 0))
-    for name, worth in _by_name(found, nodes.live, now).items():
+        column[here] = np.maximum(column[here], _score_place(policy, place.finished_at, now, 0))
+    for name, score in _score_by_node(found, nodes.live, now).items():
         here = nodes.rows == nodes.live.row_of(name)
-        column[here] = np.maximum(column[here], worth)
+        column[here] = np.maximum(column[here], score)
     return column
 
 
-def _by_name(found: Standing, nodes: LiveNodeTable, now: float) -> dict[str, int]:
-    """What nodes are worth that are still there; of one that comes up twice the later stay counts."""
+def _score_by_node(found: Standing, nodes: LiveNodeTable, now: float) -> dict[str, int]:
+    """The scores of earlier nodes that still exist; the latest stay on a node counts."""
     policy, place = found.memory.policy, found.memory.place
     last = Stay(node=place.last_node, node_uid=place.last_node_uid, finished_at=place.finished_at)
     stays: dict[str, Stay] = {}
@@ -128,22 +127,22 @@ def _by_name(found: Standing, nodes: LiveNodeTable, now: float) -> dict[str, int
         if stay.node:
             stays.setdefault(stay.node, stay)
     return {
-        stay.node: _worth(policy, stay.finished_at, now, number)
+        stay.node: _score_place(policy, stay.finished_at, now, number)
         for number, stay in enumerate(stays.values())
         if same_node(nodes, stay.node, stay.node_uid, policy) is not None
-        and not (found.yields and stay.node == place.last_node)
+        and not (found.must_yield and stay.node == place.last_node)
     }
 
 
-def _worth(policy: Stickiness, finished_at: str, now: float, place: int) -> int:
-    """Of the `place`-th node; a pod that nobody has seen end was there until just now."""
+def _score_place(policy: Stickiness, finished_at: str, now: float, place: int) -> int:
+    """The score of the `place`-th node; a pod whose end is unknown counts as just ended."""
     age = max(now - (seconds_of(finished_at) or now), 0)
     decay = 0.5 ** (age / policy.half_life_seconds) if policy.half_life_seconds else 1.0
     return round(policy.weight * decay * 0.5**place)
 
 
 def _grace_end(policy: Stickiness, pod: Pod, now: float) -> float | None:
-    """When a pod stops waiting; None for one that waits for ever."""
+    """When the pod stops waiting, or None if it never does."""
     if policy.mode != "RequiredThenPreferred":
         return None
     created = seconds_of(pod.creation_timestamp)
