@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from stowplan.config import document, old_types, validation, versions
-from stowplan.config.convert import convert
+from stowplan.config import document, validation
 from stowplan.config.field_errors import joined
-from stowplan.config.old_types import OldConfiguration, Policy
+from stowplan.config.old import files, versions
+from stowplan.config.old.conversion import convert
+from stowplan.config.old.files import OldConfiguration, Policy
 from stowplan.config.strict import Decoder
 from stowplan.config.types import DEFAULT_SCHEDULER_NAME, GROUP, V1, KubeSchedulerConfiguration, PluginConfig
 from stowplan.errors import ConfigError
@@ -114,9 +115,9 @@ def _load_old(plain: dict[str, Any], policy: Source | None, plugins: ArgsReader,
     version = versions.OLD_VERSIONS[plain["apiVersion"]]
     if policy is not None and "algorithmSource" not in version.fields:
         raise ConfigError(NO_POLICY.format(plain["apiVersion"]))
-    old, ignored = old_types.read_config(_with_dependent_defaults(plain), version)
+    old, ignored = files.read_config(_with_dependent_defaults(plain), version)
     in_force, config_map = _policy(old, policy, ignored)
-    converted = convert(msgspec.structs.replace(old, profiles=old_types.profiles_of(old)), version, in_force)
+    converted = convert(msgspec.structs.replace(old, profiles=files.profiles_of(old)), version, in_force)
     warning = f"{what} was converted to v1"
     if converted.left_out:
         warning += f"; left out, since they no longer exist: {', '.join(converted.left_out)}"
@@ -140,7 +141,7 @@ def _policy(old: OldConfiguration, given: Source | None, ignored: list[str]) -> 
         config_map = named.config_map if named is not None else None
         return None, f"{config_map.namespace}/{config_map.name}" if config_map else ""
     with _naming(given):
-        policy, unknown = old_types.read_policy(_plain(given))
+        policy, unknown = files.read_policy(_plain(given))
     ignored += unknown
     return policy, ""
 

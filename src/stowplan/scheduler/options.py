@@ -16,9 +16,9 @@ from stowplan.api import quantity
 from stowplan.config import Duration, KubeSchedulerConfiguration, load
 from stowplan.config.field_errors import joined
 from stowplan.config.load import LoadedConfig, Source
+from stowplan.config.old.versions import OLD_RESOURCE_LOCKS
 from stowplan.config.types import DEFAULT_SCHEDULER_NAME, GROUP, V1
 from stowplan.config.validation import faults
-from stowplan.config.versions import OLD_RESOURCE_LOCKS
 from stowplan.errors import ConfigError, InputError
 from stowplan.framework.registry import Registry
 from stowplan.log import Format

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from stowplan.config import versions
 from stowplan.config.field_errors import joined
-from stowplan.config.old_types import Policy, Predicate, Priority
-from stowplan.config.versions import Entries, PointPlugins
+from stowplan.config.old import versions
+from stowplan.config.old.files import Policy, Predicate, Priority
+from stowplan.config.old.versions import Entries, PointPlugins
 from stowplan.errors import ConfigError
 
 

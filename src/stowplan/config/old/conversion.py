@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stowplan.config import versions
 from stowplan.config.field_errors import unsupported
-from stowplan.config.old_types import OldConfiguration, OldPlugins, OldProfile, Policy
-from stowplan.config.policy import OldDefaults, policy_defaults
+from stowplan.config.old import versions
+from stowplan.config.old.files import OldConfiguration, OldPlugins, OldProfile, Policy
+from stowplan.config.old.policy import OldDefaults, policy_defaults
+from stowplan.config.old.versions import PointPlugins, Version
 from stowplan.config.types import (
     EXTENSION_POINTS,
     V1,
@@ -26,7 +27,6 @@ from stowplan.config.types import (
     PluginSet,
     ProfileConfig,
 )
-from stowplan.config.versions import PointPlugins, Version
 from stowplan.errors import ConfigError
 
 PointEntries = dict[str, tuple[PluginEntry, ...]]

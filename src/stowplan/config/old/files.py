@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stowplan.config.duration import Duration
+from stowplan.config.old.versions import POLICY, Version
 from stowplan.config.strict import Decoder, decode_hook
 from stowplan.config.types import (
     DEFAULT_SCHEDULER_NAME,
@@ -20,7 +21,6 @@ from stowplan.config.types import (
     PluginSet,
     ProfileConfig,
 )
-from stowplan.config.versions import POLICY, Version
 from stowplan.errors import ConfigError
 
 
