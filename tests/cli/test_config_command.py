@@ -63,7 +63,7 @@ def test_check_says_nothing_where_nothing_is_wrong(file):
         pytest.param({**V1, "foo": 1}, 'unknown field "foo"', id="an unknown field"),
         pytest.param({**V1, "parallelism": 0}, "parallelism: Invalid value: 0", id="a wrong value"),
         pytest.param("a: b: c", "is not YAML", id="no YAML"),
-        pytest.param("", "is no scheduler configuration", id="an empty file"),
+        pytest.param("", "is not a scheduler configuration", id="an empty file"),
     ],
 )
 def test_check_says_what_is_wrong(file, document, words):
@@ -77,7 +77,7 @@ def test_check_says_what_is_wrong(file, document, words):
 
 def test_convert_prints_v1(file):
     run = stowplan("convert", file({**V1, "apiVersion": "kubescheduler.config.k8s.io/v1beta3"}))
-    assert "v1beta3 (Kubernetes 1.23 to 1.28) was converted to v1" in run.stderr
+    assert "v1beta3 (Kubernetes 1.23 to 1.28) to v1" in run.stderr
     disabled = [{"name": "DynamicResources"}, {"name": "NodeDeclaredFeatures"}]
     plugins = {"multiPoint": {"disabled": disabled}}
     assert yaml.safe_load(run.stdout) == {
@@ -90,7 +90,7 @@ def test_a_policy_is_given_or_missed(file):
     config, policy = file(ALPHA), file(POLICY, "policy.yaml")
     without = stowplan("check", config)
     assert (without.returncode, len(without.stderr.splitlines())) == (0, 2)
-    assert "give it with --policy FILE" in without.stderr
+    assert "pass the policy with --policy FILE" in without.stderr
     given = stowplan("show", config, "--policy", policy)
     assert (given.returncode, len(given.stderr.splitlines())) == (0, 1)
     assert ["score", "ImageLocality", "7"] in [line.split() for line in given.stdout.splitlines()]
@@ -110,7 +110,7 @@ def test_resolve_answers_every_line():
     message = "parallelism: Invalid value: 0: should be an integer value greater than zero"
     assert bad == {"name": "bad", "stage": "validate", "error": message}
     assert old["stage"] == "ok"
-    assert "old: kubescheduler.config.k8s.io/v1beta1" in run.stderr
+    assert "old: converted from kubescheduler.config.k8s.io/v1beta1" in run.stderr
 
 
 @pytest.mark.parametrize("line", ["{", "5", '{"name": "x"}', '{"name": "x", "config": 5}'])

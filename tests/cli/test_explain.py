@@ -90,7 +90,7 @@ def test_warns_of_an_old_configuration(stowplan, file):
     config = file(CONFIG.replace("v1\n", "v1beta3\n"), "old.yaml")
     run = stowplan("p", "-f", "-", "--config", config, stdin=NODE + POD)
     assert run.status == 0
-    assert re.fullmatch(rf"{config}: .*v1beta3.* was converted to v1.*\n", run.err)
+    assert re.fullmatch(rf"{config}: converted from .*v1beta3.* to v1.*\n", run.err)
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_check_takes_names_and_modules(here):
     ("text", "words"),
     [
         pytest.param("a: b: c", "config.yaml:1: is not YAML", id="no YAML"),
-        pytest.param("- 1", "config.yaml: is no scheduler configuration", id="no object"),
+        pytest.param("- 1", "config.yaml: is not a scheduler configuration", id="no object"),
     ],
 )
 def test_check_names_the_file_that_is_no_configuration(here, text, words):

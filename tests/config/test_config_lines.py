@@ -2,7 +2,7 @@
 
 import pytest
 
-from stowplan.config.lines import line_of
+from stowplan.config.document import line_of
 
 YAML = """\
 kind: X

@@ -198,7 +198,9 @@ def test_names_of_profiles(document, names):
             id="arguments of another plugin",
         ),
         pytest.param(
-            "- a", "is no scheduler configuration: expected an object with apiVersion and kind", id="a list"
+            "- a",
+            "is not a scheduler configuration: expected an object with apiVersion and kind",
+            id="a list",
         ),
     ],
 )

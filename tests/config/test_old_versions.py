@@ -110,7 +110,7 @@ def test_every_filter_and_score_has_what_it_needs(version):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_warning_names_the_version(version):
     (warning,) = load(old(version), Registry.installed()).warnings
-    assert warning.startswith(f"{version} (Kubernetes 1.")
+    assert warning.startswith(f"converted from {version} (Kubernetes 1.")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -407,7 +407,7 @@ def test_arguments(document, plugin, expected):
 )
 def test_a_warning_names_what_was_left_out(document, left_out):
     (warning,) = load(document, Registry.installed()).warnings
-    assert warning.endswith(f"left out, since they no longer exist: {left_out}")
+    assert warning.endswith(f"left out plugins that no longer exist: {left_out}")
 
 
 def test_other_fields_carry_over():
@@ -456,7 +456,7 @@ def test_profiles_of_v1alpha2_and_its_extenders():
 
 def test_alpha_versions_ignore_what_they_do_not_know():
     (warning,) = load(alpha1(SchedulerName="a", foo=1, profiles=[{"bar": 1}]), Registry.installed()).warnings
-    assert warning.endswith("ignored, as that version did: foo, profiles[0].bar")
+    assert warning.endswith("ignored unknown fields, as that version did: foo, profiles[0].bar")
 
 
 @pytest.mark.parametrize(

@@ -267,9 +267,8 @@ def test_what_has_no_successor_is_named_in_the_warning():
     )
     (warning,) = load(document, Registry.installed()).warnings
     assert warning == (
-        "a Policy file (Kubernetes 1.22 and before) was converted to v1; left out, since "
-        "they no longer exist: "
-        "NodeLabel, ServiceAffinity; ignored, as that version did: foo"
+        "converted from a Policy file (Kubernetes 1.22 and before) to v1; left out plugins that "
+        "no longer exist: NodeLabel, ServiceAffinity; ignored unknown fields, as that version did: foo"
     )
 
 
@@ -300,8 +299,8 @@ class TestWhereAPolicyComesFrom:
         loaded = load(self.config(configMap={"namespace": "default", "name": "p"}), Registry.installed())
         assert loaded.policy_config_map == "default/p"
         assert loaded.warnings[1] == (
-            "its policy is in ConfigMap default/p, which is not read here: give it with --policy FILE; "
-            "the default plugins stand in for it"
+            "the policy in ConfigMap default/p was not read, so the default plugins are used: "
+            "pass the policy with --policy FILE"
         )
 
     @pytest.mark.parametrize(
@@ -329,7 +328,7 @@ class TestWhereAPolicyComesFrom:
             "apiVersion": f"kubescheduler.config.k8s.io/{version}",
             "kind": "KubeSchedulerConfiguration",
         }
-        with pytest.raises(ConfigError, match="does not refer to a policy"):
+        with pytest.raises(ConfigError, match="takes no policy"):
             load(config, Registry.installed(), policy=self.policy)
 
     @pytest.mark.parametrize(
@@ -338,7 +337,7 @@ class TestWhereAPolicyComesFrom:
             pytest.param({"kind": "Pod"}, "expected a Policy, got Pod", id="another kind"),
             pytest.param(
                 {"kind": "ConfigMap", "data": {}},
-                r"is a ConfigMap without the key policy\.cfg",
+                r"is a ConfigMap without key policy\.cfg",
                 id="an empty ConfigMap",
             ),
         ],

@@ -508,7 +508,7 @@ def test_a_plugin_that_the_image_does_not_have_is_named(folder, monkeypatch, tmp
 def test_an_older_configuration_is_rendered_as_v1(folder):
     old = "apiVersion: kubescheduler.config.k8s.io/v1beta3\nkind: KubeSchedulerConfiguration\n"
     done = folder.run(f"{old}profiles:\n- schedulerName: old\n", IMAGE)
-    assert "was converted to v1" in done.stderr
+    assert "converted from" in done.stderr
     objects = list(yaml.safe_load_all(done.stdout))
     kept = yaml.safe_load(of_kind(objects, "ConfigMap")["data"]["config.yaml"])
     assert kept["apiVersion"] == "kubescheduler.config.k8s.io/v1"

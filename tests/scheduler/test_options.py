@@ -401,7 +401,7 @@ def test_an_older_file_is_taken_with_a_warning_that_names_it(file):
     path = file({**V1, "apiVersion": "kubescheduler.config.k8s.io/v1beta3"})
     (said,) = warnings("--config", path)
     assert said.startswith(
-        f"{path}: kubescheduler.config.k8s.io/v1beta3 (Kubernetes 1.23 to 1.28) was converted"
+        f"{path}: converted from kubescheduler.config.k8s.io/v1beta3 (Kubernetes 1.23 to 1.28) to v1"
     )
 
 
@@ -462,7 +462,7 @@ def test_a_policy_file_says_which_plugins_run(file):
     assert found.config.profiles[0].scheduler_name == "mine"
     assert scores(found.config) == {"ImageLocality": 7}
     assert found.policy_config_map == ""
-    assert [line for line in said if "was converted to v1" in line] == said[2:]
+    assert [line for line in said if "converted from" in line] == said[2:]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
-"""Text of a file into plain data: JSON or YAML, with repeated keys found rather than swallowed."""
+"""Configuration files as plain data: JSON or YAML, with repeated keys reported, and the lines of fields."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,9 +14,15 @@ import yaml
 from stowplan.errors import ConfigError
 from stowplan.yaml_nesting import is_too_deep
 
+_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+
+
+Source = str | bytes | Path | dict[str, Any]
+POLICY_KEY = "policy.cfg"
+
 
 class Mapping(dict[str, Any]):
-    """A dict that knows which of its keys the text gave more than once."""
+    """A dict that records which keys the text repeats."""
 
     repeated: tuple[str, ...] = ()
 
@@ -25,8 +34,38 @@ class Mapping(dict[str, Any]):
         return found
 
 
+@contextmanager
+def name_source(source: Source) -> Iterator[None]:
+    """Add the name of the file to errors."""
+    try:
+        yield
+    except ConfigError as error:
+        where = error.where or (str(source) if isinstance(source, Path) else "")
+        raise ConfigError(error.message, stage=error.stage, where=where) from None
+
+
+def read_document(source: Source) -> dict[str, Any]:
+    """The document, taken out of the ConfigMap if it is wrapped in one."""
+    if isinstance(source, Path):
+        try:
+            source = source.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"cannot be read: {error.strerror}") from None
+    plain = source if isinstance(source, dict) else parse(source)
+    if not isinstance(plain, dict):
+        raise ConfigError("is not a scheduler configuration: expected an object with apiVersion and kind")
+    if plain.get("kind") != "ConfigMap":
+        return plain
+    data = plain.get("data")
+    texts = data if isinstance(data, dict) else {}
+    text = texts.get(POLICY_KEY) or (next(iter(texts.values())) if len(texts) == 1 else None)
+    if not isinstance(text, str):
+        raise ConfigError(f"is a ConfigMap without key {POLICY_KEY}")
+    return read_document(text)
+
+
 def parse(text: str | bytes) -> Any:
-    """Plain data; ConfigError says why it is none."""
+    """Parse JSON or YAML; raise a ConfigError if it is neither."""
     if text.lstrip()[:1] in ("{", b"{"):
         return parse_json(text)
     if is_too_deep(text):
@@ -36,7 +75,7 @@ def parse(text: str | bytes) -> Any:
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"is not YAML: {' '.join(str(error).split())}") from None
     if len(found) > 1:
-        raise ConfigError(f"has {len(found)} YAML documents; a configuration is one")
+        raise ConfigError(f"has {len(found)} YAML documents; expected one")
     return found[0] if found else None
 
 
@@ -48,7 +87,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def repeated_keys(document: Any, path: str = "") -> Iterator[str]:
-    """Paths of all keys that were given more than once, at any depth."""
+    """The paths of all repeated keys, at any depth."""
     if isinstance(document, dict):
         for key in getattr(document, "repeated", ()):
             yield f"{path}.{key}" if path else key
@@ -60,7 +99,7 @@ def repeated_keys(document: Any, path: str = "") -> Iterator[str]:
 
 
 class _Loader(yaml.CSafeLoader):
-    """YAML as kube-scheduler reads it: dates stay text, keys are text, repeated keys are remembered."""
+    """YAML as kube-scheduler reads it: dates and keys are strings. Records repeated keys."""
 
     def construct_document_mapping(self, node: yaml.MappingNode) -> Iterator[Mapping]:
         found = Mapping()
@@ -76,3 +115,25 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node
 
 def _key(key: object) -> str:
     return str(key).lower() if isinstance(key, bool) or key is None else str(key)
+
+
+def line_of(text: str | bytes, path: str) -> int:
+    """The line of `profiles[0].pluginConfig[1].args`, or of its longest prefix that exists; 0 for none."""
+    try:
+        node = yaml.compose(text, yaml.CSafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        return mark.line + 1 if mark else 0
+    line = 0
+    for number, name in _STEP.findall(path):
+        if number and isinstance(node, yaml.SequenceNode) and int(number) < len(node.value):
+            node = node.value[int(number)]
+            line = node.start_mark.line + 1
+        elif name and isinstance(node, yaml.MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == name), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line + 1, found[1]
+        else:
+            break
+    return line

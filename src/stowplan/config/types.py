@@ -12,6 +12,34 @@ from stowplan.config.duration import Duration
 GROUP = "kubescheduler.config.k8s.io"
 V1 = f"{GROUP}/v1"
 DEFAULT_SCHEDULER_NAME = "default-scheduler"
+Entries = tuple[tuple[str, int], ...]
+"""Plugins with their weights."""
+
+DEFAULT_PLUGINS: Entries = (
+    ("SchedulingGates", 0),
+    ("PrioritySort", 0),
+    ("NodeUnschedulable", 0),
+    ("NodeName", 0),
+    ("TaintToleration", 3),
+    ("NodeAffinity", 2),
+    ("NodePorts", 0),
+    ("NodeResourcesFit", 1),
+    ("VolumeRestrictions", 0),
+    ("NodeVolumeLimits", 0),
+    ("VolumeBinding", 0),
+    ("VolumeZone", 0),
+    ("PodTopologySpread", 2),
+    ("InterPodAffinity", 2),
+    ("DynamicResources", 2),
+    ("DefaultPreemption", 0),
+    ("NodeResourcesBalancedAllocation", 1),
+    ("ImageLocality", 1),
+    ("DefaultBinder", 0),
+    ("NodeDeclaredFeatures", 0),
+)
+"""The default plugins of Kubernetes 1.36, all in multiPoint. A weight of 0 is unset and counts as 1."""
+RETIRED_RESOURCE_LOCKS = frozenset(("endpoints", "configmaps", "endpointsleases", "configmapsleases"))
+"""Kinds of leader election locks that Kubernetes no longer has; Leases replace them."""
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel"):
@@ -176,3 +204,17 @@ def _without_defaults(value: Any) -> Any:
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:
     return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+
+
+def fill_dependent_defaults(plain: dict[str, Any]) -> dict[str, Any]:
+    """Fill in defaults that depend on other fields: a single unnamed profile is the default scheduler's."""
+    filled = dict(plain)
+    if not filled.get("profiles"):
+        filled["profiles"] = [{}]
+    if isinstance(filled["profiles"], list) and len(filled["profiles"]) == 1:
+        (profile,) = filled["profiles"]
+        if profile is None or (isinstance(profile, dict) and profile.get("schedulerName") is None):
+            filled["profiles"] = [{**(profile or {}), "schedulerName": DEFAULT_SCHEDULER_NAME}]
+    if filled.get("enableContentionProfiling") is None and filled.get("enableProfiling") is False:
+        filled["enableContentionProfiling"] = False
+    return filled

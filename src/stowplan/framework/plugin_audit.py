@@ -14,8 +14,8 @@ from traceback import walk_tb
 from typing import Any, NamedTuple
 
 from stowplan.config import EXTENSION_POINTS, document, load
-from stowplan.config.lines import line_of
-from stowplan.config.old.versions import DEFAULT_PLUGINS
+from stowplan.config.document import line_of
+from stowplan.config.types import DEFAULT_PLUGINS
 from stowplan.errors import ConfigError, InputError
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.plugin_check import faults_of

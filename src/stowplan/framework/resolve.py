@@ -16,7 +16,7 @@ from stowplan.config import (
     ProfileConfig,
 )
 from stowplan.config.field_errors import joined
-from stowplan.config.old.versions import DEFAULT_PLUGINS
+from stowplan.config.types import DEFAULT_PLUGINS
 from stowplan.errors import ConfigError
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.plugin import Plugin

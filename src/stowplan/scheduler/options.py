@@ -14,10 +14,10 @@ import msgspec
 
 from stowplan.api import quantity
 from stowplan.config import Duration, KubeSchedulerConfiguration, load
+from stowplan.config.document import Source
 from stowplan.config.field_errors import joined
-from stowplan.config.load import LoadedConfig, Source
-from stowplan.config.old.versions import OLD_RESOURCE_LOCKS
-from stowplan.config.types import DEFAULT_SCHEDULER_NAME, GROUP, V1
+from stowplan.config.load import LoadedConfig
+from stowplan.config.types import DEFAULT_SCHEDULER_NAME, GROUP, RETIRED_RESOURCE_LOCKS, V1
 from stowplan.config.validation import faults
 from stowplan.errors import ConfigError, InputError
 from stowplan.framework.registry import Registry
@@ -218,7 +218,7 @@ def _with_flags(config: KubeSchedulerConfiguration, given: Given) -> KubeSchedul
     if given.get("config"):
         given = {flag.name: given[flag.name] for flag in LEADER_ELECTION if flag.name in given}
     election = _fields(_ELECTION_FIELDS, given)
-    if election.get("resource_lock") in OLD_RESOURCE_LOCKS:
+    if election.get("resource_lock") in RETIRED_RESOURCE_LOCKS:
         election["resource_lock"] = "leases"
     changed = msgspec.structs.replace(
         config,
@@ -250,7 +250,7 @@ def _warnings(given: Given, config: KubeSchedulerConfiguration) -> Iterator[str]
     yield from gate_warnings(given.get("feature-gates", {}))
     if not file:
         yield from _overruled(given)
-    if given.get("leader-elect-resource-lock") in OLD_RESOURCE_LOCKS:
+    if given.get("leader-elect-resource-lock") in RETIRED_RESOURCE_LOCKS:
         yield f"--leader-elect-resource-lock={given['leader-elect-resource-lock']}: leases take its place"
     if not config.leader_election.leader_elect:
         others = [flag for flag in LEADER_ELECTION if flag.name != "leader-elect"]

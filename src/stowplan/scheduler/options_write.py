@@ -8,8 +8,7 @@ from typing import Any
 import yaml
 
 from stowplan.config import EXTENSION_POINTS, KubeSchedulerConfiguration, PluginEntry, ProfileConfig
-from stowplan.config.old.versions import DEFAULT_PLUGINS
-from stowplan.config.types import MULTI_POINT
+from stowplan.config.types import DEFAULT_PLUGINS, MULTI_POINT
 from stowplan.errors import InputError
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles

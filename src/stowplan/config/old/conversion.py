@@ -1,7 +1,7 @@
-"""Older configurations as v1: the plugins, order, weights and arguments that the older version ran.
+"""Convert older configurations to v1: the plugins, order, weights and arguments that the older version ran.
 
-First the older version's own lists are worked out, in its own names: its defaults, or what its Policy asks
-for, merged with what the file says. Only then are plugins renamed, replaced or left out.
+The older version's lists are computed first, under its own names: its defaults or its Policy, merged with
+the file. Only then are plugins renamed, replaced or left out.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stowplan.config.field_errors import unsupported
+from stowplan.config.field_errors import joined, unsupported
 from stowplan.config.old import versions
-from stowplan.config.old.files import OldConfiguration, OldPlugins, OldProfile, Policy
-from stowplan.config.old.policy import OldDefaults, policy_defaults
+from stowplan.config.old.files import OldConfiguration, OldPlugins, OldProfile, Policy, Predicate, Priority
 from stowplan.config.old.versions import PointPlugins, Version
 from stowplan.config.types import (
     EXTENSION_POINTS,
+    RETIRED_RESOURCE_LOCKS,
     V1,
+    Entries,
     KubeSchedulerConfiguration,
     LeaderElection,
     PluginConfig,
@@ -40,14 +41,14 @@ class Converted(NamedTuple):
 
 
 def convert(old: OldConfiguration, version: Version, policy: Policy | None) -> Converted:
-    """`old` as v1; `policy` takes the place of the version's default plugins."""
+    """Convert `old` to v1; `policy` replaces the version's default plugins."""
     left_out: list[str] = []
     if version.plugins is None:
-        profiles = tuple(_with_multi_point(profile, old.api_version, left_out) for profile in old.profiles)
+        profiles = tuple(_convert_multi_point(profile, old.api_version, left_out) for profile in old.profiles)
     else:
         defaults = _defaults(old, version.plugins, policy)
         profiles = tuple(
-            _by_point(profile, version, old.api_version, defaults, left_out) for profile in old.profiles
+            _convert_points(profile, version, old.api_version, defaults, left_out) for profile in old.profiles
         )
     kept = {
         field.name: getattr(old, field.name) for field in msgspec.structs.fields(KubeSchedulerConfiguration)
@@ -65,7 +66,7 @@ def convert(old: OldConfiguration, version: Version, policy: Policy | None) -> C
 def _leader_election(old: OldConfiguration) -> LeaderElection:
     found = old.leader_election
     kept = {field.name: getattr(found, field.name) for field in msgspec.structs.fields(LeaderElection)}
-    if found.resource_lock in versions.OLD_RESOURCE_LOCKS:
+    if found.resource_lock in RETIRED_RESOURCE_LOCKS:
         kept["resource_lock"] = "leases"
     if found.lock_object_name:
         kept["resource_name"] = found.lock_object_name
@@ -75,23 +76,23 @@ def _leader_election(old: OldConfiguration) -> LeaderElection:
 
 
 def _defaults(old: OldConfiguration, plugins: PointPlugins, policy: Policy | None) -> OldDefaults:
-    """The lists that a profile of this file starts from, and arguments that stood outside of profiles."""
+    """The plugins that profiles of this file start from, and arguments given outside of profiles."""
     args: dict[str, Any] = {}
     if old.bind_timeout_seconds is not None:
         args["VolumeBinding"] = {"bindTimeoutSeconds": old.bind_timeout_seconds}
     if old.hard_pod_affinity_symmetric_weight is not None:
         args["InterPodAffinity"] = {"hardPodAffinityWeight": old.hard_pod_affinity_symmetric_weight}
     if policy is not None:
-        asked = policy_defaults(policy)
-        plugins, args = asked.plugins, {**args, **asked.args}
+        wanted = policy_defaults(policy)
+        plugins, args = wanted.plugins, {**args, **wanted.args}
     elif provider := old.algorithm_source.provider:
-        plugins = {**plugins, "score": tuple(_provided(provider, plugins["score"]))}
+        plugins = {**plugins, "score": tuple(_apply_provider(provider, plugins["score"]))}
     if old.disable_preemption:
         plugins = {point: entries for point, entries in plugins.items() if point != "postFilter"}
     return OldDefaults(plugins, args)
 
 
-def _provided(provider: str, score: Iterable[tuple[str, int]]) -> Iterable[tuple[str, int]]:
+def _apply_provider(provider: str, score: Iterable[tuple[str, int]]) -> Iterable[tuple[str, int]]:
     if provider not in versions.PROVIDERS:
         raise ConfigError(unsupported("algorithmSource.provider", provider, sorted(versions.PROVIDERS)))
     least_allocated = versions.PROVIDERS["DefaultProvider"]
@@ -100,31 +101,31 @@ def _provided(provider: str, score: Iterable[tuple[str, int]]) -> Iterable[tuple
     )
 
 
-def _with_multi_point(profile: OldProfile, api_version: str, left_out: list[str]) -> ProfileConfig:
-    """A profile of a version that already had multiPoint: only names change, and newer defaults stay out."""
-    dead = versions.GONE_PLUGINS | versions.RENAMED_PLUGINS.keys()
+def _convert_multi_point(profile: OldProfile, api_version: str, left_out: list[str]) -> ProfileConfig:
+    """Convert a profile of a version with multiPoint: rename plugins and disable newer default plugins."""
+    dead = versions.REMOVED_PLUGINS | versions.RENAMED_PLUGINS.keys()
     sets = {}
     for field in msgspec.structs.fields(Plugins):
         found: PluginSet = getattr(profile.plugins, field.name)
         disabled = tuple(entry for entry in found.disabled if entry.name not in dead)
-        sets[field.name] = PluginSet(_renamed(found.enabled, left_out), disabled)
+        sets[field.name] = PluginSet(_rename(found.enabled, left_out), disabled)
     named = {entry.name for entry in sets["multi_point"].enabled + sets["multi_point"].disabled}
     newer = tuple(PluginEntry(name) for name in versions.NEWER_THAN_V1BETA3 if not named & {name, "*"})
     sets["multi_point"] = PluginSet(sets["multi_point"].enabled, sets["multi_point"].disabled + newer)
-    return _built(profile, Plugins(**sets), _args(profile, api_version, {}), left_out)
+    return _build_profile(profile, Plugins(**sets), _args(profile, api_version, {}), left_out)
 
 
-def _by_point(
+def _convert_points(
     profile: OldProfile, version: Version, api_version: str, defaults: OldDefaults, left_out: list[str]
 ) -> ProfileConfig:
-    """A profile of a version that listed its plugins by extension point: every list is spelled out."""
+    """Convert a profile of a version without multiPoint: write out the list of every extension point."""
     sets = _sets(profile.plugins, version)
     entries = {point: sets[point].over(defaults.plugins.get(point, ())) for point in EXTENSION_POINTS}
     args = _args(profile, api_version, defaults.args)
     _set_scoring_strategy(entries, args, left_out)
     _set_spreading(entries, args, version)
     _set_required_labels(entries, args)
-    today = {point: _renamed(found, left_out) for point, found in entries.items()}
+    today = {point: _rename(found, left_out) for point, found in entries.items()}
     for point, companion, plugins in versions.COMPANIONS:
         named = {name for name, _ in defaults.plugins.get(companion, ())}
         named.update(entry.name for entry in today[companion])
@@ -135,13 +136,13 @@ def _by_point(
         )
     plain = {"multiPoint": {"disabled": [{"name": "*"}]}}
     plain.update({point: {"enabled": msgspec.to_builtins(found)} for point, found in today.items() if found})
-    return _built(profile, msgspec.convert(plain, Plugins), args, left_out)
+    return _build_profile(profile, msgspec.convert(plain, Plugins), args, left_out)
 
 
 def _sets(plugins: OldPlugins, version: Version) -> dict[str, PluginSet]:
     sets = {point: plugins.at(point) for point in EXTENSION_POINTS}
     if not version.strict:
-        # What is preScore today was called postFilter, and undoing a reservation was a point of its own.
+        # Today's preScore was called postFilter, and unreserve was an extension point of its own.
         late, early = sets["postFilter"], sets["preScore"]
         sets["preScore"] = PluginSet(early.enabled + late.enabled, early.disabled + late.disabled)
         sets["postFilter"] = PluginSet()
@@ -152,7 +153,7 @@ def _sets(plugins: OldPlugins, version: Version) -> dict[str, PluginSet]:
 
 
 def _args(profile: OldProfile, api_version: str, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by plugin, as plain data of v1 still under the plugins' old names."""
+    """Arguments in v1 form by plugin, still under the plugins' old names."""
     args = dict(defaults)
     for entry in profile.plugin_config:
         args[entry.name] = entry.args
@@ -165,7 +166,7 @@ def _args(profile: OldProfile, api_version: str, defaults: dict[str, Any]) -> di
 
 
 def _set_scoring_strategy(entries: PointEntries, args: dict[str, Any], left_out: list[str]) -> None:
-    """Three scoring plugins became strategies of NodeResourcesFit, which can have but one."""
+    """Set the strategy of NodeResourcesFit: three plugins became its strategies, and it has only one."""
     chosen = [entry.name for entry in entries["score"] if entry.name in versions.SCORING_STRATEGIES]
     if not chosen:
         return
@@ -181,7 +182,7 @@ def _set_scoring_strategy(entries: PointEntries, args: dict[str, Any], left_out:
 
 
 def _set_spreading(entries: PointEntries, args: dict[str, Any], version: Version) -> None:
-    """Where SelectorSpread spread pods by default, PodTopologySpread had no constraints of its own."""
+    """Disable PodTopologySpread's default constraints unless SelectorSpread did their work."""
     own = _fields(args, "PodTopologySpread")
     if own.get("defaultingType"):
         return
@@ -191,7 +192,7 @@ def _set_spreading(entries: PointEntries, args: dict[str, Any], version: Version
 
 
 def _set_required_labels(entries: PointEntries, args: dict[str, Any]) -> None:
-    """The filter of NodeLabel is node affinity that the scheduler adds to every pod's."""
+    """Convert the filter of NodeLabel to node affinity added to every pod."""
     labels = _fields(args, "NodeLabel")
     wanted = [{"key": key, "operator": "Exists"} for key in _texts(labels.get("presentLabels"))]
     wanted += [{"key": key, "operator": "DoesNotExist"} for key in _texts(labels.get("absentLabels"))]
@@ -215,13 +216,13 @@ def _texts(value: Any) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
-def _renamed(entries: tuple[PluginEntry, ...], left_out: list[str]) -> tuple[PluginEntry, ...]:
-    """The plugins by today's names. Of several with one successor the first counts, or the successor."""
+def _rename(entries: tuple[PluginEntry, ...], left_out: list[str]) -> tuple[PluginEntry, ...]:
+    """The plugins under today's names; of several with the same successor only the first is kept."""
     renamed: list[PluginEntry] = []
     taken = {entry.name for entry in entries}
     for entry in entries:
         successor = versions.RENAMED_PLUGINS.get(entry.name)
-        if entry.name in versions.GONE_PLUGINS:
+        if entry.name in versions.REMOVED_PLUGINS:
             left_out.append(entry.name)
         elif successor is None:
             renamed.append(entry)
@@ -231,13 +232,100 @@ def _renamed(entries: tuple[PluginEntry, ...], left_out: list[str]) -> tuple[Plu
     return tuple(renamed)
 
 
-def _built(profile: OldProfile, plugins: Plugins, args: dict[str, Any], left_out: list[str]) -> ProfileConfig:
-    left_out += [name for name in args if name in versions.GONE_PLUGINS and name not in left_out]
-    dead = versions.GONE_PLUGINS | versions.RENAMED_PLUGINS.keys()
+def _build_profile(
+    profile: OldProfile, plugins: Plugins, args: dict[str, Any], left_out: list[str]
+) -> ProfileConfig:
+    left_out += [name for name in args if name in versions.REMOVED_PLUGINS and name not in left_out]
+    dead = versions.REMOVED_PLUGINS | versions.RENAMED_PLUGINS.keys()
     plugin_config = [PluginConfig(name, value) for name, value in args.items() if name not in dead]
     names = [entry.name for entry in profile.plugin_config]
-    # Validation has to see that arguments were given twice.
+    # Validation must see that arguments were given twice.
     plugin_config += [PluginConfig(name) for name in args for _ in range(names.count(name) - 1)]
     return ProfileConfig(
         profile.scheduler_name, profile.percentage_of_nodes_to_score, plugins, tuple(plugin_config)
     )
+
+
+class OldDefaults(NamedTuple):
+    """The plugins and arguments that a profile of an older file starts from, under their old names."""
+
+    plugins: PointPlugins
+    args: dict[str, Any]
+
+
+def policy_defaults(policy: Policy) -> OldDefaults:
+    """The policy's plugins and arguments. A ConfigError names every unknown predicate and priority."""
+    if policy.predicates is None:
+        predicates, unknown = set(versions.DEFAULT_PREDICATES), []
+    else:
+        predicates = {_known_predicate(predicate) for predicate in policy.predicates}
+        unknown = [
+            f'predicates[{index}]: predicate type not found for "{predicate.name}"'
+            for index, predicate in enumerate(policy.predicates)
+            if not _known_predicate(predicate)
+        ]
+    if policy.priorities is None:
+        priorities = dict(versions.DEFAULT_PRIORITIES)
+    else:
+        priorities = {_known_priority(priority): priority.weight for priority in policy.priorities}
+        unknown += [
+            f'priorities[{index}]: priority type not found for "{priority.name}"'
+            for index, priority in enumerate(policy.priorities)
+            if not _known_priority(priority)
+        ]
+    if unknown:
+        raise ConfigError(joined(unknown))
+    return OldDefaults(_policy_points(predicates, priorities), _policy_args(policy))
+
+
+def _known_predicate(predicate: Predicate) -> str:
+    """The built-in name of the predicate; a custom name is recognized by its argument."""
+    if predicate.name in versions.PREDICATES:
+        return predicate.name
+    if predicate.argument.labels_presence is not None:
+        return "CheckNodeLabelPresence"
+    return "CheckServiceAffinity" if predicate.argument.service_affinity is not None else ""
+
+
+def _known_priority(priority: Priority) -> str:
+    if priority.name in versions.PRIORITIES:
+        return priority.name
+    if priority.argument.requested_to_capacity_ratio_arguments is not None:
+        return "RequestedToCapacityRatioPriority"
+    if priority.argument.label_preference is not None:
+        return "NodeLabelPriority"
+    return "ServiceAntiAffinityPriority" if priority.argument.service_anti_affinity is not None else ""
+
+
+def _policy_points(predicates: set[str], priorities: dict[str, int]) -> PointPlugins:
+    predicates = predicates.union(versions.MANDATORY_PREDICATES)
+    in_order = [
+        plugin for name, plugins in versions.PREDICATES.items() if name in predicates for plugin in plugins
+    ]
+    filters: Entries = tuple((plugin, 0) for plugin in dict.fromkeys(in_order))
+    scores: dict[str, int] = {}
+    for name in sorted(priorities):
+        scores.setdefault(versions.PRIORITIES[name], priorities[name])
+    scores.pop("", None)
+    points = {**versions.ALWAYS, "filter": filters, "score": tuple(scores.items())}
+    if "CheckVolumeBinding" not in predicates:
+        del points["reserve"], points["preBind"]
+    return points
+
+
+def _policy_args(policy: Policy) -> dict[str, Any]:
+    args: dict[str, Any] = {}
+    if policy.hard_pod_affinity_symmetric_weight:
+        args["InterPodAffinity"] = {"hardPodAffinityWeight": policy.hard_pod_affinity_symmetric_weight}
+    for priority in policy.priorities or ():
+        if ratio := priority.argument.requested_to_capacity_ratio_arguments:
+            args["RequestedToCapacityRatio"] = ratio
+    labels: dict[str, list[str]] = {}
+    for predicate in policy.predicates or ():
+        if presence := predicate.argument.labels_presence:
+            labels.setdefault("presentLabels" if presence.presence else "absentLabels", []).extend(
+                presence.labels
+            )
+    if labels:
+        args["NodeLabel"] = labels
+    return args

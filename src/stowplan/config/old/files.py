@@ -1,4 +1,4 @@
-"""What older configuration files and Policy files hold, as structs, and how such a file is read."""
+"""The contents of older configuration files and Policy files as structs, and how they are read."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class OldProfile(ProfileConfig, frozen=True):
 
 
 class OldConfiguration(KubeSchedulerConfiguration, frozen=True):
-    """All fields that any older version had."""
+    """The fields of all older versions."""
 
     leader_election: OldLeaderElection = OldLeaderElection()
     profiles: tuple[OldProfile, ...] = ()
@@ -106,7 +106,7 @@ class Priority(Part, frozen=True):
 
 
 class Policy(Part, frozen=True):
-    """A legacy Policy. No predicates at all means the default ones, an empty list only the mandatory ones."""
+    """A legacy Policy. Without predicates the defaults apply; an empty list means only the mandatory ones."""
 
     api_version: str = ""
     kind: str = "Policy"
@@ -124,14 +124,14 @@ _OWN_FIELDS = frozenset(
 
 
 class OldDocument(NamedTuple):
-    """An older file as read; `ignored` are fields that its version did not know and did not mind."""
+    """An older file; `ignored` are unknown fields that its version ignored."""
 
     config: OldConfiguration
     ignored: list[str]
 
 
 def read_config(plain: dict[str, Any], version: Version) -> OldDocument:
-    """The file, or a ConfigError that names every fault of form."""
+    """Read the file; a ConfigError names every decoding error."""
     foreign = {name.casefold() for name in _OWN_FIELDS.difference(version.fields)}
     decoder = _decoder(version)
     config = decoder.struct(OldConfiguration, {k: v for k, v in plain.items() if k.casefold() not in foreign})
@@ -139,14 +139,14 @@ def read_config(plain: dict[str, Any], version: Version) -> OldDocument:
     if decoder.malformed or (version.strict and decoder.unknown):
         raise ConfigError("strict decoding error: " + ", ".join(decoder.faults))
     if version.strict and (
-        unknown := [f'unknown field "{path}"' for path in _too_new_or_old(config, version)]
+        unknown := [f'unknown field "{path}"' for path in _fields_of_other_versions(config, version)]
     ):
         raise ConfigError("strict decoding error: " + ", ".join(unknown))
     return OldDocument(config, decoder.unknown)
 
 
 def read_policy(plain: dict[str, Any]) -> tuple[Policy, list[str]]:
-    """The Policy and the fields that were ignored, or a ConfigError that names every fault of form."""
+    """Read the Policy and the names of ignored fields; a ConfigError names every decoding error."""
     if plain.get("kind", "Policy") != "Policy":
         raise ConfigError(f"expected a Policy, got {plain['kind']}")
     decoder = _decoder(POLICY)
@@ -157,7 +157,7 @@ def read_policy(plain: dict[str, Any]) -> tuple[Policy, list[str]]:
 
 
 def profiles_of(old: OldConfiguration) -> tuple[OldProfile, ...]:
-    """The profiles, or the only one of a version that had its fields at the top."""
+    """The profiles, or the one profile of a version that had its fields at the top level."""
     if old.plugins == OldPlugins() and old.plugin_config == () and old.scheduler_name is None:
         return old.profiles
     name = old.scheduler_name or DEFAULT_SCHEDULER_NAME
@@ -165,18 +165,18 @@ def profiles_of(old: OldConfiguration) -> tuple[OldProfile, ...]:
 
 
 def _decoder(version: Version) -> Decoder:
-    """Before v1beta1 the case of names did not matter, and a number of nanoseconds was a duration."""
-    return Decoder() if version.strict else Decoder(_duration_or_nanos, any_case=True)
+    """Before v1beta1 field names were case-insensitive, and a duration could be a number of nanoseconds."""
+    return Decoder() if version.strict else Decoder(_decode_duration, any_case=True)
 
 
-def _duration_or_nanos(kind: type, value: Any) -> Any:
+def _decode_duration(kind: type, value: Any) -> Any:
     if kind is Duration and isinstance(value, int):
         return Duration.of_nanos(value)
     return decode_hook(kind, value)
 
 
-def _too_new_or_old(config: OldConfiguration, version: Version) -> Iterator[str]:
-    """Paths of fields inside of others that some version has, but not this one."""
+def _fields_of_other_versions(config: OldConfiguration, version: Version) -> Iterator[str]:
+    """The paths of nested fields that other versions have, but not this one."""
     if config.leader_election.lock_object_name:
         yield "leaderElection.lockObjectName"
     if config.leader_election.lock_object_namespace:

@@ -1,4 +1,4 @@
-"""What differs between versions of the configuration, as data: default plugins, names that are gone, fields.
+"""What differs between configuration versions, as data: default plugins, removed names, fields.
 
 The lists are those of the last Kubernetes release that served a version, in the names of that release.
 """
@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stowplan.config.types import GROUP
+from stowplan.config.types import GROUP, Entries
 
-Entries = tuple[tuple[str, int], ...]
 PointPlugins = Mapping[str, Entries]
 
 
@@ -18,35 +17,11 @@ def _unweighted(*names: str) -> Entries:
     return tuple((name, 0) for name in names)
 
 
-# Kubernetes 1.36, v1. All of it stands in multiPoint; a weight of 0 is left open and counts as 1.
-DEFAULT_PLUGINS: Entries = (
-    ("SchedulingGates", 0),
-    ("PrioritySort", 0),
-    ("NodeUnschedulable", 0),
-    ("NodeName", 0),
-    ("TaintToleration", 3),
-    ("NodeAffinity", 2),
-    ("NodePorts", 0),
-    ("NodeResourcesFit", 1),
-    ("VolumeRestrictions", 0),
-    ("NodeVolumeLimits", 0),
-    ("VolumeBinding", 0),
-    ("VolumeZone", 0),
-    ("PodTopologySpread", 2),
-    ("InterPodAffinity", 2),
-    ("DynamicResources", 2),
-    ("DefaultPreemption", 0),
-    ("NodeResourcesBalancedAllocation", 1),
-    ("ImageLocality", 1),
-    ("DefaultBinder", 0),
-    ("NodeDeclaredFeatures", 0),
-)
-
 # v1beta3 had the same list, weights and multiPoint, but not yet these.
 NEWER_THAN_V1BETA3 = ("DynamicResources", "NodeDeclaredFeatures")
 
-# SchedulingGates is newer than most of these versions. It touches no pod they knew, and a pod with gates must
-# not be tried: the API server refuses to bind it.
+# SchedulingGates is newer than most of these versions. It affects no pod they knew, and a pod with gates must
+# not be attempted: the API server rejects its binding.
 ALWAYS: dict[str, Entries] = {
     "preEnqueue": _unweighted("SchedulingGates"),
     "queueSort": _unweighted("PrioritySort"),
@@ -119,7 +94,7 @@ _V1BETA1: PointPlugins = {
         ("TaintToleration", 1),
     ),
 }
-# 1.18. Preemption, and reserving and binding volumes, were not plugins yet but always done.
+# 1.18. Preemption and volume binding were not plugins yet, but always ran.
 _V1ALPHA: PointPlugins = {
     **ALWAYS,
     "preFilter": _unweighted("NodeResourcesFit", "NodePorts", "InterPodAffinity", "PodTopologySpread"),
@@ -171,7 +146,7 @@ _V1ALPHA1_FIELDS = (
 
 
 class Version(NamedTuple):
-    """A version no longer served: its releases, its default plugins by extension point, fields of its own."""
+    """A version no longer served: its releases, its default plugins by extension point, its own fields."""
 
     releases: str
     plugins: PointPlugins | None  # None where it had multiPoint
@@ -189,7 +164,7 @@ OLD_VERSIONS = {
 }
 POLICY = Version("1.22 and before", _V1ALPHA, strict=False)
 
-# What plugins are called today. In-tree volume types go through CSI by now, so one plugin counts all volumes.
+# Today's names. In-tree volume types use CSI now, so one plugin counts all volumes.
 RENAMED_PLUGINS = {
     "EBSLimits": "NodeVolumeLimits",
     "GCEPDLimits": "NodeVolumeLimits",
@@ -207,10 +182,10 @@ SCORING_STRATEGIES = {
     "NodeResourcesMostAllocated": "MostAllocated",
     "RequestedToCapacityRatio": "RequestedToCapacityRatio",
 }
-GONE_PLUGINS = frozenset(("NodeLabel", "NodePreferAvoidPods", "NodeResourceLimits", "ServiceAffinity"))
-OLD_RESOURCE_LOCKS = frozenset(("endpoints", "configmaps", "endpointsleases", "configmapsleases"))
+REMOVED_PLUGINS = frozenset(("NodeLabel", "NodePreferAvoidPods", "NodeResourceLimits", "ServiceAffinity"))
 
-# What plugins did within one point and now prepare at another: who is kept at the first runs at the second.
+# Plugins that now prepare at another extension point what they did in one: enabled at the first, they need
+# the second too.
 COMPANIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "filter",
@@ -242,13 +217,13 @@ COMPANIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("postFilter", "preEnqueue", ("DefaultPreemption",)),
 )
 
-# algorithmSource.provider: which scoring plugin took the place of NodeResourcesLeastAllocated.
+# algorithmSource.provider: which scoring plugin replaced NodeResourcesLeastAllocated.
 PROVIDERS = {
     "DefaultProvider": "NodeResourcesLeastAllocated",
     "ClusterAutoscalerProvider": "NodeResourcesMostAllocated",
 }
 
-# Policy: predicates in the order in which they ran, with the filter plugins that took their place.
+# Policy: predicates in the order in which they ran, with the filter plugins that replaced them.
 PREDICATES: dict[str, tuple[str, ...]] = {
     "CheckNodeUnschedulable": ("NodeUnschedulable",),
     "GeneralPredicates": ("NodeResourcesFit", "NodeName", "NodePorts", "NodeAffinity"),
@@ -260,7 +235,7 @@ PREDICATES: dict[str, tuple[str, ...]] = {
     "NoDiskConflict": ("VolumeRestrictions",),
     "PodToleratesNodeTaints": ("TaintToleration",),
     "PodToleratesNodeNoExecuteTaints": ("TaintToleration",),
-    # The state of a node is a taint by now.
+    # Node conditions are taints now.
     "CheckNodeCondition": ("TaintToleration",),
     "CheckNodeMemoryPressure": ("TaintToleration",),
     "CheckNodeDiskPressure": ("TaintToleration",),
@@ -293,7 +268,7 @@ DEFAULT_PREDICATES = (
     "CheckNodeUnschedulable",
     "EvenPodsSpread",
 )
-# Policy: priorities and their score plugins. EqualPriority gave all nodes the same and is nothing.
+# Policy: priorities and their score plugins. EqualPriority gave every node the same score and has no plugin.
 PRIORITIES = {
     "BalancedResourceAllocation": "NodeResourcesBalancedAllocation",
     "EqualPriority": "",
