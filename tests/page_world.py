@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stowplan.api.manifests import read
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.client.api import Answer
 from stowplan.client.errors import NotFound
 from stowplan.config import load
-from stowplan.explain.manifests import read
 from stowplan.framework.registry import Registry
 from stowplan.journal import Decisions
 from stowplan.scheduler.scheduler import Scheduler

@@ -246,8 +246,8 @@ def loaded_for(*words) -> set[str]:
 def test_little_is_loaded_to_ask(scheduler, journal):
     """The engine is not needed to read what it decided, and would take longer to load than all else."""
     found = loaded_for("p", "--journal", journal)
-    assert "stowplan.explain.kept" in found
-    assert not {"aiohttp", "stowplan.cycle", "stowplan.explain.manifests", "stowplan.plugins"} & found
+    assert "stowplan.explain.recorded" in found
+    assert not {"aiohttp", "stowplan.cycle", "stowplan.api.manifests", "stowplan.plugins"} & found
     kept(scheduler.decisions, "p")
     found = loaded_for("p", "--no-changes", *scheduler.server.flags)
     assert "stowplan.cli.kept_decisions" in found

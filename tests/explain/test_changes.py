@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from plain_objects import REGISTRY, V1, ZONE, manifests_of, node, pod
 
+from plain_objects import REGISTRY, V1, ZONE, manifests_of, node, pod
+from stowplan.api.targets import find_target
 from stowplan.config import load
-from stowplan.explain.changes import smallest_changes
-from stowplan.explain.offline import Explainer
+from stowplan.explain.explainer import Explainer
 from stowplan.explain.report import as_json
-from stowplan.explain.targets import find_target
+from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.explain.text import render
 
 GPU = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from plain_objects import ZONE, explain, node, pod, priority_class
 
+from plain_objects import ZONE, explain, node, pod, priority_class
 from stowplan.errors import InputError
 from stowplan.explain.report import as_json
 

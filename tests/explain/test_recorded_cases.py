@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from plain_objects import REGISTRY, manifests_of
 
+from plain_objects import REGISTRY, manifests_of
+from stowplan.api.targets import find_target
 from stowplan.config import load
+from stowplan.explain.explainer import Explainer
 from stowplan.explain.layout import WIDTH
-from stowplan.explain.offline import Explainer
 from stowplan.explain.report import as_json
-from stowplan.explain.targets import find_target
 from stowplan.explain.text import render
 
 CASES = Path(__file__).parents[1] / "golden/cases"

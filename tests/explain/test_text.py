@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from plain_objects import explain, node, pod, priority_class
 
-from stowplan.explain.amounts import amount_text
+from plain_objects import explain, node, pod, priority_class
+from stowplan.api.amounts import amount_text
 from stowplan.explain.layout import WIDTH
 from stowplan.explain.text import render
 

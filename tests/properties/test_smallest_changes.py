@@ -14,7 +14,7 @@ from make import planner
 from stowplan.api.pod import Pod
 from stowplan.cycle import schedule
 from stowplan.explain.changed_weights import weights
-from stowplan.explain.changes import smallest_changes
+from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.explain.trial import Trial
 
 LONG = 60

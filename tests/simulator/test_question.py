@@ -8,8 +8,8 @@ import json
 import pytest
 
 from make import REGISTRY
+from stowplan.api.manifests import STDIN, read, read_into
 from stowplan.errors import InputError
-from stowplan.explain.manifests import STDIN, read, read_into
 from stowplan.simulator import WhatIf
 from stowplan.simulator.question import Question, Several, ask
 

@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from stowplan.api.custom import CustomResource
+from stowplan.api.manifests import Found, Manifests
+from stowplan.api.names import kind_and_name
 from stowplan.client import kubeconfig as kubeconfigs
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
@@ -19,8 +21,6 @@ from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.errors import InputError
 from stowplan.explain.layout import printable
-from stowplan.explain.manifests import Found, Manifests
-from stowplan.explain.names import kind_and_name
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
 

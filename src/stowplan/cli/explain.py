@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
+from stowplan.api.names import POD, kind_and_name
 from stowplan.cli.plugin_dirs import PLUGIN_DIRS
 from stowplan.errors import InputError, StowplanError
 from stowplan.explain.layout import printable
-from stowplan.explain.names import POD, kind_and_name
 
 if TYPE_CHECKING:
     from stowplan.client.connection import Connection
@@ -172,12 +172,12 @@ class _Scheduler(NamedTuple):
 def _afresh(
     pods: tuple[str, ...], cluster: _Cluster, scheduler: _Scheduler, wanted: _Wanted
 ) -> Iterator[_Answer]:
+    from stowplan.api.manifests import read
+    from stowplan.api.targets import find_target
     from stowplan.cli.cluster_source import config_of, echo_ignored, kinds_of, live_manifests, stop_for
     from stowplan.explain.answers import Printed
-    from stowplan.explain.manifests import read
-    from stowplan.explain.offline import Explainer
+    from stowplan.explain.explainer import Explainer
     from stowplan.explain.printed import printed
-    from stowplan.explain.targets import find_target
     from stowplan.framework.registry import Registry
 
     registry = Registry.installed(scheduler.plugin_dirs)
@@ -223,8 +223,8 @@ def _written(journal: str, keys: tuple[str, ...], wanted: _Wanted) -> Iterator[_
     # NumPy's threads would take longer to start than all else, and there is no work for them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from stowplan.explain.answers import Printed
-    from stowplan.explain.kept import explain_record, with_weights
     from stowplan.explain.printed import printed
+    from stowplan.explain.recorded import explain_record, with_weights
     from stowplan.journal import reader
 
     def warn(path: Path, error: Exception) -> None:

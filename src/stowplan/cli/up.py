@@ -89,12 +89,12 @@ def up(
 
     began = perf_counter()
     from stowplan import log
+    from stowplan.api.manifests import objects_in
     from stowplan.cli.cluster_source import stop_for
     from stowplan.client import kubeconfig as kubeconfigs
     from stowplan.embedded.up import Ready, UpOptions
     from stowplan.embedded.up import up as run
     from stowplan.errors import InputError
-    from stowplan.explain.manifests import objects_in
     from stowplan.kubelet import read_templates
 
     if context and not from_cluster:

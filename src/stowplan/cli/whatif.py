@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
+from stowplan.api.manifests import Manifests, read, read_into
 from stowplan.cli.cluster_source import config_of, echo_ignored, kinds_of, live_manifests, stop_for
 from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.cycle.planner import build_cluster
 from stowplan.explain.layout import printable
-from stowplan.explain.manifests import Manifests, read, read_into
 from stowplan.framework.registry import Registry
 from stowplan.simulator import WhatIf
 from stowplan.simulator.outcome import as_json
@@ -92,7 +93,7 @@ def whatif(
         manifests = live_manifests(kubeconfig, context, namespace, kinds, wanted)
     stop_for(manifests.faults)
     what_if = WhatIf(
-        manifests.objects.values(), loaded, registry=registry, seed=seed, cluster=manifests.cluster()
+        manifests.objects.values(), loaded, registry=registry, seed=seed, cluster=build_cluster(manifests)
     )
     if config is not None:
         what_if.changes.append(f"the configuration of {config}")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.api.manifests import Manifests
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
+from stowplan.cluster.columns import Rows
+from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle.preempt import preempt
 from stowplan.cycle.sampling import Sampling
@@ -20,6 +27,7 @@ from stowplan.framework.nominations import Nominations
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
+from stowplan.framework.status import Code, Status
 
 DEFAULT_CONFIG = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 
@@ -88,3 +96,42 @@ class Planner:
         if node_name is not None:
             self.nominations.remove(decision.pod)
             self.cluster.assume_pod(decision.pod, node_name)
+
+
+def build_cluster(manifests: Manifests) -> Cluster:
+    """A cluster with the objects of the manifests, for the caller to change."""
+    follower, manifests.follower = manifests.follower, None
+    cluster = follower if isinstance(follower, Cluster) else Cluster.of(manifests.objects.values())
+    for kind in manifests.unserved:
+        cluster.watched(kind).is_served = False
+    return cluster
+
+
+def draw_ties(generator: random.Random) -> TieBreak:
+    """Choose one of the best nodes at random, independent of the order in which nodes were read."""
+
+    def draw(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
+        best = np.flatnonzero(totals == totals.max())
+        by_name = best[np.argsort(nodes.name_ranks[feasible[best]])]
+        # Only random() is guaranteed to give the same numbers in every version of Python.
+        return int(by_name[int(generator.random() * len(by_name))])
+
+    return draw
+
+
+def plugin_error(decision: Decision) -> str:
+    """The error that a plugin raised, or an empty string."""
+    after = decision.post_filter
+    # parity: an error that post_filter returns is part of the answer, one that it raises is not
+    if after is not None and after.message.startswith("running PostFilter plugin"):
+        return after.message
+    return decision.error or ""
+
+
+def run_pre_enqueue(profile: Profile, pod: Pod) -> Status | None:
+    """The status of the plugin that keeps the pod out of the queue, or None."""
+    for name, plugin in profile.at("preEnqueue"):
+        status: Status | None = plugin.pre_enqueue(pod)
+        if status is not None and status.code is not Code.SUCCESS:
+            return status.by(name)
+    return None

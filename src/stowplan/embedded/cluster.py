@@ -19,7 +19,7 @@ from stowplan.controllers.clock import Clock
 from stowplan.controllers.running import Controllers
 from stowplan.embedded import objects
 from stowplan.embedded.pool import InProcess
-from stowplan.explain.kept import explain_record
+from stowplan.explain.recorded import explain_record
 from stowplan.explain.text import render
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stowplan import log
+from stowplan.api.manifests import Found
 from stowplan.apiserver import Store
 from stowplan.apiserver.durable import DurableStore
 from stowplan.apiserver.http import Front, Pair, made_pair, serve
@@ -23,7 +24,6 @@ from stowplan.embedded import kubeconfig, objects
 from stowplan.embedded.cluster import EmbeddedCluster
 from stowplan.embedded.live import look_at
 from stowplan.errors import InputError
-from stowplan.explain.manifests import Found
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
 from stowplan.kubelet import NodeTemplate

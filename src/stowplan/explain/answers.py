@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.explain.change import Change, Changes, Flip
+from stowplan.explain.changes import Change, Changes, Flip
 
 
 class Printed(msgspec.Struct, frozen=True):

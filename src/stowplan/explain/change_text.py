@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowplan.explain.answers import ChangesAnswer, changes_of
-from stowplan.explain.change import Changes
+from stowplan.explain.changes import Changes
 from stowplan.explain.layout import wrapped
 
 

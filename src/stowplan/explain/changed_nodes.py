@@ -10,7 +10,7 @@ import numpy as np
 from stowplan.api.meta import NodeSelectorRequirement
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Affinity, NodeAffinity, Pod
-from stowplan.explain.change import Change
+from stowplan.explain.changes import Change
 from stowplan.explain.trial import Trial
 
 replace = msgspec.structs.replace

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stowplan.explain.change import Change, Flip
+from stowplan.explain.changes import Change, Flip
 from stowplan.framework.decision import Decision, ScoreColumn
 
 if TYPE_CHECKING:

@@ -1,55 +1,46 @@
-"""The smallest changes that would change a decision, each decided again before it is told.
-
-Only one thing is changed at a time: a weight, a request, a label, a toleration, a priority, a term that the
-pod asks for, a cordon. Of an amount, the least change is sought to the last unit.
-"""
+"""Changes that would change an outcome, as they were found."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stowplan.cycle import Planner
-from stowplan.explain import changed_nodes, changed_pods, changed_weights
-from stowplan.explain.change import SHOWN, Change, Changes
-from stowplan.explain.trial import TimeIsUp, Trial
-from stowplan.framework.decision import Decision
+import msgspec
 
-SECONDS = 0.15
-"""Of processor time, so that the same question has the same answer on a busy machine."""
-KINDS: tuple[Callable[[Trial], Iterator[Change]], ...] = (
-    changed_weights.weights,
-    changed_pods.tolerations,
-    changed_pods.terms,
-    changed_pods.labels,
-    changed_pods.priorities,
-    changed_nodes.labels,
-    changed_nodes.cordons,
-)
+if TYPE_CHECKING:
+    from stowplan.api.node import NodeObject
+    from stowplan.api.pod import Pod
+
+SHOWN = 3
+"""Changes of one kind: more of them would tell nothing new."""
 
 
-def smallest_changes(
-    planner: Planner,
-    decision: Decision,
-    *,
-    seconds: float = SECONDS,
-    now: Callable[[], float] = time.process_time,
-) -> Changes:
-    """Asked with the cluster as it was when the decision was made, and left so."""
-    if decision.error is not None or decision.not_looked_at is not None:  # a sample may leave out any node
-        return Changes()
-    trial = Trial(planner, decision, seconds, now)
-    found: list[Change] = []
-    try:
-        for kind in _in_order(trial):
-            found.extend(islice(kind(trial), SHOWN))
-    except TimeIsUp:
-        return Changes(tuple(found), is_complete=False)
-    return Changes(tuple(found))
+class Flip(NamedTuple):
+    """Where the pod would go instead."""
+
+    node: str
+    by_preemption: bool = False
 
 
-def _in_order(trial: Trial) -> Sequence[Callable[[Trial], Iterator[Change]]]:
-    """Requests come first where they can be searched quickly, and mean the most: for a pod without a node."""
-    requests = changed_pods.requests
-    return (requests, *KINDS) if trial.winner is None else (*KINDS, requests)
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change, and where the pod would go then."""
+
+    kind: str
+    text: str
+    flip: Flip
+    was: Any = None
+    now: Any = None
+    pod: Pod | None = None
+    """The pod, changed."""
+    node: NodeObject | None = None
+    """The node, changed."""
+    weight: tuple[str, int] | None = None
+    """A plugin and its new weight."""
+    less: Pod | int | None = None
+    """One step smaller, which changes nothing: the pod, or the weight. None where there are no steps."""
+
+
+class Changes(msgspec.Struct, frozen=True):
+    found: tuple[Change, ...] = ()
+    is_complete: bool = True
+    """False where time ran out before all kinds had been tried."""
+    tried: str = "single change that was tried"

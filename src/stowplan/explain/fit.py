@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from stowplan.api.names import there_is
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.cycle import Planner
 from stowplan.cycle.schedule import schedule
 from stowplan.explain.layout import reason_text
-from stowplan.explain.names import there_is
 from stowplan.explain.report import explanation_of, node_explanation_of
 from stowplan.framework.registry import Registry
 

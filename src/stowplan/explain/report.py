@@ -13,7 +13,7 @@ import numpy as np
 
 from stowplan.explain import reasons
 from stowplan.explain.answers import plain_changes
-from stowplan.explain.change import Changes
+from stowplan.explain.changes import Changes
 from stowplan.framework.decision import Decision
 from stowplan.framework.status import Code, Status
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from stowplan.explain.amounts import amount_text
+from stowplan.api.amounts import amount_text
 from stowplan.explain.change_text import changes_text
 from stowplan.explain.layout import NAMES_SHOWN, counted, listed, reason_text, table, time_text, wrapped
 from stowplan.explain.reasons import preemption_text

@@ -9,7 +9,7 @@ from stowplan.api.pod import Pod
 from stowplan.cycle import Planner, first_by_name, schedule
 from stowplan.cycle.errors import CycleError
 from stowplan.cycle.schedule import choose, find_feasible
-from stowplan.explain.change import Flip
+from stowplan.explain.changes import Flip
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from stowplan.api.manifests import Manifests
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.errors import InputError
 from stowplan.explain.layout import listed
-from stowplan.explain.manifests import Manifests
 from stowplan.simulator.outcome import Outcome
 from stowplan.simulator.room import MOST, Room
 from stowplan.simulator.whatif import WhatIf

@@ -16,15 +16,15 @@ import msgspec
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object
+from stowplan.api.names import there_is
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
+from stowplan.cycle.planner import draw_ties, plugin_error, run_pre_enqueue
 from stowplan.errors import InputError
 from stowplan.explain.layout import counted, listed
-from stowplan.explain.names import there_is
-from stowplan.explain.offline import drawn_by, fault_of, held_back_by
 from stowplan.explain.report import Refusal, explanation_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.events import Action, ClusterEvent, Resource
@@ -80,7 +80,7 @@ class WhatIf:
         self.cluster = Cluster.of(items) if cluster is None else cluster
         for kind in unserved:
             self.cluster.watched(kind).is_served = False
-        tie_break = first_by_name if seed is None else drawn_by(random.Random(seed))
+        tie_break = first_by_name if seed is None else draw_ties(random.Random(seed))
         self.planner = Planner(self.cluster, config, registry=registry, tie_break=tie_break, now=now)
         pods = [item for item in items if isinstance(item, Pod)]
         self.planner.keep_nominations(pods)
@@ -223,7 +223,7 @@ class WhatIf:
         profile = self.planner.profiles.get(pod.scheduler_name)
         if profile is None:
             return _ended(waiting, Ending.ELSEWHERE, f"it is left to {pod.scheduler_name!r}")
-        held_back = held_back_by(profile, pod)
+        held_back = run_pre_enqueue(profile, pod)
         if held_back is not None:
             return _ended(waiting, Ending.HELD_BACK, held_back.message)
         self._turn += 1
@@ -239,7 +239,7 @@ class WhatIf:
                 self.cluster.remove_pod(each)
             self._last[EVICTED] = self._turn
             decision = self.decide(pod)
-        if fault := fault_of(decision):
+        if fault := plugin_error(decision):
             return _ended(waiting, Ending.FAILED, fault)
         if decision.chosen is None and decision.nominated is None:
             return self._left_waiting(waiting, decision, likeness)

@@ -9,6 +9,7 @@ import msgspec
 
 from stowplan.api.defaults import Plain
 from stowplan.api.kinds import describe
+from stowplan.api.manifests import Manifests
 from stowplan.api.meta import (
     NodeSelector,
     NodeSelectorRequirement,
@@ -17,12 +18,11 @@ from stowplan.api.meta import (
     Wire,
     decode,
 )
+from stowplan.api.names import POD
 from stowplan.api.pod import Affinity, NodeAffinity, Pod, shape_of
+from stowplan.api.targets import find_target
+from stowplan.api.templates import Target, next_pod
 from stowplan.errors import InputError
-from stowplan.explain.manifests import Manifests
-from stowplan.explain.names import POD
-from stowplan.explain.targets import find_target
-from stowplan.explain.templates import Target, next_pod
 from stowplan.framework.decision import Decision
 from stowplan.simulator.room import Room
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from stowplan.api.custom import CustomResource
+from stowplan.api.manifests import Found, Manifests, read
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.config import load
 from stowplan.config.types import V1
 from stowplan.cycle import Planner
+from stowplan.cycle.planner import run_pre_enqueue
 from stowplan.errors import InputError
-from stowplan.explain.manifests import Found, Manifests, read
-from stowplan.explain.offline import held_back_by
 from stowplan.explain.report import explanation_of
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
@@ -121,7 +121,7 @@ class PolicyCluster:
         found = self._pod(pod, words)
         profile = self.planner.profile_of(found)
         decision = self.planner.decide(found)
-        held_back = held_back_by(profile, found)
+        held_back = run_pre_enqueue(profile, found)
         nodes = self.cluster.nodes
         return Outcome(explanation_of(decision, nodes, profile.scheduler_name, held_back=held_back))
 

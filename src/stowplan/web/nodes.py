@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.api.amounts import amount_text
+from stowplan.api.names import there_is
 from stowplan.api.node import Taint
 from stowplan.api.pod import Pod
 from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.explain.amounts import amount_text
-from stowplan.explain.names import there_is
 from stowplan.explain.reasons import taint_text
 from stowplan.journal.shown import Plain
 from stowplan.scheduler.scheduler import Scheduler

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from stowplan.api.amounts import amount_text
 from stowplan.api.meta import parse_time
 from stowplan.api.pod import Pod
-from stowplan.explain.amounts import amount_text
 from stowplan.journal.shown import Plain
 from stowplan.queue.queued_pod import Place, QueuedPod
 from stowplan.scheduler.scheduler import Scheduler

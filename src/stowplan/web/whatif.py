@@ -22,18 +22,18 @@ import yaml
 from numpy.typing import NDArray
 
 from stowplan.api.custom import CustomResource
+from stowplan.api.manifests import STDIN, WORKLOADS, Manifests, read_into
 from stowplan.api.meta import Object
+from stowplan.api.names import kind_and_name
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle import first_by_name
+from stowplan.cycle.planner import plugin_error
 from stowplan.errors import InputError, PluginError, StowplanError
 from stowplan.explain.answers import ChangesAnswer, told
-from stowplan.explain.changes import smallest_changes
-from stowplan.explain.manifests import STDIN, WORKLOADS, Manifests, read_into
-from stowplan.explain.names import kind_and_name
-from stowplan.explain.offline import fault_of
+from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
 from stowplan.scheduler.scheduler import Scheduler
@@ -227,7 +227,7 @@ def answer_changes(copy: Copy, key: str) -> ChangesAnswer:
     planner.cluster.remove_pod(pod)
     planner.tie_break = partial(stay, pod.node_name)
     decision = planner.decide(pod.on(""))
-    if fault := fault_of(decision):
+    if fault := plugin_error(decision):
         raise PluginError(fault)
     found = smallest_changes(planner, decision, seconds=CHANGES_SECONDS)
     return ChangesAnswer(decision.chosen, tuple(map(told, found.found)), found.is_complete)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from plain_objects import ZONE, explain, manifests_of, node, pod, workload
 
+from plain_objects import ZONE, explain, manifests_of, node, pod, workload
+from stowplan.api.targets import find_target
 from stowplan.errors import InputError
-from stowplan.explain.targets import find_target
 
 PODS = [pod("web"), pod("web", namespace="shop"), pod("job", namespace="deployment")]
 WORKLOADS = [workload("Deployment", "web"), workload("Job", "job", group="batch")]

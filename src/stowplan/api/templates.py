@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from stowplan.api.defaults import Plain
 from stowplan.api.kinds import describe
+from stowplan.api.manifests import Manifests
 from stowplan.api.meta import Object, Wire, decode
+from stowplan.api.names import POD
+from stowplan.api.negative_quantities import check_spec
 from stowplan.api.pod import Pod, PodObject
 from stowplan.api.storage import PersistentVolumeClaim
 from stowplan.errors import InputError
-from stowplan.explain.below_zero import check_spec
-from stowplan.explain.manifests import Manifests
-from stowplan.explain.names import POD
 
 DAEMON_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect}

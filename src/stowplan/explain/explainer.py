@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from stowplan.api.manifests import Manifests
+from stowplan.api.names import there_is
 from stowplan.api.pod import Pod
-from stowplan.cluster.columns import Rows
-from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.api.templates import Target
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
-from stowplan.cycle.schedule import TieBreak
+from stowplan.cycle.planner import build_cluster, draw_ties, plugin_error, run_pre_enqueue
 from stowplan.errors import InputError, PluginError
-from stowplan.explain.changes import smallest_changes
-from stowplan.explain.manifests import Manifests
-from stowplan.explain.names import there_is
 from stowplan.explain.report import Explanation, explanation_of, node_explanation_of
-from stowplan.explain.templates import Target
+from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.framework.decision import Decision
 from stowplan.framework.event_words import wakes
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
-from stowplan.framework.status import Code, Status
 
 
 class Explainer:
@@ -40,8 +33,8 @@ class Explainer:
         seed: int | None = None,
     ) -> None:
         self.seed = seed
-        self.cluster = manifests.cluster()
-        tie_break = first_by_name if seed is None else drawn_by(random.Random(seed))
+        self.cluster = build_cluster(manifests)
+        tie_break = first_by_name if seed is None else draw_ties(random.Random(seed))
         self.planner = Planner(self.cluster, config, registry=registry, tie_break=tie_break)
         self.planner.keep_nominations(manifests.pods.values())
 
@@ -61,7 +54,7 @@ class Explainer:
             decision,
             self.cluster.nodes,
             profile.scheduler_name,
-            held_back=held_back_by(profile, pod),
+            held_back=run_pre_enqueue(profile, pod),
             notes=(*target.notes, *self._notes(target.pod, placed)),
             seed=self.seed,
         )
@@ -86,7 +79,7 @@ class Explainer:
 
     def _decide(self, pod: Pod) -> Decision:
         decision = self.planner.decide(pod)
-        if fault := fault_of(decision):
+        if fault := plugin_error(decision):
             raise PluginError(fault)
         return decision
 
@@ -103,33 +96,3 @@ class Explainer:
             yield f"It was evicted from {pod.node_name} for a pod before it."
         if pod.is_terminating:
             yield "It is being deleted, so kube-scheduler would not place it any more."
-
-
-def drawn_by(generator: random.Random) -> TieBreak:
-    """Draws one of the best nodes; in which order the files name them does not matter."""
-
-    def draw(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
-        best = np.flatnonzero(totals == totals.max())
-        by_name = best[np.argsort(nodes.name_ranks[feasible[best]])]
-        # Of all draws only random() is promised to be the same in every version of Python.
-        return int(by_name[int(generator.random() * len(by_name))])
-
-    return draw
-
-
-def fault_of(decision: Decision) -> str:
-    """What a plugin raised; empty where nothing went wrong."""
-    after = decision.post_filter
-    # parity: an error that a post_filter returns is part of the answer; one that it raises is not
-    if after is not None and after.message.startswith("running PostFilter plugin"):
-        return after.message
-    return decision.error or ""
-
-
-def held_back_by(profile: Profile, pod: Pod) -> Status | None:
-    """Who keeps the pod out of the queue, if someone does."""
-    for name, plugin in profile.at("preEnqueue"):
-        status: Status | None = plugin.pre_enqueue(pod)
-        if status is not None and status.code is not Code.SUCCESS:
-            return status.by(name)
-    return None

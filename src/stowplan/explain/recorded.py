@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from stowplan.api.names import there_is
 from stowplan.errors import InputError
-from stowplan.explain.change import SHOWN, Changes
 from stowplan.explain.changed_weights import kept_weights
+from stowplan.explain.changes import SHOWN, Changes
 from stowplan.explain.layout import listed, time_text
-from stowplan.explain.names import there_is
 from stowplan.explain.report import Explanation, Made, explanation_of, node_explanation_of
 from stowplan.journal.record import Record
 from stowplan.journal.restoring import decision_of

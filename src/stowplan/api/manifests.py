@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
 import yaml
@@ -19,13 +19,12 @@ from stowplan.api.custom import CustomResource
 from stowplan.api.defaults import Plain, default_storage_class, with_defaults, with_namespace
 from stowplan.api.kinds import KINDS, describe, object_of
 from stowplan.api.meta import Object, decode
+from stowplan.api.names import POD
+from stowplan.api.negative_quantities import check_amounts
 from stowplan.api.pod import Pod
 from stowplan.api.storage import StorageClass
 from stowplan.api.workloads import PriorityClass
-from stowplan.cluster import Cluster
 from stowplan.errors import InputError
-from stowplan.explain.below_zero import check_amounts
-from stowplan.explain.names import POD
 from stowplan.yaml_nesting import is_too_deep
 
 STDIN = "-"
@@ -58,6 +57,12 @@ class Found(NamedTuple):
     data: Any
 
 
+class Follower(Protocol):
+    """Follows the objects of manifests as they are added: a Cluster."""
+
+    def apply(self, item: Pod | Object) -> object: ...
+
+
 class Manifests:
     """What the files show. An object that is given twice counts as it was given last.
 
@@ -77,7 +82,8 @@ class Manifests:
         self.faults: list[InputError] = []
         self.unserved: tuple[type[CustomResource], ...] = ()
         """Kinds that plugins watch and that the API server which was asked does not have."""
-        self._built: Cluster | None = None
+        self.follower: Follower | None = None
+        """Was built from the objects of `take`, and is told of those that are added later."""
         self.priority_classes: dict[str, PriorityClass] = {}
         self.storage_class: str | None = None
         self._numbers = count(1)
@@ -105,24 +111,15 @@ class Manifests:
         self,
         objects: Iterable[Pod | Object],
         unserved: Iterable[type[CustomResource]] = (),
-        built: Cluster | None = None,
+        follower: Follower | None = None,
     ) -> None:
         """Objects that an API server has completed already, such as those of a `client.reading.Reading`,
         and perhaps a cluster that was built of them while they arrived."""
         for item in objects:
             self.objects[_name_of_kind(type(item)), item.key] = item
         self.unserved += tuple(unserved)
-        self._built = built
+        self.follower = follower
         self._note_classes()
-
-    def cluster(self) -> Cluster:
-        """A cluster of the objects, for the caller to change."""
-        found, self._built = self._built, None
-        if found is None:
-            found = Cluster.of(self.objects.values())
-        for kind in self.unserved:
-            found.watched(kind).is_served = False
-        return found
 
     def _note_classes(self) -> None:
         known = self.objects.values()
@@ -193,8 +190,8 @@ class Manifests:
         item = self.decoded(data)
         if data["kind"] in READ:
             self.objects[data["kind"], item.key] = item
-            if self._built is not None:
-                self._built.apply(item)
+            if self.follower is not None:
+                self.follower.apply(item)
         if data["kind"] in WORKLOADS:
             self.workloads[data["kind"], item.key] = data
 

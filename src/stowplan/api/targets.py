@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from stowplan.api.manifests import Manifests
+from stowplan.api.names import POD, kind_and_name, there_is
+from stowplan.api.templates import Target, next_pod
 from stowplan.errors import InputError
-from stowplan.explain.manifests import Manifests
-from stowplan.explain.names import POD, kind_and_name, there_is
-from stowplan.explain.templates import Target, next_pod
 
 
 def find_target(manifests: Manifests, wanted: str) -> Target:

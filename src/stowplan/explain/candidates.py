@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from stowplan.api.amounts import exact_text
 from stowplan.api.node import Taint
 from stowplan.api.pod import Container, Pod, PodSpec, Toleration, label_set_of, shape_of
 from stowplan.api.quantity import Quantity
 from stowplan.api.taints import is_tolerated
-from stowplan.explain.amounts import exact_text
-from stowplan.explain.change import Change, Flip
+from stowplan.explain.changes import Change, Flip
 from stowplan.explain.pod_terms import without_terms
 from stowplan.explain.reasons import taint_text
 from stowplan.explain.trial import Trial, least, nearest

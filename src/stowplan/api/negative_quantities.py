@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from stowplan.api.amounts import amount_text
 from stowplan.api.meta import Object
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod, PodSpec, ResourceRequirements
 from stowplan.api.quantity import Quantity, milli_units, units
 from stowplan.errors import InputError
-from stowplan.explain.amounts import amount_text
 
 Amounts = tuple[str, Mapping[str, Quantity]]
 

@@ -7,9 +7,9 @@ import json
 
 import pytest
 import yaml
-from plain_objects import node, pod
 
-from stowplan.explain.manifests import read
+from plain_objects import node, pod
+from stowplan.api.manifests import read
 
 NO_OBJECT = "is not a Kubernetes object: it needs at least apiVersion, kind and metadata"
 

@@ -9,9 +9,9 @@ from stowplan.cluster import Cluster
 from stowplan.config import load
 from stowplan.cycle import Planner
 from stowplan.errors import InputError
-from stowplan.explain.changes import smallest_changes
-from stowplan.explain.kept import explain_record, undecided_text, with_weights
+from stowplan.explain.recorded import explain_record, undecided_text, with_weights
 from stowplan.explain.report import as_json
+from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.explain.text import render
 from stowplan.framework.event_words import event_text, wakes
 from stowplan.framework.events import Action, ClusterEvent, Resource

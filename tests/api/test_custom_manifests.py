@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import pytest
 import yaml
-from plain_objects import node
 
+from plain_objects import node
 from stowplan import CustomResource, Definition, Wire
-from stowplan.explain.manifests import read
+from stowplan.api.manifests import read
 
 
 class RackSpec(Wire, frozen=True):

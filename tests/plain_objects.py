@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import json
 
+from stowplan.api.manifests import read
+from stowplan.api.targets import find_target
 from stowplan.config import load
-from stowplan.explain.manifests import read
-from stowplan.explain.offline import Explainer
-from stowplan.explain.targets import find_target
+from stowplan.explain.explainer import Explainer
 from stowplan.framework.registry import Registry
 
 REGISTRY = Registry.installed()
