@@ -6,7 +6,7 @@ import io
 import json
 
 from stowplan.api.manifests import read
-from stowplan.api.targets import find_target
+from stowplan.api.templates import find_target
 from stowplan.config import load
 from stowplan.explain.explainer import Explainer
 from stowplan.framework.registry import Registry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plain_objects import ZONE, explain, manifests_of, node, pod, workload
-from stowplan.api.targets import find_target
+from stowplan.api.templates import find_target
 from stowplan.errors import InputError
 
 PODS = [pod("web"), pod("web", namespace="shop"), pod("job", namespace="deployment")]

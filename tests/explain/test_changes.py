@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plain_objects import REGISTRY, V1, ZONE, manifests_of, node, pod
-from stowplan.api.targets import find_target
+from stowplan.api.templates import find_target
 from stowplan.config import load
 from stowplan.explain.explainer import Explainer
 from stowplan.explain.report import as_json

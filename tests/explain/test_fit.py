@@ -7,7 +7,7 @@ import pytest
 from make import make_node, make_pod
 from stowplan.api.kinds import object_of
 from stowplan.cluster import Cluster
-from stowplan.explain.fit import objections
+from stowplan.explain.explainer import objections
 
 SMALL = make_node("small", allocatable={"cpu": "1", "memory": "1Gi", "pods": "10"})
 LARGE = make_node("large")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plain_objects import REGISTRY, manifests_of
-from stowplan.api.targets import find_target
+from stowplan.api.templates import find_target
 from stowplan.config import load
 from stowplan.explain.explainer import Explainer
 from stowplan.explain.layout import WIDTH

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from make import planner
 from stowplan.api.pod import Pod
 from stowplan.cycle import schedule
-from stowplan.explain.changed_weights import weights
-from stowplan.explain.smallest_changes import smallest_changes
+from stowplan.explain.smallest_changes import smallest_changes, vary_weights
 from stowplan.explain.trial import Trial
 
 LONG = 60
@@ -78,7 +77,8 @@ def test_no_smaller_change_of_a_weight_does_it(scene, profile):
     pod = Pod.decode(scene.pending[0])
     before, own = asked.decide(pod), asked.profile_of(pod)
     proposed = {
-        each.weight[0]: abs(each.now - each.was) for each in weights(Trial(asked, before, LONG, time.time))
+        each.weight[0]: abs(each.now - each.was)
+        for each in vary_weights(Trial(asked, before, LONG, time.time))
     }
     for step in own.scores if before.differences is not None else ():
         found = [

@@ -15,7 +15,7 @@ from stowplan.cli import stowplan
 from stowplan.client.extenders import extenders_of
 from stowplan.cluster import Cluster
 from stowplan.config import load
-from stowplan.explain.fit import objections
+from stowplan.explain.explainer import objections
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
 

@@ -15,12 +15,12 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 import msgspec
 import yaml
 
+from stowplan.api.amounts import check_amounts
 from stowplan.api.custom import CustomResource
 from stowplan.api.defaults import Plain, default_storage_class, with_defaults, with_namespace
 from stowplan.api.kinds import KINDS, describe, object_of
 from stowplan.api.meta import Object, decode
 from stowplan.api.names import POD
-from stowplan.api.negative_quantities import check_amounts
 from stowplan.api.pod import Pod
 from stowplan.api.storage import StorageClass
 from stowplan.api.workloads import PriorityClass

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from stowplan.api.amounts import check_spec
 from stowplan.api.defaults import Plain
 from stowplan.api.kinds import describe
 from stowplan.api.manifests import Manifests
 from stowplan.api.meta import Object, Wire, decode
-from stowplan.api.names import POD
-from stowplan.api.negative_quantities import check_spec
+from stowplan.api.names import POD, kind_and_name, there_is
 from stowplan.api.pod import Pod, PodObject
 from stowplan.api.storage import PersistentVolumeClaim
 from stowplan.errors import InputError
@@ -109,3 +109,20 @@ def _make_member(manifests: Manifests, pod: dict[str, Any], workload: Plain) -> 
             made.append(template | {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": names})
     pod["spec"] = pod["spec"] | {"volumes": own}
     return made
+
+
+def find_target(manifests: Manifests, wanted: str) -> Target:
+    """`wanted` is a name, `namespace/name`, or `kind/name` as kubectl takes it."""
+    if (pod := manifests.pod(wanted)) is not None:
+        return Target(pod)
+    slash, (kind, name) = "/" in wanted, kind_and_name(wanted)
+    key = wanted if slash and kind is None else f"{manifests.namespace}/{name}"
+    if kind is None or kind == POD:
+        if (pod := manifests.pod(key)) is None:
+            raise InputError(f"there is no pod {key}; {there_is(key, manifests.pods)}")
+        return Target(pod)
+    workload = manifests.workloads.get((kind, key))
+    if workload is None:
+        known = (other for each, other in manifests.workloads if each == kind)
+        raise InputError(f"there is no {kind} {key}; {there_is(key, known)}")
+    return next_pod(manifests, workload)

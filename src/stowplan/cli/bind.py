@@ -13,7 +13,7 @@ from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.listing import list_cluster
 from stowplan.client.resources import PODS
-from stowplan.explain.fit import objections
+from stowplan.explain.explainer import objections
 
 
 @click.command()

@@ -20,7 +20,7 @@ from stowplan.explain.layout import printable
 
 if TYPE_CHECKING:
     from stowplan.client.connection import Connection
-    from stowplan.explain.answers import ChangesAnswer, Printed
+    from stowplan.explain.changes import ChangesAnswer, Printed
 
 
 @click.command()
@@ -173,11 +173,11 @@ def _afresh(
     pods: tuple[str, ...], cluster: _Cluster, scheduler: _Scheduler, wanted: _Wanted
 ) -> Iterator[_Answer]:
     from stowplan.api.manifests import read
-    from stowplan.api.targets import find_target
+    from stowplan.api.templates import find_target
     from stowplan.cli.cluster_source import config_of, echo_ignored, kinds_of, live_manifests, stop_for
-    from stowplan.explain.answers import Printed
+    from stowplan.explain.changes import Printed
     from stowplan.explain.explainer import Explainer
-    from stowplan.explain.printed import printed
+    from stowplan.explain.text import printed
     from stowplan.framework.registry import Registry
 
     registry = Registry.installed(scheduler.plugin_dirs)
@@ -222,9 +222,9 @@ def _written(journal: str, keys: tuple[str, ...], wanted: _Wanted) -> Iterator[_
     """What a journal has; files of it that are damaged are named and skipped."""
     # NumPy's threads would take longer to start than all else, and there is no work for them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from stowplan.explain.answers import Printed
-    from stowplan.explain.printed import printed
+    from stowplan.explain.changes import Printed
     from stowplan.explain.recorded import explain_record, with_weights
+    from stowplan.explain.text import printed
     from stowplan.journal import reader
 
     def warn(path: Path, error: Exception) -> None:
@@ -264,6 +264,6 @@ def _later_text(answer: _Answer) -> str:
     changes = answer.changes()
     if changes is None:
         return ""
-    from stowplan.explain.change_text import present_changes_text
+    from stowplan.explain.changes import present_changes_text
 
     return f"\n{present_changes_text(changes)}\n"

@@ -24,7 +24,7 @@ from stowplan.client.errors import (
 )
 from stowplan.client.reading import checked
 from stowplan.errors import InputError
-from stowplan.explain.answers import ChangesAnswer, Printed
+from stowplan.explain.changes import ChangesAnswer, Printed
 
 EXPLAIN, CHANGES = "/page/api/explain", "/page/api/changes"
 SECONDS = 10.0

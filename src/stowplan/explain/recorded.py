@@ -7,10 +7,10 @@ from itertools import islice
 
 from stowplan.api.names import there_is
 from stowplan.errors import InputError
-from stowplan.explain.changed_weights import kept_weights
 from stowplan.explain.changes import SHOWN, Changes
 from stowplan.explain.layout import listed, time_text
 from stowplan.explain.report import Explanation, Made, explanation_of, node_explanation_of
+from stowplan.explain.weight_changes import vary_recorded_weights
 from stowplan.journal.record import Record
 from stowplan.journal.restoring import decision_of
 from stowplan.journal.shown import Waiting
@@ -53,7 +53,7 @@ def with_weights(found: Explanation) -> Explanation:
     if decision.chosen is None or decision.not_looked_at is not None:  # a sample may leave out any node
         aim = "find it a node" if decision.chosen is None else "send it elsewhere"
         return found._replace(advice=f"For changes that would {aim}, {ASK_ELSEWHERE}")
-    changes = Changes(tuple(islice(kept_weights(decision), SHOWN)), tried="change of a weight")
+    changes = Changes(tuple(islice(vary_recorded_weights(decision), SHOWN)), tried="change of a weight")
     return found._replace(changes=changes, advice=f"For changes of other kinds, {ASK_ELSEWHERE}")
 
 

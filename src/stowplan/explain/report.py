@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from stowplan.explain import reasons
-from stowplan.explain.answers import plain_changes
-from stowplan.explain.changes import Changes
+from stowplan.explain.changes import Changes, plain_changes
 from stowplan.framework.decision import Decision
 from stowplan.framework.status import Code, Status
 

@@ -1,32 +1,59 @@
-"""The smallest changes that would change a decision, each decided again before it is told.
+"""The smallest changes that would alter a decision. Each is decided again before it is suggested.
 
-Only one thing is changed at a time: a weight, a request, a label, a toleration, a priority, a term that the
-pod asks for, a cordon. Of an amount, the least change is sought to the last unit.
+Only one thing is changed at a time: a weight, a request, a label, a toleration, a priority, an affinity or
+spread term, a cordon. For amounts, the smallest change is found to the last unit.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+import numpy as np
+
+from stowplan.api.amounts import exact_text
+from stowplan.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from stowplan.api.node import NodeObject, Taint
+from stowplan.api.pod import (
+    Affinity,
+    Container,
+    NodeAffinity,
+    Pod,
+    PodAffinity,
+    PodSpec,
+    Toleration,
+    label_set_of,
+    shape_of,
+)
+from stowplan.api.quantity import Quantity
+from stowplan.api.taints import is_tolerated
 from stowplan.cycle import Planner
-from stowplan.explain import candidates, changed_nodes, changed_weights
-from stowplan.explain.changes import SHOWN, Change, Changes
-from stowplan.explain.trial import TimeIsUp, Trial
+from stowplan.explain.changes import SHOWN, Change, Changes, Flip
+from stowplan.explain.reasons import requirement_text, selector_text, taint_text
+from stowplan.explain.trial import TimeIsUp, Trial, least, nearest
+from stowplan.explain.weight_changes import weight_change, weight_steps
 from stowplan.framework.decision import Decision
 
 SECONDS = 0.15
-"""Of processor time, so that the same question has the same answer on a busy machine."""
-KINDS: tuple[Callable[[Trial], Iterator[Change]], ...] = (
-    changed_weights.weights,
-    candidates.tolerations,
-    candidates.terms,
-    candidates.labels,
-    candidates.priorities,
-    changed_nodes.labels,
-    changed_nodes.cordons,
+"""CPU time, so that a busy machine gives the same answer."""
+replace = msgspec.structs.replace
+TAINTS_TRIED = 10
+FINEST = 2**16
+"""The first step of a search, as a part of what the largest node has: scores tell no smaller ones apart."""
+MILLI, WHOLE = 10**6, 10**9
+"""What cpu, and all else, is counted in, in nano-units."""
+T = TypeVar("T")
+REQUIRED, PREFERRED = (
+    "required_during_scheduling_ignored_during_execution",
+    "preferred_during_scheduling_ignored_during_execution",
 )
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+NODES_TRIED = 5
 
 
 def smallest_changes(
@@ -36,20 +63,322 @@ def smallest_changes(
     seconds: float = SECONDS,
     now: Callable[[], float] = time.process_time,
 ) -> Changes:
-    """Asked with the cluster as it was when the decision was made, and left so."""
+    """The cluster must be as it was when the decision was made, and is left so."""
     if decision.error is not None or decision.not_looked_at is not None:  # a sample may leave out any node
         return Changes()
     trial = Trial(planner, decision, seconds, now)
     found: list[Change] = []
     try:
-        for kind in _in_order(trial):
+        for kind in _kinds(trial):
             found.extend(islice(kind(trial), SHOWN))
     except TimeIsUp:
         return Changes(tuple(found), is_complete=False)
     return Changes(tuple(found))
 
 
-def _in_order(trial: Trial) -> Sequence[Callable[[Trial], Iterator[Change]]]:
-    """Requests come first where they can be searched quickly, and mean the most: for a pod without a node."""
-    requests = candidates.requests
-    return (requests, *KINDS) if trial.winner is None else (*KINDS, requests)
+def _kinds(trial: Trial) -> Sequence[Callable[[Trial], Iterator[Change]]]:
+    """Requests come first for a pod without a node: they are the likeliest cause, and quick to search."""
+    others = (
+        vary_weights,
+        add_tolerations,
+        drop_terms,
+        drop_pod_labels,
+        raise_priority,
+        vary_node_labels,
+        uncordon_nodes,
+    )
+    return (vary_requests, *others) if trial.winner is None else (*others, vary_requests)
+
+
+def vary_weights(trial: Trial) -> Iterator[Change]:
+    """The smallest change first."""
+    known = {step.name for step in trial.profile.scores}
+    for column, step in weight_steps(trial.decision):
+        weight = column.weight + step
+        if column.plugin in known and (flip := trial.with_weight(column.plugin, weight)) is not None:
+            yield weight_change(column, step, flip)
+
+
+class Requester(NamedTuple):
+    """A part of a pod that asks for resources, and the pod's spec if it asked for others."""
+
+    name: str
+    requests: Mapping[str, Quantity]
+    spec_with: Callable[[dict[str, Quantity]], PodSpec]
+
+
+def vary_requests(trial: Trial) -> Iterator[Change]:
+    """Of each resource, the least that must be asked less; for a pod that has a node, also more."""
+    for resource, asked in trial.pod.requests.items():
+        if asked:
+            found = [
+                each
+                for requester in _requesters(trial.pod.spec)
+                for each in _vary_request(trial, requester, resource)
+            ]
+            yield from sorted(found, key=lambda each: abs(each.now - each.was))[:1]
+
+
+def _vary_request(trial: Trial, requester: Requester, resource: str) -> Iterator[Change]:
+    unit = MILLI if resource == "cpu" else WHOLE
+    was = -(-requester.requests.get(resource, 0) // unit)
+    if was <= 0:
+        return
+
+    def pod_with(amount: int) -> Pod:
+        asks = {**requester.requests, resource: Quantity(amount * unit)}
+        return replace(trial.pod, shape=shape_of(requester.spec_with(asks)))
+
+    def change(sign: int, search: Any, most: int) -> Iterator[Change]:
+        found: tuple[int, Flip] | None = search(
+            lambda step: trial.with_pod(pod_with(was + sign * step)), most
+        )
+        if found is not None:
+            amount = was + sign * found[0]
+            before, after = exact_text(resource, was), exact_text(resource, amount)
+            yield Change(
+                kind="request",
+                text=f"{resource} request {after} of the {requester.name} instead of {before}",
+                flip=found[1],
+                was=was,
+                now=amount,
+                pod=pod_with(amount),
+                less=pod_with(amount - sign),
+            )
+
+    if trial.winner is None:
+        yield from change(-1, least, was)  # the less it asks, the more nodes have room
+    else:
+        largest = int(trial.cluster.nodes.allocatable[resource].max(initial=0))
+        search = partial(nearest, step=max(largest // FINEST, 1))
+        yield from change(-1, search, was)
+        yield from change(1, search, largest - was)
+
+
+def _requesters(spec: PodSpec) -> Iterator[Requester]:
+    own = spec.resources
+    if own is not None and own.requests:
+        yield Requester(
+            "the pod", own.requests, lambda asks: replace(spec, resources=replace(own, requests=asks))
+        )
+    for field in ("containers", "init_containers"):
+        group: tuple[Container, ...] = getattr(spec, field)
+        for place, each in enumerate(group):
+            if each.resources.requests:
+                yield Requester(
+                    f"container {each.name}", each.resources.requests, _in_group(spec, field, place)
+                )
+
+
+def _in_group(spec: PodSpec, field: str, place: int) -> Callable[[dict[str, Quantity]], PodSpec]:
+    def spec_with(asks: dict[str, Quantity]) -> PodSpec:
+        group: list[Container] = list(getattr(spec, field))
+        group[place] = replace(group[place], resources=replace(group[place].resources, requests=asks))
+        return replace(spec, **{field: tuple(group)})
+
+    return spec_with
+
+
+def add_tolerations(trial: Trial) -> Iterator[Change]:
+    """One taint of those that the pod does not tolerate, the most frequent first."""
+    own = trial.pod.spec.tolerations
+    counts: Counter[Taint] = Counter()
+    for node in trial.cluster.nodes.objects:
+        if node.spec.taints:
+            counts.update(taint for taint in node.taints if not is_tolerated(taint, own))
+    for taint, _ in counts.most_common(TAINTS_TRIED):
+        added = Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
+        pod = _with_spec(trial.pod, tolerations=(*own, added))
+        if (flip := trial.with_pod(pod)) is not None:
+            text = f"a toleration of {taint_text(*taint)}"
+            yield Change(kind="toleration", text=text, flip=flip, now=taint_text(*taint), pod=pod)
+
+
+def drop_terms(trial: Trial) -> Iterator[Change]:
+    """One thing less that the pod asks of nodes, or of the pods near it."""
+    for text, spec in specs_without_terms(trial.pod.spec):
+        pod = replace(trial.pod, shape=shape_of(spec))
+        if (flip := trial.with_pod(pod)) is not None:
+            yield Change(kind="term", text=f"without {text}", flip=flip, was=text, pod=pod)
+
+
+def drop_pod_labels(trial: Trial) -> Iterator[Change]:
+    """A label less, such as one by which other pods keep it away."""
+    pod = trial.pod
+    for key, value in pod.labels.items():
+        left = {name: each for name, each in pod.labels.items() if name != key}
+        changed = replace(pod, label_set=label_set_of(pod.namespace, left))
+        if (flip := trial.with_pod(changed)) is not None:
+            text = f"without the pod's label {key}={value}"
+            yield Change(kind="pod label", text=text, flip=flip, was=f"{key}={value}", pod=changed)
+
+
+def raise_priority(trial: Trial) -> Iterator[Change]:
+    """The least priority with which pods could be evicted for the pod."""
+    pod = trial.pod
+    if trial.winner is not None or trial.decision.nominated is not None:
+        return
+    # Only on either side of another pod's priority anything differs.
+    others = np.unique(trial.cluster.nodes.pods.priority)
+    steps = [int(each) + 1 - pod.priority for each in others.tolist() if each >= pod.priority]
+
+    def pod_with(priority: int) -> Pod:
+        return _with_spec(pod, priority=priority)
+
+    found = least(lambda count: trial.with_preemption(pod_with(pod.priority + steps[count - 1])), len(steps))
+    if found is not None:
+        priority = pod.priority + steps[found[0] - 1]
+        yield Change(
+            kind="priority",
+            text=f"priority {priority} instead of {pod.priority}",
+            flip=found[1],
+            was=pod.priority,
+            now=priority,
+            pod=pod_with(priority),
+            less=pod_with(priority - 1),
+        )
+
+
+def _with_spec(pod: Pod, **fields: Any) -> Pod:
+    return replace(pod, shape=shape_of(replace(pod.spec, **fields)))
+
+
+def specs_without_terms(spec: PodSpec) -> Iterator[tuple[str, PodSpec]]:
+    """Each term in words, with the spec that does without it."""
+    selector = spec.node_selector or {}
+    for key, value in selector.items():
+        left = {name: each for name, each in selector.items() if name != key}
+        yield f"the node selector {key}={value}", replace(spec, node_selector=left)
+    for text, affinity in _affinities(spec.affinity or Affinity()):
+        yield text, replace(spec, affinity=affinity)
+    for constraint, others in _each(spec.topology_spread_constraints):
+        text = f"the spread over {constraint.topology_key} ({constraint.when_unsatisfiable})"
+        yield text, replace(spec, topology_spread_constraints=others)
+
+
+def _affinities(affinity: Affinity) -> Iterator[tuple[str, Affinity]]:
+    for text, of_nodes in _node_affinities(affinity.node_affinity or NodeAffinity()):
+        yield text, replace(affinity, node_affinity=of_nodes)
+    for field, name in (("pod_affinity", "affinity"), ("pod_anti_affinity", "anti-affinity")):
+        for text, of_pods in _pod_affinities(getattr(affinity, field) or PodAffinity(), name):
+            yield text, replace(affinity, **{field: of_pods})
+
+
+def _node_affinities(affinity: NodeAffinity) -> Iterator[tuple[str, NodeAffinity]]:
+    required = affinity.required_during_scheduling_ignored_during_execution or NodeSelector()
+    for number, term in enumerate(required.node_selector_terms):
+        for text, left in _expressions(term):
+            terms = list(required.node_selector_terms)
+            terms[number] = left
+            kept = replace(required, node_selector_terms=tuple(terms)) if _asks(left) else None
+            yield f"the required node affinity {text}", replace(affinity, **{REQUIRED: kept})
+    for preferred, others in _each(affinity.preferred_during_scheduling_ignored_during_execution or ()):
+        text = " and ".join(text for text, _ in _expressions(preferred.preference))
+        yield f"the preferred node affinity {text}", replace(affinity, **{PREFERRED: others})
+
+
+def _expressions(term: NodeSelectorTerm) -> Iterator[tuple[str, NodeSelectorTerm]]:
+    for field in ("match_expressions", "match_fields"):
+        for each, others in _each(getattr(term, field)):
+            yield requirement_text(each), replace(term, **{field: others})
+
+
+def _asks(term: NodeSelectorTerm) -> bool:
+    """A term that asks for nothing matches no node, so the whole requirement goes with its last part."""
+    return bool(term.match_expressions or term.match_fields)
+
+
+def _pod_affinities(affinity: PodAffinity, name: str) -> Iterator[tuple[str, PodAffinity]]:
+    for term, others in _each(affinity.required_during_scheduling_ignored_during_execution):
+        text = f"the required {name} to pods with {selector_text(term.label_selector)}"
+        yield text, replace(affinity, **{REQUIRED: others})
+    for entry, left in _each(affinity.preferred_during_scheduling_ignored_during_execution):
+        text = f"the preferred {name} to pods with {selector_text(entry.pod_affinity_term.label_selector)}"
+        yield text, replace(affinity, **{PREFERRED: left})
+
+
+def _each(items: Sequence[T]) -> Iterator[tuple[T, tuple[Any, ...]]]:
+    """Every item, with the others."""
+    for place, item in enumerate(items):
+        yield item, (*items[:place], *items[place + 1 :])
+
+
+def vary_node_labels(trial: Trial) -> Iterator[Change]:
+    """A label that the pod asks for, or would rather see, on a node that lacks it, or one less."""
+    for key, value in dict.fromkeys(_preferred_labels(trial.pod)):
+        for node in _candidates(trial):
+            changed = _set_label(node, key, value)
+            if changed is not None and (flip := trial.with_node(changed)) is not None:
+                text = f"label {key}={value} on node" if value is not None else f"no label {key} on node"
+                yield Change(
+                    kind="node label",
+                    text=f"{text} {node.name}",
+                    flip=flip,
+                    was=node.labels.get(key),
+                    now=value,
+                    node=changed,
+                )
+                break
+
+
+def uncordon_nodes(trial: Trial) -> Iterator[Change]:
+    cordoned = sorted((node for node in trial.cluster.nodes.objects if node.unschedulable), key=_name)
+    for node in cordoned[:NODES_TRIED]:
+        taints = tuple(taint for taint in node.spec.taints if taint.key != UNSCHEDULABLE)
+        changed = replace(node, spec=replace(node.spec, unschedulable=False, taints=taints))
+        if (flip := trial.with_node(changed)) is not None:
+            text = f"node {node.name} no longer cordoned"
+            yield Change(kind="cordon", text=text, flip=flip, now=node.name, node=changed)
+
+
+def _preferred_labels(pod: Pod) -> Iterator[tuple[str, str | None]]:
+    """Labels, with None for one that must not be there, by which a node would suit the pod better."""
+    yield from (pod.spec.node_selector or {}).items()
+    affinity = (pod.spec.affinity or Affinity()).node_affinity or NodeAffinity()
+    required = affinity.required_during_scheduling_ignored_during_execution
+    terms = [*required.node_selector_terms] if required else []
+    terms += [each.preference for each in affinity.preferred_during_scheduling_ignored_during_execution or ()]
+    for term in terms:
+        for requirement in term.match_expressions:
+            yield requirement.key, _matching_value(requirement)
+
+
+def _matching_value(requirement: NodeSelectorRequirement) -> str | None:
+    match requirement.operator:
+        case "In":
+            return requirement.values[0] if requirement.values else None
+        case "Exists":
+            return "true"
+        case "Gt" | "Lt" if requirement.values and requirement.values[0].lstrip("-").isdecimal():
+            return str(int(requirement.values[0]) + (1 if requirement.operator == "Gt" else -1))
+    return None
+
+
+def _candidates(trial: Trial) -> Iterator[NodeObject]:
+    """Nodes that NodeAffinity alone refuses, by name, and the best of those behind the winner."""
+    decision, nodes = trial.decision, trial.cluster.nodes
+    refusals = np.zeros(len(decision.looked_at), np.int64)
+    alone = np.zeros(len(decision.looked_at), np.bool_)
+    for verdicts in decision.filters:
+        refusals += verdicts.fails
+        alone |= verdicts.fails if verdicts.plugin == "NodeAffinity" else False
+    rows = decision.looked_at[alone & (refusals == 1)]
+    yield from sorted((nodes.objects[row] for row in rows.tolist()), key=_name)[:NODES_TRIED]
+    totals = decision.totals
+    if totals is not None:
+        order = decision.feasible[np.argsort(-totals, kind="stable")].tolist()
+        behind = [row for row in order[: NODES_TRIED + 1] if decision.names[row] != trial.winner]
+        yield from (nodes.objects[row] for row in behind)
+
+
+def _set_label(node: NodeObject, key: str, value: str | None) -> NodeObject | None:
+    """None where the node is so already."""
+    if node.labels.get(key) == value:
+        return None
+    left = {name: each for name, each in node.labels.items() if name != key}
+    meta = replace(node.metadata, labels=left if value is None else {**left, key: value})
+    return replace(node, metadata=meta)
+
+
+def _name(node: NodeObject) -> str:
+    return node.name

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from stowplan.api.amounts import amount_text
-from stowplan.explain.change_text import changes_text
+from stowplan.explain.changes import Printed, changes_text
 from stowplan.explain.layout import NAMES_SHOWN, counted, listed, reason_text, table, time_text, wrapped
 from stowplan.explain.reasons import preemption_text
-from stowplan.explain.report import Column, Explanation, Made, Margin, NodeExplanation, Refusal
+from stowplan.explain.report import Column, Explanation, Made, Margin, NodeExplanation, Refusal, as_json
 
 ROWS_SHOWN = 20
 HEADER_WIDTH, NARROW_HEADER_WIDTH, FEW_COLUMNS = 13, 10, 3
@@ -254,3 +254,7 @@ def _changes(explanation: Explanation) -> str:
 
 def _signed(number: int) -> str:
     return f"{number:+}" if number else "0"
+
+
+def printed(found: Explanation, *, as_data: bool, all_nodes: bool) -> Printed:
+    return Printed(data=as_json(found)) if as_data else Printed(render(found, all_nodes=all_nodes))

@@ -20,8 +20,7 @@ from stowplan.api.meta import (
 )
 from stowplan.api.names import POD
 from stowplan.api.pod import Affinity, NodeAffinity, Pod, shape_of
-from stowplan.api.targets import find_target
-from stowplan.api.templates import Target, next_pod
+from stowplan.api.templates import Target, find_target, next_pod
 from stowplan.errors import InputError
 from stowplan.framework.decision import Decision
 from stowplan.simulator.room import Room

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Mapping
 
 from stowplan.errors import InputError
-from stowplan.explain.answers import Printed
-from stowplan.explain.printed import printed
+from stowplan.explain.changes import Printed
 from stowplan.explain.recorded import explain_record, undecided_text
+from stowplan.explain.text import printed
 from stowplan.scheduler.decision_pages import Known, look_up
 from stowplan.web.source import Source
 

@@ -32,7 +32,7 @@ from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle import first_by_name
 from stowplan.cycle.planner import plugin_error
 from stowplan.errors import InputError, PluginError, StowplanError
-from stowplan.explain.answers import ChangesAnswer, told
+from stowplan.explain.changes import ChangesAnswer, told
 from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds

@@ -1,4 +1,4 @@
-"""Which weight of a score plugin would let another node win."""
+"""Weights of score plugins that would let another node win."""
 
 from __future__ import annotations
 
@@ -11,36 +11,28 @@ from stowplan.explain.changes import Change, Flip
 from stowplan.framework.decision import Decision, ScoreColumn
 
 if TYPE_CHECKING:
-    from stowplan.explain.trial import Trial
     from stowplan.framework.scores import Scores
 
-MOST = 1000
-"""A weight beyond it is no advice any more."""
+MAX_WEIGHT = 1000
+"""Higher weights are not worth suggesting."""
 
 
-def weights(trial: Trial) -> Iterator[Change]:
-    """The smallest first."""
-    known = {step.name for step in trial.profile.scores}
-    for column, step in _steps(trial.decision):
-        weight = column.weight + step
-        if column.plugin in known and (flip := trial.with_weight(column.plugin, weight)) is not None:
-            yield _change(column, step, flip)
-
-
-def kept_weights(decision: Decision) -> Iterator[Change]:
-    """The same for a decision that was kept, whose columns are all there is to decide it again with."""
+def vary_recorded_weights(decision: Decision) -> Iterator[Change]:
+    """Changes of weights, found from the scores of a recorded decision alone."""
     totals, names = decision.totals, decision.names
     if totals is None:
         return
-    for column, step in _steps(decision):
+    for column, step in weight_steps(decision):
         changed = totals + step * column.scores.astype(np.int64)
         best = decision.feasible[changed == changed.max()]
-        yield _change(column, step, Flip(min(names[row] for row in best.tolist())))
+        yield weight_change(column, step, Flip(min(names[row] for row in best.tolist())))
 
 
-def _steps(decision: Decision) -> list[tuple[ScoreColumn, int]]:
-    """Columns with what their weights must change by, the smallest first. Scores do not depend on weights,
-    so totals are linear in each of them."""
+def weight_steps(decision: Decision) -> list[tuple[ScoreColumn, int]]:
+    """By how much the weight of each column must change, the smallest change first.
+
+    Scores do not depend on weights, so totals are linear in each weight.
+    """
     totals = decision.totals
     if totals is None or decision.chosen is None:
         return []
@@ -51,10 +43,10 @@ def _steps(decision: Decision) -> list[tuple[ScoreColumn, int]]:
 
 
 def _step(column: ScoreColumn, place: int, behind: Scores) -> int:
-    """By how much the weight must change, at least, for some node to get ahead; 0 if no weight helps."""
+    """The smallest change of the weight that lets another node win; 0 if none does."""
     gains = column.scores.astype(np.int64) - int(column.scores[place])
     found = [0]
-    for sign, most in ((1, MOST - column.weight), (-1, column.weight - 1)):
+    for sign, most in ((1, MAX_WEIGHT - column.weight), (-1, column.weight - 1)):
         helps = sign * gains > 0
         if helps.any():
             least = int((behind[helps] // (sign * gains[helps])).min()) + 1
@@ -62,7 +54,7 @@ def _step(column: ScoreColumn, place: int, behind: Scores) -> int:
     return min((step for step in found if step), key=abs, default=0)
 
 
-def _change(column: ScoreColumn, step: int, flip: Flip) -> Change:
+def weight_change(column: ScoreColumn, step: int, flip: Flip) -> Change:
     was, now = column.weight, column.weight + step
     return Change(
         kind="weight",
