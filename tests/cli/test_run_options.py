@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from stowplan.cli.run import run
 from stowplan.errors import InputError
+from stowplan.scheduler.flags import FLAGS, GROUPS
 from stowplan.scheduler.options import parse
-from stowplan.scheduler.options_table import FLAGS, GROUPS
 
 V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 

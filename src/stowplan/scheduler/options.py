@@ -22,9 +22,8 @@ from stowplan.config.validation import faults
 from stowplan.errors import ConfigError, InputError
 from stowplan.framework.registry import Registry
 from stowplan.log import Format
-from stowplan.scheduler.options_flags import Flag, read
-from stowplan.scheduler.options_gates import gate_warnings
-from stowplan.scheduler.options_table import (
+from stowplan.scheduler.flag_parser import Flag, read
+from stowplan.scheduler.flags import (
     AUTHENTICATION,
     AUTHORIZATION,
     DEPRECATED,
@@ -33,6 +32,7 @@ from stowplan.scheduler.options_table import (
     OLD,
     SECURE_SERVING,
 )
+from stowplan.scheduler.options_gates import gate_warnings
 from stowplan.serving.options import ServingOptions
 
 PROGRAM = "kube-scheduler"

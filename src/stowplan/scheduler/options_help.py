@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from stowplan.scheduler.options_flags import Flag
-from stowplan.scheduler.options_table import GROUPS
+from stowplan.scheduler.flag_parser import Flag
+from stowplan.scheduler.flags import GROUPS
 
 _INTRODUCTION = (
     "Schedules the pods of a Kubernetes cluster, as kube-scheduler does, with kube-scheduler's flags and "

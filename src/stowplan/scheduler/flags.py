@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowplan.config import ClientConnection, Duration, LeaderElection
-from stowplan.scheduler.options_flags import (
+from stowplan.scheduler.flag_parser import (
     AGE,
     BOOL,
     CERTIFICATES,
