@@ -5,8 +5,7 @@ import yaml
 
 from stowplan.errors import ConfigError, InputError
 from stowplan.scheduler.flags import FLAGS, GROUPS
-from stowplan.scheduler.options import parse
-from stowplan.scheduler.options_gates import DONE, NOT_DONE
+from stowplan.scheduler.options import DONE, NOT_DONE, parse
 from stowplan.serving.options import NamedCertificate, ServingOptions
 
 V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}

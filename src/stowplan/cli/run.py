@@ -13,10 +13,8 @@ from stowplan.errors import InputError, StowplanError
 from stowplan.framework.registry import Registry
 from stowplan.log import configure, error, log, warn
 from stowplan.scheduler.flag_parser import read
-from stowplan.scheduler.flags import FLAGS
-from stowplan.scheduler.options import PROGRAM, RELEASE, parse
-from stowplan.scheduler.options_help import help_text
-from stowplan.scheduler.options_write import write_config
+from stowplan.scheduler.flags import FLAGS, help_text
+from stowplan.scheduler.options import PROGRAM, RELEASE, parse, write_config
 
 _WIDTH = 110
 

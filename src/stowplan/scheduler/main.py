@@ -36,8 +36,7 @@ from stowplan.scheduler.comparer import compare, dump
 from stowplan.scheduler.decision_pages import decision_pages
 from stowplan.scheduler.guard import Guard, is_trusted
 from stowplan.scheduler.measured_client import MeasuredClient
-from stowplan.scheduler.options import RELEASE, RunOptions, parse
-from stowplan.scheduler.options_write import completed
+from stowplan.scheduler.options import RELEASE, RunOptions, complete_config, parse
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.serving.health import Page
 from stowplan.serving.lookup import cluster_client_ca
@@ -248,7 +247,7 @@ class Service:
         """Reads the configuration again; a bad one is refused and the old one stays."""
         try:
             options, warnings = parse(self.options.argv, registry=self.registry, policy=self._policy)
-            completed(options.config, self.registry)
+            complete_config(options.config, self.registry)
             extenders_of(options.config.extenders)
         except StowplanError as error:
             log.error("Configuration not reloaded, the old one stays", error)
@@ -340,7 +339,7 @@ class Service:
             ]
             pages = scheduler_pages(
                 self.metrics,
-                lambda: completed(self.options.config, self.registry),
+                lambda: complete_config(self.options.config, self.registry),
                 leader_election=None if election is None else election.check,
                 shutdown=lambda: "shutting down" if self._is_stopping else None,
                 handlers_synced=self._unsynced,

@@ -6,21 +6,37 @@ Without it, any flag goes before the defaults. Whatever is ignored or has no eff
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import yaml
 
 from stowplan.api import quantity
-from stowplan.config import Duration, KubeSchedulerConfiguration, load
+from stowplan.config import (
+    EXTENSION_POINTS,
+    Duration,
+    KubeSchedulerConfiguration,
+    PluginEntry,
+    ProfileConfig,
+    load,
+)
 from stowplan.config.document import Source
 from stowplan.config.field_errors import joined
 from stowplan.config.load import LoadedConfig
-from stowplan.config.types import DEFAULT_SCHEDULER_NAME, GROUP, RETIRED_RESOURCE_LOCKS, V1
+from stowplan.config.types import (
+    DEFAULT_PLUGINS,
+    DEFAULT_SCHEDULER_NAME,
+    GROUP,
+    MULTI_POINT,
+    RETIRED_RESOURCE_LOCKS,
+    V1,
+)
 from stowplan.config.validation import faults
 from stowplan.errors import ConfigError, InputError
 from stowplan.framework.registry import Registry
+from stowplan.framework.resolve import resolve_profiles
 from stowplan.log import Format
 from stowplan.scheduler.flag_parser import Flag, read
 from stowplan.scheduler.flags import (
@@ -32,7 +48,6 @@ from stowplan.scheduler.flags import (
     OLD,
     SECURE_SERVING,
 )
-from stowplan.scheduler.options_gates import gate_warnings
 from stowplan.serving.options import ServingOptions
 
 PROGRAM = "kube-scheduler"
@@ -60,6 +75,59 @@ _CLIENT_FIELDS = {
     "kube-api-burst": "burst",
 }
 _OTHER_FIELDS = {"profiling": "enable_profiling", "contention-profiling": "enable_contention_profiling"}
+DONE = frozenset(
+    (
+        "ClearingNominatedNodeNameAfterBinding",
+        "DRAAdminAccess",
+        "DRAConsumableCapacity",
+        "DRADeviceBindingConditions",
+        "DRADeviceTaints",
+        "DRAExtendedResource",
+        "DRAPartitionableDevices",
+        "DRAPrioritizedList",
+        "DRAResourceClaimDeviceStatus",
+        "DRAResourceClaimGranularStatusAuthorization",
+        "DRASchedulerFilterTimeout",
+        "DynamicResourceAllocation",
+        "InPlacePodLevelResourcesVerticalScaling",
+        "InPlacePodVerticalScaling",
+        "MatchLabelKeysInPodAffinity",
+        "MatchLabelKeysInPodTopologySpread",
+        "MatchLabelKeysInPodTopologySpreadSelectorMerge",
+        "NodeDeclaredFeatures",
+        "NodeInclusionPolicyInPodTopologySpread",
+        "NominatedNodeNameForExpectation",
+        "OpportunisticBatching",
+        "PodLevelResources",
+        "PodObservedGenerationTracking",
+        "PodSchedulingReadiness",
+        "SchedulerAsyncPreemption",
+        "SchedulerPopFromBackoffQ",
+        "SchedulerQueueingHints",
+        "SidecarContainers",
+        "VolumeAttributesClass",
+    )
+)
+NOT_DONE = frozenset(
+    (
+        "AllAlpha",
+        "ComponentFlagz",
+        "ComponentStatusz",
+        "CoordinatedLeaderElection",
+        "DRADeviceTaintRules",
+        "DRAListTypeAttributes",
+        "DRANodeAllocatableResources",
+        "DRAWorkloadResourceClaims",
+        "GangScheduling",
+        "GenericWorkload",
+        "SchedulerAsyncAPICalls",
+        "StorageCapacityScoring",
+        "TaintTolerationComparisonOperators",
+        "TopologyAwareWorkloadScheduling",
+        "VolumeLimitScaling",
+        "WorkloadAwarePreemption",
+    )
+)
 
 
 class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,3 +356,67 @@ def _ignored(flags: Sequence[Flag], given: Given, why: str) -> Iterator[str]:
         for flag in flags
         if flag.name in given and not flag.no_effect
     )
+
+
+def gate_warnings(gates: Mapping[str, bool]) -> Iterator[str]:
+    """One line for every gate that asks for what will not happen."""
+    for gate, on in gates.items():
+        asked = f"--feature-gates: {gate}={str(on).lower()} has no effect"
+        if gate in DONE:
+            if not on:
+                yield f"{asked}: Stowplan always does it"
+        elif gate in NOT_DONE:
+            if on:
+                yield f"{asked}: Stowplan does not do it"
+        elif gate == "AllBeta":
+            yield f"{asked}: beta features are as kube-scheduler 1.36 has them by default"
+        else:
+            yield f"{asked}: kube-scheduler 1.36 has no such gate that concerns scheduling"
+
+
+def complete_config(config: KubeSchedulerConfiguration, registry: Registry) -> dict[str, Any]:
+    """Plain data of version v1 with every default, those of plugins and arguments included.
+
+    Read back, it is the same configuration. ConfigError if a profile cannot be built.
+    """
+    plain = config.as_json()
+    for optional in ("extenders", "delayCacheUntilActive"):
+        if not plain[optional]:
+            del plain[optional]
+    if plain["clientConnection"]["qps"] % 1 == 0:
+        plain["clientConnection"]["qps"] = int(plain["clientConnection"]["qps"])
+    for shown, profile, resolved in zip(
+        plain["profiles"], config.profiles, resolve_profiles(config, registry), strict=True
+    ):
+        args = resolved.as_json()["args"]
+        shown["plugins"] = _completed_plugins(profile)
+        shown["pluginConfig"] = [{"name": name, "args": args[name]} for name in sorted(args)]
+        if shown["percentageOfNodesToScore"] is None:
+            del shown["percentageOfNodesToScore"]
+    return plain
+
+
+def write_config(config: KubeSchedulerConfiguration, registry: Registry, path: Path) -> None:
+    """Write the completed configuration as YAML with sorted keys."""
+    text = yaml.safe_dump(complete_config(config, registry), sort_keys=True, allow_unicode=True)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
+
+
+def _completed_plugins(profile: ProfileConfig) -> dict[str, Any]:
+    """The plugins by point as the file has them, but multiPoint with the default plugins merged in."""
+    points = {}
+    for point in (*EXTENSION_POINTS, MULTI_POINT):
+        found = profile.plugins.at(point)
+        enabled = found.over(DEFAULT_PLUGINS) if point == MULTI_POINT else found.enabled
+        sets = {"enabled": enabled, "disabled": found.disabled}
+        points[point] = {
+            name: [_plugin_entry(entry) for entry in entries] for name, entries in sets.items() if entries
+        }
+    return points
+
+
+def _plugin_entry(entry: PluginEntry) -> dict[str, Any]:
+    return {"name": entry.name, "weight": entry.weight}
