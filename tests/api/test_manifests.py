@@ -98,8 +98,8 @@ IN_SELECTOR = (
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        pytest.param("", "holds no Kubernetes object", id="nothing"),
-        pytest.param("# a comment\n---\n", "holds no Kubernetes object", id="only a comment"),
+        pytest.param("", "contains no Kubernetes object", id="nothing"),
+        pytest.param("# a comment\n---\n", "contains no Kubernetes object", id="only a comment"),
         pytest.param("just text", f"document 1: {NO_OBJECT}", id="text"),
         pytest.param("[]", f"document 1: {NO_OBJECT}", id="an array"),
         pytest.param("kind: Pod\nmetadata: {name: p}", f"document 1: {NO_OBJECT}", id="without a version"),
@@ -125,7 +125,7 @@ IN_SELECTOR = (
         pytest.param("- " * 100_000, "is nested too deeply", id="endless lists in YAML"),
         pytest.param(
             "apiVersion: v1\nkind: Pod\nmetadata: &a {name: x, labels: *a}",
-            "holds itself",
+            "contains itself",
             id="a part of itself",
         ),
         pytest.param(b"{\xff}", "is not JSON: ", id="not UTF-8"),
@@ -141,27 +141,27 @@ IN_SELECTOR = (
         ),
         pytest.param(
             bad_pod(containers=[{"resources": {"requests": {"cpu": "-500m"}}}]),
-            "Pod default/web: spec.containers[0].resources.requests.cpu: -500m is below zero; write 0 or mo",
+            "Pod default/web: spec.containers[0].resources.requests.cpu: -500m is negative; must be 0 or g",
             id="a request below zero",
         ),
         pytest.param(
             bad_pod(initContainers=[{}, {"resources": {"limits": {"memory": "-1Gi"}, "requests": {}}}]),
-            "Pod default/web: spec.initContainers[1].resources.limits.memory: -1Gi is below zero",
+            "Pod default/web: spec.initContainers[1].resources.limits.memory: -1Gi is negative",
             id="a limit of an init container below zero",
         ),
         pytest.param(
             bad_pod(overhead={"example.com/x": -2}),
-            "Pod default/web: spec.overhead.example.com/x: -2 is below zero",
+            "Pod default/web: spec.overhead.example.com/x: -2 is negative",
             id="an overhead below zero",
         ),
         pytest.param(
             bad_pod(resources={"requests": {"cpu": "-5"}}),
-            "Pod default/web: spec.resources.requests.cpu: -5 is below zero",
+            "Pod default/web: spec.resources.requests.cpu: -5 is negative",
             id="a request of the whole pod below zero",
         ),
         pytest.param(
             yaml.safe_dump(node("n", cpu="-3")),
-            "Node n: status.allocatable.cpu: -3 is below zero",
+            "Node n: status.allocatable.cpu: -3 is negative",
             id="a node with less than nothing",
         ),
         pytest.param(
@@ -203,7 +203,7 @@ def test_finds_every_fault_of_every_file(tmp_path):
     found = read([str(tmp_path / "broken.yaml"), str(missing), str(empty)], io.BytesIO())
     assert [str(fault).partition(" is not a quantity")[0] for fault in found.faults] == [
         f"{missing}: cannot be read: No such file or directory",
-        f"{empty}: holds no file that ends in .json, .yaml, .yml",
+        f"{empty}: contains no file that ends in .json, .yaml, .yml",
         f"{tmp_path}/broken.yaml: Pod default/a: spec.containers[0].resources.requests.cpu: 'x'",
         f"{tmp_path}/broken.yaml: Node n: status.allocatable.cpu: 'y'",
     ]

@@ -35,23 +35,24 @@ def test_finds_the_pod(wanted, namespace, key):
 @pytest.mark.parametrize(
     ("wanted", "objects", "message"),
     [
-        pytest.param("web", [], "there is no pod default/web; there is none", id="no pods"),
+        pytest.param("web", [], "pod default/web not found (there are none)", id="no pods"),
         pytest.param(
             "webb",
             [pod("a"), pod("b"), pod("web-1"), pod("web")],
-            "there is no pod default/webb; there is default/web, default/web-1, default/a, default/b",
+            'pod default/webb not found; did you mean "default/web"? '
+            "(known: default/web, default/web-1, default/a, default/b)",
             id="the closest first",
         ),
         pytest.param(
             "x",
             [pod(f"p{number}") for number in range(10)],
-            "there is no pod default/x; there is "
+            "pod default/x not found (known: "
             + ", ".join(f"default/p{n}" for n in range(8))
-            + " and 2 more",
+            + " and 2 more)",
             id="not all of many",
         ),
         pytest.param(
-            "sts/web", WORKLOADS, "there is no StatefulSet default/web; there is none", id="a workload"
+            "sts/web", WORKLOADS, "StatefulSet default/web not found (there are none)", id="a workload"
         ),
     ],
 )
@@ -77,7 +78,7 @@ def test_a_template_that_asks_for_less_than_nothing_names_the_workload():
     )
     with pytest.raises(
         InputError,
-        match=r"Deployment default/web: spec\.template\.spec\.containers\[0\]\.resources\..*: -5 is below",
+        match=r"Deployment default/web: spec\.template\.spec\.containers\[0\]\.resources\..*: -5 is negative",
     ):
         find_target(manifests_of(broken), "deploy/web")
 
@@ -88,7 +89,7 @@ def test_the_pod_of_a_deployment_is_spread_like_its_siblings():
     running = pod("web-1", on="a", labels={"app": "web"})
     found = explain("deploy/web", *nodes, running, workload("Deployment", "web"))
     assert found.decision.chosen == "b"
-    assert found.notes == ("It is the pod that Deployment default/web would make next from its template.",)
+    assert found.notes == ("This is the next pod that Deployment default/web would create.",)
 
 
 def test_the_pod_of_a_stateful_set_is_its_next_member_with_its_claims():

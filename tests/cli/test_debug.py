@@ -52,8 +52,8 @@ def test_a_profile_of_ones_own():
 @pytest.mark.parametrize(
     ("case", "text"),
     [
-        pytest.param({"pod": NODE, "new": NODE}, "pod: only a pod can wait", id="a node that waits"),
-        pytest.param({"new": NODE}, "pod: only a pod can wait", id="nobody waits"),
+        pytest.param({"pod": NODE, "new": NODE}, "pod: expected a pod", id="a node that waits"),
+        pytest.param({"new": NODE}, "pod: expected a pod", id="nobody waits"),
         pytest.param({"pod": POD, "new": {"kind": 3}}, "new: is not a Kubernetes object", id="no object"),
         pytest.param(
             {"pod": POD, "objects": [NODE, {"kind": "Node"}]},

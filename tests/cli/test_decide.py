@@ -41,7 +41,7 @@ def test_pods_are_placed_one_after_another():
         pytest.param(
             {"objects": [{"kind": "Node"}]}, "objects[0]: Node without a name: metadata.name", id="no name"
         ),
-        pytest.param({"pending": [NODE]}, "pending: only pods can be pending", id="a node is pending"),
+        pytest.param({"pending": [NODE]}, "pending: expected only pods", id="a node is pending"),
         pytest.param(
             {"pending": [{**POD, "spec": {"schedulerName": "other"}}]},
             "Pod default/p: spec.schedulerName: no profile has the name 'other', there is default-scheduler",
@@ -76,5 +76,5 @@ def test_an_old_configuration_is_warned_about_on_standard_error():
     config = {"apiVersion": "kubescheduler.config.k8s.io/v1beta2", "kind": "KubeSchedulerConfiguration"}
     answers, code, errors = decided({"name": "old", "config": config, "objects": [NODE], "pending": [POD]})
     assert (code, answers[0]["decisions"][0]["chosen"]) == (0, "n1")
-    assert errors.startswith("old: kubescheduler.config.k8s.io/v1beta2")
+    assert errors.startswith("old: converted from kubescheduler.config.k8s.io/v1beta2")
     assert errors.count("\n") == 1

@@ -72,7 +72,7 @@ def test_reads_standard_input(stowplan):
 def test_says_which_kinds_were_not_looked_at(stowplan):
     secrets = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\n" * 2
     run = stowplan("p", "-v", "-f", "-", stdin=NODE + POD + secrets)
-    assert run.err == "not looked at, since they do not concern scheduling: 2 Secret\n"
+    assert run.err == "ignored, because they do not affect scheduling: 2 Secret\n"
 
 
 def test_takes_a_configuration(stowplan, file):
@@ -83,7 +83,7 @@ def test_takes_a_configuration(stowplan, file):
         "p", "-f", "-", "--config", config, stdin=NODE + POD.replace("{cont", "{schedulerName: mine, cont")
     )
     assert run.out.startswith("Pod default/p goes to n (profile mine).\n")
-    assert run.err == f"{config}: its 1 extenders are not asked\n"
+    assert run.err == f"{config}: ignoring its extenders (1)\n"
 
 
 def test_warns_of_an_old_configuration(stowplan, file):
@@ -103,8 +103,8 @@ def test_warns_of_an_old_configuration(stowplan, file):
             "{file}: Pod default/p: spec.containers[0].resources.requests.cpu: '1.5.3' is not a quantity",
             id="no quantity",
         ),
-        pytest.param(["q"], NODE + POD, "there is no pod default/q; there is default/p", id="no such pod"),
-        pytest.param(["p", "--node", "m"], NODE + POD, "there is no node m; there is n", id="no such node"),
+        pytest.param(["q"], NODE + POD, "pod default/q not found (known: default/p)", id="no such pod"),
+        pytest.param(["p", "--node", "m"], NODE + POD, "node m not found (known: n)", id="no such node"),
         pytest.param(
             ["p", "-f", "/no/such"], NODE + POD, "/no/such: cannot be read: No such file", id="no such file"
         ),
@@ -196,7 +196,7 @@ def test_of_several_pods_the_others_are_explained_beside_a_bad_one(pods, stowpla
     run = stowplan(*pods, "-f", "-", stdin=NODE + POD)
     assert run.status == 1
     assert run.out.startswith("Pod default/p goes to n")
-    assert run.err == "stowplan: there is no pod default/q; there is default/p\n"
+    assert run.err == "stowplan: pod default/q not found (known: default/p)\n"
 
 
 def test_help_does_not_load_numpy():

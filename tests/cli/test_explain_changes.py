@@ -24,7 +24,7 @@ OBJECTS = (
     make_pod("big", requests={"cpu": "9"}),
     make_pod("gated", requests={"cpu": "9"}, schedulingGates=[{"name": "quota"}]),
 )
-NOW = "\n\nWorked out on the cluster as it is now, where it would "
+NOW = "\n\nComputed for the cluster as it is now, where the pod would "
 
 
 @asynccontextmanager
@@ -50,7 +50,7 @@ class Slow(Plugin):
 
 @asynccontextmanager
 async def with_another_question():
-    """Whenever it is asked, someone else has asked just before."""
+    """Whenever it is requested, someone else has asked just before."""
     plugins = {"multiPoint": {"enabled": [{"name": f"{__name__}:Slow"}]}}
     async with scheduling(config={"profiles": [{"plugins": plugins}]}) as pages:
 
@@ -85,14 +85,15 @@ def scheduler(tmp_path):
         pytest.param(
             "p",
             "Pod default/p went to a, attempt 1 at ",
-            "go to a.\nAny one of these changes, and none smaller of its kind, would send it elsewhere:\n"
+            "go to a.\nEach of these changes alone would move it to another node; "
+            "no smaller one of its kind would:\n"
             "   - a toleration of gpu:NoSchedule: b\n",
             id="one that has a node",
         ),
         pytest.param(
             "big",
-            "Pod default/big found no node, attempt 1 at ",
-            "find no node.\nAny one of these changes, and none smaller of its kind, would find it a node:\n"
+            "Pod default/big fit nowhere, attempt 1 at ",
+            "find no node.\nEach of these changes alone would let it fit; no smaller one of its kind would:\n"
             "   - cpu request 3 of the container main instead of 9: a\n"
             "   - a toleration of gpu:NoSchedule: b\n",
             id="one that waits",
@@ -100,8 +101,8 @@ def scheduler(tmp_path):
         pytest.param(
             "gated",
             "Pod default/gated has not been decided yet (profile default-scheduler).\n"
-            "It is held back by SchedulingGates and not tried until that is over.\n",
-            "find no node.\nAny one of these changes, and none smaller of its kind, would find it a node:\n"
+            "It is gated by SchedulingGates and not attempted until the gate is removed.\n",
+            "find no node.\nEach of these changes alone would let it fit; no smaller one of its kind would:\n"
             "   - cpu request 3 of the container main instead of 9: a\n"
             "   - a toleration of gpu:NoSchedule: b\n",
             id="one that is held back",
@@ -131,7 +132,7 @@ def test_as_data(explain, scheduler):
         "pod": "default/gated",
         "waiting": [
             "Pod default/gated has not been decided yet (profile default-scheduler).",
-            "It is held back by SchedulingGates and not tried until that is over.",
+            "It is gated by SchedulingGates and not attempted until the gate is removed.",
             "  SchedulingGates: the pod itself loses its scheduling gates",
         ],
         "changes": big["changes"],
@@ -154,7 +155,7 @@ def test_who_may_not_ask_gets_the_rest(explain, tmp_path):
     assert run.out.startswith("Pod default/p went to a")
     assert "changes" not in run.out
     assert run.err == (
-        f'{found.url}: the smallest changes are not told: forbidden: User "me" cannot get path "{CHANGES}"\n'
+        f'{found.url}: cannot compute alternative changes: forbidden: User "me" cannot get path "{CHANGES}"\n'
     )
 
 
@@ -163,7 +164,7 @@ def test_a_pod_that_is_gone_by_now(explain, tmp_path):
         run = explain("p", *found.flags, "-o", "json")
     assert run.status == 0
     assert "changes" not in json.loads(run.out)
-    assert run.err.endswith("are not told: no pod default/p is known now: there is nothing to try on it\n")
+    assert run.err.endswith("cannot compute alternative changes: pod default/p not found in this cluster\n")
 
 
 def test_while_another_question_is_under_way(explain, tmp_path):
@@ -172,6 +173,6 @@ def test_while_another_question_is_under_way(explain, tmp_path):
     assert run.status == 0
     assert run.out.startswith("Pod default/p went to a")
     assert run.err == (
-        f"{found.url}: the smallest changes are not told: another question of this kind is being worked out: "
-        "ask again in a moment\n"
+        f"{found.url}: cannot compute alternative changes: "
+        "another question of this kind is being worked out: ask again in a moment\n"
     )

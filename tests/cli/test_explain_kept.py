@@ -15,7 +15,7 @@ import pytest
 from decisions_served import BAD_TOKEN, Served, free_port, served
 
 from make import make_node, make_pod, planner
-from stowplan.cli import kept_decisions
+from stowplan.cli import scheduler_client
 from stowplan.journal import Attempt, Decisions, Outcome
 from stowplan.journal.writer import JournalWriter
 from stowplan.web import Source, mounted, pages
@@ -69,12 +69,12 @@ def test_a_decision_of_a_journal(explain, journal):
     assert (run.status, run.err) == (0, "")
     assert run.out.startswith("Pod default/p went to n0, attempt 1 at 2027-01-15 08:00:00 UTC")
     assert run.out.endswith(
-        "No change of a weight would send it elsewhere.\n\n"
-        "For changes of other kinds, ask the scheduler (--server) or the cluster.\n"
+        "No change of a weight would move it to another node.\n\n"
+        "For changes of other kinds, use --server, or explain the pod on the cluster.\n"
     )
     assert "ask the scheduler" not in explain("p", "--journal", journal, "--no-changes").out
     assert explain("huge", "--journal", journal).out.endswith(
-        "For changes that would find it a node, ask the scheduler (--server) or the cluster.\n"
+        "For changes that would let it fit, use --server, or explain the pod on the cluster.\n"
     )
     run = explain("pod/p", "default/huge", "--journal", journal, "-o", "json")
     found = [json.loads(line) for line in run.out.splitlines()]
@@ -85,7 +85,7 @@ def test_of_several_pods_those_that_a_journal_has_are_told(explain, journal):
     run = explain("q", "p", "huge", "--journal", journal, "-o", "json")
     assert run.status == 1
     assert [json.loads(line)["pod"] for line in run.out.splitlines()] == ["default/p", "default/huge"]
-    assert run.err.startswith(f"stowplan: {journal}: no decision on pod default/q; it has those")
+    assert run.err.startswith(f"stowplan: {journal}: no decision for pod default/q; it has those")
     run = explain("p", "q", "--journal", journal / "nowhere")
     assert (run.status, run.out, run.err.count("there is no such directory")) == (1, "", 1)
 
@@ -93,14 +93,17 @@ def test_of_several_pods_those_that_a_journal_has_are_told(explain, journal):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["q", "--journal", "{}"], "{}: no decision on pod default/q; it has those written from 20"),
-        (["p", "-n", "shop", "--journal", "{}"], "{}: no decision on pod shop/p; it has"),
+        (["q", "--journal", "{}"], "{}: no decision for pod default/q; it has those written from 20"),
+        (["p", "-n", "shop", "--journal", "{}"], "{}: no decision for pod shop/p; it has"),
         (
             ["p", "--journal", "{}/nowhere"],
             "{}/nowhere: there is no such directory; give the one of --journal",
         ),
-        (["deploy/p", "--journal", "{}"], "deploy/p: only pods are decided; name one, not a Deployment"),
-        (["p", "--node", "n9", "--journal", "{}"], "there was no node n9 when it was decided; there is n0"),
+        (["deploy/p", "--journal", "{}"], "deploy/p: expected a pod, not a Deployment"),
+        (
+            ["p", "--node", "n9", "--journal", "{}"],
+            "node n9 did not exist at the time of the decision (known: n0",
+        ),
     ],
     ids=["unknown pod", "other namespace", "no directory", "a workload", "unknown node"],
 )
@@ -117,12 +120,12 @@ def test_a_journal_with_a_damaged_file(explain, journal):
     run = explain("p", "--journal", journal)
     assert run.status == 0
     assert run.out.startswith("Pod default/p went to n0")
-    assert run.err.startswith(f"{later}: damaged, and skipped: ")
+    assert run.err.startswith(f"{later}: skipping damaged file: ")
     file.write_bytes(b"")
     run = explain("p", "--journal", journal)
     assert run.status == 1
-    assert run.err.count("damaged, and skipped") == 2
-    assert "no decision on pod default/p" in run.err
+    assert run.err.count("skipping damaged file") == 2
+    assert "no decision for pod default/p" in run.err
 
 
 def test_names_are_shown_not_obeyed(explain, journal):
@@ -140,7 +143,7 @@ def test_a_running_scheduler(explain, scheduler):
     assert (run.status, run.err) == (0, "")
     assert run.out.startswith("Pod default/p went to n0, attempt 1 at 2027-01-15 08:00:00 UTC")
     run = explain("p", "--node", "n1", *asked)
-    assert "Node n1 fits: place 2 of 3" in run.out
+    assert "Node n1 fits: rank 2 of 3" in run.out
     run = explain("q", *asked)
     assert (run.status, run.out) == (1, "")
     assert run.err.startswith("stowplan: no pod default/q is known here")
@@ -149,7 +152,7 @@ def test_a_running_scheduler(explain, scheduler):
     assert run.err.startswith("stowplan: no pod default/q is known here")
     run = explain("p", "--node", "n9", *asked)
     assert (run.status, run.out) == (1, "")
-    assert run.err.startswith("stowplan: there was no node n9 when it was decided; there is n0")
+    assert run.err.startswith("stowplan: node n9 did not exist at the time of the decision (known: n0")
 
 
 @pytest.mark.parametrize(
@@ -157,15 +160,15 @@ def test_a_running_scheduler(explain, scheduler):
     [
         pytest.param(
             "mellon",
-            'forbidden: User "somebody" cannot get path "/page/api/explain"; that takes a role with '
-            'nonResourceURLs "/page/*" and the verb get: bind the ClusterRole whose name ends in ":viewer", '
+            'forbidden: User "somebody" cannot get path "/page/api/explain"; this requires a role with '
+            'nonResourceURLs "/page/*" and verb get: bind the ClusterRole whose name ends in ":viewer", '
             "which `stowplan manifests` prints",
             id="without the right",
         ),
         pytest.param(
             BAD_TOKEN,
-            "Unauthorized; it does not accept who asks: check the token of --token-file, or the token or "
-            "certificate of the kubeconfig's user, and whether it has expired",
+            "Unauthorized; the credentials were not accepted: check that the token of --token-file, "
+            "or the token or certificate of the kubeconfig's user, is valid and has not expired",
             id="unknown",
         ),
     ],
@@ -203,13 +206,13 @@ def test_another_server_than_a_scheduler_with_a_page(explain, tmp_path):
         run = explain("p", *found.flags)
     assert (run.status, run.out) == (1, "")
     assert run.err == (
-        f"stowplan: {found.url}: there is no {EXPLAIN}; is it Stowplan's scheduler, and not another one, or "
+        f"stowplan: {found.url}: {EXPLAIN} not found; is this a Stowplan scheduler, and not another one or "
         "the API server?\n"
     )
 
 
 def test_a_server_that_stays_silent_is_not_waited_for(explain, monkeypatch, tmp_path):
-    monkeypatch.setattr(kept_decisions, "SECONDS", 0.2)
+    monkeypatch.setattr(scheduler_client, "SECONDS", 0.2)
     (tmp_path / "token").write_text("t")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -221,9 +224,9 @@ def test_a_server_that_stays_silent_is_not_waited_for(explain, monkeypatch, tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--server", "https://x", "--journal", "y"], "--server and --journal are different places to ask"),
-        (["-f", "x", "--journal", "y"], "-f and --journal are different places to ask"),
-        (["-f", "x", "--context", "y"], "-f names files with the cluster"),
+        (["--server", "https://x", "--journal", "y"], "--server and --journal are mutually exclusive"),
+        (["-f", "x", "--journal", "y"], "-f and --journal are mutually exclusive"),
+        (["-f", "x", "--context", "y"], "-f cannot be combined with"),
     ],
     ids=["server and journal", "files and journal", "files and context"],
 )
@@ -250,7 +253,7 @@ def test_little_is_loaded_to_ask(scheduler, journal):
     assert not {"aiohttp", "stowplan.cycle", "stowplan.api.manifests", "stowplan.plugins"} & found
     kept(scheduler.decisions, "p")
     found = loaded_for("p", "--no-changes", *scheduler.server.flags)
-    assert "stowplan.cli.kept_decisions" in found
+    assert "stowplan.cli.scheduler_client" in found
     assert not {"aiohttp", "numpy", "stowplan.cluster", "stowplan.config", "stowplan.journal"} & found
 
 
@@ -264,4 +267,4 @@ def test_an_answer_of_many_nodes_is_cut_short(explain, scheduler, tmp_path):
         ("--journal", tmp_path / "many"),
     ):
         run = explain("p", *asked)
-        assert f"… and {NODES - 20} more that fit" in run.out
+        assert f"… and {NODES - 20} more nodes that fit" in run.out

@@ -55,7 +55,7 @@ def test_a_new_plugin_passes_its_test_and_all_checks_at_once(here):
     folder, config = "policies/http", "policies/http/scheduler.yaml"
     assert here.stowplan("plugin", "check", "policies/http/http_nodes2.py").returncode == 0
     checked = here.stowplan("plugin", "check", "--plugin-dir", folder, "--config", config)
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "nothing is wrong\n", "")
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "no errors found\n", "")
     checked = here.stowplan("config", "check", config, "--plugin-dir", folder)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", folder]
@@ -102,7 +102,7 @@ def test_list_says_what_is_there(here):
         "  argument names: tuple[str, ...] = []",
     ]
     assert blocks["NodeName"][0] == "NodeName  stowplan.plugins.default.node_name:NodeName"
-    assert "  works in the background" in blocks["DynamicResources"]
+    assert "  runs a background task" in blocks["DynamicResources"]
 
 
 def test_list_of_a_configuration_has_what_it_uses(here):
@@ -248,4 +248,4 @@ def test_check_names_the_file_that_is_no_configuration(here, text, words):
 def test_check_wants_something_to_check(here):
     run = here.stowplan("plugin", "check")
     assert run.returncode == 2
-    assert "name a plugin, a --plugin-dir or a --config" in run.stderr
+    assert "missing PLUGIN, --plugin-dir or --config" in run.stderr

@@ -78,7 +78,7 @@ def test_help_marks_everything_without_effect():
 def test_version(flag):
     result = stowplan(flag)
     assert result.exit_code == 0
-    assert re.fullmatch(r"Stowplan \S+, which decides as kube-scheduler v1\.36\.4\n", result.stdout)
+    assert re.fullmatch(r"Stowplan \S+, compatible with kube-scheduler v1\.36\.4\n", result.stdout)
 
 
 def test_arguments_are_refused_by_the_name_of_the_program():
@@ -207,7 +207,7 @@ def test_log_lines_can_be_json(written):
     [
         pytest.param(
             ["--policy-configmap=p"],
-            "--write-config-to: the Policy is in ConfigMap kube-system/p",
+            "--write-config-to: cannot read the Policy in ConfigMap kube-system/p",
             id="unread policy",
         ),
         pytest.param(

@@ -195,7 +195,7 @@ ITSELF = "apiVersion: v1\nkind: Pod\nmetadata: &a {name: x, labels: *a}\n"
 def test_a_file_that_holds_itself(whatif, file, option, text):
     run = whatif("-f", file(node("n1")), option, file(text, "itself.yaml"))
     assert (run.status, run.out) == (1, "")
-    assert run.err.endswith("itself.yaml: holds itself (&a … *a), or is nested too deeply\n")
+    assert run.err.endswith("itself.yaml: contains itself (&a … *a), or is nested too deeply\n")
 
 
 def test_what_a_terminal_would_obey_is_spelt_out(whatif, file):
@@ -206,27 +206,27 @@ def test_what_a_terminal_would_obey_is_spelt_out(whatif, file):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["--drain", "n2"], "there is no node n2; there is n1", id="no such node"),
-        pytest.param(["--more-nodes", "n2"], "there is no node n2; there is n1", id="no node like that"),
-        pytest.param(["--more", "web"], "there is no pod default/web; there is p", id="no such pod"),
+        pytest.param(["--drain", "n2"], "node n2 not found (known: n1", id="no such node"),
+        pytest.param(["--more-nodes", "n2"], "node n2 not found (known: n1", id="no node like that"),
+        pytest.param(["--more", "web"], "pod default/web not found (known: p", id="no such pod"),
         pytest.param(["--more", "p=0"], "p: how many comes after it, from 1 to 100000, as in p=3", id="none"),
         pytest.param(["--more", "p=x"], "p: how many comes after it", id="no number"),
-        pytest.param(["--more", "sts/db"], "there is no StatefulSet default/db; there is none", id="no set"),
-        pytest.param(["--lose", "n1", "--lose", "n2"], "there is no node n2; there is none", id="lost"),
+        pytest.param(["--more", "sts/db"], "StatefulSet default/db not found (there are none)", id="no set"),
+        pytest.param(["--lose", "n1", "--lose", "n2"], "node n2 not found (there are none)", id="lost"),
         pytest.param(["--add", "nowhere"], "nowhere: cannot be read: No such file", id="no such file"),
     ],
 )
 def test_says_what_is_wrong(whatif, file, arguments, message):
     run = whatif("-f", file(node("n1") + pod("p")), *arguments)
     assert (run.status, run.out) == (1, "")
-    assert run.err.startswith(f"stowplan: {message}".replace("there is p", "there is default/p"))
+    assert run.err.startswith(f"stowplan: {message}".replace("known: p", "known: default/p"))
 
 
 @pytest.mark.parametrize(
     ("replicas", "message"),
     [
         (2_000_000_000, "2000000000 more would make 2000000000 pods and nodes; not more than 100000 can be"),
-        (-4, "spec.replicas: -4 is below zero; write 0 or more"),
+        (-4, "spec.replicas: -4 is negative; must be 0 or greater"),
     ],
 )
 def test_numbers_of_pods_that_cannot_be_meant(whatif, file, replicas, message):
@@ -248,7 +248,7 @@ def test_a_fault_in_what_is_added_names_its_file(whatif, file):
 def test_files_and_an_api_server_exclude_each_other(whatif, file):
     run = whatif("-f", file(node("n1")), "--kubeconfig", "k")
     assert run.status == 2
-    assert "-f names files with the cluster, --kubeconfig and --context an API server" in run.err
+    assert "-f cannot be combined with --kubeconfig or --context" in run.err
 
 
 def test_another_configuration(whatif, file):
@@ -320,7 +320,7 @@ def test_a_cluster_is_read_and_nothing_is_written(whatif, kubeconfig):
         "shop/web-new-1": "n1",
     }
     assert set(methods) == {"GET"}
-    assert "deviceclasses are not looked at: not for you" in run.err
+    assert "ignoring deviceclasses: not for you" in run.err
 
 
 def test_an_api_server_that_is_not_there(whatif, file, kubeconfig):

@@ -77,7 +77,7 @@ async def test_what_kube_scheduler_chose_is_among_our_best(control_plane, explai
             if where:
                 chosen += 1
                 assert where in (found["node"], *found["ties"]), found
-                assert any(f"Now it is on {where};" in note for note in found["notes"])
+                assert any(f"It runs on {where};" in note for note in found["notes"])
             elif found["outcome"] != "preempting":
                 pending += 1
                 assert found["outcome"] == "pending"
@@ -95,7 +95,7 @@ async def test_nothing_is_written(control_plane, explain):
     assert control_plane.request("GET", "/api/v1/pods")["items"] == before
     done = explain.run("nobody")
     assert done.returncode == 1
-    assert done.stderr == "stowplan: there is no pod default/nobody; there is default/p\n"
+    assert done.stderr == "stowplan: pod default/nobody not found (known: default/p)\n"
     done = explain.run("p", user=NOBODY)
     assert done.returncode == 1
     assert "forbidden" in done.stderr
@@ -115,13 +115,15 @@ async def test_what_our_scheduler_decided(control_plane, explain, tmp_path):
         assert abs(found["made"]["time"] - time.time()) < 60
         assert found["refused"][0]["nodes"] == ["n2"]
         large = explain.text("default/large", *asking)
-        assert "Pod default/large found no node, attempt " in large
+        assert "Pod default/large fit nowhere, attempt " in large
         assert f"\n  {condition(control_plane, 'large')['message']}\n" in large
         assert "\n  NodeResourcesFit: a node comes or changes its allocatable resources" in large
-        assert "\n\nWorked out on the cluster as it is now, where it would find no node.\nAny one of" in large
+        assert (
+            "\n\nComputed for the cluster as it is now, where the pod would fit nowhere.\nAny one of" in large
+        )
         assert re.search(r"\n   - cpu request \S+ of the container \S+ instead of 50: n1\n", large)
         gated = explain.text("gated", *asking)
-        assert "It is held back by SchedulingGates and not tried until that is over." in gated
+        assert "It is gated by SchedulingGates and not attempted until the gate is removed." in gated
         for name, said in (
             ("nobody", "no pod default/nobody is known here"),
             ("other", "pod default/other is of scheduler 'another', and this one has default-scheduler: it"),
@@ -152,7 +154,7 @@ async def test_what_our_scheduler_decided(control_plane, explain, tmp_path):
     assert {key: again[key] for key in kept} == {key: found[key] for key in kept}
     done = explain.run("nobody", "--journal", str(journal))
     assert done.returncode == 1
-    assert "no decision on pod default/nobody; it has those written from" in done.stderr
+    assert "no decision for pod default/nobody; it has those written from" in done.stderr
 
 
 async def test_a_scheduler_that_is_killed_leaves_a_sound_journal(control_plane, explain, tmp_path):

@@ -448,12 +448,15 @@ def test_what_a_static_pods_plugins_need_besides(folder):
         pytest.param(OURS, [IMAGE, "--namespace=a.b"], "--namespace: 'a.b' is not a name", id="a namespace"),
         pytest.param(OURS, [IMAGE, "--replicas=0"], "--replicas: 0 is too few", id="no replicas"),
         pytest.param(
-            STATIC, [IMAGE, "--static-pod", "--replicas=2"], "--replicas does not go with", id="replicas"
+            STATIC,
+            [IMAGE, "--static-pod", "--replicas=2"],
+            "--replicas cannot be used for a static pod",
+            id="replicas",
         ),
         pytest.param(
             STATIC,
             [IMAGE, "--static-pod", "--journal-claim=kept"],
-            "--journal-claim does not go with",
+            "--journal-claim cannot be used for a static pod",
             id="a claim on a host",
         ),
         pytest.param(

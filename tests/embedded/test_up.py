@@ -45,7 +45,7 @@ async def node_of(api, name, seconds=10.0):
 
 async def test_the_page_for_whoever_has_its_link(tmp_path):
     with running_up(tmp_path, "--nodes", "2", "--journal", str(tmp_path / "journal")) as up:
-        link = re.search(r"The page: (http://127\.0\.0\.1:\d+/)(\S+/)", up.said)
+        link = re.search(r"Web page: (http://127\.0\.0\.1:\d+/)(\S+/)", up.said)
         assert link, up.said
         async with client(up) as api, aiohttp.ClientSession() as session:
             await api.request("POST", PODS, pod("web"))
@@ -103,11 +103,11 @@ async def test_manifests_and_a_configuration_to_begin_with(tmp_path):
         pytest.param(["-f", "nowhere.yaml"], "nowhere.yaml: cannot be read", id="a file that is not there"),
         pytest.param(["--config", "nowhere.yaml"], "nowhere.yaml", id="a configuration that is not there"),
         pytest.param(
-            ["--context", "there"], "--context goes with --from-cluster", id="a flag without its own"
+            ["--context", "there"], "--context requires --from-cluster", id="a flag without its own"
         ),
         pytest.param(
             ["--from-cluster"],
-            "stowplan: no kubeconfig found; name that of the cluster to copy in KUBECONFIG\n",
+            "stowplan: no kubeconfig found; set KUBECONFIG to the kubeconfig of the cluster to copy\n",
             id="no cluster to copy",
         ),
         pytest.param(["--nodes", "-3"], "nodes[0]: count: -3 is less than none", id="less than no nodes"),

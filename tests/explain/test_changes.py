@@ -209,13 +209,13 @@ def test_says_that_time_ran_out():
     found = smallest_changes(explainer.planner, decision, seconds=1, now=lambda: next(clock))
     assert not found.is_complete
     told = explainer.explain(find_target(manifests, "p"))._replace(changes=found)
-    assert render(told).endswith("would find it a node; time ran out before all had been tried.")
+    assert render(told).endswith("would let it fit; time ran out before all changes were tried.")
 
 
 def test_in_words_and_as_data():
     found = explained(node("a", taints=[GPU]), pod("p"))
     assert render(found).endswith(
-        "Any one of these changes, and none smaller of its kind, would find it a node:\n"
+        "Each of these changes alone would let it fit; no smaller one of its kind would:\n"
         "   - a toleration of gpu=yes:NoSchedule: a"
     )
     assert as_json(found)["changes"] == [

@@ -7,7 +7,7 @@ import pytest
 from make import make_node, make_pod
 from stowplan.api.kinds import object_of
 from stowplan.cluster import Cluster
-from stowplan.explain.explainer import objections
+from stowplan.explain.explainer import find_objections
 
 SMALL = make_node("small", allocatable={"cpu": "1", "memory": "1Gi", "pods": "10"})
 LARGE = make_node("large")
@@ -22,7 +22,9 @@ def claiming(**spec):
     ("pod", "node", "found"),
     [
         pytest.param(make_pod("p"), "small", [], id="it fits"),
-        pytest.param(make_pod("p"), "smal", ["there is no node smal"], id="no such node"),
+        pytest.param(
+            make_pod("p"), "smal", ['node smal not found; did you mean "small"?'], id="no such node"
+        ),
         pytest.param(
             make_pod("p", requests={"cpu": "2"}),
             "small",
@@ -42,14 +44,14 @@ def claiming(**spec):
     ],
 )
 def test_objections(pod, node, found):
-    told = objections(Cluster.of([SMALL, LARGE]), pod, node)
+    told = find_objections(Cluster.of([SMALL, LARGE]), pod, node)
     assert len(told) == len(found)
     assert all(text.startswith(start) for text, start in zip(told, found, strict=True)), told
 
 
 def test_a_pod_that_runs_there_takes_its_room():
     running = make_pod("running", node="small", requests={"cpu": "1"})
-    (told,) = objections(Cluster.of([SMALL, running]), make_pod("p", requests={"cpu": "1"}), "small")
+    (told,) = find_objections(Cluster.of([SMALL, running]), make_pod("p", requests={"cpu": "1"}), "small")
     assert told.startswith("NodeResourcesFit: Insufficient cpu")
 
 
@@ -62,7 +64,7 @@ def test_a_promise_of_another_node_does_not_matter():
             "status": {"nominatedNodeName": "large"},
         }
     )
-    assert objections(Cluster.of([SMALL, LARGE]), promised, "small") == []
+    assert find_objections(Cluster.of([SMALL, LARGE]), promised, "small") == []
 
 
 def test_a_claim_that_nobody_has_bound_is_named():
@@ -79,6 +81,6 @@ def test_a_claim_that_nobody_has_bound_is_named():
     }
     pod = claiming(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}])
     cluster = Cluster.of([LARGE, object_of(claim), object_of(storage)])
-    assert objections(cluster, pod, "large") == [
-        "its PersistentVolumeClaim data is not bound, which a scheduler sees to first"
+    assert find_objections(cluster, pod, "large") == [
+        "its PersistentVolumeClaim data is not bound; a scheduler binds it first"
     ]

@@ -62,25 +62,25 @@ def test_ties(seed, chosen):
         pytest.param(
             [pod("p", on="full", status=RUNNING)],
             "roomy",
-            "Now it is on full; this is what would be decided if it were not.",
+            "It runs on full; this is what would be decided if it were pending.",
             id="it runs",
         ),
         pytest.param(
             [pod("p", on="gone", status=RUNNING)],
             "roomy",
-            "Now it is on gone, which is not there; this is what would be decided if it were not.",
+            "It runs on gone, which does not exist; this is what would be decided if it were pending.",
             id="it runs elsewhere",
         ),
         pytest.param(
             [pod("p", on="full", status={"phase": "Succeeded"})],
             "roomy",
-            "It has finished (Succeeded); this is what would be decided if it were new.",
+            "It has finished (Succeeded); this is what would be decided if it were pending.",
             id="it has finished",
         ),
         pytest.param(
             [pod("p", metadata={"deletionTimestamp": "2026-01-31T12:00:00Z"})],
             "roomy",
-            "It is being deleted, so kube-scheduler would not place it any more.",
+            "It is being deleted, so kube-scheduler would not place it.",
             id="it is being deleted",
         ),
     ],
@@ -118,11 +118,11 @@ def test_says_how_much_the_closest_node_lacks():
     assert cpu.closest.node == "b"
     assert [shortage.lacking for shortage in cpu.closest.shortages] == [500]
     assert cpu.detail == (
-        "b comes closest: it lacks 500m of cpu (2500m asked, 2 of 2 free), and no node is that large"
+        "b comes closest: it lacks 500m of cpu (2500m requested, 2 of 2 free), and no node is large enough"
     )
     assert both.detail == (
-        "it lacks 500m of cpu (2500m asked, 2 of 2 free), and no node is that large; "
-        "lacks 1Gi of memory (3Gi asked, 2Gi of 2Gi free)"
+        "it lacks 500m of cpu (2500m requested, 2 of 2 free), and no node is large enough; "
+        "lacks 1Gi of memory (3Gi requested, 2Gi of 2Gi free)"
     )
 
 
@@ -150,41 +150,41 @@ WEB = {"hostNetwork": True, "containers": [{"ports": [{"containerPort": 80}]}]}
         pytest.param(
             [node("n")],
             {"nodeSelector": {"disk": "ssd"}},
-            "the pod asks for nodes with disk=ssd",
+            "the pod requires nodes with disk=ssd",
             id="a node selector",
         ),
         pytest.param(
             [node("n", labels={"disk": "hdd"})],
             {"affinity": AFFINITY},
-            "the pod asks for nodes with disk not in (hdd, ssd)",
+            "the pod requires nodes with disk not in (hdd, ssd)",
             id="node affinity",
         ),
         pytest.param(
             [node("n")],
             {"affinity": NEAR},
-            f"the pod asks for a pod with app=db in its {ZONE}",
+            f"the pod requires a pod with app=db in its {ZONE}",
             id="pod affinity",
         ),
         pytest.param(
             [node("n"), DB],
             {"affinity": APART},
-            f"the pod asks for no pod with app=db in its {ZONE}",
+            f"the pod requires no pod with app=db in its {ZONE}",
             id="pod anti-affinity",
         ),
         pytest.param(
             [node("n"), pod("x", on="n", affinity=APART)],
             {"labels": {"app": "db"}},
-            "pods that run there, or near, keep pods with its labels away",
+            "pods that run there or nearby have anti-affinity to its labels",
             id="another's anti-affinity",
         ),
         pytest.param(
             [node("n"), node("m", zone="b", unschedulable=True), DB],
             {"labels": {"app": "db"}, "topologySpreadConstraints": [EVENLY]},
-            f"the pod asks for pods with app=db spread over {ZONE}, at most 1 apart",
+            f"the pod requires pods with app=db spread over {ZONE}, at most 1 apart",
             id="spread",
         ),
         pytest.param(
-            [node("n"), pod("x", on="n", **WEB)], WEB, "the pod asks for 80/TCP of the host", id="ports"
+            [node("n"), pod("x", on="n", **WEB)], WEB, "the pod requires host port 80/TCP", id="ports"
         ),
         pytest.param([node("n", unschedulable=True)], {}, "", id="reasons that say it all"),
     ],
@@ -206,7 +206,7 @@ def test_preemption_names_its_victims():
         "why": "",
     }
     evicted = explain("p low", *objects, ROOMY | {"spec": {"unschedulable": True}})
-    assert evicted.notes == ("It was evicted from full for a pod before it.",)
+    assert evicted.notes == ("It was evicted from full for an earlier pod.",)
     assert evicted.outcome == "pending"
 
 
@@ -216,27 +216,26 @@ def test_preemption_names_its_victims():
         pytest.param(
             [],
             {},
-            "Preemption cannot help. "
-            "The pod does not fit on 1 node since no pod there has a priority below 0.",
+            "Preemption cannot help. The pod does not fit on 1 node where no pod has a priority below 0.",
             id="no lower priority",
         ),
         pytest.param(
             [HIGH, node("cordoned", unschedulable=True)],
             {"priorityClassName": "high"},
             "Preemption cannot help. The pod does not fit on 1 node for reasons that evicting pods would not "
-            "change; on 1 node even with all pods of a lower priority gone.",
+            "resolve; on 1 node even without all pods of lower priority.",
             id="not even then",
         ),
         pytest.param(
             [],
             {"nodeSelector": {"disk": "ssd"}},
-            "Preemption cannot help: no node refuses for a reason that evicting pods would change.",
+            "Preemption cannot help: no node was rejected for a reason that evicting pods would resolve.",
             id="no use",
         ),
         pytest.param(
             [HIGH],
             {"priorityClassName": "high", "preemptionPolicy": "Never"},
-            "Preemption is not tried: not eligible due to preemptionPolicy=Never.",
+            "Preemption was not attempted: not eligible due to preemptionPolicy=Never.",
             id="not allowed",
         ),
     ],
@@ -252,21 +251,21 @@ def test_a_profile_in_which_nobody_evicts_pods():
     running = pod("low", on="full")
     config = {"profiles": [{"plugins": off}]}
     found = explain("p", FULL, HIGH, running, pod("p", priorityClassName="high"), config=config)
-    assert as_json(found)["preemption"]["why"] == "No plugin of the profile evicts pods."
+    assert as_json(found)["preemption"]["why"] == "No plugin of this profile preempts pods."
 
 
 def test_pods_nominated_to_a_node_keep_their_room():
     nominated = pod("nominated", priority=10, status={"nominatedNodeName": "full"})
     found = explain("p", FULL, nominated, pod("p"))
     assert found.outcome == "pending"
-    assert found.refusals[0].detail == "it has promised its room to pods that are nominated to it"
+    assert found.refusals[0].detail == "it has enough room only without the pods nominated to it"
     assert explain("nominated", FULL, ROOMY, nominated).not_looked_at == 1
 
 
 def test_a_node_that_runs_as_many_pods_as_it_may():
     small = node("n") | {"status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "1"}}}
     found = explain("p", small, pod("x", on="n"), pod("p"))
-    assert found.refusals[0].detail == "it runs 1 of the 1 pods it takes"
+    assert found.refusals[0].detail == "it runs 1 pods, and its limit is 1"
 
 
 def test_a_sample_of_the_nodes():
@@ -298,7 +297,7 @@ def test_one_node_that_fits():
 
 
 def test_a_node_that_is_not_there():
-    with pytest.raises(InputError, match="there is no node ful; there is full, roomy"):
+    with pytest.raises(InputError, match=r'node ful not found; did you mean "full"\? \(known: full, roomy\)'):
         explain("p", ROOMY, FULL, pod("p"), node_name="ful")
 
 
@@ -306,7 +305,7 @@ def test_a_scheduler_of_another_name():
     with pytest.raises(
         InputError,
         match=r"Pod default/p: spec\.schedulerName: no profile has the name 'mine', there is "
-        r"default-scheduler; --config FILE takes the configuration of the scheduler that has it$",
+        r"default-scheduler; pass the configuration of that scheduler with --config FILE$",
     ):
         explain("p", ROOMY, pod("p", schedulerName="mine"))
 

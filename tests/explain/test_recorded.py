@@ -9,7 +9,7 @@ from stowplan.cluster import Cluster
 from stowplan.config import load
 from stowplan.cycle import Planner
 from stowplan.errors import InputError
-from stowplan.explain.recorded import explain_record, undecided_text, with_weights
+from stowplan.explain.recorded import add_weight_changes, explain_record, undecided_text
 from stowplan.explain.report import as_json
 from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.explain.text import render
@@ -51,16 +51,16 @@ def test_a_pod_that_was_placed():
         render(found)
         == """\
 Pod default/p went to large, attempt 2 at 2027-01-15 08:00:00 UTC (profile default-scheduler).
-It beats small by 22: NodeResourcesFit +19, NodeResourcesBalancedAllocation +3.
+It beats small by 22 points: NodeResourcesFit +19, NodeResourcesBalancedAllocation +3.
 
                              NodeResources
               NodeResources       Balanced
 NODE   TOTAL            Fit     Allocation
 large    452             81             71
 small    430             62             68
-The same for all of them: TaintToleration 300, ImageLocality 0.
+Equal for all of them: TaintToleration 300, ImageLocality 0.
 
-Refused: 1 of 3 nodes
+Rejected: 1 of 3 nodes
    1 TaintToleration: node(s) had untolerated taint(s)
      taken"""
     )
@@ -84,12 +84,12 @@ def test_weights_can_be_decided_again_from_what_is_kept():
     tried = smallest_changes(deciding, deciding.decide(pod), seconds=60).found
     expected = [(each.text, each.flip.node) for each in tried if each.kind == "weight"]
     assert expected
-    found = with_weights(explain_record(record(pod, *nodes)))
+    found = add_weight_changes(explain_record(record(pod, *nodes)))
     assert [(each.text, each.flip.node) for each in found.changes.found] == expected
     assert render(found).endswith(
-        "would send it elsewhere:\n"
+        "would move it to another node; no smaller one of its kind would:\n"
         + "".join(f"   - {text}: {node}\n" for text, node in expected)
-        + "\nFor changes of other kinds, ask the scheduler (--server) or the cluster."
+        + "\nFor changes of other kinds, use --server, or explain the pod on the cluster."
     )
 
 
@@ -97,28 +97,28 @@ def test_a_sample_says_nothing_of_weights():
     config = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     deciding = planner([make_node(f"n{number}") for number in range(200)], config | SAMPLED)
     kept = RecordMaker(2**20).record_of(deciding.decide(make_pod("p")), ATTEMPT)
-    found = with_weights(explain_record(kept))
+    found = add_weight_changes(explain_record(kept))
     assert found.changes is None
     assert render(found).endswith(
-        "For changes that would send it elsewhere, ask the scheduler (--server) or the cluster."
+        "For changes that would move it to another node, use --server, or explain the pod on the cluster."
     )
 
 
 def test_ties_were_drawn():
     text = render(explain_record(record(make_pod("p"), make_node("a"), make_node("b"))))
-    assert "b is as good as a, with" in text
-    assert "points. One of them was drawn." in text
+    assert "a is tied with b at" in text
+    assert "points. It was chosen at random." in text
 
 
 def test_a_pod_that_found_no_node():
     text = render(explain_record(record(make_pod("p", requests={"cpu": "50"}), make_node("a"))))
     assert text.startswith(
-        "Pod default/p found no node, attempt 2 at 2027-01-15 08:00:00 UTC (profile default-scheduler).\n"
+        "Pod default/p fit nowhere, attempt 2 at 2027-01-15 08:00:00 UTC (profile default-scheduler).\n"
         "  0/1 nodes are available: 1 Insufficient cpu."
     )
     assert text.endswith(
         """
-What would have it tried again, by the plugin that refused it:
+Events that would requeue it, by the plugin that rejected it:
   NodeResourcesFit: a node comes or changes its allocatable resources or taints; a pod goes or asks
      for less; a DeviceClass comes or changes"""
     )
@@ -128,7 +128,7 @@ def test_a_pod_that_did_not_get_where_it_was_to_go():
     failed = record(make_pod("p"), make_node("a"), outcome=Outcome.ERROR, message="binding: etcd is away")
     found = explain_record(failed)
     assert render(found).startswith(
-        "Pod default/p was to go to a, but did not get there, attempt 2 at 2027-01-15 08:00:00 UTC "
+        "Pod default/p was assigned to a, but not bound, attempt 2 at 2027-01-15 08:00:00 UTC "
     )
     assert "\n  binding: etcd is away" in render(found)
     assert (as_json(found)["outcome"], as_json(found)["node"]) == ("failed", None)
@@ -137,25 +137,34 @@ def test_a_pod_that_did_not_get_where_it_was_to_go():
 def test_one_node_of_it():
     found = record(make_pod("p"), make_node("a"), make_node("b", taints=["gpu:NoSchedule"]))
     text = render(explain_record(found, "b"))
-    assert "Node b is refused.\n  TaintToleration: node(s) had untolerated taint(s)" in text
+    assert "Node b is rejected.\n  TaintToleration: node(s) had untolerated taint(s)" in text
     assert "RESOURCE" not in text
-    assert "Node a fits: place 1 of 1" in render(explain_record(found, "a"))
-    with pytest.raises(InputError, match="there was no node c when it was decided; there is a, b"):
+    assert "Node a fits: rank 1 of 1" in render(explain_record(found, "a"))
+    with pytest.raises(InputError, match=r"node c did not exist at the time of the decision \(known: a, b\)"):
         explain_record(found, "c")
 
 
 @pytest.mark.parametrize(
     ("waiting", "sentence"),
     [
-        (Waiting(place="active"), "It is in the queue now, to be tried as soon as those before it are."),
+        (
+            Waiting(place="active"),
+            "It is in the active queue and will be attempted after the pods before it.",
+        ),
         (
             Waiting(place="backoff", until=NOON),
-            "It is in the queue now and pauses, until 2027-01-15 08:00:00 UTC, or until there is nothing",
+            "It is in the backoff queue until 2027-01-15 08:00:00 UTC, or until the active queue is",
         ),
-        (Waiting(place="unschedulable"), "It is in the queue now and waits for a change that may help."),
-        (Waiting(place="permit", plugins=("A", "B")), "It has a node and waits for A and B to permit it."),
-        (Waiting(place="trying"), "It is being decided or bound at this moment."),
-        (Waiting(place="gated", plugins=("A",)), "It is held back by A and not tried until that is over."),
+        (
+            Waiting(place="unschedulable"),
+            "It is unschedulable and waits for a change in the cluster that may help.",
+        ),
+        (Waiting(place="permit", plugins=("A", "B")), "It has a node and waits for a permit from A and B."),
+        (Waiting(place="trying"), "It is being decided or bound right now."),
+        (
+            Waiting(place="gated", plugins=("A",)),
+            "It is gated by A and not attempted until the gate is removed.",
+        ),
     ],
     ids=lambda value: value.place if isinstance(value, Waiting) else "",
 )
@@ -170,7 +179,7 @@ def test_a_pod_that_was_not_decided_yet():
     waiting = Waiting(place="gated", plugins=("G",), wakes={"G": "the pod itself changes"}, scheduler="s")
     assert undecided_text("default/p", waiting) == (
         "Pod default/p has not been decided yet (profile s).\n"
-        "It is held back by G and not tried until that is over.\n"
+        "It is gated by G and not attempted until the gate is removed.\n"
         "  G: the pod itself changes"
     )
 
@@ -180,22 +189,22 @@ def test_a_pod_that_was_not_decided_yet():
     [
         pytest.param(
             Waiting(place="unschedulable", attempts=1, plugins=("NodeAffinity",), scheduler="s"),
-            "Pod default/p was tried once and refused by NodeAffinity (profile s).",
+            "Pod default/p was attempted once and rejected by NodeAffinity (profile s).",
             id="once",
         ),
         pytest.param(
             Waiting(place="active", attempts=3, plugins=("A", "B"), scheduler="s"),
-            "Pod default/p was tried 3 times and last refused by A and B (profile s).",
+            "Pod default/p was attempted 3 times and last rejected by A and B (profile s).",
             id="often",
         ),
         pytest.param(
             Waiting(place="backoff", attempts=2, scheduler="s"),
-            "Pod default/p was tried 2 times without success (profile s).",
+            "Pod default/p was attempted 2 times without success (profile s).",
             id="refused by nobody",
         ),
         pytest.param(
             Waiting(place="gated", attempts=1, plugins=("Gate",), scheduler="s"),
-            "Pod default/p was tried once without success (profile s).",
+            "Pod default/p was attempted once without success (profile s).",
             id="held back since",
         ),
     ],
@@ -203,7 +212,7 @@ def test_a_pod_that_was_not_decided_yet():
 def test_a_pod_whose_decisions_are_no_longer_kept(waiting, begins):
     assert undecided_text("default/p", waiting).splitlines()[:2] == [
         begins,
-        "That decision is no longer kept in memory; the journal has it, if there is one (--journal DIR).",
+        "That decision is no longer in memory; look it up in the journal, if there is one (--journal DIR).",
     ]
 
 
@@ -220,7 +229,7 @@ class Careful(Plugin):
 @pytest.mark.parametrize(
     ("plugin", "says"),
     [
-        pytest.param(Careless, "5 nodes fit, but they could not be scored.", id="a score plugin raises"),
+        pytest.param(Careless, "5 nodes fit, but could not be scored.", id="a score plugin raises"),
         pytest.param(Careful, "", id="a filter raises"),
     ],
 )
@@ -243,7 +252,7 @@ def test_a_decision_that_failed_makes_nothing_up(plugin, says):
     ]
     assert as_json(found)["preemption"] is None
     about = render(explain_record(RecordMaker(2**20).record_of(decision, attempt), "n3"))
-    assert about.endswith("\n\nNode n3 fits." if says else "\n\nNode n3 was not looked at.")
+    assert about.endswith("\n\nNode n3 fits." if says else "\n\nNode n3 was not evaluated.")
 
 
 @pytest.mark.parametrize(

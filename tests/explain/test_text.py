@@ -45,16 +45,17 @@ def test_a_pod_that_is_placed():
         text
         == """\
 Pod default/p goes to b (profile default-scheduler).
-It beats a by 190: NodeAffinity +200, NodeResourcesBalancedAllocation -4, NodeResourcesFit -6.
+It beats a by 190 points: NodeAffinity +200, NodeResourcesBalancedAllocation -4, NodeResourcesFit
+-6.
 
                                           NodeResources
              NodeAffinity  NodeResources       Balanced
 NODE  TOTAL            ×2            Fit     Allocation
 b       652           200             81             71
 a       462             0             87             75
-The same for all of them: TaintToleration 300, ImageLocality 0.
+Equal for all of them: TaintToleration 300, ImageLocality 0.
 
-Refused: 2 of 4 nodes
+Rejected: 2 of 4 nodes
    2 TaintToleration: node(s) had untolerated taint(s)
      c and d
      the pod does not tolerate gpu:NoSchedule (2 nodes)"""
@@ -71,14 +72,15 @@ Pod default/p stays pending (profile default-scheduler).
   0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: 0/2 nodes are \
 available: 2 Preemption is not helpful for scheduling.
 
-Refused: 2 of 2 nodes
+Rejected: 2 of 2 nodes
    2 NodeResourcesFit: Insufficient cpu
      a and b
-     b comes closest: it lacks 1500m of cpu (2 asked, 500m of 500m free), and no node is that large
+     b comes closest: it lacks 1500m of cpu (2 requested, 500m of 500m free), and no node is large
+     enough
 
-Preemption cannot help: no node refuses for a reason that evicting pods would change.
+Preemption cannot help: no node was rejected for a reason that evicting pods would resolve.
 
-What would have it tried again, by the plugin that refused it:
+Events that would requeue it, by the plugin that rejected it:
   NodeResourcesFit: a node comes or changes its allocatable resources or taints; a pod goes or asks
      for less; a DeviceClass comes or changes"""
     )
@@ -88,7 +90,7 @@ def test_a_pod_that_preempts():
     objects = [node("a", cpu="1"), priority_class("high", 7), pod("x", on="a")]
     text = render(explain("p", *objects, pod("p", priorityClassName="high")))
     assert text.startswith(
-        "Pod default/p fits nowhere, but could have a by preemption (profile default-scheduler).\n"
+        "Pod default/p fits nowhere, but could run on a after preemption (profile default-scheduler).\n"
     )
     assert (
         "\n\nPreemption: evicting default/x (priority 0) from a makes room for the pod (priority 7).\n\n"
@@ -99,7 +101,7 @@ def test_a_pod_that_preempts():
 def test_a_pod_that_waits_for_victims_to_leave():
     leaving = pod("x", on="a", metadata={"deletionTimestamp": "2026-01-31T12:00:00Z"})
     text = render(explain("p", node("a", cpu="1"), priority_class("high", 7), leaving, pod("p", priority=7)))
-    assert "\nPreemption: a has room for the pod once the pods that are leaving are gone.\n" in text
+    assert "\nPreemption: a has room for the pod once its terminating pods are gone.\n" in text
 
 
 def test_one_node():
@@ -109,9 +111,9 @@ def test_one_node():
         text
         == """\
 Pod default/p goes to a (profile default-scheduler).
-It beats b by 10: NodeResourcesFit +6, NodeResourcesBalancedAllocation +4.
+It beats b by 10 points: NodeResourcesFit +6, NodeResourcesBalancedAllocation +4.
 
-Node b fits: place 2 of 2 with 452 points, 10 points behind a.
+Node b fits: rank 2 of 2 with 452 points, 10 points behind a.
 
 PLUGIN                           WEIGHT  POINTS  WINNER  DIFFERENCE
 TaintToleration                       3     300     300           0
@@ -119,10 +121,10 @@ NodeResourcesFit                      1      81      87          -6
 NodeResourcesBalancedAllocation       1      71      75          -4
 ImageLocality                         1       0       0           0
 
-RESOURCE  ASKED  FREE  ALLOCATABLE
-pods          1   110          110
-cpu           1     4            4
-memory      1Gi   8Gi          8Gi"""
+RESOURCE  REQUESTED  FREE  ALLOCATABLE
+pods              1   110          110
+cpu               1     4            4
+memory          1Gi   8Gi          8Gi"""
     )
 
 
@@ -132,18 +134,20 @@ memory      1Gi   8Gi          8Gi"""
         pytest.param(
             [node("a"), node("b")],
             None,
-            "b is as good as a, with 452 points. The first by name is taken; "
-            "kube-scheduler draws one of them, as",
+            "a is tied with b at 452 points. The first by name is chosen; "
+            "kube-scheduler chooses at random, as",
             id="a tie",
         ),
-        pytest.param([node("a")], None, "It is the only node that fits, so nothing is scored.", id="alone"),
+        pytest.param(
+            [node("a")], None, "It is the only node that fits, so no scores were computed.", id="alone"
+        ),
         pytest.param([], None, "  no nodes available to schedule pods", id="no nodes"),
         pytest.param([node("a"), node("b", unschedulable=True)], "b", "It is cordoned.", id="cordoned"),
-        pytest.param([node("a"), node("b", taints=[GPU])], "b", "Its taints: gpu:NoSchedule.", id="tainted"),
+        pytest.param([node("a"), node("b", taints=[GPU])], "b", "Taints: gpu:NoSchedule.", id="tainted"),
         pytest.param(
             [node("a"), node("b", cpu="500m")],
             "b",
-            "     it lacks 500m of cpu (1 asked, 500m of 500m free); evicting pods would not help",
+            "     it lacks 500m of cpu (1 requested, 500m of 500m free); evicting pods would not help",
             id="refused",
         ),
     ],
@@ -155,23 +159,23 @@ def test_says(objects, node_name, line):
 def test_a_gated_pod():
     text = render(explain("p", node("a"), pod("p", schedulingGates=[{"name": "quota"}])))
     assert text.startswith(
-        "Pod default/p is held back (profile default-scheduler).\n"
-        "SchedulingGates: waiting for scheduling gates: [quota]. Until that is over, kube-scheduler does not"
-        "\ntry it.\nIf it were tried now, it would go to a.\n"
+        "Pod default/p is gated (profile default-scheduler).\n"
+        "SchedulingGates: waiting for scheduling gates: [quota]. Until then, kube-scheduler does not attempt"
+        "\nit.\nIf it were attempted now, it would go to a.\n"
     )
 
 
 def test_a_search_that_ends_early():
     text = render(explain("p", *(node(f"n{number}") for number in range(200)), pod("p"),
                           config={"percentageOfNodesToScore": 60}))  # fmt: skip
-    assert text.endswith("Not looked at: 80 nodes, since enough others fit (percentageOfNodesToScore)")
+    assert text.endswith("Not evaluated: 80 nodes, because enough other nodes fit (percentageOfNodesToScore)")
 
 
 def test_a_pod_refused_as_a_whole():
     volume = {"name": "v", "persistentVolumeClaim": {"claimName": "missing"}}
     text = render(explain("p", node("a"), node("b"), pod("p", volumes=[volume])))
     assert (
-        'Refused: the pod as a whole, for any node\n     VolumeRestrictions: persistentvolumeclaim "missing"'
+        'Rejected: the pod itself, for every node\n     VolumeRestrictions: persistentvolumeclaim "missing"'
         in text
     )
 
@@ -188,7 +192,7 @@ def rows(lines):
 def test_long_lists_are_cut_short():
     found = explain("p", *many(50), pod("p"))
     short, long = render(found).split("\n"), render(found, all_nodes=True).split("\n")
-    assert "… and 30 more that fit (--all-nodes lists them)" in short
+    assert "… and 30 more nodes that fit (use --all-nodes to list them)" in short
     assert [rows(lines) for lines in (short, long)] == [20, 50]
     assert "refuses-0009 and 40 more" in " ".join(line.strip() for line in short)
     assert "refuses-0049" in long[-2]

@@ -126,7 +126,7 @@ async def test_a_what_if_is_asked(tab):
 async def test_a_what_if_that_cannot_be(tab):
     async with shown(demo_objects(), tab, "#/what-if?drain=nowhere"):
         await tab.click("form.what-if button")
-        await tab.shows("there is no node nowhere; there is")
+        await tab.shows("node nowhere not found")
         tab.problems.clear()  # that the answer was a refusal
 
 

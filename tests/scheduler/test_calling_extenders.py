@@ -18,7 +18,7 @@ from other_extender import Raw as RawAnswer
 from stowplan import log
 from stowplan.client.errors import ApiError
 from stowplan.errors import ConfigError
-from stowplan.explain.report import explanation_of
+from stowplan.explain.report import explain_decision
 from stowplan.explain.text import render
 from stowplan.framework.decision import Decision
 from stowplan.queue.queued_pod import Place
@@ -731,7 +731,7 @@ async def test_the_decision_has_what_extenders_refused_and_scored(monkeypatch, c
             }
             assert golden["scores"][name] == {"n1": 60, "n2": 0}
             assert golden["totals"]["n1"] - golden["totals"]["n2"] == 60
-            text = render(explanation_of(decision, stage.scheduler.cluster.nodes, "default-scheduler"))
+            text = render(explain_decision(decision, stage.scheduler.cluster.nodes, "default-scheduler"))
             assert "too old" in text
             assert "It beats n2 by 60" in text
     logged = [(each.getMessage(), each.fields) for each in caplog.records]

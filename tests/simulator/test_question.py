@@ -52,7 +52,7 @@ def asked(*added, question=None, nodes=("n1", "n2"), check=None, **settings):
 def test_less_than_none_is_refused(added, field):
     with pytest.raises(InputError) as error:
         asked(added)
-    assert str(error.value) == f"{added['kind']} default/w: spec.{field} is below zero; write 0 or more"
+    assert str(error.value) == f"{added['kind']} default/w: spec.{field} is negative; must be 0 or greater"
 
 
 def test_a_number_that_is_none_names_its_workload():

@@ -64,7 +64,7 @@ def test_new_pods_land_and_take_their_room():
     (pending,) = outcome.pending
     assert pending.message.startswith("0/2 nodes are available: 2 Insufficient cpu.")
     assert [each.detail for each in pending.refusals] == [
-        "n1 comes closest: it lacks 1 of cpu (1500m asked, 500m of 2 free)"
+        "n1 comes closest: it lacks 1 of cpu (1500m requested, 500m of 2 free)"
     ]
     assert outcome.changes == ("3 pods added",)
 
@@ -224,7 +224,7 @@ def test_a_promised_node_whose_victims_are_still_there(metadata, priority, endin
 
 @pytest.mark.parametrize("method", ["drain", "lose", "add_nodes_like"])
 def test_a_node_that_is_not_there_is_named_with_those_that_are(method):
-    with pytest.raises(InputError, match=r"there is no node n11; there is n1, other"):
+    with pytest.raises(InputError, match=r'node n11 not found; did you mean "n1"\? \(known: n1, other'):
         getattr(what_if(small("n1"), small("other")), method)("n11")
 
 

@@ -62,7 +62,7 @@ def test_the_kind_may_be_spelt_either_way(cluster, kind):
     """The Go type of the tutorial is the one, its manifests have the other."""
     file = cluster / "resources.yaml"
     file.write_text(file.read_text().replace("kind: ClusterScopedResources", f"kind: {kind}"))
-    assert "Refused: 4 of 6 nodes" in explain(cluster).stdout
+    assert "Rejected: 4 of 6 nodes" in explain(cluster).stdout
 
 
 def test_a_wrong_custom_resource_is_named_with_its_field(cluster):

@@ -15,7 +15,7 @@ from stowplan.cli import stowplan
 from stowplan.client.extenders import extenders_of
 from stowplan.cluster import Cluster
 from stowplan.config import load
-from stowplan.explain.explainer import objections
+from stowplan.explain.explainer import find_objections
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
 
@@ -71,4 +71,4 @@ def test_nothing_speaks_against_the_binding_by_hand():
     cluster = Cluster.of([make_node("worker-node1"), make_node("worker-node2")])
     pod, binding = object_of(printed("unassigned-pod.yaml")), printed("binding.yaml")
     assert pod.scheduler_name == "do-it-manually"
-    assert objections(cluster, pod, binding["target"]["name"]) == []
+    assert find_objections(cluster, pod, binding["target"]["name"]) == []

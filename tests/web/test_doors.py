@@ -164,7 +164,7 @@ async def test_a_node_with_its_pods():
             ("default/p", "1", "2Gi")
         ]
         missing = await page.get("node", status=404, name="x")
-        assert missing["message"] == "there is no node x now; there is a, b, c"
+        assert missing["message"] == "node x not found (known: a, b, c)"
 
 
 WEB = make_pod("web", node="a", requests={"cpu": "3"}, metadata=OWNED)
@@ -205,7 +205,7 @@ async def test_what_if(asked, expected):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        pytest.param({"drain": ["x"]}, "there is no node x; there is a, b, c", id="a node that is not there"),
+        pytest.param({"drain": ["x"]}, "node x not found (known: a, b, c)", id="a node that is not there"),
         pytest.param({"shutdown": True}, "unknown field `shutdown`", id="something else"),
         pytest.param({"manifests": "kind: ["}, "standard input", id="no YAML"),
         pytest.param(

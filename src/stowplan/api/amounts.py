@@ -16,7 +16,7 @@ Amounts = tuple[str, Mapping[str, Quantity]]
 
 
 def exact_text(resource: str, amount: int) -> str:
-    """As `amount_text`, but never rounded: bytes that fill no unit are counted, too."""
+    """Like `amount_text`, with the exact number of bytes where that is rounded."""
     found = amount_text(resource, amount)
     for suffix, size in _UNITS:
         if found.endswith(suffix) and amount % size:
@@ -25,7 +25,7 @@ def exact_text(resource: str, amount: int) -> str:
 
 
 def amount_text(resource: str, amount: int) -> str:
-    """cpu from thousandths, bytes in the largest unit they fill, to a tenth; anything else is a count."""
+    """Format millicores of cpu, bytes in their largest unit to one decimal, or a count."""
     if resource == "cpu":
         return f"{amount}m" if amount % 1000 else str(amount // 1000)
     if resource.startswith(_BYTES):
@@ -35,20 +35,23 @@ def amount_text(resource: str, amount: int) -> str:
     return str(amount)
 
 
-def check_amounts(item: Pod | Object) -> None:
-    """Raises InputError for what a pod asks for, or a node has."""
+def reject_negative_amounts(item: Pod | Object) -> None:
+    """Raise an InputError if a request of the pod or a capacity of the node is negative.
+
+    No API server accepts these, and they would count as room that does not exist.
+    """
     if isinstance(item, Pod):
-        check_spec(item.spec)
+        reject_negative_requests(item.spec)
     elif isinstance(item, NodeObject):
         _check("status.allocatable", item.status.allocatable)
 
 
-def check_spec(spec: PodSpec, at: str = "spec") -> None:
-    for field, amounts in _asked(spec):
+def reject_negative_requests(spec: PodSpec, at: str = "spec") -> None:
+    for field, amounts in _requested(spec):
         _check(f"{at}.{field}", amounts)
 
 
-def _asked(spec: PodSpec) -> Iterator[Amounts]:
+def _requested(spec: PodSpec) -> Iterator[Amounts]:
     for group, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
         for index, each in enumerate(containers):
             yield from _required(f"{group}[{index}].resources", each.resources)
@@ -58,7 +61,7 @@ def _asked(spec: PodSpec) -> Iterator[Amounts]:
 
 
 def _required(field: str, resources: ResourceRequirements) -> Iterator[Amounts]:
-    yield f"{field}.limits", resources.limits  # first: requests that were left out are the same
+    yield f"{field}.limits", resources.limits  # first, because they are the default of requests
     yield f"{field}.requests", resources.requests
 
 
@@ -66,4 +69,4 @@ def _check(field: str, amounts: Mapping[str, Quantity]) -> None:
     for resource, amount in amounts.items():
         if amount < 0:
             found = amount_text(resource, milli_units(amount) if resource == "cpu" else units(amount))
-            raise InputError(f"{found} is below zero; write 0 or more", field=f"{field}.{resource}")
+            raise InputError(f"{found} is negative; must be 0 or greater", field=f"{field}.{resource}")

@@ -1,6 +1,6 @@
-"""Reads manifests and dumps of `kubectl get`: YAML or JSON, files, directories or standard input.
+"""Read manifests and the output of `kubectl get`: YAML or JSON, from files, directories or standard input.
 
-Nothing is raised for what a file holds: all that is wrong is collected, so that a user hears of it at once.
+Errors in files are collected instead of raised, so that a user sees all of them at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 import msgspec
 import yaml
 
-from stowplan.api.amounts import check_amounts
+from stowplan.api.amounts import reject_negative_amounts
 from stowplan.api.custom import CustomResource
 from stowplan.api.defaults import Plain, default_storage_class, with_defaults, with_namespace
 from stowplan.api.kinds import KINDS, describe, object_of
@@ -30,7 +30,7 @@ from stowplan.yaml_nesting import is_too_deep
 STDIN = "-"
 SUFFIXES = (".json", ".yaml", ".yml")
 WORKLOADS = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController")
-"""Kinds that make pods from a template."""
+"""Kinds that create pods from a template."""
 CLASSES = ("PriorityClass", "StorageClass")
 READ = frozenset((POD, *KINDS))
 NAMES: dict[type, str] = {Pod: POD, **{kind: name for name, kind in KINDS.items()}}
@@ -46,11 +46,11 @@ GROUP_OF = {
         ("ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", "DeviceClass"), "resource.k8s.io"
     ),
 }
-"""API groups by kind, to tell a Service from someone else's kind of that name; the core group is left out."""
+"""API groups by kind, to tell a Service from another group's kind of that name; without the core group."""
 
 
 class Found(NamedTuple):
-    """A document or an item of a list: where it stands in which file."""
+    """A document or a list item, with its file and its place in the file."""
 
     file: str
     place: str
@@ -64,9 +64,9 @@ class Follower(Protocol):
 
 
 class Manifests:
-    """What the files show. An object that is given twice counts as it was given last.
+    """The objects of the files. Of an object given twice, the last one counts.
 
-    `kinds` are those that plugins watch; they are read besides the ones that every scheduler looks at.
+    `kinds` are the kinds that plugins watch, read besides those that every scheduler uses.
     """
 
     def __init__(self, namespace: str = "default", kinds: Iterable[type[CustomResource]] = ()) -> None:
@@ -76,14 +76,14 @@ class Manifests:
             self._kinds.setdefault(kind.definition.api_version, []).append(kind)
         self.objects: dict[tuple[str, str], Pod | Object] = {}
         self.workloads: dict[tuple[str, str], Plain] = {}
-        """Objects with a pod template, as plain data, by kind and key."""
+        """Objects with a pod template as plain data, by kind and key."""
         self.ignored: Counter[str] = Counter()
-        """Kinds that do not concern scheduling, with how many there were."""
+        """How many objects of each kind were ignored because they do not affect scheduling."""
         self.faults: list[InputError] = []
         self.unserved: tuple[type[CustomResource], ...] = ()
-        """Kinds that plugins watch and that the API server which was asked does not have."""
+        """Kinds that plugins watch but the API server does not serve."""
         self.follower: Follower | None = None
-        """Was built from the objects of `take`, and is told of those that are added later."""
+        """Was built from the objects given to `take`, and gets those added later."""
         self.priority_classes: dict[str, PriorityClass] = {}
         self.storage_class: str | None = None
         self._numbers = count(1)
@@ -97,7 +97,7 @@ class Manifests:
         return found if isinstance(found, Pod) else None
 
     def add(self, found: Iterable[Found]) -> None:
-        """Classes come first: what pods and claims default to depends on them."""
+        """Add objects, classes first: the defaults of pods and claims depend on them."""
         concerning = [each for each in found if self._concerns_scheduling(each)]
         for each in concerning:
             if each.data["kind"] in CLASSES:
@@ -113,8 +113,10 @@ class Manifests:
         unserved: Iterable[type[CustomResource]] = (),
         follower: Follower | None = None,
     ) -> None:
-        """Objects that an API server has completed already, such as those of a `client.reading.Reading`,
-        and perhaps a cluster that was built of them while they arrived."""
+        """Add objects that an API server has completed, such as those of a `client.reading.Reading`.
+
+        `follower` may be a cluster that was built from them while they arrived.
+        """
         for item in objects:
             self.objects[_name_of_kind(type(item)), item.key] = item
         self.unserved += tuple(unserved)
@@ -126,14 +128,14 @@ class Manifests:
         self.priority_classes = {each.name: each for each in known if isinstance(each, PriorityClass)}
         self.storage_class = default_storage_class(each for each in known if isinstance(each, StorageClass))
 
-    def decoded(self, data: Plain) -> Pod | Object:
-        """The object as a scheduler would see it; of a kind that it does not look at, only the metadata."""
+    def decode_object(self, data: Plain) -> Pod | Object:
+        """Decode an object as a scheduler sees it; for a kind it does not use, only the metadata."""
         try:
             item = object_of(with_defaults(data, self.priority_classes, self.storage_class))
             item = item or decode(Object, data)
             if not item.name:
                 raise InputError("is required", field="metadata.name")
-            check_amounts(item)
+            reject_negative_amounts(item)
             return item
         except InputError as error:
             raise InputError(error.message, what=error.what or describe(data), field=error.field) from None
@@ -152,8 +154,11 @@ class Manifests:
         return True
 
     def _custom_kinds(self, data: Plain) -> list[type[CustomResource]]:
-        """Those that plugins declared for such an object. An API server knows a kind by its plural, so a CRD
-        that names the kind like the plural, but for capital letters, means the same."""
+        """The kinds that plugins declared for such an object.
+
+        An API server identifies a kind by its plural, so a CRD whose kind equals the plural, apart from
+        case, means the same kind.
+        """
         return [
             kind
             for kind in self._kinds.get(data["apiVersion"], ())
@@ -162,16 +167,16 @@ class Manifests:
 
     def _put(self, found: Found) -> None:
         try:
-            data = self._named(found.data)
+            data = self._fill_name(found.data)
             for kind in self._custom_kinds(data):
                 self._put_custom(kind, data)
-            if _is_known(data):  # a plugin may watch such kinds too, for more than schedulers see of them
+            if _is_known(data):  # a plugin may also watch such a kind, for fields that schedulers do not read
                 self._put_known(with_namespace(data, self.namespace))
         except InputError as error:
             fault = InputError(error.message, where=found.file, what=error.what, field=error.field)
             self.faults.append(fault)
         except RecursionError:
-            fault = InputError("holds itself (&a … *a), or is nested too deeply", where=found.file)
+            fault = InputError("contains itself (&a … *a), or is nested too deeply", where=found.file)
             self.faults.append(fault)
 
     def _put_custom(self, kind: type[CustomResource], data: Plain) -> None:
@@ -187,7 +192,7 @@ class Manifests:
         self.objects[_name_of_kind(kind), item.key] = item
 
     def _put_known(self, data: Plain) -> None:
-        item = self.decoded(data)
+        item = self.decode_object(data)
         if data["kind"] in READ:
             self.objects[data["kind"], item.key] = item
             if self.follower is not None:
@@ -195,8 +200,8 @@ class Manifests:
         if data["kind"] in WORKLOADS:
             self.workloads[data["kind"], item.key] = data
 
-    def _named(self, data: Plain) -> Plain:
-        """The API server completes a generateName at random; here a number does."""
+    def _fill_name(self, data: Plain) -> Plain:
+        """Complete a generateName with a number, where the API server would use a random suffix."""
         meta = data.get("metadata")
         if not isinstance(meta, dict) or meta.get("name") or not isinstance(meta.get("generateName"), str):
             return data
@@ -208,7 +213,7 @@ def _name_of_kind(kind: type) -> str:
 
 
 def _is_known(data: Plain) -> bool:
-    """Whether it is of a kind that every scheduler looks at."""
+    """Whether it is of a kind that every scheduler uses."""
     group, slash, _ = data["apiVersion"].partition("/")
     is_ours = data["kind"] in READ or data["kind"] in WORKLOADS
     return is_ours and (group if slash else "") == GROUP_OF.get(data["kind"], "")
@@ -220,7 +225,7 @@ def read(
     namespace: str = "default",
     kinds: Iterable[type[CustomResource]] = (),
 ) -> Manifests:
-    """What files, directories (their files, not those further down) and `-` for `stdin` show."""
+    """Read files, directories (not their subdirectories) and `-` for `stdin`."""
     manifests = Manifests(namespace, kinds)
     read_into(manifests, sources, stdin)
     return manifests
@@ -231,7 +236,7 @@ def read_into(manifests: Manifests, sources: Iterable[str], stdin: BinaryIO) -> 
 
 
 def objects_in(sources: Iterable[str], stdin: BinaryIO, faults: list[InputError]) -> list[Found]:
-    """All objects in the files; what is wrong with them is added to the faults."""
+    """All objects in the files; errors are added to `faults`."""
     found: list[Found] = []
     for source in sources:
         try:
@@ -252,7 +257,7 @@ def _texts(source: str, stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:
     elif path.is_dir():
         files = [each for each in sorted(path.iterdir()) if each.suffix in SUFFIXES]
         if not files:
-            raise InputError(f"holds no file that ends in {', '.join(SUFFIXES)}", where=source)
+            raise InputError(f"contains no file that ends in {', '.join(SUFFIXES)}", where=source)
         for each in files:
             yield str(each), each.read_bytes()
     else:
@@ -265,12 +270,12 @@ def _objects(file: str, text: bytes, faults: list[InputError]) -> Iterator[Found
         for number, document in enumerate(_documents(text), start=1):
             if document is not None:
                 empty = False
-                yield from _flat(Found(file, f"document {number}", document))
+                yield from _split_list(Found(file, f"document {number}", document))
     except InputError as error:
         faults.append(InputError(error.message, where=file))
     else:
         if empty:
-            faults.append(InputError("holds no Kubernetes object", where=file))
+            faults.append(InputError("contains no Kubernetes object", where=file))
 
 
 def _documents(text: bytes) -> Iterator[Any]:
@@ -293,8 +298,8 @@ def _documents(text: bytes) -> Iterator[Any]:
         raise InputError("is nested too deeply") from None
 
 
-def _flat(found: Found) -> Iterator[Found]:
-    """The items of a list, which need not repeat their kind."""
+def _split_list(found: Found) -> Iterator[Found]:
+    """Split a list into its items, which need not repeat their kind."""
     data = found.data
     kind = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(data.get("items"), list):
@@ -305,11 +310,11 @@ def _flat(found: Found) -> Iterator[Found]:
     )
     for index, item in enumerate(data["items"]):
         whole = implied | item if isinstance(item, dict) else item
-        yield from _flat(Found(found.file, f"{found.place}: items[{index}]", whole))
+        yield from _split_list(Found(found.file, f"{found.place}: items[{index}]", whole))
 
 
 class _Loader(yaml.CSafeLoader):
-    """YAML as kubectl takes it: what looks like a date is text, and so are all keys."""
+    """YAML as kubectl reads it: dates and keys are strings."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         found = super().construct_mapping(node, deep)

@@ -1,4 +1,4 @@
-"""Names as they are given and shown: `deploy/web`, and those that look like one that is not there."""
+"""Names on the command line: `deploy/web`, and suggestions for a name that is not found."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ NAMES_SHOWN = 8
 
 
 def kind_and_name(wanted: str) -> tuple[str | None, str]:
-    """`deploy/web` is a Deployment called web; None for what names no kind, a namespace perhaps."""
+    """Split `deploy/web` into Deployment and web; the kind is None if there is none, as in `ns/web`."""
     prefix, _, name = wanted.rpartition("/")
     return KIND_OF.get(prefix.lower().partition(".")[0]), name
 
 
-def there_is(wanted: str, known: Iterable[str]) -> str:
-    """Names that exist, those that look like the wanted one first, in whatever namespace."""
+def suggest_names(wanted: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: `; did you mean "web"? (known: db, web)`."""
     keys = sorted(known)
     if not keys:
-        return "there is none"
+        return " (there are none)"
     close = get_close_matches(_name(wanted), {_name(key) for key in keys}, NAMES_SHOWN)
     keys.sort(key=lambda key: close.index(_name(key)) if _name(key) in close else len(close))
+    hint = f'; did you mean "{keys[0]}"?' if close else ""
     more = f" and {len(keys) - NAMES_SHOWN} more" if len(keys) > NAMES_SHOWN else ""
-    return f"there is {', '.join(keys[:NAMES_SHOWN])}{more}"
+    return f"{hint} (known: {', '.join(keys[:NAMES_SHOWN])}{more})"
 
 
 def _name(key: str) -> str:

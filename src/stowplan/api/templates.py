@@ -1,15 +1,15 @@
-"""The pod that a workload's controller would make next from its template, with what else it would make."""
+"""The pod that a command is about: an existing one, or the next one that a workload would create."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from stowplan.api.amounts import check_spec
+from stowplan.api.amounts import reject_negative_requests
 from stowplan.api.defaults import Plain
 from stowplan.api.kinds import describe
 from stowplan.api.manifests import Manifests
 from stowplan.api.meta import Object, Wire, decode
-from stowplan.api.names import POD, kind_and_name, there_is
+from stowplan.api.names import POD, kind_and_name, suggest_names
 from stowplan.api.pod import Pod, PodObject
 from stowplan.api.storage import PersistentVolumeClaim
 from stowplan.errors import InputError
@@ -25,7 +25,7 @@ DAEMON_TOLERATIONS = [
         ("unschedulable", "NoSchedule"),
     )
 ]
-"""What the DaemonSet controller lets its pods put up with."""
+"""Tolerations that the DaemonSet controller adds to its pods."""
 
 
 class WorkloadSpec(Wire, frozen=True):
@@ -41,33 +41,33 @@ class Target(NamedTuple):
     pod: Pod
     notes: tuple[str, ...] = ()
     objects: tuple[Pod | Object, ...] = ()
-    """What comes with the pod: its owner, its claims."""
+    """Objects created with the pod: its owner, its claims."""
 
 
 def next_pod(manifests: Manifests, workload: Plain) -> Target:
-    """The pod that the workload's controller would make next, with what else it would make."""
+    """The next pod that the workload's controller would create, with the objects it needs."""
     try:
-        check_spec(decode(Workload, workload).spec.template.spec, "spec.template.spec")
+        reject_negative_requests(decode(Workload, workload).spec.template.spec, "spec.template.spec")
     except InputError as error:
         raise InputError(error.message, what=describe(workload), field=error.field) from None
     name, owner, made = workload["metadata"]["name"], workload, []
-    note = f"It is the pod that {describe(workload)} would make next from its template."
+    note = f"This is the next pod that {describe(workload)} would create."
     if workload["kind"] == "Deployment":
-        owner = _replica_set(workload)
+        owner = _make_replica_set(workload)
         made.append(owner)
-    pod = _pod_from(workload["spec"]["template"], owner, f"{name}-new")
+    pod = _make_pod(workload["spec"]["template"], owner, f"{name}-new")
     if workload["kind"] == "DaemonSet":
         tolerations = [*(pod["spec"].get("tolerations") or ()), *DAEMON_TOLERATIONS]
         pod["spec"] = pod["spec"] | {"tolerations": tolerations}
-        note = f"It is made from the template of {describe(workload)}, but free to go to any node."
+        note = f"This is a pod of {describe(workload)}, not tied to a particular node."
     if workload["kind"] == "StatefulSet":
-        made += _make_member(manifests, pod, workload)
-    found = manifests.decoded(pod)
+        made += _name_member(manifests, pod, workload)
+    found = manifests.decode_object(pod)
     assert isinstance(found, Pod)
-    return Target(found, (note,), tuple(manifests.decoded(each) for each in made))
+    return Target(found, (note,), tuple(manifests.decode_object(each) for each in made))
 
 
-def _replica_set(deployment: Plain) -> Plain:
+def _make_replica_set(deployment: Plain) -> Plain:
     meta = deployment["metadata"]
     return {
         "apiVersion": "apps/v1",
@@ -77,7 +77,7 @@ def _replica_set(deployment: Plain) -> Plain:
     }
 
 
-def _pod_from(template: Plain, owner: Plain, name: str) -> dict[str, Any]:
+def _make_pod(template: Plain, owner: Plain, name: str) -> dict[str, Any]:
     meta = owner["metadata"]
     reference = {"controller": True, "uid": meta.get("uid", ""), "name": meta["name"]}
     reference |= {"apiVersion": owner["apiVersion"], "kind": owner["kind"]}
@@ -90,8 +90,8 @@ def _pod_from(template: Plain, owner: Plain, name: str) -> dict[str, Any]:
     }
 
 
-def _make_member(manifests: Manifests, pod: dict[str, Any], workload: Plain) -> list[Plain]:
-    """Makes the pod the set's first missing member; returns the claims it needs that do not exist yet."""
+def _name_member(manifests: Manifests, pod: dict[str, Any], workload: Plain) -> list[Plain]:
+    """Name the pod as the set's first missing member; return the claims it needs that do not exist yet."""
     name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
     number = 0
     while (POD, f"{namespace}/{name}-{number}") in manifests.objects:
@@ -112,17 +112,17 @@ def _make_member(manifests: Manifests, pod: dict[str, Any], workload: Plain) -> 
 
 
 def find_target(manifests: Manifests, wanted: str) -> Target:
-    """`wanted` is a name, `namespace/name`, or `kind/name` as kubectl takes it."""
+    """`wanted` is a name, `namespace/name`, or `kind/name` as in kubectl."""
     if (pod := manifests.pod(wanted)) is not None:
         return Target(pod)
     slash, (kind, name) = "/" in wanted, kind_and_name(wanted)
     key = wanted if slash and kind is None else f"{manifests.namespace}/{name}"
     if kind is None or kind == POD:
         if (pod := manifests.pod(key)) is None:
-            raise InputError(f"there is no pod {key}; {there_is(key, manifests.pods)}")
+            raise InputError(f"pod {key} not found{suggest_names(key, manifests.pods)}")
         return Target(pod)
     workload = manifests.workloads.get((kind, key))
     if workload is None:
         known = (other for each, other in manifests.workloads if each == kind)
-        raise InputError(f"there is no {kind} {key}; {there_is(key, known)}")
+        raise InputError(f"{kind} {key} not found{suggest_names(key, known)}")
     return next_pod(manifests, workload)

@@ -1,4 +1,4 @@
-"""The `stowplan` command. Each subcommand is a file beside this one, imported when it is called."""
+"""The `stowplan` command. Each subcommand is a module in this package, imported when it is called."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import click
 from stowplan.errors import StowplanError
 
 COMMANDS = {
-    "bench": "Measure how fast decisions are made.",
-    "bind": "Bind a pod to a node by hand, if it fits.",
-    "config": "Read, check and convert scheduler configurations.",
-    "crd": "Print CustomResourceDefinitions for kinds that plugins declare.",
-    "debug": "Ask the engine about its inner workings.",
-    "decide": "Decide scenarios from standard input, one JSON object a line.",
-    "explain": "Show why a pod lands where it does, or nowhere.",
-    "extender": "Serve plugins to a kube-scheduler, as its extender.",
-    "manifests": "Print what brings a scheduler into a cluster.",
-    "page": "Show a running scheduler's page: cluster, queue and decisions.",
-    "plugin": "Write, list and check plugins.",
+    "bench": "Measure the speed of scheduling decisions.",
+    "bind": "Bind a pod to a node, if it fits.",
+    "config": "Show, check and convert scheduler configurations.",
+    "crd": "Print CustomResourceDefinitions for the kinds that plugins declare.",
+    "debug": "Inspect the scheduling engine.",
+    "decide": "Decide scenarios from standard input, one JSON object per line.",
+    "explain": "Explain why a pod was placed on its node, or on none.",
+    "extender": "Serve plugins to kube-scheduler as an extender.",
+    "manifests": "Print the manifests to deploy a scheduler.",
+    "page": "Open the web page of a running scheduler.",
+    "plugin": "Create, list and check plugins.",
     "run": "Schedule the pods of a cluster.",
-    "up": "Start a cluster in this process, for kubectl.",
-    "whatif": "Show what would land where if something were different.",
+    "up": "Start a local cluster in one process.",
+    "whatif": "Show the effect of a change on a cluster.",
 }
 
 
 class Commands(click.Group):
-    """Knows its commands by name and help, so that `--help` need not import them."""
+    """Lists commands with their help without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -52,7 +52,7 @@ def stowplan() -> None:
 
 
 def main() -> None:
-    """Runs a command; a fault of the input is one line on standard error and exit status 1."""
+    """Run a command. Print a StowplanError as one line and exit with status 1."""
     try:
         stowplan.main(standalone_mode=True)
     except StowplanError as error:

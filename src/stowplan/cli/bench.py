@@ -1,4 +1,4 @@
-"""`stowplan bench`: measures on this machine what docs/performance.md claims."""
+"""`stowplan bench`: measure the figures of docs/performance.md on this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 import msgspec
 import yaml
 
+from stowplan.api.names import suggest_names
 from stowplan.bench.decisions import Measurement, measure
 from stowplan.bench.memory import measure_memory
 from stowplan.bench.plugin_cost import PluginCost, cost_of
@@ -24,30 +25,43 @@ HEADER = (
 
 @click.group()
 def bench() -> None:
-    """Measure how fast decisions are made."""
+    """Measure the speed of scheduling decisions."""
 
 
 @bench.command()
-@click.option("--nodes", type=click.IntRange(1), multiple=True, default=(5000,), show_default=True)
-@click.option("--workload", "names", multiple=True, help="Only this one; may be given again.")
-@click.option("--count", type=click.IntRange(1), help="Pods to measure instead of the workload's own number.")
 @click.option(
-    "--workloads", "file", type=click.Path(exists=True, path_type=Path), help="Another file of them."
+    "--nodes",
+    type=click.IntRange(1),
+    multiple=True,
+    default=(5000,),
+    show_default=True,
+    help="Number of nodes. Repeatable.",
+)
+@click.option("--workload", "names", multiple=True, help="Run only this workload. Repeatable.")
+@click.option(
+    "--count", type=click.IntRange(1), help="Number of pods to measure (default: set by the workload)."
+)
+@click.option(
+    "--workloads",
+    "file",
+    type=click.Path(exists=True, path_type=Path),
+    help="File with workloads to use instead.",
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def decisions(
     nodes: tuple[int, ...], names: tuple[str, ...], count: int | None, file: Path | None, output: str
 ) -> None:
-    """Decide and place pods of each workload, every node scored, on one thread.
+    """Decide and place the pods of each workload on one thread, scoring every node.
 
-    Times are in microseconds for a decision with placing the pod. The table shows them as they are measured;
-    with -o json each measurement is an object on a line of its own.
+    Times are in microseconds per decision, including placing the pod. With -o json, each measurement is a
+    JSON object on a line of its own.
     """
     workloads = read_workloads(file.read_text() if file else None)
     unknown = set(names) - {workload.name for workload in workloads}
     if unknown:
-        known = ", ".join(workload.name for workload in workloads)
-        raise InputError(f"there is no workload {', '.join(sorted(unknown))}; there are {known}")
+        name = sorted(unknown)[0]
+        hint = suggest_names(name, [workload.name for workload in workloads])
+        raise InputError(f'unknown workload "{name}"{hint}')
     if output == "table":
         click.echo(HEADER)
     for size in nodes:
@@ -67,10 +81,10 @@ def _show(found: Measurement, output: str) -> None:
 
 
 @bench.command()
-@click.option("--nodes", type=click.IntRange(1), default=5000, show_default=True)
-@click.option("--pods", type=click.IntRange(1), default=50000, show_default=True)
+@click.option("--nodes", type=click.IntRange(1), default=5000, show_default=True, help="Number of nodes.")
+@click.option("--pods", type=click.IntRange(1), default=50000, show_default=True, help="Number of pods.")
 def memory(nodes: int, pods: int) -> None:
-    """Read a cluster from JSON, node by node and pod by pod, and say how much memory holds it."""
+    """Read a cluster from JSON and report how much memory it takes."""
     found = measure_memory(nodes, pods)
     click.echo(
         f"{found.nodes} nodes and {found.pods} pods of {found.pod_bytes} bytes of JSON: "
@@ -80,18 +94,20 @@ def memory(nodes: int, pods: int) -> None:
 
 @bench.command()
 @click.argument("name", metavar="PLUGIN")
-@click.option("--nodes", type=click.IntRange(2), default=5000, show_default=True)
-@click.option("--count", type=click.IntRange(1), default=200, show_default=True, help="Decisions to measure.")
-@click.option("--args", "text", default="{}", help="Its arguments, in JSON or YAML.")
+@click.option("--nodes", type=click.IntRange(2), default=5000, show_default=True, help="Number of nodes.")
+@click.option(
+    "--count", type=click.IntRange(1), default=200, show_default=True, help="Number of decisions to measure."
+)
+@click.option("--args", "text", default="{}", help="The plugin's arguments, as JSON or YAML.")
 @PLUGIN_DIRS
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def plugin(name: str, nodes: int, count: int, text: str, plugin_dirs: tuple[Path, ...], output: str) -> None:
-    """Say what a plugin costs a decision, and each of its methods.
+    """Measure what a plugin adds to a decision, and the cost of each of its methods.
 
-    PLUGIN is a name, module:Class, a file with one plugin, or file.py:Class. Pods are decided by the default
-    plugins with it and without it in turn, every node scored, on one thread. Times are microseconds of the
-    processor a decision; half of the decisions take less. Calls are a decision's on average: a method whose
-    answers are kept is called in few decisions, and timed in these.
+    PLUGIN is a name, module:Class, a file with one plugin, or file.py:Class. Pods are decided on one thread
+    by the default plugins, alternately with and without the plugin, and every node is scored. Times are CPU
+    time per decision in µs (median). Calls are the average per decision: a method whose answers are cached
+    is called in few decisions, and timed in these.
     """
     try:
         args = yaml.safe_load(text)

@@ -1,4 +1,4 @@
-"""Where a command that asks about a cluster finds it: files, or an API server that is only read."""
+"""The cluster that a command is about: read from files or from an API server. Nothing is written."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from stowplan.explain.layout import printable
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
 
-READS_A_SECOND = 500
-"""A command reads once and ends: it need not hold back as a program does that goes on asking."""
+READS_PER_SECOND = 500
+"""A command reads once and exits, so it needs no low rate limit."""
 
 
 def config_of(
@@ -33,13 +33,13 @@ def config_of(
 ) -> KubeSchedulerConfiguration | None:
     if config is None:
         if policy is not None:
-            raise click.UsageError("--policy goes with --config; a Policy alone is a --config, too")
+            raise click.UsageError("--policy requires --config; to use only a Policy, pass it with --config")
         return None
     loaded = load(config, registry, policy=policy)
     for warning in loaded.warnings:
         click.echo(f"{config}: {warning}", err=True)
     if loaded.config.extenders:
-        click.echo(f"{config}: its {len(loaded.config.extenders)} extenders are not asked", err=True)
+        click.echo(f"{config}: ignoring its extenders ({len(loaded.config.extenders)})", err=True)
     return loaded.config
 
 
@@ -58,15 +58,15 @@ def live_manifests(
     kinds: Sequence[type[CustomResource]],
     wanted: Sequence[str] = (),
 ) -> Manifests:
-    """What the API server has, and of the workloads only those that are `wanted`. Nothing is written."""
+    """Read the objects of the API server; of workloads, only those `wanted`."""
     connection = kubeconfigs.load(kubeconfig, context=context)
     namespace = namespace or connection.namespace
     built = Cluster()
     found, workloads = asyncio.run(_read(connection, kinds, namespace, wanted, built.apply))
     for name, error in found.missing.items():
-        click.echo(printable(f"{connection.server}: {name} are not looked at: {error}"), err=True)
+        click.echo(printable(f"{connection.server}: ignoring {name}: {error}"), err=True)
     for fault in found.faults:
-        click.echo(printable(f"{connection.server}: {fault}; it is left out"), err=True)
+        click.echo(printable(f"{connection.server}: {fault}; ignoring it"), err=True)
     manifests = Manifests(namespace, kinds)
     manifests.take(found.objects, found.unserved, None if found.is_torn else built)
     manifests.add(Found(connection.server, "", each) for each in workloads)
@@ -80,14 +80,14 @@ async def _read(
     wanted: Sequence[str],
     on_object: OnObject,
 ) -> tuple[Reading, list[dict[str, Any]]]:
-    asked = [(kind, name) for kind, name in map(kind_and_name, wanted) if kind in WORKLOADS and name]
-    async with ApiClient(connection, qps=READS_A_SECOND, burst=READS_A_SECOND) as api:
-        found = [await read_workload(api, kind, namespace, name) for kind, name in asked if kind]
+    workloads = [(kind, name) for kind, name in map(kind_and_name, wanted) if kind in WORKLOADS and name]
+    async with ApiClient(connection, qps=READS_PER_SECOND, burst=READS_PER_SECOND) as api:
+        found = [await read_workload(api, kind, namespace, name) for kind, name in workloads if kind]
         return await read_cluster(api, kinds, on_object), [each for each in found if each is not None]
 
 
 def stop_for(faults: Sequence[InputError]) -> None:
-    """Ends the command if a file was wrong, after all that is wrong has been said."""
+    """Print all faults, and exit with status 1 if there are any."""
     for fault in faults:
         click.echo(printable(f"stowplan: {fault}"), err=True)
     if faults:
@@ -98,4 +98,4 @@ def echo_ignored(manifests: Manifests) -> None:
     ignored = manifests.ignored
     if ignored:
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
-        click.echo(printable(f"not looked at, since they do not concern scheduling: {listed}"), err=True)
+        click.echo(printable(f"ignored, because they do not affect scheduling: {listed}"), err=True)

@@ -22,7 +22,7 @@ FILE = click.argument("file", type=click.Path(path_type=Path))
 POLICY = click.option(
     "--policy",
     type=click.Path(path_type=Path),
-    help="The Policy, or the ConfigMap with it, that an older configuration refers to.",
+    help="Policy, or ConfigMap with a Policy, that an older configuration refers to.",
 )
 TOP_LEVEL = (
     "clientConnection",
@@ -39,10 +39,10 @@ TOP_LEVEL = (
 
 @click.group()
 def config() -> None:
-    """Read, check and convert scheduler configurations.
+    """Show, check and convert scheduler configurations.
 
-    FILE is a KubeSchedulerConfiguration of any version from v1alpha1 to v1, or a legacy Policy, in YAML or
-    JSON. A ConfigMap that holds one will do, too.
+    FILE is a KubeSchedulerConfiguration of any version from v1alpha1 to v1, or a legacy Policy, as YAML or
+    JSON. It may also be a ConfigMap that contains one.
     """
 
 
@@ -51,11 +51,11 @@ def config() -> None:
 @POLICY
 @PLUGIN_DIRS
 def show(file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]) -> None:
-    """Show the plugins by extension point.
+    """Show the plugins of each profile by extension point.
 
-    For each profile: the plugins in the order in which they run, their weights and their arguments.
+    Plugins are listed in the order in which they run, with their weights and arguments.
     """
-    found, profiles = _resolved(file, policy, plugin_dirs)
+    found, profiles = _resolve(file, policy, plugin_dirs)
     click.echo("\n\n".join("\n".join(_profile_lines(profile)) for profile in profiles))
     for extender in found.extenders:
         verbs = (extender.filter_verb, extender.prioritize_verb, extender.preempt_verb, extender.bind_verb)
@@ -67,11 +67,11 @@ def show(file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]) -> None
 @POLICY
 @PLUGIN_DIRS
 def check(file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]) -> None:
-    """Say what is wrong with a configuration.
+    """Check a configuration for errors.
 
-    Prints nothing, and the exit status is 0, if it is fine.
+    Print nothing and exit with status 0 if it is valid.
     """
-    _resolved(file, policy, plugin_dirs)
+    _resolve(file, policy, plugin_dirs)
 
 
 @config.command()
@@ -79,7 +79,7 @@ def check(file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]) -> Non
 @POLICY
 @PLUGIN_DIRS
 def convert(file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]) -> None:
-    """Print a configuration as YAML of version v1."""
+    """Convert a configuration to v1 and print it as YAML."""
     found = _load(file, Registry.installed(plugin_dirs), policy)
     click.echo(yaml.safe_dump(found.without_defaults(), sort_keys=False, allow_unicode=True), nl=False)
 
@@ -87,11 +87,11 @@ def convert(file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]) -> N
 @config.command()
 @POLICY
 def resolve(policy: Path | None) -> None:
-    """Resolve configurations, for programs.
+    """Resolve configurations read from standard input, for use by programs.
 
-    Standard input has one JSON object {"name", "config"} a line. Each line gets a line of JSON on standard
-    output: the profiles' plugins and arguments, or the stage at which the configuration is refused, and why.
-    The exit status is 0 if every line could be read.
+    Each line of input is a JSON object with "name" and "config". Each line of output is a JSON object with
+    the plugins and arguments of the profiles, or with the stage at which the configuration was rejected and
+    the error. The exit status is 1 if a line was not valid JSON.
     """
     registry = Registry.installed()
     unreadable = False
@@ -108,7 +108,7 @@ def resolve(policy: Path | None) -> None:
         raise SystemExit(1)
 
 
-def _resolved(
+def _resolve(
     file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]
 ) -> tuple[KubeSchedulerConfiguration, list[ResolvedProfile]]:
     registry = Registry.installed(plugin_dirs)

@@ -1,4 +1,4 @@
-"""`stowplan crd`: CustomResourceDefinitions for the kinds that plugins declare as structs."""
+"""`stowplan crd`: print CustomResourceDefinitions for the kinds that plugins declare as structs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from stowplan.framework.resolve import watched_kinds
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @PLUGIN_DIRS
 def crd(names: tuple[str, ...], plugin_dirs: tuple[Path, ...]) -> None:
-    """Print CustomResourceDefinitions for kinds that plugins declare.
+    """Print CustomResourceDefinitions for the kinds that plugins declare.
 
-    NAME is a plugin as a configuration names it, which stands for the kinds that it watches, or a struct
-    derived from CustomResource as module:Class. The output is for `kubectl apply -f -`.
+    NAME is a plugin, as named in a configuration, or a subclass of CustomResource as module:Class. For a
+    plugin, the CRDs of all kinds that it watches are printed. Pipe the output to `kubectl apply -f -`.
     """
     registry = Registry.installed(plugin_dirs)
     kinds = dict.fromkeys(kind for name in names for kind in _kinds(name, registry))
@@ -38,12 +38,12 @@ def _kinds(name: str, registry: Registry) -> tuple[type[CustomResource], ...]:
         return (struct,)
     kinds = tuple(kind for kind in watched_kinds([registry.find(name)]) if needs_crd(kind))
     if not kinds:
-        raise InputError("watches no custom resources, so there is nothing to define", what=f"plugin {name}")
+        raise InputError("watches no custom resources, so it needs no CRD", what=f"plugin {name}")
     return kinds
 
 
 def _struct(name: str) -> type[CustomResource] | None:
-    """The struct of that name; None if there is something else, or nothing."""
+    """The CustomResource of that name, or None."""
     module, _, attribute = name.partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
@@ -53,7 +53,7 @@ def _struct(name: str) -> type[CustomResource] | None:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Writes what occurs twice twice, not as a reference to the first."""
+    """Writes repeated values out instead of as YAML aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""`stowplan debug`: what goes on inside, for those who look into why."""
+"""`stowplan debug`: inspect the scheduling engine."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from stowplan.framework.registry import Registry
 
 @click.group()
 def debug() -> None:
-    """Ask the engine about its inner workings."""
+    """Inspect the scheduling engine."""
 
 
 @debug.command()
 def hints() -> None:
-    """Say which plugins would want a waiting pod tried again after a change.
+    """Show which plugins would requeue a waiting pod after a change.
 
-    One JSON object a line, in and out. A line has `name`, `objects` (the cluster), `pod` (the one that
-    waits), `old` and `new` (an object before and after; no `old`: it was added, no `new`: deleted) and
-    perhaps `config` (a KubeSchedulerConfiguration). Every line is answered; one that makes no sense
-    with an `error`. The exit status is 1 if a line was not a JSON object.
+    Reads one JSON object per line from standard input and prints one per line. Each has `name`, `objects`
+    (the cluster), `pod` (the waiting pod), `old` and `new` (an object before and after the change; without
+    `old` it was added, without `new` deleted) and optionally `config` (a KubeSchedulerConfiguration). An
+    invalid line is answered with an `error`. The exit status is 1 if a line was not a JSON object.
     """
     registry = Registry.installed()
     answer_lines("an event", lambda case: _answer(case, registry))
@@ -38,7 +38,7 @@ def _answer(case: Case, registry: Registry) -> dict[str, Any]:
     try:
         pod, old, new = (object_in(case, field) for field in ("pod", "old", "new"))
         if not isinstance(pod, Pod):
-            raise InputError("only a pod can wait", field="pod")
+            raise InputError("expected a pod", field="pod")
         cluster = Cluster.of(objects_in(case, "objects"))
         if new is not None:
             cluster.apply(new)
@@ -50,11 +50,11 @@ def _answer(case: Case, registry: Registry) -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def _hints(asked: QueueingHints, pod: Pod, old: Any, new: Any) -> dict[str, str]:
-    """Each plugin's hint; where several events make up a change, one that says Queue is enough."""
+def _hints(queueing_hints: QueueingHints, pod: Pod, old: Any, new: Any) -> dict[str, str]:
+    """The hint of each plugin: Queue if it says so for any of the events that make up the change."""
     found: dict[str, str] = {}
     for happening in happenings(old, new):
-        for plugin, hint in asked.answers(pod, happening).items():
+        for plugin, hint in queueing_hints.answers(pod, happening).items():
             if found.get(plugin) != Hint.QUEUE:
                 found[plugin] = hint.value
     return dict(sorted(found.items()))

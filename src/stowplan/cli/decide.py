@@ -1,4 +1,4 @@
-"""`stowplan decide`: scenarios in, decisions out, one JSON object a line."""
+"""`stowplan decide`: read scenarios and print decisions, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -18,21 +18,12 @@ RESERVED = {"DynamicResources": "allocations", "VolumeBinding": "bindings"}
 
 
 @click.command()
-@click.option(
-    "--reserve",
-    is_flag=True,
-    help="Print which devices and volumes each feasible node would be reserved with.",
-)
-def decide(reserve: bool) -> None:
-    """Decide scenarios from standard input, one JSON object a line, and print one answer a line.
+def decide() -> None:
+    """Decide scenarios from standard input, one JSON object per line, and print one answer per line.
 
     A scenario has `name`, `objects` (the cluster), `pending` (the pods to place one after another) and
-    perhaps `config` (a KubeSchedulerConfiguration). Pods among the objects that have no node but are
-    nominated to one keep their room there. Every line is answered; one that cannot be decided is
-    answered with an `error`. The exit status is 1 if a line was not a JSON object.
-
-    With --reserve, decisions also have `allocations` (the devices that claims would get, by node) and
-    `bindings` (the volumes that claims would be bound to, and the claims to provision, by node).
+    optionally `config` (a KubeSchedulerConfiguration). A scenario that cannot be decided is answered with
+    an `error`. The exit status is 1 if a line was not a JSON object.
     """
     registry = Registry.installed()
     answer_lines("a scenario", lambda scenario: _answer(scenario, registry, reserve))
@@ -46,7 +37,7 @@ def _answer(scenario: Case, registry: Registry, reserve: bool) -> dict[str, Any]
         planner.keep_nominations(item for item in objects if isinstance(item, Pod))
         for pod in objects_in(scenario, "pending"):
             if not isinstance(pod, Pod):
-                raise InputError("only pods can be pending", field="pending")
+                raise InputError("expected only pods", field="pending")
             decision = planner.decide(pod)
             reserved = planner.reservations(decision) if reserve else {}
             named = {RESERVED[plugin]: by_node for plugin, by_node in reserved.items() if by_node}

@@ -1,4 +1,4 @@
-"""`stowplan explain`: why a pod landed where it is, would land where it does, or nowhere."""
+"""`stowplan explain`: explain why a pod was placed on its node, or on none."""
 
 from __future__ import annotations
 
@@ -31,32 +31,55 @@ if TYPE_CHECKING:
     "files",
     metavar="FILE",
     multiple=True,
-    help="Decide afresh on manifests or a dump of `kubectl get … -o yaml|json`: a file, a directory, or - "
-    "for standard input.",
+    help="Read the cluster from manifests or the output of `kubectl get … -o yaml|json`: a file, a "
+    "directory, or - for standard input. Repeatable.",
 )
 @click.option(
-    "--server", metavar="URL", help="Ask the scheduler that serves there, as https://localhost:10259."
+    "--server",
+    metavar="URL",
+    help="Explain decisions of the running scheduler at URL, such as https://localhost:10259.",
 )
-@click.option("--journal", metavar="DIR", help="Look up what a scheduler has written there.")
-@click.option("--kubeconfig", metavar="FILE", help="Instead of KUBECONFIG, or the usual file.")
-@click.option("--context", help="Of the kubeconfig, instead of its current one.")
-@click.option("--token-file", metavar="FILE", help="For --server, instead of the kubeconfig's user.")
-@click.option("--certificate-authority", "authority", metavar="FILE", help="That of --server.")
-@click.option("--insecure-skip-tls-verify", "insecure", is_flag=True, help="Take --server for what it says.")
-@click.option("-n", "--namespace", help="Namespace of PODs and manifests that name none.")
-@click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration or Policy.")
+@click.option("--journal", metavar="DIR", help="Explain decisions from the journal in this directory.")
 @click.option(
-    "--policy", type=click.Path(path_type=Path), help="The Policy an older configuration refers to."
+    "--kubeconfig", metavar="FILE", help="Kubeconfig file (default: $KUBECONFIG, or ~/.kube/config)."
+)
+@click.option("--context", help="Kubeconfig context to use.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="Bearer token file used for --server (default: credentials of the kubeconfig).",
+)
+@click.option(
+    "--certificate-authority",
+    "authority",
+    metavar="FILE",
+    help="CA certificate file used to verify --server.",
+)
+@click.option(
+    "--insecure-skip-tls-verify",
+    "insecure",
+    is_flag=True,
+    help="Skip verification of the server's certificate (insecure).",
+)
+@click.option("-n", "--namespace", help="Namespace for pods and manifests without one.")
+@click.option("--config", type=click.Path(path_type=Path), help="KubeSchedulerConfiguration or Policy file.")
+@click.option(
+    "--policy", type=click.Path(path_type=Path), help="Policy that an older configuration refers to."
 )
 @PLUGIN_DIRS
-@click.option("--node", help="Explain this node in full.")
+@click.option("--node", help="Explain the decision for this node in detail.")
 @click.option(
-    "--changes/--no-changes", default=True, show_default=True, help="Look for the smallest that would matter."
+    "--changes/--no-changes",
+    default=True,
+    show_default=True,
+    help="Also list the smallest changes that would alter the outcome.",
 )
-@click.option("--all-nodes", is_flag=True, help="List all nodes, however many there are.")
-@click.option("--seed", type=int, help="Draw among equally good nodes at random, with this seed.")
+@click.option("--all-nodes", is_flag=True, help="List all nodes instead of the first few.")
+@click.option(
+    "--seed", type=int, help="Break ties between nodes at random with this seed (default: first by name)."
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("-v", "--verbose", is_flag=True, help="Say which kinds of objects were not looked at.")
+@click.option("-v", "--verbose", is_flag=True, help="List the kinds of objects that were ignored.")
 def explain(
     pods: tuple[str, ...],
     files: tuple[str, ...],
@@ -78,24 +101,24 @@ def explain(
     output: str,
     verbose: bool,
 ) -> None:
-    """Show why a pod landed where it is, or lands where it does, or nowhere.
+    """Explain why a pod was placed on its node, or on none.
 
-    With --server or --journal the decision is explained that a Stowplan scheduler made. Otherwise what
-    kube-scheduler would decide is worked out afresh, from files (-f) or from what the API server of the
-    kubeconfig has, which is only read; a pod that runs already is explained as if it did not. Of several
-    PODs, each is placed before the next is decided.
+    With --server or --journal, explain a decision that a Stowplan scheduler made. Otherwise, compute what
+    kube-scheduler would decide now for the cluster in the files (-f) or of the kubeconfig; nothing is
+    written to it. A pod that is already running is decided as if it were pending. Given several PODs, each
+    is placed before the next is decided.
 
-    POD is a name or namespace/name; to decide afresh also a workload such as deployment/web, whose next pod
-    is meant. With -o json, every POD gets one line: a JSON object. PODs without an answer are named on
-    standard error, and the exit status is 1.
+    POD is a name or namespace/name. Without --server and --journal it may also be a workload such as
+    deployment/web, which stands for its next pod. With -o json, print one JSON object per POD and line. The
+    exit status is 1 if a POD could not be explained.
     """
     given = [name for name, it in (("-f", files), ("--server", server), ("--journal", journal)) if it]
     if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} are different places to ask: give one of them")
+        raise click.UsageError(f"{' and '.join(given)} are mutually exclusive")
     wanted = _Wanted(node, changes and node is None, output == "json", all_nodes)
     found: Iterator[_Answer]
     if server:
-        from stowplan.cli.kept_decisions import scheduler_at
+        from stowplan.cli.scheduler_client import scheduler_at
 
         connection = scheduler_at(
             server,
@@ -105,21 +128,19 @@ def explain(
             authority=authority,
             insecure=insecure,
         )
-        found = _told(connection, _keys(pods, namespace or connection.namespace), wanted)
+        found = _explain_from_scheduler(connection, _keys(pods, namespace or connection.namespace), wanted)
     elif journal:
-        found = _written(journal, _keys(pods, namespace or "default"), wanted)
+        found = _explain_from_journal(journal, _keys(pods, namespace or "default"), wanted)
     else:
         if files and (kubeconfig or context):
-            raise click.UsageError(
-                "-f names files with the cluster, --kubeconfig and --context an API server"
-            )
+            raise click.UsageError("-f cannot be combined with --kubeconfig or --context")
         cluster = _Cluster(files, kubeconfig, context, namespace, verbose)
-        found = _afresh(pods, cluster, _Scheduler(config, policy, plugin_dirs, seed), wanted)
+        found = _explain_now(pods, cluster, _Scheduler(config, policy, plugin_dirs, seed), wanted)
     _print(found)
 
 
 def _print(answers: Iterator[_Answer]) -> None:
-    """Ends with exit status 1 if there was no answer for one of the pods."""
+    """Print the answers, and exit with status 1 if one is missing."""
     between, is_complete = "", True
     for answer in answers:
         if answer.printed.fault:
@@ -136,7 +157,7 @@ def _print(answers: Iterator[_Answer]) -> None:
 
 
 class _Wanted(NamedTuple):
-    """What is to be told, and how."""
+    """What to explain, and how to print it."""
 
     node: str | None
     changes: bool
@@ -147,11 +168,11 @@ class _Wanted(NamedTuple):
 class _Answer(NamedTuple):
     printed: Printed
     changes: Callable[[], ChangesAnswer | None] = lambda: None
-    """What is looked for only then, as that takes longer; None if there is nothing more to say."""
+    """Asks for the smallest changes, which takes longer; None if there is nothing to add."""
 
 
 class _Cluster(NamedTuple):
-    """Where the cluster is to be read."""
+    """Where to read the cluster."""
 
     files: tuple[str, ...]
     kubeconfig: str | None
@@ -161,7 +182,7 @@ class _Cluster(NamedTuple):
 
 
 class _Scheduler(NamedTuple):
-    """How it is to be decided."""
+    """How to decide."""
 
     config: Path | None
     policy: Path | None
@@ -169,7 +190,7 @@ class _Scheduler(NamedTuple):
     seed: int | None
 
 
-def _afresh(
+def _explain_now(
     pods: tuple[str, ...], cluster: _Cluster, scheduler: _Scheduler, wanted: _Wanted
 ) -> Iterator[_Answer]:
     from stowplan.api.manifests import read
@@ -177,7 +198,7 @@ def _afresh(
     from stowplan.cli.cluster_source import config_of, echo_ignored, kinds_of, live_manifests, stop_for
     from stowplan.explain.changes import Printed
     from stowplan.explain.explainer import Explainer
-    from stowplan.explain.text import printed
+    from stowplan.explain.text import print_explanation
     from stowplan.framework.registry import Registry
 
     registry = Registry.installed(scheduler.plugin_dirs)
@@ -197,12 +218,14 @@ def _afresh(
         except StowplanError as error:
             yield _Answer(Printed(fault=str(error)))
             continue
-        yield _Answer(printed(found, as_data=wanted.as_data, all_nodes=wanted.all_nodes))
+        yield _Answer(print_explanation(found, as_data=wanted.as_data, all_nodes=wanted.all_nodes))
 
 
-def _told(connection: Connection, keys: tuple[str, ...], wanted: _Wanted) -> Iterator[_Answer]:
-    """What a running scheduler says."""
-    from stowplan.cli.kept_decisions import ask, ask_changes
+def _explain_from_scheduler(
+    connection: Connection, keys: tuple[str, ...], wanted: _Wanted
+) -> Iterator[_Answer]:
+    """Explain decisions of a running scheduler."""
+    from stowplan.cli.scheduler_client import ask, ask_changes
     from stowplan.client.errors import ApiError
 
     def changes_for(key: str) -> ChangesAnswer | None:
@@ -210,7 +233,7 @@ def _told(connection: Connection, keys: tuple[str, ...], wanted: _Wanted) -> Ite
             return ask_changes(connection, key) if wanted.changes else None
         except ApiError as error:
             why = printable(str(error))
-            click.echo(f"{connection.server}: the smallest changes are not told: {why}", err=True)
+            click.echo(f"{connection.server}: cannot compute alternative changes: {why}", err=True)
             return None
 
     found = ask(connection, keys, node=wanted.node, as_data=wanted.as_data, all_nodes=wanted.all_nodes)
@@ -218,39 +241,41 @@ def _told(connection: Connection, keys: tuple[str, ...], wanted: _Wanted) -> Ite
         yield _Answer(each, partial(changes_for, key))
 
 
-def _written(journal: str, keys: tuple[str, ...], wanted: _Wanted) -> Iterator[_Answer]:
-    """What a journal has; files of it that are damaged are named and skipped."""
-    # NumPy's threads would take longer to start than all else, and there is no work for them.
+def _explain_from_journal(journal: str, keys: tuple[str, ...], wanted: _Wanted) -> Iterator[_Answer]:
+    """Explain decisions of a journal; damaged files are reported and skipped."""
+    # Starting NumPy's threads would take longer than everything else, and they have nothing to do.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from stowplan.explain.changes import Printed
-    from stowplan.explain.recorded import explain_record, with_weights
-    from stowplan.explain.text import printed
+    from stowplan.explain.recorded import add_weight_changes, explain_record
+    from stowplan.explain.text import print_explanation
     from stowplan.journal import reader
 
     def warn(path: Path, error: Exception) -> None:
-        click.echo(f"{path}: damaged, and skipped: {' '.join(str(error).split())}", err=True)
+        click.echo(f"{path}: skipping damaged file: {' '.join(str(error).split())}", err=True)
 
     for key in keys:
         found = reader.find(Path(journal), key, warn)
         if not found:
-            yield _Answer(Printed(fault=f"{journal}: no decision on pod {key}; {reader.span(Path(journal))}"))
+            yield _Answer(
+                Printed(fault=f"{journal}: no decision for pod {key}; {reader.span(Path(journal))}")
+            )
             continue
         try:
             explained = explain_record(found[0], wanted.node)
         except InputError as error:
             yield _Answer(Printed(fault=str(error)))
             continue
-        explained = with_weights(explained) if wanted.changes else explained
-        yield _Answer(printed(explained, as_data=wanted.as_data, all_nodes=wanted.all_nodes))
+        explained = add_weight_changes(explained) if wanted.changes else explained
+        yield _Answer(print_explanation(explained, as_data=wanted.as_data, all_nodes=wanted.all_nodes))
 
 
 def _keys(pods: tuple[str, ...], namespace: str) -> tuple[str, ...]:
-    """Which pods are meant; only those that exist have been decided."""
+    """The keys of the pods: recorded decisions exist only for pods, not for workloads."""
     found = []
     for wanted in pods:
         kind, name = kind_and_name(wanted)
         if kind not in (None, POD):
-            raise InputError(f"{wanted}: only pods are decided; name one, not a {kind}")
+            raise InputError(f"{wanted}: expected a pod, not a {kind}")
         found.append(wanted if kind is None and "/" in wanted else f"{namespace}/{name}")
     return tuple(found)
 

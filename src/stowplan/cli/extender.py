@@ -1,4 +1,4 @@
-"""`stowplan extender`: our plugins, or plain functions, behind another scheduler's extender protocol."""
+"""`stowplan extender`: serve plugins or functions to kube-scheduler with its extender protocol."""
 
 from __future__ import annotations
 
@@ -24,48 +24,72 @@ FILE = click.Path(exists=True, dir_okay=False)
 
 
 @click.group(invoke_without_command=True)
-@click.option("--config", type=FILE, help="KubeSchedulerConfiguration whose profiles are served.")
+@click.option("--config", type=FILE, help="KubeSchedulerConfiguration with the profiles to serve.")
 @PLUGIN_DIRS
 @click.option(
     "--functions",
     "sources",
     metavar="FILE|MODULE",
     multiple=True,
-    help="Serve the functions decorated there. May be given again.",
+    help="Serve the decorated functions of this file or module. Repeatable.",
 )
 @click.option(
-    "--set", "settings", metavar="FUNCTION.OPTION=VALUE", multiple=True, help="An option of a function."
+    "--set",
+    "settings",
+    metavar="FUNCTION.OPTION=VALUE",
+    multiple=True,
+    help="Set an option of a function. Repeatable.",
 )
 @click.option(
-    "--verb", "verbs", multiple=True, type=click.Choice(VERBS), help="Serve these verbs alone.  [all]"
+    "--verb",
+    "verbs",
+    multiple=True,
+    type=click.Choice(VERBS),
+    help="Serve only this verb (default: all). Repeatable.",
 )
-@click.option("--filter-path", default=PATHS["filter"], show_default=True)
-@click.option("--prioritize-path", default=PATHS["prioritize"], show_default=True)
-@click.option("--preempt-path", default=PATHS["preempt"], show_default=True)
-@click.option("--bind-path", default=PATHS["bind"], show_default=True)
+@click.option("--filter-path", default=PATHS["filter"], show_default=True, help="Path of the filter verb.")
 @click.option(
-    "--scores", "most", type=click.Choice(["10", "100"]), default="10", show_default=True, help="The highest."
+    "--prioritize-path", default=PATHS["prioritize"], show_default=True, help="Path of the prioritize verb."
 )
-@click.option("--kubeconfig", type=FILE, help="The cluster to follow.  [that of --config, or the pod's own]")
+@click.option("--preempt-path", default=PATHS["preempt"], show_default=True, help="Path of the preempt verb.")
+@click.option("--bind-path", default=PATHS["bind"], show_default=True, help="Path of the bind verb.")
 @click.option(
-    "--follow", "is_following", is_flag=True, help="Follow the cluster we run in, also for functions alone."
+    "--scores",
+    "most",
+    type=click.Choice(["10", "100"]),
+    default="10",
+    show_default=True,
+    help="Maximum score: scores range from 0 to this.",
 )
-@click.option("--address", default="0.0.0.0", show_default=True)
-@click.option("--port", default=8888, show_default=True)
-@click.option("--health-port", default=0, help="Health and metrics in plain HTTP, here too.")
 @click.option(
-    "--time-budget", "budget", default=4.0, show_default=True, help="Seconds for an answer; then it fails."
+    "--kubeconfig",
+    type=FILE,
+    help="Kubeconfig of the cluster to watch (default: that of --config, or in-cluster).",
 )
-@click.option("--max-body", "mib", default=100, show_default=True, help="MiB that a request may have.")
-@click.option("--tls-cert-file", type=FILE)
-@click.option("--tls-private-key-file", type=FILE)
-@click.option("--client-ca-file", type=FILE, help="Answer only clients with a certificate of this CA.")
 @click.option(
-    "-v", "--v", "verbosity", default=0, show_default=True, help="How much is logged; 4: every answer."
+    "--follow",
+    "is_following",
+    is_flag=True,
+    help="Watch the cluster this runs in, even to serve only functions.",
 )
+@click.option("--address", default="0.0.0.0", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8888, show_default=True, help="Port to listen on.")
+@click.option("--health-port", default=0, help="Also serve health and metrics over plain HTTP on this port.")
+@click.option(
+    "--time-budget",
+    "budget",
+    default=4.0,
+    show_default=True,
+    help="Seconds after which an unfinished answer fails.",
+)
+@click.option("--max-body", "mib", default=100, show_default=True, help="Maximum size of a request in MiB.")
+@click.option("--tls-cert-file", type=FILE, help="Certificate of the HTTPS server.")
+@click.option("--tls-private-key-file", type=FILE, help="Private key of --tls-cert-file.")
+@click.option("--client-ca-file", type=FILE, help="Accept only clients with a certificate of this CA.")
+@click.option("-v", "--v", "verbosity", default=0, show_default=True, help="Log level; 4 logs every answer.")
 @click.pass_context
 def extender(ctx: click.Context, /, **given: Any) -> None:
-    """Serve plugins or functions to a kube-scheduler, as its extender."""
+    """Serve plugins or functions to kube-scheduler as an extender."""
     registry = Registry.installed(given.pop("plugin_dirs"))
     verbosity, file = given.pop("verbosity"), given.pop("config")
     configure(verbosity=verbosity)
@@ -77,21 +101,30 @@ def extender(ctx: click.Context, /, **given: Any) -> None:
 
 
 @extender.command("config")
-@click.option("--url", required=True, help="Where kube-scheduler reaches the extender.")
-@click.option("--weight", default=1, show_default=True, help="Of the scores.")
+@click.option("--url", required=True, help="URL at which kube-scheduler reaches the extender.")
+@click.option("--weight", default=1, show_default=True, help="Weight of the extender's scores.")
 @click.option(
-    "--managed-resource", "managed_resources", multiple=True, help="Ask only for pods that want it."
+    "--managed-resource",
+    "managed_resources",
+    multiple=True,
+    help="Call the extender only for pods that request this resource. Repeatable.",
 )
-@click.option("--ignored-by-scheduler", is_flag=True, help="kube-scheduler itself does not count these.")
-@click.option("--ignorable", is_flag=True, help="Schedule without the extender where it fails.")
-@click.option("--timeout", default=5.0, show_default=True, help="Seconds that kube-scheduler waits.")
-@click.option("--ca-file", default="", help="The CA of the extender's certificate.")
-@click.option("--cert-file", default="", help="kube-scheduler's own certificate.")
-@click.option("--key-file", default="")
-@click.option("--policy", "is_policy", is_flag=True, help="The legacy Policy, for kube-scheduler up to 1.22.")
+@click.option(
+    "--ignored-by-scheduler", is_flag=True, help="Let kube-scheduler ignore these resources itself."
+)
+@click.option("--ignorable", is_flag=True, help="Schedule without the extender when it fails.")
+@click.option(
+    "--timeout", default=5.0, show_default=True, help="Seconds that kube-scheduler waits for an answer."
+)
+@click.option("--ca-file", default="", help="CA certificate that kube-scheduler verifies the extender with.")
+@click.option("--cert-file", default="", help="Client certificate of kube-scheduler.")
+@click.option("--key-file", default="", help="Private key of --cert-file.")
+@click.option(
+    "--policy", "is_policy", is_flag=True, help="Print a legacy Policy, for kube-scheduler up to 1.22."
+)
 @click.pass_obj
 def config(obj: tuple[ExtenderOptions, Registry], /, *, is_policy: bool, **given: Any) -> None:
-    """Print what makes kube-scheduler use this extender."""
+    """Print the configuration that makes kube-scheduler use this extender."""
     options, registry = obj
     profiles = resolve_profiles(options.config, registry) if options.config is not None else []
     checked_paths(options, [each.scheduler_name for each in profiles])
@@ -115,7 +148,7 @@ def _options(given: dict[str, Any], config: KubeSchedulerConfiguration | None) -
     sources, settings, verbs = given.pop("sources"), given.pop("settings"), given.pop("verbs")
     functions = [each for source in sources for each in load_functions(source)]
     if config is None and not functions:
-        raise InputError("nothing to serve: give --config for plugins, or --functions")
+        raise InputError("nothing to serve: use --config to serve plugins, or --functions")
     return ExtenderOptions(
         config=config,
         functions=tuple(with_settings(functions, settings)),

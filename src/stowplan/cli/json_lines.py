@@ -1,4 +1,4 @@
-"""What commands share that read one JSON object a line and answer each with another."""
+"""Shared by commands that read one JSON object per line and answer each with another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Case = dict[str, Any]
 
 
 def answer_lines(what: str, answer: Callable[[Case], dict[str, Any]]) -> None:
-    """Answers every line; one that is no JSON object gets an error and makes the exit status 1 at the end."""
+    """Answer every line. Exit with status 1 in the end if one was not a JSON object."""
     is_readable = True
     for line in filter(str.strip, sys.stdin):
         try:
@@ -37,7 +37,7 @@ def answer_lines(what: str, answer: Callable[[Case], dict[str, Any]]) -> None:
 
 
 def config_in(case: Case, registry: Registry) -> KubeSchedulerConfiguration | None:
-    """The configuration a case brings along; warnings about it go to standard error."""
+    """The configuration of a case; its warnings are printed to standard error."""
     if not case.get("config"):
         return None
     config, warnings, _ = load(case["config"], registry)
@@ -47,7 +47,7 @@ def config_in(case: Case, registry: Registry) -> KubeSchedulerConfiguration | No
 
 
 def objects_in(case: Case, field: str) -> list[Pod | Object]:
-    """The listed objects that concern scheduling."""
+    """The objects of the list that affect scheduling."""
     listed = case.get(field) or ()
     found = (_object(data, f"{field}[{index}]") for index, data in enumerate(listed))
     return [item for item in found if item is not None]

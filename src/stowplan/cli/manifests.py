@@ -1,4 +1,4 @@
-"""`stowplan manifests`: what brings a scheduler with this configuration into a cluster."""
+"""`stowplan manifests`: print the manifests to deploy a scheduler."""
 
 from __future__ import annotations
 
@@ -16,65 +16,80 @@ from stowplan.deploy.options import JOURNAL_SIZE, DeployOptions
 from stowplan.deploy.setup import read_setup
 from stowplan.deploy.static_pod import beside_static_pod, host_files, static_pod
 
-ONLY_OF_THE_SECOND = ("name", "namespace", "replicas", "service_monitor", "journal_claim")
+DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journal_claim")
 
 
 @click.command()
 @click.option(
-    "--config", required=True, type=click.Path(path_type=Path), help="The scheduler's configuration."
+    "--config",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="KubeSchedulerConfiguration of the scheduler.",
 )
 @PLUGIN_DIRS
-@click.option("--image", default="", help="The image that `make image` has built, as the nodes pull it.")
-@click.option("--name", default="stowplan", show_default=True, help="Of all objects, and of the lease.")
-@click.option("--namespace", "-n", default="stowplan", show_default=True, help="Where they are.")
-@click.option("--replicas", default=2, show_default=True, help="One schedules, the others stand by.")
-@click.option("--verbosity", "-v", default=0, show_default=True, help="The scheduler's -v.")
-@click.option("--service-monitor", is_flag=True, help="Add a ServiceMonitor, for Prometheus' operator.")
+@click.option("--image", default="", help="Image built by `make image`, as the nodes pull it.")
+@click.option(
+    "--name", default="stowplan", show_default=True, help="Name for the rendered objects and the lease."
+)
+@click.option(
+    "--namespace", "-n", default="stowplan", show_default=True, help="Namespace for the rendered objects."
+)
+@click.option(
+    "--replicas", default=2, show_default=True, help="Number of replicas; one is active, the others stand by."
+)
+@click.option("--verbosity", "-v", default=0, show_default=True, help="Log level of the scheduler.")
+@click.option("--service-monitor", is_flag=True, help="Add a ServiceMonitor for the Prometheus operator.")
 @click.option(
     "--journal",
     is_flag=True,
-    help="Keep all decisions on disk, too, in a volume that lasts as long as its pod.",
+    help="Write decisions to a journal in an emptyDir volume, which is lost with its pod.",
 )
 @click.option(
-    "--journal-claim", metavar="NAME", default="", help="Keep them in this PersistentVolumeClaim instead."
+    "--journal-claim",
+    metavar="NAME",
+    default="",
+    help="Write the journal to this PersistentVolumeClaim instead.",
 )
 @click.option(
-    "--journal-size", metavar="SIZE", default="", help=f"How much they may take; {JOURNAL_SIZE} unless given."
+    "--journal-size",
+    metavar="SIZE",
+    default="",
+    help=f"Maximum size of the journal (default: {JOURNAL_SIZE}).",
 )
 @click.option(
     "--static-pod",
     "form",
     flag_value="pod",
-    help="Print a static pod instead, to take kube-scheduler's place on a node of the control plane.",
+    help="Print a static pod that replaces kube-scheduler on a control plane node.",
 )
 @click.option(
     "--beside-static-pod",
     "form",
     flag_value="beside",
-    help="Print what `kubectl apply` needs for such a pod instead: CRDs and rights of the plugins, and a "
-    "role for people who shall see its page.",
+    help="Print the objects that such a static pod needs: CRDs and permissions of the plugins, and a role "
+    "for users of its web page.",
 )
 @click.pass_context
 def manifests(
     ctx: click.Context, /, config: Path, plugin_dirs: tuple[Path, ...], form: str | None, **chosen: Any
 ) -> None:
-    """Print all that `kubectl apply` needs to run a scheduler with this configuration.
+    """Print the manifests to deploy a scheduler with this configuration, for `kubectl apply -f -`.
 
-    That is a second scheduler beside kube-scheduler, for the pods whose schedulerName is that of a profile.
+    By default it runs beside kube-scheduler, for the pods whose schedulerName is that of a profile.
     """
     if form is not None:
-        for option in ONLY_OF_THE_SECOND:
+        for option in DEPLOYMENT_OPTIONS:
             if ctx.get_parameter_source(option) is not ParameterSource.DEFAULT:
-                raise click.UsageError(f"--{option.replace('_', '-')} does not go with a static pod")
+                raise click.UsageError(f"--{option.replace('_', '-')} cannot be used for a static pod")
     setup = read_setup(config, plugin_dirs)
     if form == "beside":
         click.echo(as_yaml(beside_static_pod(setup)), nl=False)
         return
     options = DeployOptions(**chosen)
     if form == "pod":
-        documents, told = [static_pod(setup, options)], [*setup.warnings, *host_files(setup)]
+        documents, messages = [static_pod(setup, options)], [*setup.warnings, *host_files(setup)]
     else:
-        documents, told = second_scheduler(setup, options), list(notes(setup))
-    for note in told:
+        documents, messages = second_scheduler(setup, options), list(notes(setup))
+    for note in messages:
         click.echo(f"{config}: {note}", err=True)
     click.echo(as_yaml(documents), nl=False)

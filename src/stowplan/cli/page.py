@@ -1,4 +1,4 @@
-"""`stowplan page`: a running scheduler's page, through a port of this machine."""
+"""`stowplan page`: open the web page of a running scheduler through a local port."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import webbrowser
 
 import click
 
-from stowplan.cli.kept_decisions import scheduler_at
+from stowplan.cli.scheduler_client import scheduler_at
 from stowplan.client.connection import Connection
 from stowplan.web.forward import forwarded_to
 from stowplan.web.local import served_locally
@@ -19,15 +19,33 @@ from stowplan.web.local import served_locally
     metavar="URL",
     default="https://localhost:10259",
     show_default=True,
-    help="Where the scheduler serves; `kubectl port-forward` brings one of a cluster there.",
+    help="URL of the scheduler; use `kubectl port-forward` to reach one in a cluster.",
 )
-@click.option("--kubeconfig", metavar="FILE", help="Instead of KUBECONFIG, or the usual file.")
-@click.option("--context", help="Of the kubeconfig, instead of its current one.")
-@click.option("--token-file", metavar="FILE", help="Instead of the kubeconfig's user.")
-@click.option("--certificate-authority", "authority", metavar="FILE", help="That of the server.")
-@click.option("--insecure-skip-tls-verify", "insecure", is_flag=True, help="Take it for what it says.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of this machine; any free one if 0.")
-@click.option("--open/--no-open", "opens", default=True, show_default=True, help="Open it in a browser.")
+@click.option(
+    "--kubeconfig", metavar="FILE", help="Kubeconfig file (default: $KUBECONFIG, or ~/.kube/config)."
+)
+@click.option("--context", help="Kubeconfig context to use.")
+@click.option(
+    "--token-file", metavar="FILE", help="Bearer token file (default: credentials of the kubeconfig)."
+)
+@click.option(
+    "--certificate-authority",
+    "authority",
+    metavar="FILE",
+    help="CA certificate file used to verify --server.",
+)
+@click.option(
+    "--insecure-skip-tls-verify",
+    "insecure",
+    is_flag=True,
+    help="Skip verification of the server's certificate (insecure).",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Local port for the page (default: a free port)."
+)
+@click.option(
+    "--open/--no-open", "opens", default=True, show_default=True, help="Open the page in a browser."
+)
 def page(
     server: str,
     kubeconfig: str | None,
@@ -38,11 +56,11 @@ def page(
     port: int,
     opens: bool,
 ) -> None:
-    """Show the page of a running scheduler: its cluster, its queue and its decisions, live.
+    """Open the web page of a running scheduler: its cluster, queue and decisions, live.
 
-    It is served on a port of this machine until you press Ctrl-C, for those who have the link, with the
-    rights of the kubeconfig's user, who needs GET on /page/*, and POST for what-if. Nothing on it changes
-    the cluster.
+    The page is served on a local port until you press Ctrl-C, to anyone who has the link, with the
+    permissions of the kubeconfig's user: GET on /page/*, and POST for what-if. Nothing on it changes the
+    cluster.
     """
     connection = scheduler_at(
         server,
@@ -57,7 +75,7 @@ def page(
 
 async def _serve(connection: Connection, port: int, opens: bool) -> None:
     async with forwarded_to(connection) as answer, served_locally(answer, port) as link:
-        click.echo(f"The page of {connection.server}: {link}")
+        click.echo(f"Page of {connection.server}: {link}")
         if opens:
             await asyncio.to_thread(webbrowser.open, link)
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""`stowplan plugin`: write a new plugin, list those that are there, find what is wrong with them."""
+"""`stowplan plugin`: create, list and check plugins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stowplan.testing.new_plugin import write_plugin
 
 @click.group()
 def plugin() -> None:
-    """Write, list and check plugins."""
+    """Create, list and check plugins."""
 
 
 @plugin.command()
@@ -40,12 +40,12 @@ def plugin() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default=".",
     show_default=True,
-    help="The folder to write to; it is made if need be.",
+    help="Folder to write to; created if it does not exist.",
 )
 def new(name: str, folder: Path) -> None:
-    """Write a plugin, its test, its configuration and an example.
+    """Create a plugin with a test, a configuration and an example.
 
-    NAME is the name of its class, such as GreenNodes. Nothing that is there is written over.
+    NAME is the name of its class, such as GreenNodes. Existing files are not overwritten.
     """
     for path in write_plugin(name, folder):
         click.echo(f"wrote {path}")
@@ -53,13 +53,15 @@ def new(name: str, folder: Path) -> None:
 
 @plugin.command(name="list")
 @PLUGIN_DIRS
-@click.option("--config", type=click.Path(path_type=Path), help="Only the plugins that it uses.")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="List only the plugins that this configuration uses."
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def list_plugins(plugin_dirs: tuple[Path, ...], config: Path | None, output: str) -> None:
-    """Say which plugins are there.
+    """List the available plugins.
 
-    Of each: where it comes from, its extension points, its arguments with types and defaults, and what it
-    watches. With -o json, each is an object on a line of its own.
+    For each: its origin, its extension points, its arguments with types and defaults, and the kinds it
+    watches. With -o json, each is a JSON object on a line of its own.
     """
     registry = Registry.installed(plugin_dirs)
     for number, facts in enumerate(_facts(registry, config)):
@@ -78,16 +80,16 @@ def list_plugins(plugin_dirs: tuple[Path, ...], config: Path | None, output: str
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="A configuration: its plugins and their arguments. May be given again.",
+    help="Check the plugins of this configuration and their arguments. Repeatable.",
 )
 def check(plugins: tuple[str, ...], plugin_dirs: tuple[Path, ...], configs: tuple[Path, ...]) -> None:
-    """Find what is wrong with plugins before they run.
+    """Check plugins for errors before they run.
 
-    PLUGIN is a file, a folder, a name, or module:Class. Each fault is a line with its file and,
-    where there is one, its line; the exit status is then 1.
+    PLUGIN is a file, a folder, a name, or module:Class. Each error is printed on a line with its file and
+    line number, and the exit status is 1.
     """
     if not (plugins or plugin_dirs or configs):
-        raise click.UsageError("name a plugin, a --plugin-dir or a --config")
+        raise click.UsageError("missing PLUGIN, --plugin-dir or --config")
     files = [Path(each) for each in plugins if each.endswith(".py")]
     folders = [Path(each) for each in plugins if Path(each).is_dir()]
     names = [each for each in plugins if Path(each) not in (*files, *folders)]
@@ -107,7 +109,7 @@ def _report(faults: list[Fault]) -> None:
         click.echo(str(fault))
     if faults:
         sys.exit(1)
-    click.echo("nothing is wrong")
+    click.echo("no errors found")
 
 
 def _facts(registry: Registry, config: Path | None) -> Iterator[PluginFacts]:
@@ -132,7 +134,7 @@ def _lines(facts: PluginFacts) -> Iterator[str]:
     for kind in facts.watches:
         yield f"  watches {kind}"
     if facts.has_background_work:
-        yield "  works in the background"
+        yield "  runs a background task"
 
 
 def _argument(argument: Argument) -> str:

@@ -1,4 +1,4 @@
-"""The option that names folders of plugins, for every command that reads a configuration."""
+"""The --plugin-dir option, shared by all commands that read a configuration."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ PLUGIN_DIRS = click.option(
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     multiple=True,
-    help="A folder with plugins: each class derived from Plugin in its *.py files. May be given again.",
+    help="Folder with plugins: every subclass of Plugin in its *.py files. Repeatable.",
 )

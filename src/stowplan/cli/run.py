@@ -1,4 +1,4 @@
-"""`stowplan run`, also called `kube-scheduler`: schedules a live cluster, with kube-scheduler's flags."""
+"""`stowplan run`, also installed as `kube-scheduler`: schedule the pods of a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDTH = 110
 
 
 class GoStyleCommand(click.Command):
-    """Leaves its words alone: flags are read as kube-scheduler reads them, not as click does."""
+    """Passes its arguments on: flags are parsed as kube-scheduler parses them, not as click does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.params["words"] = tuple(args)
@@ -38,7 +38,7 @@ def run(ctx: click.Context, words: tuple[str, ...]) -> None:
 
 
 def kube_scheduler() -> None:
-    """The console script that takes kube-scheduler's place."""
+    """The console script that replaces kube-scheduler."""
     try:
         _run(sys.argv[1:], PROGRAM)
     except StowplanError as failure:
@@ -52,7 +52,7 @@ def _run(argv: Sequence[str], program: str) -> None:
         click.echo(help_text(program, _WIDTH))
         return
     if given.get("version", "false") != "false":
-        click.echo(f"Stowplan {version('stowplan')}, which decides as kube-scheduler {RELEASE}")
+        click.echo(f"Stowplan {version('stowplan')}, compatible with kube-scheduler {RELEASE}")
         return
     configure(verbosity=given.get("v", 0), style=given.get("logging-format", "text"))
     try:
@@ -70,8 +70,8 @@ def _start(argv: Sequence[str], program: str) -> None:
     if options.write_config_to:
         if options.policy_config_map:
             raise InputError(
-                f"the Policy is in ConfigMap {options.policy_config_map}, which is not read here: "
-                "give it with --policy-config-file",
+                f"cannot read the Policy in ConfigMap {options.policy_config_map}: "
+                "pass it with --policy-config-file",
                 what="--write-config-to",
             )
         write_config(options.config, registry, Path(options.write_config_to))

@@ -1,4 +1,4 @@
-"""`stowplan up`: a whole cluster in one process, for kubectl and for trying out schedulers."""
+"""`stowplan up`: a local cluster in one process."""
 
 from __future__ import annotations
 
@@ -16,53 +16,75 @@ NEXT = """
   kubectl get pods -o wide
   stowplan explain POD --server {scheduler}
 
-The page: {page}
+Web page: {page}
 
-Ctrl-C ends it."""
+Press Ctrl-C to stop."""
 
 
-COPIED = "name that of the cluster to copy in KUBECONFIG"
-"""--kubeconfig is something else here: the file that is written."""
+COPIED = "set KUBECONFIG to the kubeconfig of the cluster to copy"
+"""--kubeconfig is the file to write here."""
 
 
 @click.command()
 @click.option(
     "--nodes",
     metavar="N",
-    help="How many, or templates in YAML, or a file of them: '{count: 3, cpu: 16, zones: [a, b]}'. "
-    "By default 10, unless there are nodes already.",
+    help="Number of nodes, or node templates as YAML or in a file: '{count: 3, cpu: 16, zones: [a, b]}' "
+    "(default: 10, unless nodes exist already).",
 )
-@click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration or Policy.")
+@click.option("--config", type=click.Path(path_type=Path), help="KubeSchedulerConfiguration or Policy file.")
 @PLUGIN_DIRS
 @click.option(
-    "-f", "--filename", "files", metavar="FILE", multiple=True, help="Manifests to begin with; - reads input."
+    "-f",
+    "--filename",
+    "files",
+    metavar="FILE",
+    multiple=True,
+    help="Manifests to create at the start; - reads standard input. Repeatable.",
 )
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Keep all objects there.")
-@click.option("--journal", type=click.Path(path_type=Path), metavar="DIR", help="Keep all decisions there.")
 @click.option(
-    "--page-port", type=click.IntRange(0, 65535), default=0, help="Of the page; by default one that is free."
+    "--data", type=click.Path(path_type=Path), metavar="DIR", help="Store all objects in this directory."
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="By default one that is free.")
+@click.option(
+    "--journal", type=click.Path(path_type=Path), metavar="DIR", help="Store all decisions in this directory."
+)
+@click.option(
+    "--page-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port for the web page (default: a free port).",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port of the API server (default: a free port)."
+)
 @click.option(
     "--speed",
     type=click.FloatRange(0),
     default=1.0,
     show_default=True,
-    help="Seconds of nodes in one of ours.",
+    help="Simulated seconds per real second.",
 )
 @click.option(
-    "--from-cluster", is_flag=True, help="Begin as the cluster of KUBECONFIG looks; it is only read."
+    "--from-cluster",
+    is_flag=True,
+    help="Start with a copy of the cluster of KUBECONFIG; nothing is written to it.",
 )
-@click.option("--context", help="Of the kubeconfig, for --from-cluster.")
+@click.option("--context", help="Kubeconfig context to use for --from-cluster.")
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path),
     default=Path("stowplan.kubeconfig"),
     show_default=True,
-    help="The file to write.",
+    help="Kubeconfig file to write.",
 )
-@click.option("-v", "--verbosity", type=int, default=-1, help="Of the scheduler's log; 0 and more.")
+@click.option(
+    "-v",
+    "--verbosity",
+    type=int,
+    default=-1,
+    help="Log level of the scheduler, 0 or higher (default: no log).",
+)
 def up(
     nodes: str | None,
     config: Path | None,
@@ -79,10 +101,10 @@ def up(
     kubeconfig: Path,
     verbosity: int,
 ) -> None:
-    """Start a cluster: API server, simulated nodes, controllers, Stowplan's scheduler.
+    """Start a local cluster: API server, simulated nodes, controllers and Stowplan's scheduler.
 
-    All of it is this one process. kubectl works with the kubeconfig that is written; Ctrl-C ends it. With
-    --data, the next start finds all objects again.
+    Everything runs in this process. Use kubectl with the kubeconfig that is written, and press Ctrl-C to
+    stop. With --data, the next start finds all objects again.
     """
     import asyncio
     from time import perf_counter
@@ -98,7 +120,7 @@ def up(
     from stowplan.kubelet import read_templates
 
     if context and not from_cluster:
-        raise click.UsageError("--context goes with --from-cluster")
+        raise click.UsageError("--context requires --from-cluster")
     faults: list[InputError] = []
     manifests = objects_in(files, sys.stdin.buffer, faults)
     stop_for(faults)
@@ -118,15 +140,15 @@ def up(
         copied=kubeconfigs.load(None, context=context, remedy=COPIED) if from_cluster else None,
     )
 
-    def tell(ready: Ready) -> None:
+    def report(ready: Ready) -> None:
         for warning in ready.warnings:
             click.echo(warning, err=True)
         seconds = perf_counter() - began
         click.echo(f"Ready in {seconds:.1f} s: {ready.nodes} nodes, {ready.pods} pods, at {ready.server}")
-        told = {"kubeconfig": options.kubeconfig, "scheduler": ready.scheduler, "page": ready.page}
-        click.echo(NEXT.format(**told))
+        urls = {"kubeconfig": options.kubeconfig, "scheduler": ready.scheduler, "page": ready.page}
+        click.echo(NEXT.format(**urls))
 
     try:
-        sys.exit(asyncio.run(run(options, tell)))
+        sys.exit(asyncio.run(run(options, report)))
     except ExceptionGroup as group:
         raise group.exceptions[0] from None

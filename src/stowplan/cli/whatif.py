@@ -1,4 +1,4 @@
-"""`stowplan whatif`: what would land where if something about a cluster were different."""
+"""`stowplan whatif`: show the effect of a change on a cluster."""
 
 from __future__ import annotations
 
@@ -27,34 +27,43 @@ from stowplan.simulator.text import render
     "files",
     metavar="FILE",
     multiple=True,
-    help="The cluster as manifests or a dump of `kubectl get … -o yaml|json`: a file, a directory, or - for "
-    "standard input. Without it, the cluster of the kubeconfig is read; nothing is ever written.",
+    help="Read the cluster from manifests or the output of `kubectl get … -o yaml|json`: a file, a "
+    "directory, or - for standard input. Repeatable (default: read the cluster of the kubeconfig).",
 )
-@click.option("--kubeconfig", metavar="FILE", help="Instead of KUBECONFIG, or the usual file.")
-@click.option("--context", help="Of the kubeconfig, instead of its current one.")
-@click.option("-n", "--namespace", help="Of pods and manifests that name none.")
-@click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration or Policy.")
 @click.option(
-    "--policy", type=click.Path(path_type=Path), help="The Policy an older configuration refers to."
+    "--kubeconfig", metavar="FILE", help="Kubeconfig file (default: $KUBECONFIG, or ~/.kube/config)."
+)
+@click.option("--context", help="Kubeconfig context to use.")
+@click.option("-n", "--namespace", help="Namespace for pods and manifests without one.")
+@click.option("--config", type=click.Path(path_type=Path), help="KubeSchedulerConfiguration or Policy file.")
+@click.option(
+    "--policy", type=click.Path(path_type=Path), help="Policy that an older configuration refers to."
 )
 @PLUGIN_DIRS
 @click.option(
     "--add",
     metavar="FILE",
     multiple=True,
-    help="Manifests of what would be added, or replaced: pods, workloads, nodes, whatever there is.",
+    help="Add or replace the objects of these manifests: pods, workloads, nodes and others. Repeatable.",
 )
 @click.option(
-    "--more", metavar="POD[=N]", multiple=True, help="N more pods like POD, or of a deployment/web."
+    "--more",
+    metavar="POD[=N]",
+    multiple=True,
+    help="Add N pods like POD, or of a workload such as deployment/web. Repeatable.",
 )
-@click.option("--more-nodes", metavar="NODE[=N]", multiple=True, help="N more nodes like NODE.")
-@click.option("--drain", metavar="NODE", multiple=True, help="The node is cordoned and its pods are evicted.")
-@click.option("--lose", metavar="NODE", multiple=True, help="The node is gone, with all its pods.")
-@click.option("--all", "afresh", is_flag=True, help="Every pod is placed afresh, not only those that wait.")
-@click.option("--seed", type=int, help="Draw among equally good nodes at random, with this seed.")
-@click.option("--all-pods", is_flag=True, help="List all pods, however many there are.")
+@click.option("--more-nodes", metavar="NODE[=N]", multiple=True, help="Add N nodes like NODE. Repeatable.")
+@click.option(
+    "--drain", metavar="NODE", multiple=True, help="Cordon the node and evict its pods. Repeatable."
+)
+@click.option("--lose", metavar="NODE", multiple=True, help="Remove the node with all its pods. Repeatable.")
+@click.option("--all", "afresh", is_flag=True, help="Place every pod anew, not only the pending ones.")
+@click.option(
+    "--seed", type=int, help="Break ties between nodes at random with this seed (default: first by name)."
+)
+@click.option("--all-pods", is_flag=True, help="List all pods instead of the first few.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("-v", "--verbose", is_flag=True, help="Say which kinds of objects were not looked at.")
+@click.option("-v", "--verbose", is_flag=True, help="List the kinds of objects that were ignored.")
 def whatif(
     files: tuple[str, ...],
     kubeconfig: str | None,
@@ -74,14 +83,14 @@ def whatif(
     output: str,
     verbose: bool,
 ) -> None:
-    """Show what would land where if something were different, who would be evicted, what would stay pending.
+    """Show where pods would go after a change, which would be evicted and which would stay pending.
 
-    Pods that are pending now are decided along with those that the changes bring, in the scheduler's order.
-    Changes can be combined: nodes are added first, then drained and lost, then come the pods. With --config,
-    the scheduler is another one.
+    Pods that are pending now are decided together with those that the change adds, in the scheduler's
+    order. Changes can be combined: nodes are added first, then drained and removed, then pods are added.
+    Use --config to try another scheduler configuration.
     """
     if files and (kubeconfig or context):
-        raise click.UsageError("-f names files with the cluster, --kubeconfig and --context an API server")
+        raise click.UsageError("-f cannot be combined with --kubeconfig or --context")
     copies, grown = (tuple(map(_several, each)) for each in (more, more_nodes))
     registry = Registry.installed(plugin_dirs)
     loaded = config_of(config, policy, registry)
@@ -113,7 +122,7 @@ def whatif(
 
 
 def _several(text: str) -> Several:
-    """`name=3`, or a name alone for one."""
+    """Parse `name=3`; a name alone means one."""
     name, given, number = text.partition("=")
     return (
         Several(name, int(number) if number.isdecimal() and len(number) < 9 else 0)

@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from stowplan.explain.layout import wrapped
+from stowplan.explain.layout import wrap
 
 if TYPE_CHECKING:
     from stowplan.api.node import NodeObject
     from stowplan.api.pod import Pod
 
-SHOWN = 3
-"""Changes of one kind: more of them would tell nothing new."""
+MAX_PER_KIND = 3
+"""How many changes of one kind are listed."""
 
 
 class Flip(NamedTuple):
-    """Where the pod would go instead."""
+    """The different outcome: where the pod would go."""
 
     node: str
     by_preemption: bool = False
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change, and where the pod would go then."""
+    """A change, and where the pod would go after it."""
 
     kind: str
     text: str
@@ -32,31 +32,31 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     was: Any = None
     now: Any = None
     pod: Pod | None = None
-    """The pod, changed."""
+    """The changed pod."""
     node: NodeObject | None = None
-    """The node, changed."""
+    """The changed node."""
     weight: tuple[str, int] | None = None
     """A plugin and its new weight."""
     less: Pod | int | None = None
-    """One step smaller, which changes nothing: the pod, or the weight. None where there are no steps."""
+    """The next smaller change, which has no effect: a pod or a weight. None if the change has no size."""
 
 
 class Changes(msgspec.Struct, frozen=True):
     found: tuple[Change, ...] = ()
     is_complete: bool = True
-    """False where time ran out before all kinds had been tried."""
+    """False if time ran out before all kinds were tried."""
     tried: str = "single change that was tried"
 
 
 class Printed(msgspec.Struct, frozen=True):
-    """Text for people, or data for programs; or why there is neither."""
+    """Text for people, or data for programs, or an error."""
 
     text: str = ""
     data: dict[str, Any] | None = None
     fault: str = ""
 
 
-class ToldChange(msgspec.Struct, frozen=True, rename="camel"):
+class ReportedChange(msgspec.Struct, frozen=True, rename="camel"):
     kind: str
     text: str
     was: Any
@@ -67,26 +67,26 @@ class ToldChange(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ChangesAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """What a running scheduler says: worked out when it was asked, not when the pod was decided."""
+    """The answer of a running scheduler, computed when it was asked, not when the pod was decided."""
 
     node: str | None
-    """Where the pod would go if nothing were changed."""
-    changes: tuple[ToldChange, ...]
+    """Where the pod would go without a change."""
+    changes: tuple[ReportedChange, ...]
     is_complete: bool
 
 
-def told(change: Change) -> ToldChange:
+def report_change(change: Change) -> ReportedChange:
     flip = change.flip
-    return ToldChange(change.kind, change.text, change.was, change.now, flip.node, flip.by_preemption)
+    return ReportedChange(change.kind, change.text, change.was, change.now, flip.node, flip.by_preemption)
 
 
 def plain_changes(changes: Changes) -> list[dict[str, Any]]:
-    """For programs."""
-    return [msgspec.to_builtins(told(each)) for each in changes.found]
+    """The changes as plain data."""
+    return [msgspec.to_builtins(report_change(each)) for each in changes.found]
 
 
 def changes_of(answer: ChangesAnswer) -> Changes:
-    """What was told, as far as words and programs ask for it."""
+    """The changes of an answer, without the changed objects."""
     found = (
         Change(
             kind=each.kind,
@@ -101,20 +101,20 @@ def changes_of(answer: ChangesAnswer) -> Changes:
 
 
 def changes_text(changes: Changes, *, is_placed: bool) -> str:
-    """For a pod that has a node, or has none, as long as nothing is changed."""
-    aim = "send it elsewhere" if is_placed else "find it a node"
-    left = "" if changes.is_complete else "; time ran out before all had been tried"
+    """Describe the changes. `is_placed` says whether the pod has a node without them."""
+    aim = "move it to another node" if is_placed else "let it fit"
+    left = "" if changes.is_complete else "; time ran out before all changes were tried"
     if not changes.found:
         return f"No {changes.tried} would {aim}{left}."
-    lines = [f"Any one of these changes, and none smaller of its kind, would {aim}{left}:"]
+    lines = [f"Each of these changes alone would {aim}; no smaller one of its kind would{left}:"]
     for each in changes.found:
         where = f"evicts pods on {each.flip.node}" if each.flip.by_preemption else each.flip.node
-        lines.append(wrapped(f"{each.text}: {where}", indent=5, start="   - "))
+        lines.append(wrap(f"{each.text}: {where}", indent=5, start="   - "))
     return "\n".join(lines)
 
 
 def present_changes_text(answer: ChangesAnswer) -> str:
-    """What a scheduler worked out when it was asked: the decision may be older."""
-    would = "find no node" if answer.node is None else f"go to {answer.node}"
-    basis = wrapped(f"Worked out on the cluster as it is now, where it would {would}.")
+    """Describe changes computed when the scheduler was asked: the decision may be older."""
+    would = "fit nowhere" if answer.node is None else f"go to {answer.node}"
+    basis = wrap(f"Computed for the cluster as it is now, where the pod would {would}.")
     return f"{basis}\n{changes_text(changes_of(answer), is_placed=answer.node is not None)}"

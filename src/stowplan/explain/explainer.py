@@ -1,4 +1,4 @@
-"""Explains pods on what files show: each is decided, explained and placed before the next."""
+"""Decide pods on a given cluster and explain the decisions; and what prevents binding a pod by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from stowplan.api.manifests import Manifests
-from stowplan.api.names import there_is
+from stowplan.api.names import suggest_names
 from stowplan.api.pod import Pod
 from stowplan.api.templates import Target
 from stowplan.cluster import Cluster
@@ -18,7 +18,7 @@ from stowplan.cycle.planner import build_cluster, draw_ties, plugin_error, run_p
 from stowplan.cycle.schedule import schedule
 from stowplan.errors import InputError, PluginError
 from stowplan.explain.layout import reason_text
-from stowplan.explain.report import Explanation, explanation_of, node_explanation_of
+from stowplan.explain.report import Explanation, explain_decision, explain_node
 from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.framework.decision import Decision
 from stowplan.framework.event_words import wakes
@@ -27,7 +27,10 @@ from stowplan.framework.registry import Registry
 
 
 class Explainer:
-    """With a seed, ties are drawn at random; without one, the first by name wins."""
+    """Decides, explains and places one pod after another.
+
+    With a seed, ties are broken at random; without one, the first node by name wins.
+    """
 
     def __init__(
         self,
@@ -44,9 +47,11 @@ class Explainer:
         self.planner.keep_nominations(manifests.pods.values())
 
     def explain(self, target: Target, node_name: str | None = None, *, changes: bool = False) -> Explanation:
-        """Decides the pod and places it for those after it; one that runs already stays where it is."""
+        """Decide the pod and place it for those after it; a running pod stays on its node."""
         if node_name is not None and self.cluster.nodes.row_of(node_name) is None:
-            raise InputError(f"there is no node {node_name}; {there_is(node_name, self.cluster.nodes.names)}")
+            raise InputError(
+                f"node {node_name} not found{suggest_names(node_name, self.cluster.nodes.names)}"
+            )
         for item in target.objects:
             self.cluster.apply(item)
         placed = self.cluster.pod(target.pod.uid)
@@ -55,7 +60,7 @@ class Explainer:
         pod = target.pod.on("")
         profile = self._profile_of(pod)
         decision = self._decide(pod)
-        found = explanation_of(
+        found = explain_decision(
             decision,
             self.cluster.nodes,
             profile.scheduler_name,
@@ -66,7 +71,7 @@ class Explainer:
         if decision.chosen is None:
             found = found._replace(wakes=wakes(profile, decision.rejectors))
         if node_name is not None:
-            found = found._replace(node=node_explanation_of(found, self.cluster.nodes, node_name))
+            found = found._replace(node=explain_node(found, self.cluster.nodes, node_name))
         if changes:
             found = found._replace(changes=smallest_changes(self.planner, decision))
         if placed is not None:
@@ -79,7 +84,7 @@ class Explainer:
         try:
             return self.planner.profile_of(pod)
         except InputError as error:
-            advice = "--config FILE takes the configuration of the scheduler that has it"
+            advice = "pass the configuration of that scheduler with --config FILE"
             raise InputError(f"{error.message}; {advice}", what=error.what, field=error.field) from None
 
     def _decide(self, pod: Pod) -> Decision:
@@ -90,49 +95,54 @@ class Explainer:
 
     def _notes(self, pod: Pod, placed: Pod | None) -> Iterator[str]:
         if not len(self.cluster.nodes):
-            yield "There are no nodes."
+            yield "The cluster has no nodes."
         if placed is not None:
             known = self.cluster.nodes.row_of(placed.node_name) is not None
-            where = placed.node_name if known else f"{placed.node_name}, which is not there"
-            yield f"Now it is on {where}; this is what would be decided if it were not."
+            where = placed.node_name if known else f"{placed.node_name}, which does not exist"
+            yield f"It runs on {where}; this is what would be decided if it were pending."
         elif pod.is_finished:
-            yield f"It has finished ({pod.phase}); this is what would be decided if it were new."
+            yield f"It has finished ({pod.phase}); this is what would be decided if it were pending."
         elif pod.node_name:
-            yield f"It was evicted from {pod.node_name} for a pod before it."
+            yield f"It was evicted from {pod.node_name} for an earlier pod."
         if pod.is_terminating:
-            yield "It is being deleted, so kube-scheduler would not place it any more."
+            yield "It is being deleted, so kube-scheduler would not place it."
 
 
-def objections(cluster: Cluster, pod: Pod, node_name: str, registry: Registry | None = None) -> list[str]:
-    """By the filters of the default profile, whichever scheduler the pod names; none if it fits."""
+def find_objections(
+    cluster: Cluster, pod: Pod, node_name: str, registry: Registry | None = None
+) -> list[str]:
+    """Why the pod does not fit the node, by the filters of the default profile; empty if it fits.
+
+    The default profile is used whatever scheduler the pod names.
+    """
     nodes = cluster.nodes
     if nodes.row_of(node_name) is None:
-        return [f"there is no node {node_name}; {there_is(node_name, nodes.names)}"]
+        return [f"node {node_name} not found{suggest_names(node_name, nodes.names)}"]
     (profile,) = Planner(cluster, registry=registry).profiles.values()
-    asked = msgspec.structs.replace(pod, nominated_node_name="", node_name="")
-    decision = schedule(profile, asked, nodes)
+    pending = msgspec.structs.replace(pod, nominated_node_name="", node_name="")
+    decision = schedule(profile, pending, nodes)
     if decision.error is not None:
         return [decision.error]
-    found = node_explanation_of(explanation_of(decision, nodes, profile.scheduler_name), nodes, node_name)
+    found = explain_node(explain_decision(decision, nodes, profile.scheduler_name), nodes, node_name)
     if found.place is not None:
-        return list(_unprepared(cluster, pod))
-    told = [
+        return list(_missing_preparations(cluster, pod))
+    found_reasons = [
         f"{reason_text(each.status)}: {each.detail}" if each.detail else reason_text(each.status)
         for each in found.refusals
     ]
-    return told or [decision.message]
+    return found_reasons or [decision.message]
 
 
-def _unprepared(cluster: Cluster, pod: Pod) -> Iterator[str]:
-    """What a scheduler does between its choice and the binding, and nobody does here."""
+def _missing_preparations(cluster: Cluster, pod: Pod) -> Iterator[str]:
+    """What a scheduler prepares between its decision and the binding, and this command does not."""
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             name = volume.persistent_volume_claim.claim_name
             claim = cluster.pvcs.get(f"{pod.namespace}/{name}")
             if claim is None or not claim.spec.volume_name:
-                yield f"its PersistentVolumeClaim {name} is not bound, which a scheduler sees to first"
+                yield f"its PersistentVolumeClaim {name} is not bound; a scheduler binds it first"
     for use in pod.spec.resource_claims:
         name = use.resource_claim_name or pod.resource_claim_statuses.get(use.name) or use.name
         found = cluster.resource_claims.get(f"{pod.namespace}/{name}")
         if found is None or found.allocation is None:
-            yield f"its ResourceClaim {name} is not allocated, which a scheduler sees to first"
+            yield f"its ResourceClaim {name} is not allocated; a scheduler allocates it first"

@@ -1,4 +1,4 @@
-"""Text for a terminal of 100 columns, or a pipe: sentences that are wrapped, lists cut short, tables."""
+"""Plain text for a terminal of 100 columns: wrapped sentences, shortened lists, tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH = 100
 NAMES_SHOWN = 10
 
 
-def wrapped(text: str, indent: int = 0, start: str | None = None) -> str:
+def wrap(text: str, indent: int = 0, start: str | None = None) -> str:
     space = " " * indent
     return textwrap.fill(
         text,
@@ -24,19 +24,19 @@ def wrapped(text: str, indent: int = 0, start: str | None = None) -> str:
     )
 
 
-def listed(names: Sequence[str], shown: int | None = NAMES_SHOWN) -> str:
+def join_names(names: Sequence[str], shown: int | None = NAMES_SHOWN) -> str:
     if shown is not None and len(names) > shown:
         names = [*names[:shown], f"{len(names) - shown} more"]
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def counted(number: int, what: str) -> str:
+def count_text(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal would obey, not show, spelt out: names in files may be anything."""
+    """Escape control characters, which names in files may contain."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
@@ -51,7 +51,7 @@ def reason_text(status: Status) -> str:
 
 
 def table(headers: Sequence[tuple[str, ...]], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:
-    """The first column to the left, all others to the right."""
+    """Lines of a table: the first column left-aligned, the others right-aligned."""
     lines = [tuple(map(str, row)) for row in (*headers, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for first, *others in lines:

@@ -1,4 +1,4 @@
-"""Refusals in words: what a group of nodes lacks that the pod asks for."""
+"""Rejections in words: what a group of nodes lacks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 INSUFFICIENT = "Insufficient "
 TOO_MANY_PODS = "Too many pods"
-PROMISED = "has promised its room to pods that are nominated to it"
+NOMINATED = "has enough room only without the pods nominated to it"
 
 
 class Shortage(NamedTuple):
-    """How much of a resource a node lacks for the pod, in the units that nodes are counted in."""
+    """How much of a resource a node lacks for the pod, in the units of the node table."""
 
     resource: str
     asked: int
@@ -38,14 +38,14 @@ class Shortage(NamedTuple):
 
 
 class Closest(NamedTuple):
-    """Of the nodes with too little room, the one that lacks the least: nothing, where it is promised."""
+    """The node that lacks the least; without shortages if its room is taken by nominated pods."""
 
     node: str
     shortages: tuple[Shortage, ...]
 
 
 def closest(pod: Pod, reasons: Sequence[str], nodes: NodeTable, rows: Sequence[int]) -> Closest | None:
-    """For nodes refused for want of resources; None for those refused for anything else."""
+    """The closest of the nodes with insufficient resources; None for other reasons."""
     resources = [each.removeprefix(INSUFFICIENT) for each in reasons if each.startswith(INSUFFICIENT)]
     if TOO_MANY_PODS in reasons:
         resources.append("pods")
@@ -62,7 +62,7 @@ def closest(pod: Pod, reasons: Sequence[str], nodes: NodeTable, rows: Sequence[i
 
 
 def shortages(pod: Pod, resources: Sequence[str], nodes: NodeTable, row: int) -> Iterator[Shortage]:
-    """What the pod asks of each resource beside what the node has left of it."""
+    """What the pod requests of each resource, and what the node has left."""
     for resource in resources:
         allocatable = int(nodes.allocatable[resource][row])
         asked = 1 if resource == "pods" else pod.requests.get(resource, 0)
@@ -70,51 +70,51 @@ def shortages(pod: Pod, resources: Sequence[str], nodes: NodeTable, row: int) ->
 
 
 def detail(pod: Pod, status: Status, nodes: NodeTable, rows: Sequence[int]) -> str:
-    """What the nodes lack, in a sentence; empty where the reasons say it all."""
+    """What the nodes lack, in a sentence; empty if the reasons say it all."""
     found = closest(pod, status.reasons, nodes, rows)
     if found is not None:
-        lacks = "; ".join(_shortage_text(each, nodes) for each in found.shortages) or PROMISED
+        lacks = "; ".join(_shortage_text(each, nodes) for each in found.shortages) or NOMINATED
         return f"{found.node} comes closest: it {lacks}" if len(rows) > 1 else f"it {lacks}"
     match status.plugin:
         case "TaintToleration":
             return _taints_text(pod, nodes, rows)
         case "NodeAffinity":
-            asked = _node_terms(pod)
+            required = _node_terms(pod)
         case "NodePorts":
-            asked = [f"{each.port}/{each.protocol} of the host" for each in pod.shape.ports]
+            required = [f"host port {each.port}/{each.protocol}" for each in pod.shape.ports]
         case "PodTopologySpread":
-            asked = _spread_terms(pod)
+            required = _spread_terms(pod)
         case "InterPodAffinity":
             if any("existing pods" in reason for reason in status.reasons):
-                return "pods that run there, or near, keep pods with its labels away"
-            asked = _pod_terms(pod, anti=any("anti-affinity" in reason for reason in status.reasons))
+                return "pods that run there or nearby have anti-affinity to its labels"
+            required = _pod_terms(pod, anti=any("anti-affinity" in reason for reason in status.reasons))
         case _:
-            asked = []
-    return f"the pod asks for {', and '.join(asked)}" if asked else ""
+            required = []
+    return f"the pod requires {', and '.join(required)}" if required else ""
 
 
 def preemption_text(decision: Decision) -> str:
-    """Why evicting pods does not help a pod that fits nowhere; of one that could not be decided, nothing."""
+    """Why evicting pods does not help a pod that fits nowhere; empty if the decision failed."""
     if decision.error is not None:
         return ""
     pod, status = decision.pod, decision.post_filter
     if status is not None and status.code is not Code.UNSCHEDULABLE:
-        return f"Preemption is not tried: {status.plugin} ends the search with {status.message!r}."
+        return f"Preemption was not attempted: {status.plugin} returned {status.message!r}."
     if status is None or "preemption: " not in status.message:
-        return "No plugin of the profile evicts pods." if decision.node_count else ""
+        return "No plugin of this profile preempts pods." if decision.node_count else ""
     if "not eligible" in status.message:
-        return f"Preemption is not tried: {status.message.rpartition('preemption: ')[2]}"
+        return f"Preemption was not attempted: {status.message.rpartition('preemption: ')[2]}"
     candidates = int((decision.codes() == Code.UNSCHEDULABLE).sum())
     if not candidates:
-        return "Preemption cannot help: no node refuses for a reason that evicting pods would change."
-    from stowplan.cycle.preempt import NO_VICTIMS, NOT_HELPFUL  # which few explanations need
+        return "Preemption cannot help: no node was rejected for a reason that evicting pods would resolve."
+    from stowplan.cycle.preempt import NO_VICTIMS, NOT_HELPFUL  # few explanations need it
 
-    hopeless = _counted(NOT_HELPFUL, status.message)
-    spared = _counted(NO_VICTIMS.message, status.message)
+    hopeless = _count_in(NOT_HELPFUL, status.message)
+    spared = _count_in(NO_VICTIMS.message, status.message)
     parts = (
-        (hopeless, "for reasons that evicting pods would not change"),
-        (spared, f"since no pod there has a priority below {pod.priority}"),
-        (candidates - spared, "even with all pods of a lower priority gone"),
+        (hopeless, "for reasons that evicting pods would not resolve"),
+        (spared, f"where no pod has a priority below {pod.priority}"),
+        (candidates - spared, "even without all pods of lower priority"),
     )
     listed = "; ".join(f"on {_nodes(count)} {why}" for count, why in parts if count)
     return f"Preemption cannot help. The pod does not fit {listed}."
@@ -131,13 +131,13 @@ def _used(nodes: NodeTable, resource: str) -> np.ndarray[tuple[int], np.dtype[np
 def _shortage_text(shortage: Shortage, nodes: NodeTable) -> str:
     resource, asked, free, allocatable = shortage
     if resource == "pods":
-        return f"runs {allocatable - free} of the {allocatable} pods it takes"
+        return f"runs {allocatable - free} pods, and its limit is {allocatable}"
     wanted, left, whole, lacking = (
         amount_text(resource, each) for each in (asked, free, allocatable, shortage.lacking)
     )
-    found = f"lacks {lacking} of {resource} ({wanted} asked, {left} of {whole} free)"
+    found = f"lacks {lacking} of {resource} ({wanted} requested, {left} of {whole} free)"
     if asked > int(nodes.live.allocatable[resource].max(initial=0)):
-        return f"{found}, and no node is that large"
+        return f"{found}, and no node is large enough"
     return found
 
 
@@ -184,7 +184,7 @@ def _pod_terms(pod: Pod, *, anti: bool) -> list[str]:
 
 def selector_text(selector: LabelSelector | None) -> str:
     if selector is None:
-        return "no labels that match"
+        return "no matching labels"
     parts = [_labels(selector.match_labels)] if selector.match_labels else []
     parts += [requirement_text(each) for each in selector.match_expressions]
     return " and ".join(parts) or "any labels"
@@ -209,7 +209,7 @@ def requirement_text(each: LabelSelectorRequirement | NodeSelectorRequirement) -
     return f"{each.key} {words[each.operator]}{values}"
 
 
-def _counted(reason: str, message: str) -> int:
+def _count_in(reason: str, message: str) -> int:
     found = re.search(rf"(\d+) {re.escape(reason)}", message)
     return int(found[1]) if found else 0
 

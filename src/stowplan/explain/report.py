@@ -1,7 +1,7 @@
-"""An explanation as data: a Decision turned round, so that a person's questions have ready answers.
+"""An explanation as data: the Decision arranged to answer a person's questions.
 
-Who won and by how much, who was refused and why, what is missing, what preemption would do. Pure functions;
-`text.py` puts the result into words.
+Which node won and by how much, which were rejected and why, what is missing, what preemption would do. Pure
+functions; `text.py` puts the result into words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """What one plugin gave, times its weight, to each node of the ranking."""
+    """The weighted points that one plugin gave to each node of the ranking."""
 
     plugin: str
     weight: int
@@ -32,8 +32,8 @@ class Column(NamedTuple):
         return len(set(self.points)) <= 1
 
 
-class Refusal(NamedTuple):
-    """Nodes that the same plugin refused for the same reasons."""
+class Rejection(NamedTuple):
+    """Nodes that the same plugin rejected for the same reasons."""
 
     status: Status
     nodes: list[str]
@@ -42,7 +42,7 @@ class Refusal(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Evicting pods would not change it."""
+        """Whether evicting pods would not help."""
         return self.status.code is not Code.UNSCHEDULABLE
 
 
@@ -55,7 +55,7 @@ class Margin(NamedTuple):
 
 
 class Made(NamedTuple):
-    """When a decision was made that is not of now, and what came of it."""
+    """When a recorded decision was made, and its result."""
 
     time: float
     attempt: int
@@ -63,7 +63,7 @@ class Made(NamedTuple):
     seconds: float
     outcome: str
     node: str
-    """Where the pod went; empty if it did not, whatever was chosen."""
+    """The node that the pod was bound to; empty if it was not bound."""
     message: str
 
 
@@ -73,28 +73,28 @@ class Explanation(NamedTuple):
     ranking: list[str]
     """The nodes that fit, the winner first."""
     totals: list[int]
-    """Empty where a lone node was taken without scoring."""
+    """Empty if the only feasible node was chosen without scoring."""
     columns: list[Column]
-    refusals: list[Refusal]
+    refusals: list[Rejection]
     not_looked_at: int
-    """Nodes that a search over a sample, or of the nominated node alone, did not come to."""
+    """Nodes not evaluated because of sampling or a nomination."""
     held_back: Status | None
-    """Set where a plugin keeps the pod from being tried at all."""
+    """Set if a plugin keeps the pod out of the queue."""
     notes: tuple[str, ...] = ()
     seed: int | None = None
-    """What ties were drawn with; None: the first by name was taken."""
+    """The seed that broke ties; None if the first node by name was chosen."""
     node: NodeExplanation | None = None
-    """The node that was asked about."""
+    """The node that was asked for."""
     made: Made | None = None
-    """Set for a decision that was kept."""
+    """Set for a recorded decision."""
     wakes: Mapping[str, str] = {}
-    """By plugin that refused the pod, what would make it worth another try."""
+    """The events that would requeue the pod, by the plugin that rejected it."""
     waiting: tuple[str, ...] = ()
-    """What the pod waits for at this moment, in sentences."""
+    """What the pod waits for now, in sentences."""
     changes: Changes | None = None
-    """What would change the outcome; None if that was not asked."""
+    """What would change the outcome; None if not requested."""
     advice: str = ""
-    """Where to ask for what is not known here."""
+    """Where to find what is not known here."""
 
     @property
     def outcome(self) -> str:
@@ -108,16 +108,16 @@ class Explanation(NamedTuple):
 
     @property
     def is_undone(self) -> bool:
-        """Whether a node was chosen, but the pod did not get there."""
+        """Whether a node was chosen, but the pod was not bound to it."""
         return self.made is not None and self.decision.chosen is not None and not self.made.node
 
     @property
     def ties(self) -> list[str]:
-        """Nodes as good as the winner."""
+        """Nodes tied with the winner."""
         return self.ranking[1 : self.totals.count(self.totals[0])] if self.totals else []
 
     def margin(self, place: int) -> Margin | None:
-        """The winner's lead over the node at `place` of the ranking, where the winner is at 0."""
+        """The winner's lead over the node at index `place` of the ranking."""
         if place >= len(self.totals):
             return None
         leads = {column.plugin: column.points[0] - column.points[place] for column in self.columns}
@@ -128,7 +128,7 @@ class Explanation(NamedTuple):
         )
 
 
-def explanation_of(
+def explain_decision(
     decision: Decision,
     nodes: NodeTable | None,
     profile: str,
@@ -137,9 +137,9 @@ def explanation_of(
     notes: tuple[str, ...] = (),
     seed: int | None = None,
 ) -> Explanation:
-    """With the nodes as they were when the decision was made; without them, what they lack is not said."""
+    """`nodes` must be as they were when the decision was made; without them, rejections lack details."""
     order = _order(decision, nodes)
-    scores = decision.scores if decision.error is None else ()  # some of them, of a scoring that failed
+    scores = decision.scores if decision.error is None else ()  # incomplete if scoring failed
     skipped = 0 if decision.not_looked_at is None else int(decision.not_looked_at.sum())
     if not decision.narrowed_by and decision.pre_filter is None:
         skipped += decision.node_count - len(decision.looked_at)
@@ -149,7 +149,7 @@ def explanation_of(
         ranking=[decision.names[row] for row in decision.feasible[order].tolist()],
         totals=[] if decision.totals is None else decision.totals[order].tolist(),
         columns=[Column(each.plugin, each.weight, each.weighted[order].tolist()) for each in scores],
-        refusals=_refusals(decision, nodes),
+        refusals=_rejections(decision, nodes),
         not_looked_at=skipped,
         held_back=held_back,
         notes=notes,
@@ -158,7 +158,7 @@ def explanation_of(
 
 
 def _order(decision: Decision, nodes: NodeTable | None) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Places of the feasible nodes: by total, the chosen one before its equals, then by name."""
+    """The order of the feasible nodes: by total, the chosen one before its ties, then by name."""
     ranks = nodes.live.name_ranks if nodes is not None else _ranks(decision.names)
     names = ranks[decision.feasible]
     if decision.totals is None:
@@ -173,7 +173,7 @@ def _ranks(names: list[str]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     return ranks
 
 
-def _refusals(decision: Decision, nodes: NodeTable | None) -> list[Refusal]:
+def _rejections(decision: Decision, nodes: NodeTable | None) -> list[Rejection]:
     """The most frequent first."""
     groups: dict[Status, list[str]] = {}
     for name, status in decision.rejected().items():
@@ -183,15 +183,15 @@ def _refusals(decision: Decision, nodes: NodeTable | None) -> list[Refusal]:
         kept = set(decision.looked_at.tolist())
         if apart := [name for row, name in enumerate(decision.names) if row not in kept]:
             groups[status] = apart
-    found = [_refusal(decision, nodes, status, sorted(names)) for status, names in groups.items()]
+    found = [_rejection(decision, nodes, status, sorted(names)) for status, names in groups.items()]
     return sorted(found, key=lambda each: (-len(each.nodes), each.status.plugin, each.status.reasons))
 
 
-def _refusal(decision: Decision, nodes: NodeTable | None, status: Status, names: list[str]) -> Refusal:
+def _rejection(decision: Decision, nodes: NodeTable | None, status: Status, names: list[str]) -> Rejection:
     if nodes is None:
-        return Refusal(status, names)
+        return Rejection(status, names)
     rows = [row for row in map(nodes.live.row_of, names) if row is not None]
-    return Refusal(
+    return Rejection(
         status,
         names,
         reasons.detail(decision.pod, status, nodes, rows),
@@ -207,22 +207,22 @@ class NodeScore(NamedTuple):
 
 
 class NodeExplanation(NamedTuple):
-    """All there is to say about one node."""
+    """The explanation of one node."""
 
     name: str
     place: int | None
-    """In the ranking, from 1; None for a node that was refused or not looked at."""
+    """The rank from 1; None for a node that was rejected or not evaluated."""
     total: int | None
     behind: int
     scores: list[NodeScore]
-    refusals: list[Refusal]
-    """The first one is what kube-scheduler reports; it does not ask on."""
+    refusals: list[Rejection]
+    """kube-scheduler reports only the first one."""
     room: list[reasons.Shortage]
     taints: list[str]
     is_cordoned: bool
 
 
-def node_explanation_of(explanation: Explanation, nodes: NodeTable | None, name: str) -> NodeExplanation:
+def explain_node(explanation: Explanation, nodes: NodeTable | None, name: str) -> NodeExplanation:
     decision = explanation.decision
     row = decision.names.index(name)
     place = explanation.ranking.index(name) if name in explanation.ranking else None
@@ -239,7 +239,7 @@ def node_explanation_of(explanation: Explanation, nodes: NodeTable | None, name:
             for column in explanation.columns
             if place is not None
         ],
-        refusals=[_refusal(decision, nodes, status, [name]) for status in _statuses(decision, row)],
+        refusals=[_rejection(decision, nodes, status, [name]) for status in _statuses(decision, row)],
         room=[] if nodes is None else list(reasons.shortages(decision.pod, resources, nodes, row)),
         taints=[] if node is None else [reasons.taint_text(*taint) for taint in node.taints],
         is_cordoned=node is not None and node.unschedulable,
@@ -247,7 +247,7 @@ def node_explanation_of(explanation: Explanation, nodes: NodeTable | None, name:
 
 
 def _statuses(decision: Decision, row: int) -> list[Status]:
-    """What every filter that was asked about the node had against it."""
+    """The status of every filter that rejected the node."""
     if decision.pre_filter is not None:
         return [decision.pre_filter]
     places = np.flatnonzero(decision.looked_at == row).tolist()
@@ -259,7 +259,7 @@ def _statuses(decision: Decision, row: int) -> list[Status]:
 
 
 def as_json(explanation: Explanation) -> dict[str, Any]:
-    """For programs. `decision` is the decision as `stowplan decide` prints it."""
+    """The explanation as plain data. `decision` is as `stowplan decide` prints it."""
     decision, margin = explanation.decision, explanation.margin(1)
     totals: list[int | None] = [*explanation.totals] or [None] * len(explanation.ranking)
     found: dict[str, Any] = {
@@ -277,7 +277,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         "ties": explanation.ties,
         "margin": margin._asdict() if margin else None,
         "seed": explanation.seed,
-        "refused": [_plain_refusal(each) for each in explanation.refusals],
+        "refused": [_plain_rejection(each) for each in explanation.refusals],
         "message": explanation.made.message if explanation.made else decision.message,
         "preemption": _plain_preemption(decision),
         "made": explanation.made._asdict() if explanation.made else None,
@@ -294,7 +294,7 @@ def _plain(status: Status) -> dict[str, Any]:
     return {"plugin": status.plugin, "code": status.code.wire_name, "reasons": list(status.reasons)}
 
 
-def _plain_refusal(refusal: Refusal) -> dict[str, Any]:
+def _plain_rejection(refusal: Rejection) -> dict[str, Any]:
     found = refusal.closest
     return {
         **_plain(refusal.status),
@@ -324,7 +324,7 @@ def _plain_node(node: NodeExplanation) -> dict[str, Any]:
         "total": node.total,
         "behind": node.behind,
         "scores": [each._asdict() for each in node.scores],
-        "refusals": [_plain_refusal(each) for each in node.refusals],
+        "refusals": [_plain_rejection(each) for each in node.refusals],
         "room": [_plain_room(each) for each in node.room],
         "taints": node.taints,
         "cordoned": node.is_cordoned,

@@ -33,9 +33,9 @@ from stowplan.api.pod import (
 from stowplan.api.quantity import Quantity
 from stowplan.api.taints import is_tolerated
 from stowplan.cycle import Planner
-from stowplan.explain.changes import SHOWN, Change, Changes, Flip
+from stowplan.explain.changes import MAX_PER_KIND, Change, Changes, Flip
 from stowplan.explain.reasons import requirement_text, selector_text, taint_text
-from stowplan.explain.trial import TimeIsUp, Trial, least, nearest
+from stowplan.explain.trial import OutOfTime, Trial, find_least, find_nearest
 from stowplan.explain.weight_changes import weight_change, weight_steps
 from stowplan.framework.decision import Decision
 
@@ -43,10 +43,10 @@ SECONDS = 0.15
 """CPU time, so that a busy machine gives the same answer."""
 replace = msgspec.structs.replace
 TAINTS_TRIED = 10
-FINEST = 2**16
-"""The first step of a search, as a part of what the largest node has: scores tell no smaller ones apart."""
+SEARCH_STEPS = 2**16
+"""The first step of a search is this fraction of the largest node: scores do not resolve smaller ones."""
 MILLI, WHOLE = 10**6, 10**9
-"""What cpu, and all else, is counted in, in nano-units."""
+"""The units of cpu and of other resources, in nano-units."""
 T = TypeVar("T")
 REQUIRED, PREFERRED = (
     "required_during_scheduling_ignored_during_execution",
@@ -70,8 +70,8 @@ def smallest_changes(
     found: list[Change] = []
     try:
         for kind in _kinds(trial):
-            found.extend(islice(kind(trial), SHOWN))
-    except TimeIsUp:
+            found.extend(islice(kind(trial), MAX_PER_KIND))
+    except OutOfTime:
         return Changes(tuple(found), is_complete=False)
     return Changes(tuple(found))
 
@@ -100,7 +100,7 @@ def vary_weights(trial: Trial) -> Iterator[Change]:
 
 
 class Requester(NamedTuple):
-    """A part of a pod that asks for resources, and the pod's spec if it asked for others."""
+    """A part of a pod that requests resources, and the pod's spec with other requests."""
 
     name: str
     requests: Mapping[str, Quantity]
@@ -108,9 +108,9 @@ class Requester(NamedTuple):
 
 
 def vary_requests(trial: Trial) -> Iterator[Change]:
-    """Of each resource, the least that must be asked less; for a pod that has a node, also more."""
-    for resource, asked in trial.pod.requests.items():
-        if asked:
+    """For each resource, the smallest decrease; for a pod with a node, also the smallest increase."""
+    for resource, amount in trial.pod.requests.items():
+        if amount:
             found = [
                 each
                 for requester in _requesters(trial.pod.spec)
@@ -147,10 +147,10 @@ def _vary_request(trial: Trial, requester: Requester, resource: str) -> Iterator
             )
 
     if trial.winner is None:
-        yield from change(-1, least, was)  # the less it asks, the more nodes have room
+        yield from change(-1, find_least, was)  # the less it requests, the more nodes have room
     else:
         largest = int(trial.cluster.nodes.allocatable[resource].max(initial=0))
-        search = partial(nearest, step=max(largest // FINEST, 1))
+        search = partial(find_nearest, step=max(largest // SEARCH_STEPS, 1))
         yield from change(-1, search, was)
         yield from change(1, search, largest - was)
 
@@ -159,7 +159,7 @@ def _requesters(spec: PodSpec) -> Iterator[Requester]:
     own = spec.resources
     if own is not None and own.requests:
         yield Requester(
-            "the pod", own.requests, lambda asks: replace(spec, resources=replace(own, requests=asks))
+            "the pod", own.requests, lambda requests: replace(spec, resources=replace(own, requests=requests))
         )
     for field in ("containers", "init_containers"):
         group: tuple[Container, ...] = getattr(spec, field)
@@ -180,7 +180,7 @@ def _in_group(spec: PodSpec, field: str, place: int) -> Callable[[dict[str, Quan
 
 
 def add_tolerations(trial: Trial) -> Iterator[Change]:
-    """One taint of those that the pod does not tolerate, the most frequent first."""
+    """Tolerate one more taint, the most frequent first."""
     own = trial.pod.spec.tolerations
     counts: Counter[Taint] = Counter()
     for node in trial.cluster.nodes.objects:
@@ -195,7 +195,7 @@ def add_tolerations(trial: Trial) -> Iterator[Change]:
 
 
 def drop_terms(trial: Trial) -> Iterator[Change]:
-    """One thing less that the pod asks of nodes, or of the pods near it."""
+    """Remove one requirement on nodes or on nearby pods."""
     for text, spec in specs_without_terms(trial.pod.spec):
         pod = replace(trial.pod, shape=shape_of(spec))
         if (flip := trial.with_pod(pod)) is not None:
@@ -203,7 +203,7 @@ def drop_terms(trial: Trial) -> Iterator[Change]:
 
 
 def drop_pod_labels(trial: Trial) -> Iterator[Change]:
-    """A label less, such as one by which other pods keep it away."""
+    """Remove a label, such as one that other pods repel."""
     pod = trial.pod
     for key, value in pod.labels.items():
         left = {name: each for name, each in pod.labels.items() if name != key}
@@ -214,18 +214,20 @@ def drop_pod_labels(trial: Trial) -> Iterator[Change]:
 
 
 def raise_priority(trial: Trial) -> Iterator[Change]:
-    """The least priority with which pods could be evicted for the pod."""
+    """The lowest priority with which pods could be evicted for the pod."""
     pod = trial.pod
     if trial.winner is not None or trial.decision.nominated is not None:
         return
-    # Only on either side of another pod's priority anything differs.
+    # The outcome can only differ on either side of another pod's priority.
     others = np.unique(trial.cluster.nodes.pods.priority)
     steps = [int(each) + 1 - pod.priority for each in others.tolist() if each >= pod.priority]
 
     def pod_with(priority: int) -> Pod:
         return _with_spec(pod, priority=priority)
 
-    found = least(lambda count: trial.with_preemption(pod_with(pod.priority + steps[count - 1])), len(steps))
+    found = find_least(
+        lambda count: trial.with_preemption(pod_with(pod.priority + steps[count - 1])), len(steps)
+    )
     if found is not None:
         priority = pod.priority + steps[found[0] - 1]
         yield Change(
@@ -244,7 +246,7 @@ def _with_spec(pod: Pod, **fields: Any) -> Pod:
 
 
 def specs_without_terms(spec: PodSpec) -> Iterator[tuple[str, PodSpec]]:
-    """Each term in words, with the spec that does without it."""
+    """Each term as text, with the spec without it."""
     selector = spec.node_selector or {}
     for key, value in selector.items():
         left = {name: each for name, each in selector.items() if name != key}
@@ -284,7 +286,7 @@ def _expressions(term: NodeSelectorTerm) -> Iterator[tuple[str, NodeSelectorTerm
 
 
 def _asks(term: NodeSelectorTerm) -> bool:
-    """A term that asks for nothing matches no node, so the whole requirement goes with its last part."""
+    """A term without requirements matches no node, so the whole selector is removed with the last one."""
     return bool(term.match_expressions or term.match_fields)
 
 
@@ -304,7 +306,7 @@ def _each(items: Sequence[T]) -> Iterator[tuple[T, tuple[Any, ...]]]:
 
 
 def vary_node_labels(trial: Trial) -> Iterator[Change]:
-    """A label that the pod asks for, or would rather see, on a node that lacks it, or one less."""
+    """Set or remove a label on a node as the pod requires or prefers."""
     for key, value in dict.fromkeys(_preferred_labels(trial.pod)):
         for node in _candidates(trial):
             changed = _set_label(node, key, value)
@@ -332,7 +334,7 @@ def uncordon_nodes(trial: Trial) -> Iterator[Change]:
 
 
 def _preferred_labels(pod: Pod) -> Iterator[tuple[str, str | None]]:
-    """Labels, with None for one that must not be there, by which a node would suit the pod better."""
+    """Labels that would make a node suit the pod better; None for a label that must be absent."""
     yield from (pod.spec.node_selector or {}).items()
     affinity = (pod.spec.affinity or Affinity()).node_affinity or NodeAffinity()
     required = affinity.required_during_scheduling_ignored_during_execution
@@ -355,7 +357,7 @@ def _matching_value(requirement: NodeSelectorRequirement) -> str | None:
 
 
 def _candidates(trial: Trial) -> Iterator[NodeObject]:
-    """Nodes that NodeAffinity alone refuses, by name, and the best of those behind the winner."""
+    """Nodes that only NodeAffinity rejects, by name, and the best nodes after the winner."""
     decision, nodes = trial.decision, trial.cluster.nodes
     refusals = np.zeros(len(decision.looked_at), np.int64)
     alone = np.zeros(len(decision.looked_at), np.bool_)
@@ -372,7 +374,7 @@ def _candidates(trial: Trial) -> Iterator[NodeObject]:
 
 
 def _set_label(node: NodeObject, key: str, value: str | None) -> NodeObject | None:
-    """None where the node is so already."""
+    """None if the node has that label already."""
     if node.labels.get(key) == value:
         return None
     left = {name: each for name, each in node.labels.items() if name != key}

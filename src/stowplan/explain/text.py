@@ -1,4 +1,4 @@
-"""An explanation in words and tables: plain text for a terminal of 100 columns, or a pipe."""
+"""An explanation as plain text for a terminal of 100 columns."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from itertools import zip_longest
 
 from stowplan.api.amounts import amount_text
 from stowplan.explain.changes import Printed, changes_text
-from stowplan.explain.layout import NAMES_SHOWN, counted, listed, reason_text, table, time_text, wrapped
+from stowplan.explain.layout import NAMES_SHOWN, count_text, join_names, reason_text, table, time_text, wrap
 from stowplan.explain.reasons import preemption_text
-from stowplan.explain.report import Column, Explanation, Made, Margin, NodeExplanation, Refusal, as_json
+from stowplan.explain.report import Column, Explanation, Made, Margin, NodeExplanation, Rejection, as_json
 
 ROWS_SHOWN = 20
 HEADER_WIDTH, NARROW_HEADER_WIDTH, FEW_COLUMNS = 13, 10, 3
-"""Names of plugins are broken between their words to stand above a column, sooner where there are many."""
+"""Names of plugins are split between words to fit above a column, at a lower width if there are many."""
 
 
 def render(explanation: Explanation, *, all_nodes: bool = False) -> str:
-    """The whole answer, or all about the node that was asked about. `all_nodes` cuts no list short."""
+    """The whole explanation, or all about the node that was asked for. `all_nodes` shortens no list."""
     if explanation.node is not None:
         return "\n\n".join([_outcome(explanation), *_about_node(explanation, explanation.node)])
     shown = len(explanation.ranking) if all_nodes else ROWS_SHOWN
     paragraphs = [
         _outcome(explanation),
         "\n".join(_ranking(explanation, shown)),
-        "\n".join(_refused(explanation, all_nodes)),
+        "\n".join(_rejections(explanation, all_nodes)),
         _preemption(explanation),
         "\n".join(_waiting(explanation)),
         _changes(explanation),
-        wrapped(explanation.advice),
+        wrap(explanation.advice),
     ]
     return "\n\n".join(filter(None, paragraphs))
 
@@ -39,51 +39,49 @@ def _outcome(explanation: Explanation) -> str:
     pod = f"Pod {decision.pod.key}"
     match explanation.outcome:
         case _ if explanation.made is not None:
-            headline = f"{pod} {_happened(explanation, explanation.made)}"
+            headline = f"{pod} {_outcome_of_attempt(explanation, explanation.made)}"
         case "held back":
-            headline = f"{pod} is held back"
+            headline = f"{pod} is gated"
         case "placed":
             headline = f"{pod} goes to {decision.chosen}"
         case "preempting":
-            headline = f"{pod} fits nowhere, but could have {decision.nominated} by preemption"
+            headline = f"{pod} fits nowhere, but could run on {decision.nominated} after preemption"
         case _:
             headline = f"{pod} stays pending"
     lines = [f"{headline} (profile {explanation.profile})."]
     lines += explanation.notes
     if explanation.held_back:
-        lines.append(
-            f"{reason_text(explanation.held_back)}. Until that is over, kube-scheduler does not try it."
-        )
-        lines.append(f"If it were tried now, it would {_would(explanation)}.")
+        lines.append(f"{reason_text(explanation.held_back)}. Until then, kube-scheduler does not attempt it.")
+        lines.append(f"If it were attempted now, it would {_would(explanation)}.")
     if explanation.ranking:
         lines += _lead(explanation)
-    found = [wrapped(line) for line in lines]
+    found = [wrap(line) for line in lines]
     message = explanation.made.message if explanation.made else decision.message
     if message:
-        found.append(f"  {message}")  # to the letter: people search for it
+        found.append(f"  {message}")  # unchanged, because people search for it
     return "\n".join(found)
 
 
-def _happened(explanation: Explanation, made: Made) -> str:
+def _outcome_of_attempt(explanation: Explanation, made: Made) -> str:
     decision = explanation.decision
     if made.node:
         what = f"went to {made.node}"
     elif explanation.is_undone:
-        what = f"was to go to {decision.chosen}, but did not get there"
+        what = f"was assigned to {decision.chosen}, but not bound"
     elif explanation.outcome == "failed":
         what = "could not be decided"
     else:
-        what = "found no node" + (f", but was promised {decision.nominated}" if decision.nominated else "")
+        what = "fit nowhere" + (f", but was nominated to {decision.nominated}" if decision.nominated else "")
     return f"{what}, attempt {made.attempt} at {time_text(made.time)}"
 
 
 def _waiting(explanation: Explanation) -> Iterator[str]:
     for sentence in explanation.waiting:
-        yield wrapped(sentence)
+        yield wrap(sentence)
     if explanation.wakes:
-        yield "What would have it tried again, by the plugin that refused it:"
+        yield "Events that would requeue it, by the plugin that rejected it:"
         for plugin, events in explanation.wakes.items():
-            yield wrapped(f"{plugin}: {events}", indent=5, start="  ")
+            yield wrap(f"{plugin}: {events}", indent=5, start="  ")
 
 
 def _would(explanation: Explanation) -> str:
@@ -94,34 +92,33 @@ def _would(explanation: Explanation) -> str:
 
 
 def _lead(explanation: Explanation) -> Iterator[str]:
-    """By how much the winner won."""
+    """How far the winner is ahead."""
     if explanation.decision.error is not None:
-        yield f"{counted(len(explanation.ranking), 'node')} fit, but they could not be scored."
+        yield f"{count_text(len(explanation.ranking), 'node')} fit, but could not be scored."
         return
     if not explanation.totals:
-        yield "It is the only node that fits, so nothing is scored."
+        yield "It is the only node that fits, so no scores were computed."
         return
     winner, ties = explanation.ranking[0], explanation.ties
     if ties:
-        verb = "is" if len(ties) == 1 else "are"
-        equal = f"{listed(ties)} {verb} as good as {winner}, with {explanation.totals[0]} points."
-        yield f"{equal} {_tie_rule(explanation)}"
+        tied = f"{winner} is tied with {join_names(ties)} at {explanation.totals[0]} points."
+        yield f"{tied} {_tie_rule(explanation)}"
     margin = explanation.margin(len(ties) + 1)
     if margin is not None:
         start = (
-            f"The next, {margin.over}, is {margin.by} behind"
+            f"The next node, {margin.over}, is {margin.by} points behind"
             if ties
-            else f"It beats {margin.over} by {margin.by}"
+            else f"It beats {margin.over} by {margin.by} points"
         )
         yield f"{start}: {_leads(margin)}."
 
 
 def _tie_rule(explanation: Explanation) -> str:
     if explanation.made is not None:
-        return "One of them was drawn."
+        return "It was chosen at random."
     if explanation.seed is None:
-        return "The first by name is taken; kube-scheduler draws one of them, as --seed N does."
-    return f"Seed {explanation.seed} drew {explanation.ranking[0]}."
+        return "The first by name is chosen; kube-scheduler chooses at random, as --seed N does."
+    return f"Seed {explanation.seed} chose {explanation.ranking[0]}."
 
 
 def _leads(margin: Margin) -> str:
@@ -129,7 +126,7 @@ def _leads(margin: Margin) -> str:
 
 
 def _ranking(explanation: Explanation, shown: int) -> Iterator[str]:
-    """The nodes that fit, with the points of the plugins that told them apart."""
+    """The nodes that fit, with the points of the plugins that differ between them."""
     if not explanation.totals:
         return
     apart = [column for column in explanation.columns if not column.is_flat]
@@ -137,25 +134,25 @@ def _ranking(explanation: Explanation, shown: int) -> Iterator[str]:
     rows = zip(explanation.ranking[:shown], explanation.totals[:shown], *points, strict=True)
     yield from table(_headers(apart), list(rows))
     if (left := len(explanation.ranking) - shown) > 0:
-        yield f"… and {left} more that fit (--all-nodes lists them)"
+        yield f"… and {left} more nodes that fit (use --all-nodes to list them)"
     flat = [column for column in explanation.columns if column.is_flat]
     if flat:
         shared = ", ".join(f"{column.plugin} {column.points[0]}" for column in flat)
-        yield wrapped(f"The same for all of them: {shared}.")
+        yield wrap(f"Equal for all of them: {shared}.")
 
 
 def _headers(columns: Sequence[Column]) -> list[tuple[str, ...]]:
-    """Lines of headers, the last words at the bottom."""
+    """The lines of the header, aligned at the bottom."""
     width = HEADER_WIDTH if len(columns) <= FEW_COLUMNS else NARROW_HEADER_WIDTH
     stacks = [["NODE"], ["TOTAL"]]
     for column in columns:
         times = [f"×{column.weight}"] if column.weight != 1 else []
-        stacks.append([*_broken(column.plugin, width), *times])
+        stacks.append([*_split_name(column.plugin, width), *times])
     lines = list(zip_longest(*(reversed(stack) for stack in stacks), fillvalue=""))
     return lines[::-1]
 
 
-def _broken(name: str, width: int) -> list[str]:
+def _split_name(name: str, width: int) -> list[str]:
     lines = [""]
     for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+", name):
         if lines[-1] and len(lines[-1] + word) > width:
@@ -164,27 +161,27 @@ def _broken(name: str, width: int) -> list[str]:
     return lines
 
 
-def _refused(explanation: Explanation, all_nodes: bool) -> Iterator[str]:
+def _rejections(explanation: Explanation, all_nodes: bool) -> Iterator[str]:
     decision, refusals = explanation.decision, explanation.refusals
     if decision.pre_filter is not None:
-        yield f"Refused: the pod as a whole, for any node\n     {reason_text(decision.pre_filter)}"
+        yield f"Rejected: the pod itself, for every node\n     {reason_text(decision.pre_filter)}"
     if refusals:
         count = sum(len(each.nodes) for each in refusals)
-        yield f"Refused: {count} of {decision.node_count} nodes"
+        yield f"Rejected: {count} of {decision.node_count} nodes"
         for each in refusals:
             yield from _refusal(each, all_nodes)
     if explanation.not_looked_at:
-        why = "enough others fit (percentageOfNodesToScore)"
+        why = "enough other nodes fit (percentageOfNodesToScore)"
         if decision.not_looked_at is None:
-            why = f"the pod is nominated to {decision.pod.nominated_node_name}, and fits there"
-        yield f"Not looked at: {explanation.not_looked_at} nodes, since {why}"
+            why = f"the pod is nominated to {decision.pod.nominated_node_name} and fits there"
+        yield f"Not evaluated: {explanation.not_looked_at} nodes, because {why}"
 
 
-def _refusal(refusal: Refusal, all_nodes: bool) -> Iterator[str]:
-    yield wrapped(reason_text(refusal.status), indent=5, start=f"{len(refusal.nodes):4} ")
-    yield wrapped(listed(refusal.nodes, None if all_nodes else NAMES_SHOWN), indent=5)
+def _refusal(refusal: Rejection, all_nodes: bool) -> Iterator[str]:
+    yield wrap(reason_text(refusal.status), indent=5, start=f"{len(refusal.nodes):4} ")
+    yield wrap(join_names(refusal.nodes, None if all_nodes else NAMES_SHOWN), indent=5)
     if refusal.detail:
-        yield wrapped(refusal.detail, indent=5)
+        yield wrap(refusal.detail, indent=5)
 
 
 def _about_node(explanation: Explanation, node: NodeExplanation) -> Iterator[str]:
@@ -204,7 +201,7 @@ def _about_node(explanation: Explanation, node: NodeExplanation) -> Iterator[str
         for each in node.room
     ]
     if room:
-        yield "\n".join(table([("RESOURCE", "ASKED", "FREE", "ALLOCATABLE")], room))
+        yield "\n".join(table([("RESOURCE", "REQUESTED", "FREE", "ALLOCATABLE")], room))
 
 
 def _verdict(explanation: Explanation, node: NodeExplanation) -> Iterator[str]:
@@ -214,19 +211,19 @@ def _verdict(explanation: Explanation, node: NodeExplanation) -> Iterator[str]:
     elif node.place is not None:
         behind = f", {node.behind} points behind {explanation.ranking[0]}" if node.behind else ""
         total = "" if node.total is None else f" with {node.total} points{behind}"
-        yield wrapped(f"Node {node.name} fits: place {node.place} of {fitting}{total}.")
+        yield wrap(f"Node {node.name} fits: rank {node.place} of {fitting}{total}.")
     elif node.refusals:
-        yield f"Node {node.name} is refused."
+        yield f"Node {node.name} is rejected."
         for number, each in enumerate(node.refusals):
             helps = "evicting pods would not help" if each.is_final else "evicting pods might help"
-            yield wrapped(reason_text(each.status), indent=5, start="  also " if number else "  ")
-            yield wrapped(f"{each.detail}; {helps}" if each.detail else helps, indent=5)
+            yield wrap(reason_text(each.status), indent=5, start="  also " if number else "  ")
+            yield wrap(f"{each.detail}; {helps}" if each.detail else helps, indent=5)
     else:
-        yield f"Node {node.name} was not looked at."
+        yield f"Node {node.name} was not evaluated."
     if node.is_cordoned:
         yield "It is cordoned."
     if node.taints:
-        yield wrapped(f"Its taints: {', '.join(node.taints)}.")
+        yield wrap(f"Taints: {', '.join(node.taints)}.")
 
 
 def _preemption(explanation: Explanation) -> str:
@@ -234,14 +231,12 @@ def _preemption(explanation: Explanation) -> str:
     if decision.chosen is not None:
         return ""
     if decision.nominated is None:
-        return wrapped(preemption_text(decision))
+        return wrap(preemption_text(decision))
     if not decision.victims:
-        return (
-            f"Preemption: {decision.nominated} has room for the pod once the pods that are leaving are gone."
-        )
+        return f"Preemption: {decision.nominated} has room for the pod once its terminating pods are gone."
     victims = [f"{victim.key} (priority {victim.priority})" for victim in decision.victims]
-    return wrapped(
-        f"Preemption: evicting {listed(victims, None)} from {decision.nominated} makes room for the pod "
+    return wrap(
+        f"Preemption: evicting {join_names(victims, None)} from {decision.nominated} makes room for the pod "
         f"(priority {decision.pod.priority})."
     )
 
@@ -256,5 +251,5 @@ def _signed(number: int) -> str:
     return f"{number:+}" if number else "0"
 
 
-def printed(found: Explanation, *, as_data: bool, all_nodes: bool) -> Printed:
+def print_explanation(found: Explanation, *, as_data: bool, all_nodes: bool) -> Printed:
     return Printed(data=as_json(found)) if as_data else Printed(render(found, all_nodes=all_nodes))

@@ -1,4 +1,4 @@
-"""Decides a pod again with one thing changed, to see whether that changes the outcome."""
+"""Decide a pod again with one thing changed, to see whether the outcome differs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from stowplan.framework.state import CycleState
 GROWTH = 1.25
 
 
-class TimeIsUp(Exception):  # noqa: N818 (nothing went wrong)
+class OutOfTime(Exception):  # noqa: N818 (nothing went wrong)
     pass
 
 
 class Trial:
-    """The outcome changes where a pod that found no node would find one, or where the node that it goes to
-    would no longer be among the best. After each trial all is as it was."""
+    """Decides a pod again on a cluster, and leaves the cluster as it was.
+
+    The outcome differs if a pod that fit nowhere now fits, or if its node is no longer among the best.
+    """
 
     def __init__(
         self, planner: Planner, decision: Decision, seconds: float, now: Callable[[], float]
@@ -37,10 +39,10 @@ class Trial:
         return self.decision.chosen
 
     def with_pod(self, pod: Pod) -> Flip | None:
-        return self._flip(self._decided(self.profile, pod))
+        return self._flip(self._decide(self.profile, pod))
 
     def with_weight(self, plugin: str, weight: int) -> Flip | None:
-        return self._flip(self._decided(self.profile.reweighted(plugin, weight), self.pod))
+        return self._flip(self._decide(self.profile.reweighted(plugin, weight), self.pod))
 
     def with_node(self, node: NodeObject) -> Flip | None:
         row = self.cluster.nodes.row_of(node.name)
@@ -48,12 +50,12 @@ class Trial:
         known = self.cluster.nodes.objects[row]
         self.cluster.add_node(node)
         try:
-            return self._flip(self._decided(self.profile, self.pod))
+            return self._flip(self._decide(self.profile, self.pod))
         finally:
             self.cluster.add_node(known)
 
     def with_preemption(self, pod: Pod) -> Flip | None:
-        """Counts it as a way out, too, if pods could be evicted for the pod."""
+        """Also counts as a different outcome if pods could be evicted for the pod."""
         self._check_time()
         decision = schedule(self.profile, pod, self.cluster.nodes, first_by_name)
         found = self._flip(decision)
@@ -61,8 +63,8 @@ class Trial:
             return Flip(decision.nominated, by_preemption=True)
         return found
 
-    def _decided(self, profile: Profile, pod: Pod) -> Decision:
-        """Without a look at whom to evict: that takes long, and is not asked."""
+    def _decide(self, profile: Profile, pod: Pod) -> Decision:
+        """Decide without looking for pods to evict, which would take long."""
         self._check_time()
         nodes = self.cluster.nodes
         state, decision = CycleState(), Decision(pod, nodes)
@@ -82,17 +84,17 @@ class Trial:
 
     def _check_time(self) -> None:
         if self._now() > self._ends:
-            raise TimeIsUp
+            raise OutOfTime
 
 
-def least(flips: Callable[[int], Flip | None], most: int) -> tuple[int, Flip] | None:
-    """The least number, up to `most`, that changes the outcome, where all greater ones do so too."""
+def find_least(flips: Callable[[int], Flip | None], most: int) -> tuple[int, Flip] | None:
+    """The smallest number up to `most` that changes the outcome, if all greater ones do so too."""
     found = flips(most) if most > 0 else None
     return None if found is None else _between(flips, 0, most, found)
 
 
-def nearest(flips: Callable[[int], Flip | None], most: int, step: int = 1) -> tuple[int, Flip] | None:
-    """The same where greater ones may not do so: looked for in growing steps, then narrowed down."""
+def find_nearest(flips: Callable[[int], Flip | None], most: int, step: int = 1) -> tuple[int, Flip] | None:
+    """The same if greater ones may not do so: search in growing steps, then narrow down."""
     low = 0
     while low < most:
         high = min(low + step, most)

@@ -1,6 +1,6 @@
-"""Flags as Go programs read them: `--name=value`, `--name value`, `-v5`, a bare `--switch`, commas in lists.
+"""Parse flags as Go programs do: `--name=value`, `--name value`, `-v5`, a bare `--switch`, commas in lists.
 
-What a flag is for is not known here, only its form.
+Knows only the types of flags, not their meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TLS_VERSIONS = ("VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13")
 
 
 class Kind(NamedTuple):
-    """What follows a flag. `name` is for --help; `bare` is what the flag without a value stands for."""
+    """The type of a flag. `name` is shown by --help; `bare` is the value of the flag given without one."""
 
     name: str
     read: Callable[[str], Any]
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
 
 class Flag(NamedTuple):
-    """`no_effect` says why the flag is only accepted; `instead` what to use in place of an old one."""
+    """`no_effect` says why the flag has no effect; `instead` what to use instead of an old one."""
 
     name: str
     kind: Kind
@@ -44,7 +44,7 @@ class Flag(NamedTuple):
 
 
 def read(argv: Sequence[str], flags: Mapping[str, Flag], program: str) -> dict[str, Any]:
-    """The values of the flags that were given; InputError says what is wrong with the first bad one."""
+    """The values of the given flags; raise an InputError for the first invalid one."""
     given: dict[str, Any] = {}
     positional: list[str] = []
     words = list(argv)
@@ -67,7 +67,7 @@ def read(argv: Sequence[str], flags: Mapping[str, Flag], program: str) -> dict[s
             if not words:
                 raise InputError(f"flag needs an argument: {word}")
             text = words.pop(0)
-        given[flag.name] = _joined(given.get(flag.name), _value(flag, text))
+        given[flag.name] = _combine(given.get(flag.name), _value(flag, text))
     if any(positional):
         quoted = " ".join(f'"{word}"' for word in positional)
         raise InputError(f'"{program}" does not take any arguments, got [{quoted}]')
@@ -84,7 +84,7 @@ def _long(word: str, flags: Mapping[str, Flag]) -> tuple[Flag, str | None]:
 
 
 def _short(word: str, flags: Mapping[str, Flag]) -> tuple[Flag, str | None, str]:
-    """The flag of the first letter, its value if it is in the same word, and letters still to be read."""
+    """The flag of the first letter, its value if it is in the same word, and the letters left."""
     flag = next((flag for flag in flags.values() if flag.short == word[0]), None)
     if flag is None:
         long = word.partition("=")[0].replace("_", "-")
@@ -105,8 +105,8 @@ def _value(flag: Flag, text: str) -> Any:
         raise InputError(f'invalid argument "{text}" for "{spelt}" flag: {error}') from None
 
 
-def _joined(before: Any, value: Any) -> Any:
-    """Lists and maps grow with every flag that gives them; of anything else the last one counts."""
+def _combine(before: Any, value: Any) -> Any:
+    """Extend lists and maps; otherwise the last value wins."""
     if isinstance(before, tuple):
         return before + value
     return {**before, **value} if isinstance(before, dict) else value
@@ -122,7 +122,7 @@ def _int(text: str) -> int:
     try:
         return int(text, 0)
     except ValueError:
-        # Go takes a leading zero for octal, Python for a mistake.
+        # Go reads a leading zero as octal; Python rejects it.
         if re.fullmatch(r"[+-]?0[0-7]+", text):
             return int(text, 8)
         raise ValueError("expected a whole number") from None
@@ -138,7 +138,7 @@ def _int32(text: str) -> int:
 def _level(text: str) -> int:
     number = _int32(text)
     if number < 0:
-        raise ValueError("expected a number from 0 on")
+        raise ValueError("expected 0 or greater")
     return number
 
 
@@ -179,7 +179,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    # A value may have commas of its own; only quotes tell where a second pair begins.
+    # A value may contain commas; only quotes show where a second pair begins.
     items = (text.strip('"'),) if text.count("=") == 1 else _texts(text)
     pairs = {}
     for item in items:
@@ -191,7 +191,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _switches(text: str) -> dict[str, bool]:
-    """`A=true,B=false`. A component's name before a colon is dropped: there is but one here."""
+    """Parse `A=true,B=false`. A component name before a colon is dropped: there is only one here."""
     switches = {}
     for item in filter(None, (item.strip() for item in text.split(","))):
         name, equals, value = item.removeprefix("kube:").partition("=")
@@ -243,7 +243,7 @@ def _size_from(least: int) -> Callable[[str], str]:
 def _age(text: str) -> Duration:
     age = Duration.parse(text)
     if age <= 0:
-        raise ValueError("expected a duration of more than 0")
+        raise ValueError("expected a duration greater than 0")
     return age
 
 

@@ -1,4 +1,4 @@
-"""Every flag of `stowplan run`: kube-scheduler's with its names, types and defaults, older ones, and ours."""
+"""The flags of `stowplan run` as a table: kube-scheduler's, those of older releases, and our own."""
 
 from __future__ import annotations
 
@@ -32,132 +32,131 @@ from stowplan.scheduler.flag_parser import (
 )
 
 _INTRODUCTION = (
-    "Schedules the pods of a Kubernetes cluster, as kube-scheduler does, with kube-scheduler's flags and "
-    "configuration, and with plugins in Python."
+    "Schedule the pods of a Kubernetes cluster with plugins in Python. Compatible with kube-scheduler's "
+    "flags and configuration."
 )
 _NOTES = {
-    "Deprecated": "They count only without --config, where not said otherwise.",
-    "Old": "Flags that kube-scheduler once had, taken with a warning. They count only without --config.",
+    "Deprecated": "Ignored when --config is given, unless noted.",
+    "Old": "Flags of older kube-scheduler releases, accepted with a warning. Ignored when --config is given.",
 }
 
 
 _CLIENT, _ELECTION = ClientConnection(), LeaderElection()
 _NO_HTTP2 = "HTTP/2 is never served"
-_NO_PROXY = "no proxy may say who a user is"
-_ALL_METRICS = "all metrics are shown with all their labels"
-_ONE_STREAM = "all lines go to standard error, at once"
-_ONE_VERSION = "decisions are those of kube-scheduler 1.36"
-_NO_INSECURE_PORT = "there is only HTTPS, at --bind-address and --secure-port"
-_ONLY_STDERR = "lines go to standard error alone"
+_NO_PROXY = "authenticating proxies are not supported"
+_ALL_METRICS = "all metrics are served with all labels"
+_ONE_STREAM = "all lines are written to standard error without buffering"
+_ONE_VERSION = "decisions always follow kube-scheduler 1.36"
+_NO_INSECURE_PORT = "only HTTPS is served, at --bind-address and --secure-port"
+_ONLY_STDERR = "logs are only written to standard error"
 
 MISC = (
     Flag(
         "config",
         STRING,
         "",
-        "The file with the KubeSchedulerConfiguration, of any version, or with a legacy Policy. With it, all "
-        "deprecated flags but --pod-max-in-unschedulable-pods-duration are ignored.",
+        "File with a KubeSchedulerConfiguration of any version, or a legacy Policy. If given, all deprecated "
+        "flags except --pod-max-in-unschedulable-pods-duration are ignored.",
     ),
     Flag(
         "write-config-to",
         STRING,
         "",
-        "Write the configuration with all defaults to this file, as YAML of version v1, and exit.",
+        "Write the configuration with all defaults to this file as v1 YAML, and exit.",
     ),
-    Flag(
-        "master", STRING, "", "The address of the API server. It goes before the one named in the kubeconfig."
-    ),
+    Flag("master", STRING, "", "Address of the API server. Overrides the address in the kubeconfig."),
 )
 STOWPLAN = (
     Flag(
         "plugin-dir",
         STRINGS,
         (),
-        "Folders with plugins: each class derived from Plugin in their *.py files can be named in the "
-        "configuration. A file that changes is read again at once; if it is broken, the plugins stay as they "
-        "were. May be given again.",
+        "Folders with plugins: every subclass of Plugin in their *.py files can be used in the "
+        "configuration. Changed files are reloaded at once; if one is broken, the previous plugins stay in "
+        "use. Repeatable.",
     ),
     Flag(
         "decisions-memory",
         SIZE_OR_NONE,
         "64Mi",
-        "How much memory recent decisions may take, for /debug/decisions; 0 keeps none.",
+        "Maximum memory for recent decisions, served at /debug/decisions; 0 keeps none.",
     ),
     Flag(
         "journal",
         STRING,
         "",
-        "The directory where all decisions are kept, as Parquet files. Without it, only memory has them.",
+        "Directory to which all decisions are written as Parquet files (default: keep them only in memory).",
     ),
-    Flag("journal-size", SOME_SIZE, "1Gi", "How large the journal may get; the oldest files are deleted."),
-    Flag("journal-age", AGE, Duration(7 * 24 * 3600), "How old files of the journal may get."),
+    Flag("journal-size", SOME_SIZE, "1Gi", "Maximum size of the journal; the oldest files are deleted."),
+    Flag("journal-age", AGE, Duration(7 * 24 * 3600), "Maximum age of journal files."),
     Flag(
         "seed",
         INT,
         None,
-        "Draw among equally good nodes with this seed, so that a run can be repeated. Without it, every run "
-        "draws differently.",
+        "Break ties between nodes at random with this seed, to make runs reproducible (default: a random "
+        "seed).",
     ),
 )
 SECURE_SERVING = (
-    Flag("bind-address", IP, "0.0.0.0", "The address to listen at for HTTPS; 0.0.0.0 or :: is all of them."),
-    Flag("secure-port", PORT, 10259, "The port of the HTTPS server; 0 is none."),
+    Flag("bind-address", IP, "0.0.0.0", "Address to serve HTTPS on; 0.0.0.0 or :: means all addresses."),
+    Flag("secure-port", PORT, 10259, "Port to serve HTTPS on; 0 disables it."),
     Flag(
         "cert-dir",
         STRING,
         "",
-        "Where a certificate made at the start is kept. It is not needed with --tls-cert-file and "
+        "Directory for the certificate generated at startup. Ignored with --tls-cert-file and "
         "--tls-private-key-file; if empty, the certificate is kept in memory.",
     ),
     Flag(
         "tls-cert-file",
         STRING,
         "",
-        "The certificate of the HTTPS server, with any that link it to its CA. If neither this nor "
-        "--tls-private-key-file is given, one for localhost and 127.0.0.1 is made.",
+        "Certificate of the HTTPS server, followed by any intermediate certificates. Without it and "
+        "--tls-private-key-file, a certificate for localhost and 127.0.0.1 is generated.",
     ),
-    Flag("tls-private-key-file", STRING, "", "The private key that belongs to --tls-cert-file."),
+    Flag("tls-private-key-file", STRING, "", "Private key of --tls-cert-file."),
     Flag(
         "tls-sni-cert-key",
         CERTIFICATES,
         (),
-        "CERTIFICATE,KEY or CERTIFICATE,KEY:NAME,NAME: files for clients that ask for these host names. May "
-        "be given more than once.",
+        "CERTIFICATE,KEY or CERTIFICATE,KEY:NAME,NAME: files to use for these host names (SNI). Repeatable.",
     ),
     Flag(
         "tls-cipher-suites",
         STRINGS,
         (),
-        "The cipher suites allowed up to TLS 1.2, by their names of the standard.",
+        "Cipher suites allowed up to TLS 1.2, by their IANA names.",
     ),
     Flag(
         "tls-min-version",
         TLS_VERSION,
         "",
-        "The lowest TLS version: VersionTLS12 (if empty) or VersionTLS13. VersionTLS10 and VersionTLS11 are "
-        "taken for VersionTLS12.",
+        "Minimum TLS version: VersionTLS12 (default) or VersionTLS13. VersionTLS10 and VersionTLS11 are "
+        "treated as VersionTLS12.",
     ),
     Flag(
         "tls-curve-preferences",
         INT32S,
         (),
-        "The curves for the exchange of keys, by their numbers.",
+        "Curves for the key exchange, by number.",
         no_effect="Python's TLS chooses them",
     ),
     Flag(
         "http2-max-streams-per-connection",
         INT,
         0,
-        "How many streams a client may have at once.",
+        "Maximum number of HTTP/2 streams per connection.",
         no_effect=_NO_HTTP2,
     ),
-    Flag("disable-http2-serving", BOOL, False, "Serve no HTTP/2.", no_effect=_NO_HTTP2),
-    Flag("permit-port-sharing", BOOL, False, "Let other processes listen at the port, too (SO_REUSEPORT)."),
+    Flag("disable-http2-serving", BOOL, False, "Disable HTTP/2.", no_effect=_NO_HTTP2),
+    Flag(
+        "permit-port-sharing", BOOL, False, "Allow other processes to listen on the same port (SO_REUSEPORT)."
+    ),
     Flag(
         "permit-address-sharing",
         BOOL,
         False,
-        "Listen although connections of an earlier process are still being closed (SO_REUSEADDR).",
+        "Listen even while connections of an earlier process are closing (SO_REUSEADDR).",
     ),
 )
 AUTHENTICATION = (
@@ -165,68 +164,68 @@ AUTHENTICATION = (
         "authentication-kubeconfig",
         STRING,
         "",
-        "The kubeconfig with which tokens are reviewed (tokenreviews.authentication.k8s.io). Without it, "
-        "the account of the pod does; outside of a cluster, who comes with a token is anonymous.",
+        "Kubeconfig used to create tokenreviews.authentication.k8s.io (default: the pod's service account; "
+        "outside of a cluster, requests with a token are anonymous).",
     ),
     Flag(
         "authentication-skip-lookup",
         BOOL,
         False,
-        "Do not ask the cluster for the CA of client certificates.",
+        "Do not look up the CA of client certificates in the cluster.",
     ),
     Flag(
         "authentication-token-webhook-cache-ttl",
         DURATION,
         Duration(10),
-        "How long the answer about a token counts.",
+        "How long to cache the review of a token.",
     ),
     Flag(
         "authentication-tolerate-lookup-failure",
         BOOL,
         True,
-        "Start even if the cluster cannot be asked for the CA of client certificates.",
+        "Start even if the CA of client certificates cannot be looked up in the cluster.",
     ),
-    Flag("client-ca-file", STRING, "", "The CA whose client certificates say who a user is."),
+    Flag("client-ca-file", STRING, "", "CA file used to verify client certificates."),
     Flag(
         "requestheader-client-ca-file",
         STRING,
         "",
-        "The CA of proxies that say who a user is.",
+        "CA file used to verify authenticating proxies.",
         no_effect=_NO_PROXY,
     ),
     Flag(
         "requestheader-allowed-names",
         STRINGS,
         (),
-        "The names that proxies have in their certificates.",
+        "Common names allowed in the certificates of proxies.",
         no_effect=_NO_PROXY,
     ),
     Flag(
         "requestheader-username-headers",
         STRINGS,
         ("x-remote-user",),
-        "Headers in which proxies put the name of the user.",
+        "Headers with the name of the user.",
         no_effect=_NO_PROXY,
     ),
     Flag(
         "requestheader-uid-headers",
         STRINGS,
         (),
-        "Headers in which proxies put the UID of the user.",
+        "Headers with the UID of the user.",
         no_effect=_NO_PROXY,
     ),
     Flag(
         "requestheader-group-headers",
         STRINGS,
         ("x-remote-group",),
-        "Headers in which proxies put the groups of the user.",
+        "Headers with the groups of the user.",
         no_effect=_NO_PROXY,
     ),
     Flag(
         "requestheader-extra-headers-prefix",
         STRINGS,
         ("x-remote-extra-",),
-        "How headers begin in which proxies put anything else.",
+        "Prefixes of headers with further attributes of the user.",
         no_effect=_NO_PROXY,
     ),
 )
@@ -235,26 +234,26 @@ AUTHORIZATION = (
         "authorization-kubeconfig",
         STRING,
         "",
-        "The kubeconfig with which requests are reviewed (subjectaccessreviews.authorization.k8s.io). "
-        "Without it, the account of the pod does; outside of a cluster, only what is always allowed is.",
+        "Kubeconfig used to create subjectaccessreviews.authorization.k8s.io (default: the pod's service "
+        "account; outside of a cluster, only --authorization-always-allow-paths are allowed).",
     ),
     Flag(
         "authorization-always-allow-paths",
         STRINGS,
         ("/healthz", "/readyz", "/livez"),
-        "Paths that anyone may get.",
+        "Paths that are served without authorization.",
     ),
     Flag(
         "authorization-webhook-cache-authorized-ttl",
         DURATION,
         Duration(10),
-        "How long a request that was allowed stays so.",
+        "How long to cache that a request is allowed.",
     ),
     Flag(
         "authorization-webhook-cache-unauthorized-ttl",
         DURATION,
         Duration(10),
-        "How long a request that was refused stays so.",
+        "How long to cache that a request is denied.",
     ),
 )
 DEPRECATED = (
@@ -262,49 +261,50 @@ DEPRECATED = (
         "kubeconfig",
         STRING,
         "",
-        "The kubeconfig to reach the API server.",
+        "Kubeconfig of the cluster.",
         instead="clientConnection.kubeconfig",
     ),
     Flag(
         "kube-api-content-type",
         STRING,
         _CLIENT.content_type,
-        "The content type to ask the API server for; JSON is spoken whatever it says.",
+        "Content type for requests to the API server; JSON is used in any case.",
         instead="clientConnection.contentType",
     ),
     Flag(
         "kube-api-qps",
         FLOAT,
         _CLIENT.qps,
-        "How many requests a second the API server gets in the long run.",
+        "Maximum sustained requests per second to the API server.",
         instead="clientConnection.qps",
     ),
     Flag(
         "kube-api-burst",
         INT32,
         _CLIENT.burst,
-        "How many more requests the API server gets at once after a pause.",
+        "Maximum burst of requests to the API server.",
         instead="clientConnection.burst",
     ),
     Flag(
         "profiling",
         BOOL,
         True,
-        "Sets enableProfiling; /debug/pprof is not served whatever it says.",
+        "Sets enableProfiling; /debug/pprof is not served in any case.",
         instead="enableProfiling",
     ),
     Flag(
         "contention-profiling",
         BOOL,
         True,
-        "Sets enableContentionProfiling; /debug/pprof is not served whatever it says.",
+        "Sets enableContentionProfiling; /debug/pprof is not served in any case.",
         instead="enableContentionProfiling",
     ),
     Flag(
         "pod-max-in-unschedulable-pods-duration",
         DURATION,
         Duration(300),
-        "When a pod that nothing woke is tried again. It counts with --config, too.",
+        "How long an unschedulable pod waits before it is attempted again without an event. Also used with "
+        "--config.",
     ),
 )
 LEADER_ELECTION = (
@@ -312,46 +312,45 @@ LEADER_ELECTION = (
         "leader-elect",
         BOOL,
         _ELECTION.leader_elect,
-        "Schedule only while holding a lease, so that of several replicas one does.",
+        "Schedule only while holding a lease, so that only one replica is active.",
     ),
     Flag(
         "leader-elect-lease-duration",
         DURATION,
         _ELECTION.lease_duration,
-        "How long others wait after the holder's last sign of life before they take the lease.",
+        "How long other replicas wait after the last renewal before they acquire the lease.",
     ),
     Flag(
         "leader-elect-renew-deadline",
         DURATION,
         _ELECTION.renew_deadline,
-        "How long the holder tries to renew the lease before it gives up. Less than the lease lasts.",
+        "How long the leader tries to renew the lease before it gives up. Must be less than the lease "
+        "duration.",
     ),
     Flag(
         "leader-elect-retry-period",
         DURATION,
         _ELECTION.retry_period,
-        "The pause between two tries at the lease.",
+        "Interval between attempts to acquire or renew the lease.",
     ),
-    Flag("leader-elect-resource-lock", STRING, _ELECTION.resource_lock, "The kind of lock: leases."),
-    Flag("leader-elect-resource-name", STRING, _ELECTION.resource_name, "The name of the lease."),
-    Flag(
-        "leader-elect-resource-namespace", STRING, _ELECTION.resource_namespace, "The namespace of the lease."
-    ),
+    Flag("leader-elect-resource-lock", STRING, _ELECTION.resource_lock, "Type of lock: leases."),
+    Flag("leader-elect-resource-name", STRING, _ELECTION.resource_name, "Name of the lease."),
+    Flag("leader-elect-resource-namespace", STRING, _ELECTION.resource_namespace, "Namespace of the lease."),
 )
 FEATURE_GATE = (
     Flag(
         "feature-gates",
         SWITCHES,
         {},
-        "GATE=true or GATE=false, separated by commas. Features are as kube-scheduler 1.36 has them by "
-        "default; a gate that asks for anything else is accepted without effect, with a warning.",
+        "GATE=true or GATE=false, separated by commas. Features follow the defaults of kube-scheduler 1.36; "
+        "other values are accepted with a warning and have no effect.",
     ),
-    Flag("emulated-version", STRINGS, (), "kube=1.35: the version to be.", no_effect=_ONE_VERSION),
+    Flag("emulated-version", STRINGS, (), "kube=1.35: version to emulate.", no_effect=_ONE_VERSION),
     Flag(
         "min-compatibility-version",
         STRINGS,
         (),
-        "kube=1.35: the oldest version to get along with.",
+        "kube=1.35: minimum version to be compatible with.",
         no_effect=_ONE_VERSION,
     ),
 )
@@ -360,57 +359,67 @@ METRICS = (
         "show-hidden-metrics-for-version",
         STRING,
         "",
-        "1.35: show metrics that were hidden since.",
+        "1.35: show metrics that were hidden in this version.",
         no_effect=_ALL_METRICS,
     ),
-    Flag("disabled-metrics", STRINGS, (), "Names of metrics to leave out.", no_effect=_ALL_METRICS),
+    Flag("disabled-metrics", STRINGS, (), "Metrics to disable.", no_effect=_ALL_METRICS),
     Flag(
         "allow-metric-labels",
         PAIRS,
         {},
-        "METRIC,LABEL=VALUE,VALUE: show no other values of the label.",
+        "METRIC,LABEL=VALUE,VALUE: allowed values of a label.",
         no_effect=_ALL_METRICS,
     ),
     Flag(
         "allow-metric-labels-manifest",
         STRING,
         "",
-        "The file that has such lists of labels.",
+        "File with allowed values of labels.",
         no_effect=_ALL_METRICS,
     ),
 )
 LOGS = (
-    Flag("v", LEVEL, 0, "How much to log; 5 tells about every pod and plugin.", short="v"),
+    Flag("v", LEVEL, 0, "Log level; 5 logs every pod and plugin.", short="v"),
     Flag(
         "vmodule",
         STRING,
         "",
-        "FILE=LEVEL, separated by commas: levels for single source files.",
-        no_effect="-v counts for all",
+        "FILE=LEVEL, separated by commas: log levels of source files.",
+        no_effect="-v applies to all files",
     ),
-    Flag("logging-format", LOG_FORMAT, "text", "text, as klog writes it, or json."),
+    Flag("logging-format", LOG_FORMAT, "text", "Log format: text (klog) or json."),
+    Flag("log-flush-frequency", DURATION, Duration(5), "Interval between flushes.", no_effect=_ONE_STREAM),
     Flag(
-        "log-flush-frequency", DURATION, Duration(5), "The pause between two flushes.", no_effect=_ONE_STREAM
+        "log-text-split-stream",
+        BOOL,
+        False,
+        "Write errors and other lines to separate streams.",
+        no_effect=_ONE_STREAM,
     ),
-    Flag("log-text-split-stream", BOOL, False, "Errors and other lines apart.", no_effect=_ONE_STREAM),
-    Flag("log-text-info-buffer-size", SIZE, "0", "How much to hold back.", no_effect=_ONE_STREAM),
-    Flag("log-json-split-stream", BOOL, False, "Errors and other lines apart.", no_effect=_ONE_STREAM),
-    Flag("log-json-info-buffer-size", SIZE, "0", "How much to hold back.", no_effect=_ONE_STREAM),
+    Flag("log-text-info-buffer-size", SIZE, "0", "Size of the buffer for info lines.", no_effect=_ONE_STREAM),
+    Flag(
+        "log-json-split-stream",
+        BOOL,
+        False,
+        "Write errors and other lines to separate streams.",
+        no_effect=_ONE_STREAM,
+    ),
+    Flag("log-json-info-buffer-size", SIZE, "0", "Size of the buffer for info lines.", no_effect=_ONE_STREAM),
 )
 GLOBAL = (
-    Flag("help", BOOL, False, "Show this and exit.", short="h"),
+    Flag("help", BOOL, False, "Show this help and exit.", short="h"),
     Flag("version", VERSION, "false", "Show the version and exit."),
 )
 
-# Flags that kube-scheduler no longer has. Those with `instead` still count, as long as there is no --config.
+# Flags that kube-scheduler no longer has. Those with `instead` still have an effect without --config.
 OLD = (
-    Flag("address", STRING, "0.0.0.0", "The address of the port without TLS.", no_effect=_NO_INSECURE_PORT),
-    Flag("port", PORT, 0, "The port without TLS.", no_effect=_NO_INSECURE_PORT),
+    Flag("address", STRING, "0.0.0.0", "Address to serve without TLS.", no_effect=_NO_INSECURE_PORT),
+    Flag("port", PORT, 0, "Port to serve without TLS.", no_effect=_NO_INSECURE_PORT),
     Flag(
         "scheduler-name",
         STRING,
         "default-scheduler",
-        "The name that pods give in spec.schedulerName.",
+        "Name of the scheduler in spec.schedulerName of pods.",
         instead="profiles[].schedulerName",
     ),
     Flag(
@@ -420,84 +429,102 @@ OLD = (
         "DefaultProvider, or ClusterAutoscalerProvider, which fills nodes up.",
         instead="scoringStrategy of NodeResourcesFit",
     ),
-    Flag("policy-config-file", STRING, "", "The file with the Policy.", instead="profiles[].plugins"),
+    Flag("policy-config-file", STRING, "", "File with the Policy.", instead="profiles[].plugins"),
     Flag(
         "policy-configmap",
         STRING,
         "",
-        "The ConfigMap with the Policy. It goes before --policy-config-file.",
+        "ConfigMap with the Policy. Overrides --policy-config-file.",
         instead="profiles[].plugins",
     ),
     Flag(
         "policy-configmap-namespace",
         STRING,
         "kube-system",
-        "The namespace of --policy-configmap.",
+        "Namespace of --policy-configmap.",
         instead="profiles[].plugins",
     ),
     Flag(
         "use-legacy-policy-config",
         BOOL,
         False,
-        "Let --policy-config-file go before --policy-configmap.",
+        "Let --policy-config-file override --policy-configmap.",
         instead="profiles[].plugins",
     ),
     Flag(
         "hard-pod-affinity-symmetric-weight",
         INT32,
         1,
-        "The weight of the affinity that required affinity of other pods implies.",
+        "Weight of the implicit preferred affinity that required affinity of other pods implies.",
         instead="hardPodAffinityWeight of InterPodAffinity",
     ),
     Flag(
         "lock-object-name",
         STRING,
         _ELECTION.resource_name,
-        "The name of the lease.",
+        "Name of the lease.",
         instead="leaderElection.resourceName",
     ),
     Flag(
         "lock-object-namespace",
         STRING,
         _ELECTION.resource_namespace,
-        "The namespace of the lease.",
+        "Namespace of the lease.",
         instead="leaderElection.resourceNamespace",
     ),
     Flag(
         "failure-domains",
         STRING,
         "",
-        "Topology keys for preferred anti-affinity without one.",
+        "Topology keys for preferred anti-affinity without a topology key.",
         no_effect="every affinity term has its topologyKey",
     ),
     Flag(
         "azure-container-registry-config",
         STRING,
         "",
-        "The settings of a registry.",
-        no_effect="schedulers pull no images",
+        "Configuration of the Azure container registry.",
+        no_effect="a scheduler pulls no images",
     ),
-    Flag("add-dir-header", BOOL, False, "Directories in log lines.", no_effect="lines name files alone"),
-    Flag("alsologtostderr", BOOL, False, "Log to files and standard error.", no_effect=_ONLY_STDERR),
-    Flag("log-backtrace-at", STRING, ":0", "Where to log a stack.", no_effect="no stacks are logged"),
-    Flag("log-dir", STRING, "", "The directory of log files.", no_effect=_ONLY_STDERR),
-    Flag("log-file", STRING, "", "The log file.", no_effect=_ONLY_STDERR),
-    Flag("log-file-max-size", INT, 1800, "The largest size of a log file, in MB.", no_effect=_ONLY_STDERR),
+    Flag(
+        "add-dir-header", BOOL, False, "Add directories to log lines.", no_effect="lines have only file names"
+    ),
+    Flag("alsologtostderr", BOOL, False, "Log to standard error as well as files.", no_effect=_ONLY_STDERR),
+    Flag(
+        "log-backtrace-at",
+        STRING,
+        ":0",
+        "File and line at which to log a stack trace.",
+        no_effect="stack traces are not logged",
+    ),
+    Flag("log-dir", STRING, "", "Directory for log files.", no_effect=_ONLY_STDERR),
+    Flag("log-file", STRING, "", "Log file.", no_effect=_ONLY_STDERR),
+    Flag("log-file-max-size", INT, 1800, "Maximum size of a log file in MB.", no_effect=_ONLY_STDERR),
     Flag("logtostderr", BOOL, True, "Log to standard error.", no_effect=_ONLY_STDERR),
-    Flag("one-output", BOOL, False, "One log file for each severity.", no_effect=_ONLY_STDERR),
-    Flag("skip-headers", BOOL, False, "Lines without their beginnings.", no_effect="lines always have them"),
-    Flag("skip-log-headers", BOOL, False, "Files without headers.", no_effect=_ONLY_STDERR),
-    Flag("stderrthreshold", STRING, "2", "Severity from which on to log.", no_effect=_ONLY_STDERR),
+    Flag(
+        "one-output",
+        BOOL,
+        False,
+        "Write each line only to the log file of its own severity.",
+        no_effect=_ONLY_STDERR,
+    ),
+    Flag(
+        "skip-headers", BOOL, False, "Omit the header of log lines.", no_effect="lines always have a header"
+    ),
+    Flag("skip-log-headers", BOOL, False, "Omit the header of log files.", no_effect=_ONLY_STDERR),
+    Flag(
+        "stderrthreshold", STRING, "2", "Minimum severity to log to standard error.", no_effect=_ONLY_STDERR
+    ),
     Flag(
         "experimental-logging-sanitization",
         BOOL,
         False,
-        "Take out secrets.",
+        "Remove secrets from log lines.",
         no_effect="no secrets are logged",
     ),
 )
 
-# In the order in which kube-scheduler's --help has them, ours and the old ones last.
+# In the order of kube-scheduler's --help, then ours, then the old ones.
 GROUPS = {
     "Misc": MISC,
     "Secure serving": SECURE_SERVING,
@@ -516,7 +543,7 @@ FLAGS = {flag.name: flag for group in GROUPS.values() for flag in group}
 
 
 def help_text(program: str, width: int) -> str:
-    """What `program --help` prints, in lines of up to `width` columns."""
+    """The output of `program --help`, in lines of up to `width` columns."""
     return "\n".join(_lines(program, width))
 
 

@@ -1,7 +1,7 @@
-"""The command line and the configuration file made one: `parse` says how the scheduler is to run.
+"""Combine the command line and the configuration file: `parse` returns how to run the scheduler.
 
-With --config the file counts: deprecated and old flags are ignored, those of leader election go before it.
-Without it, any flag goes before the defaults. Whatever is ignored or has no effect is said in a warning.
+With --config, deprecated and old flags are ignored, and those of leader election override the file. Without
+it, all flags override the defaults. A warning names each flag that is ignored or has no effect.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from stowplan.serving.options import ServingOptions
 
 PROGRAM = "kube-scheduler"
 RELEASE = "v1.36.4"
-"""The kube-scheduler that decides as we do."""
+"""The kube-scheduler release whose decisions we match."""
 Given = dict[str, Any]
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -75,7 +75,7 @@ _CLIENT_FIELDS = {
     "kube-api-burst": "burst",
 }
 _OTHER_FIELDS = {"profiling": "enable_profiling", "contention-profiling": "enable_contention_profiling"}
-DONE = frozenset(
+SUPPORTED_GATES = frozenset(
     (
         "ClearingNominatedNodeNameAfterBinding",
         "DRAAdminAccess",
@@ -108,7 +108,7 @@ DONE = frozenset(
         "VolumeAttributesClass",
     )
 )
-NOT_DONE = frozenset(
+UNSUPPORTED_GATES = frozenset(
     (
         "AllAlpha",
         "ComponentFlagz",
@@ -131,10 +131,10 @@ NOT_DONE = frozenset(
 
 
 class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to ask about those who ask the HTTPS server. No kubeconfig: the pod's own API server.
+    """How to authenticate and authorize clients of the HTTPS server.
 
-    The lookup is for the CA of client certificates, which the API server keeps in the ConfigMap
-    kube-system/extension-apiserver-authentication.
+    Without a kubeconfig, the pod's service account is used. The lookup is for the CA of client certificates,
+    in the ConfigMap kube-system/extension-apiserver-authentication.
     """
 
     authentication_kubeconfig: str
@@ -149,7 +149,7 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of decisions: so many bytes in memory, and on disk where a directory is named."""
+    """Limits of the decisions kept in memory, and on disk if a directory is given."""
 
     memory: int
     directory: str
@@ -158,10 +158,10 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to run. `kubeconfig` is that of the configuration; neither it nor `master`: the pod's own account.
+    """How to run. Without `kubeconfig` and `master`, the pod's service account is used.
 
-    `policy_config_map` is `namespace/name` of a Policy that only the API server has: fetch it, then `parse`
-    `argv` again with it. A changed file is read by parsing `argv` again, too.
+    `policy_config_map` is `namespace/name` of a Policy in the cluster: fetch it, then `parse` `argv` again
+    with it. To read a changed file, also parse `argv` again.
     """
 
     argv: tuple[str, ...]
@@ -192,13 +192,13 @@ def parse(
     registry: Registry | None = None,
     policy: Source | None = None,
 ) -> Parsed:
-    """What the flags and the file they name ask for; an InputError says what is wrong with them."""
+    """Read the flags and the configuration file; raise an InputError if they are invalid."""
     given = read(argv, FLAGS, program)
     values = {name: given.get(name, flag.default) for name, flag in FLAGS.items()}
     if bool(values["tls-cert-file"]) != bool(values["tls-private-key-file"]):
-        raise InputError("--tls-cert-file and --tls-private-key-file go together: give both or none")
+        raise InputError("--tls-cert-file and --tls-private-key-file must be given together")
     loaded = _load(given, registry or Registry.installed(values["plugin-dir"]), policy)
-    config = _with_flags(loaded.config, given)
+    config = _apply_flags(loaded.config, given)
     options = RunOptions(
         argv=tuple(argv),
         config=config,
@@ -232,14 +232,14 @@ def _load(given: Given, registry: Registry, policy: Source | None) -> LoadedConf
     source = Path(file) if file else _document(given)
     config, warnings, config_map = load(source, registry, policy=policy)
     if config_map:
-        warnings = warnings[:-1]  # It says that the policy will not be fetched; it will.
+        warnings = warnings[:-1]  # It says that the policy was not read; the scheduler fetches it.
     if file:
         return LoadedConfig(config, [f"{file}: {warning}" for warning in warnings], config_map)
     return LoadedConfig(config, [f"--{_policy_flag(given)}: {text}" for text in warnings], config_map)
 
 
 def _document(given: Given) -> dict[str, Any]:
-    """The file that old flags stand for: one of v1alpha1 if a Policy is among them, else of v1."""
+    """The configuration that old flags stand for: v1alpha1 if there is a Policy, else v1."""
     scheduler_name = given.get("scheduler-name") or DEFAULT_SCHEDULER_NAME
     weight = given.get("hard-pod-affinity-symmetric-weight")
     flag = _policy_flag(given)
@@ -265,7 +265,7 @@ def _document(given: Given) -> dict[str, Any]:
 
 
 def _policy_flag(given: Given) -> str:
-    """The flag that names the Policy in force, if any."""
+    """The flag with the Policy that is used, if any."""
     order = ["policy-configmap", "policy-config-file"]
     if given.get("use-legacy-policy-config"):
         order.reverse()
@@ -281,8 +281,8 @@ def _fills_nodes_up(given: Given) -> bool:
     return provider == "ClusterAutoscalerProvider"
 
 
-def _with_flags(config: KubeSchedulerConfiguration, given: Given) -> KubeSchedulerConfiguration:
-    """The configuration with what the flags change in it, checked once more."""
+def _apply_flags(config: KubeSchedulerConfiguration, given: Given) -> KubeSchedulerConfiguration:
+    """Apply the flags to the configuration and validate it again."""
     if given.get("config"):
         given = {flag.name: given[flag.name] for flag in LEADER_ELECTION if flag.name in given}
     election = _fields(_ELECTION_FIELDS, given)
@@ -304,25 +304,25 @@ def _fields(flags: dict[str, str], given: Given) -> dict[str, Any]:
 
 
 def _named(kind: type[T], values: dict[str, Any]) -> T:
-    """A struct whose fields are flags."""
+    """A struct whose fields are named like flags."""
     names = [field.name for field in msgspec.structs.fields(kind)]
     return kind(**{name: values[name.replace("_", "-")] for name in names})
 
 
 def _warnings(given: Given, config: KubeSchedulerConfiguration) -> Iterator[str]:
-    """One line for each flag that is old, ignored or without effect."""
+    """A warning for each flag that is old, ignored or without effect."""
     file = given.get("config")
     for flag in FLAGS.values():
         if flag.name in given:
             yield from _flag_warnings(flag, given[flag.name], file)
     yield from gate_warnings(given.get("feature-gates", {}))
     if not file:
-        yield from _overruled(given)
+        yield from _overridden(given)
     if given.get("leader-elect-resource-lock") in RETIRED_RESOURCE_LOCKS:
-        yield f"--leader-elect-resource-lock={given['leader-elect-resource-lock']}: leases take its place"
+        yield f"--leader-elect-resource-lock={given['leader-elect-resource-lock']}: using leases instead"
     if not config.leader_election.leader_elect:
         others = [flag for flag in LEADER_ELECTION if flag.name != "leader-elect"]
-        yield from _ignored(others, given, "there is no leader election")
+        yield from _ignored(others, given, "leader election is disabled")
     if given.get("secure-port") == 0:
         others = [flag for flag in SECURE_SERVING if flag.name != "secure-port"]
         yield from _ignored((*others, *AUTHENTICATION, *AUTHORIZATION), given, "--secure-port is 0")
@@ -332,52 +332,52 @@ def _flag_warnings(flag: Flag, value: Any, file: str | None) -> Iterator[str]:
     if flag in OLD and flag.no_effect:
         yield f"--{flag.name} is a flag of older releases and has no effect: {flag.no_effect}"
     elif flag.instead and file and flag in (*OLD, *DEPRECATED):
-        yield f"--{flag.name} is ignored, since --config is given: set {flag.instead} in {file}"
+        yield f"--{flag.name} is ignored because --config is given: set {flag.instead} in {file}"
     elif flag in OLD:
         yield f"--{flag.name} is a flag of older releases: set {flag.instead} in a --config file instead"
     elif flag.no_effect and value != flag.default:
         yield f"--{flag.name} has no effect: {flag.no_effect}"
 
 
-def _overruled(given: Given) -> Iterator[str]:
-    """Old flags that another old flag makes void."""
+def _overridden(given: Given) -> Iterator[str]:
+    """Old flags that another old flag overrides."""
     if counts := _policy_flag(given):
-        voided = ["policy-configmap", "policy-config-file", "algorithm-provider"]
+        overridden = ["policy-configmap", "policy-config-file", "algorithm-provider"]
         yield from (
-            f"--{name} is ignored, since --{counts} goes before it"
-            for name in voided
+            f"--{name} is ignored because --{counts} overrides it"
+            for name in overridden
             if name != counts and given.get(name)
         )
 
 
 def _ignored(flags: Sequence[Flag], given: Given, why: str) -> Iterator[str]:
     yield from (
-        f"--{flag.name} is ignored, since {why}"
+        f"--{flag.name} is ignored because {why}"
         for flag in flags
         if flag.name in given and not flag.no_effect
     )
 
 
 def gate_warnings(gates: Mapping[str, bool]) -> Iterator[str]:
-    """One line for every gate that asks for what will not happen."""
+    """A warning for every gate that has no effect."""
     for gate, on in gates.items():
-        asked = f"--feature-gates: {gate}={str(on).lower()} has no effect"
-        if gate in DONE:
+        prefix = f"--feature-gates: {gate}={str(on).lower()} has no effect"
+        if gate in SUPPORTED_GATES:
             if not on:
-                yield f"{asked}: Stowplan always does it"
-        elif gate in NOT_DONE:
+                yield f"{prefix}: Stowplan always enables it"
+        elif gate in UNSUPPORTED_GATES:
             if on:
-                yield f"{asked}: Stowplan does not do it"
+                yield f"{prefix}: Stowplan does not implement it"
         elif gate == "AllBeta":
-            yield f"{asked}: beta features are as kube-scheduler 1.36 has them by default"
+            yield f"{prefix}: beta features are as kube-scheduler 1.36 has them by default"
         else:
-            yield f"{asked}: kube-scheduler 1.36 has no such gate that concerns scheduling"
+            yield f"{prefix}: kube-scheduler 1.36 has no such gate that concerns scheduling"
 
 
 def complete_config(config: KubeSchedulerConfiguration, registry: Registry) -> dict[str, Any]:
-    """Plain data of version v1 with every default, those of plugins and arguments included.
+    """The configuration as plain v1 data with all defaults, including those of plugins and arguments.
 
-    Read back, it is the same configuration. ConfigError if a profile cannot be built.
+    It reads back as the same configuration. Raises a ConfigError if a profile cannot be built.
     """
     plain = config.as_json()
     for optional in ("extenders", "delayCacheUntilActive"):
@@ -406,7 +406,7 @@ def write_config(config: KubeSchedulerConfiguration, registry: Registry, path: P
 
 
 def _completed_plugins(profile: ProfileConfig) -> dict[str, Any]:
-    """The plugins by point as the file has them, but multiPoint with the default plugins merged in."""
+    """The plugins by extension point as in the file, with the default plugins merged into multiPoint."""
     points = {}
     for point in (*EXTENSION_POINTS, MULTI_POINT):
         found = profile.plugins.at(point)

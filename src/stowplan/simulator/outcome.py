@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stowplan.api.pod import Pod
-from stowplan.explain.report import Refusal
+from stowplan.explain.report import Rejection
 
 
 class Cause(StrEnum):
@@ -53,7 +53,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
     evicted_by: str = ""
     message: str = ""
     """Of a pod that finds no node: kube-scheduler's own; of others, what there is to say."""
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Rejection, ...] = ()
     """What it waits for, in groups of nodes; of pods of very many kinds, only the first have it."""
 
     @property

@@ -10,7 +10,7 @@ from stowplan.api.manifests import Manifests
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.errors import InputError
-from stowplan.explain.layout import listed
+from stowplan.explain.layout import join_names
 from stowplan.simulator.outcome import Outcome
 from stowplan.simulator.room import MOST, Room
 from stowplan.simulator.whatif import WhatIf
@@ -53,7 +53,7 @@ def ask(
     room = Room(most)
     read_more(manifests)
     if unseen := manifests.ignored - ignored:
-        kinds = listed([f"{number} {kind}" for kind, number in sorted(unseen.items())])
+        kinds = join_names([f"{number} {kind}" for kind, number in sorted(unseen.items())])
         what_if.changes.append(f"{kinds} not looked at")
     what_if.add([item for key, item in manifests.objects.items() if objects.get(key) is not item])
     for each in question.more_nodes:

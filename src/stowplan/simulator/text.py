@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from stowplan.explain.layout import counted, listed, reason_text, wrapped
+from stowplan.explain.layout import count_text, join_names, reason_text, wrap
 from stowplan.simulator.outcome import Cause, Ending, Fate, Outcome
 
 ROWS_SHOWN = 20
@@ -34,19 +34,19 @@ def render(outcome: Outcome, *, all_pods: bool = False) -> str:
 
 def _summary(outcome: Outcome) -> Iterator[str]:
     if outcome.changes:
-        yield wrapped(f"What if: {'; '.join(outcome.changes)}.")
+        yield wrap(f"What if: {'; '.join(outcome.changes)}.")
     if not outcome.fates:
         yield "No pod would have to be placed."
         return
     placed, moved = outcome.placed, sum(each.is_moved for each in outcome.fates)
-    parts = [f"{len(placed)} of {counted(len(outcome.fates), 'pod')} would land on a node"]
+    parts = [f"{len(placed)} of {count_text(len(outcome.fates), 'pod')} would land on a node"]
     if moved:
         parts.append(f"{moved} of them on another than now")
     if evicted := outcome.evicted:
         parts.append(f"{len(evicted)} would be evicted for others")
     if pending := outcome.pending:
         parts.append(f"{len(pending)} would stay pending")
-    yield wrapped(f"{', '.join(parts)}.")
+    yield wrap(f"{', '.join(parts)}.")
 
 
 def _placed(outcome: Outcome, shown: int | None) -> Iterator[str]:
@@ -61,14 +61,14 @@ def _placed(outcome: Outcome, shown: int | None) -> Iterator[str]:
         yield f"… and {len(fates) - shown} more (--all-pods lists them)"
         by_node = Counter(each.node for each in fates)
         most = [f"{node} ({count})" for node, count in sorted(by_node.items(), key=lambda item: -item[1])]
-        yield wrapped(f"Most of them land on {listed(most)}.")
+        yield wrap(f"Most of them land on {join_names(most)}.")
 
 
 def _evicted(outcome: Outcome, shown: int | None) -> Iterator[str]:
     fates = outcome.evicted
     if not fates:
         return
-    yield f"Evicted: {counted(len(fates), 'pod')}"
+    yield f"Evicted: {count_text(len(fates), 'pod')}"
     rows = [
         (f"  {each.pod.key} (priority {each.pod.priority})", each.before, each.evicted_by, _then(each))
         for each in fates[:shown]
@@ -85,13 +85,13 @@ def _pending(outcome: Outcome, shown: int | None) -> Iterator[list[str]]:
         groups.setdefault((_waits_now(each), each.message), []).append(each)
     for (waits_now, message), fates in list(groups.items())[:shown]:
         start = "Still pending" if waits_now else "Pending"
-        lines = [wrapped(f"{start}: {listed([each.pod.key for each in fates])}")]
+        lines = [wrap(f"{start}: {join_names([each.pod.key for each in fates])}")]
         lines.append(f"  {message}")  # to the letter: people search for it
         refusals = next((each.refusals for each in fates if each.refusals), ())
         for refusal in refusals:
-            lines.append(wrapped(reason_text(refusal.status), indent=5, start=f"{len(refusal.nodes):4} "))
+            lines.append(wrap(reason_text(refusal.status), indent=5, start=f"{len(refusal.nodes):4} "))
             if refusal.detail:
-                lines.append(wrapped(refusal.detail, indent=5))
+                lines.append(wrap(refusal.detail, indent=5))
         yield lines
     if shown is not None and len(groups) > shown:
         left = sum(len(fates) for fates in list(groups.values())[shown:])
@@ -114,7 +114,7 @@ def _others(outcome: Outcome, ending: Ending, shown: int | None) -> Iterator[str
             groups.setdefault(each.message, []).append(each.pod.key)
     for message, keys in groups.items():
         why = f" ({message})" if message else ""
-        yield wrapped(f"{OTHERS[ending]}: {listed(keys, shown)}{why}", indent=2, start="")
+        yield wrap(f"{OTHERS[ending]}: {join_names(keys, shown)}{why}", indent=2, start="")
 
 
 def _waits_now(fate: Fate) -> bool:
@@ -125,7 +125,7 @@ def _origin(fate: Fate) -> str:
     why = WHY[fate.cause]
     found = f"{why} {fate.before}" if fate.before else why
     found = f"{found}, {fate.message}" if fate.message else found
-    return f"{found}, evicts {listed(fate.victims, 3)}" if fate.victims else found
+    return f"{found}, evicts {join_names(fate.victims, 3)}" if fate.victims else found
 
 
 def _then(fate: Fate) -> str:

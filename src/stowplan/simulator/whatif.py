@@ -16,7 +16,7 @@ import msgspec
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object
-from stowplan.api.names import there_is
+from stowplan.api.names import suggest_names
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
@@ -24,8 +24,8 @@ from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
 from stowplan.cycle.planner import draw_ties, plugin_error, run_pre_enqueue
 from stowplan.errors import InputError
-from stowplan.explain.layout import counted, listed
-from stowplan.explain.report import Refusal, explanation_of
+from stowplan.explain.layout import count_text, join_names
+from stowplan.explain.report import Rejection, explain_decision
 from stowplan.framework.decision import Decision
 from stowplan.framework.events import Action, ClusterEvent, Resource
 from stowplan.framework.hints import QueueingHints
@@ -51,7 +51,7 @@ class Refused(NamedTuple):
 
     profile: str
     message: str
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[Rejection, ...]
     rejectors: frozenset[str]
     turn: int
 
@@ -89,7 +89,7 @@ class WhatIf:
         self._queue = Queue(self.planner, now)
         self._fates: dict[str, Fate] = {}
         """By uid; a pod that was placed and then evicted has only its last one."""
-        self._explained: dict[tuple[Any, ...], tuple[Refusal, ...]] = {}
+        self._explained: dict[tuple[Any, ...], tuple[Rejection, ...]] = {}
         self._refused: dict[tuple[Any, ...], Refused] = {}
         """For pods that found no node since the cluster last changed, by what they are like."""
         self._waiting: dict[str, Refused] = {}
@@ -115,14 +115,14 @@ class WhatIf:
             if isinstance(item, Pod) and not (item.node_name or item.is_finished):
                 self._await(item, Cause.NEW)
         if pods:
-            self._suppose(f"{counted(len(pods), 'pod')} added")
+            self._suppose(f"{count_text(len(pods), 'pod')} added")
         if nodes := [item.name for item in items if isinstance(item, NodeObject)]:
-            self._suppose(f"{listed(nodes)} added or changed")
+            self._suppose(f"{join_names(nodes)} added or changed")
 
     def add_nodes_like(self, name: str, number: int = 1) -> None:
         """So many more nodes like the one of that name, with the pods that daemons run on it."""
         self._row_of(name)
-        self._suppose(f"{counted(number, 'more node')} like {name}")
+        self._suppose(f"{count_text(number, 'more node')} like {name}")
         taken = set(self.cluster.nodes.names)
         free = (f"{name}-new-{each}" for each in count(1))
         for new in (each for each in free if each not in taken):
@@ -189,7 +189,7 @@ class WhatIf:
     def _row_of(self, name: str) -> int:
         row = self.cluster.nodes.row_of(name)
         if row is None:
-            raise InputError(f"there is no node {name}; {there_is(name, self.cluster.nodes.names)}")
+            raise InputError(f"node {name} not found{suggest_names(name, self.cluster.nodes.names)}")
         return row
 
     def _suppose(self, change: str) -> None:
@@ -234,7 +234,9 @@ class WhatIf:
             return msgspec.structs.replace(waiting, message=known.message, refusals=known.refusals)
         decision, message = self.decide(pod), ""
         if decision.chosen is None and (going := going_for(pod, self.cluster)):
-            message = f"once {listed([each.key for each in going])} {'is' if len(going) == 1 else 'are'} gone"
+            message = (
+                f"once {join_names([each.key for each in going])} {'is' if len(going) == 1 else 'are'} gone"
+            )
             for each in going:
                 self.cluster.remove_pod(each)
             self._last[EVICTED] = self._turn
@@ -284,12 +286,12 @@ class WhatIf:
             for event, turn in self._last.items()
         )
 
-    def _refusals(self, decision: Decision) -> tuple[Refusal, ...]:
+    def _refusals(self, decision: Decision) -> tuple[Rejection, ...]:
         """The same for pods that are alike and wait for the same."""
         key = (decision.pod.shape, decision.pod.label_set, decision.message)
         if key not in self._explained and len(self._explained) < EXPLAINED:
             name = self.planner.profile_of(decision.pod).scheduler_name
-            self._explained[key] = tuple(explanation_of(decision, self.cluster.nodes, name).refusals)
+            self._explained[key] = tuple(explain_decision(decision, self.cluster.nodes, name).refusals)
         return self._explained.get(key, ())
 
 

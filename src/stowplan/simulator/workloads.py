@@ -68,7 +68,7 @@ def _size(workload: Plain) -> int:
         spec = decode(Scaled, {"spec": workload.get("spec") or {}}).spec
         for field in spec.__struct_fields__:
             if (getattr(spec, field) or 0) < 0:
-                message = f"{getattr(spec, field)} is below zero; write 0 or more"
+                message = f"{getattr(spec, field)} is negative; must be 0 or greater"
                 raise InputError(message, field=f"spec.{field}")
     except InputError as error:
         raise InputError(error.message, what=describe(workload), field=error.field) from None

@@ -17,7 +17,7 @@ from stowplan.config.types import V1
 from stowplan.cycle import Planner
 from stowplan.cycle.planner import run_pre_enqueue
 from stowplan.errors import InputError
-from stowplan.explain.report import explanation_of
+from stowplan.explain.report import explain_decision
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import watched_kinds
@@ -123,7 +123,7 @@ class PolicyCluster:
         decision = self.planner.decide(found)
         held_back = run_pre_enqueue(profile, found)
         nodes = self.cluster.nodes
-        return Outcome(explanation_of(decision, nodes, profile.scheduler_name, held_back=held_back))
+        return Outcome(explain_decision(decision, nodes, profile.scheduler_name, held_back=held_back))
 
     @property
     def planner(self) -> Planner:

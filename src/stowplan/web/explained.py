@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from stowplan.errors import InputError
 from stowplan.explain.changes import Printed
 from stowplan.explain.recorded import explain_record, undecided_text
-from stowplan.explain.text import printed
+from stowplan.explain.text import print_explanation
 from stowplan.scheduler.decision_pages import Known, look_up
 from stowplan.web.source import Source
 
@@ -32,7 +32,7 @@ def _printed(known: Known, query: Mapping[str, str]) -> Printed:
     as_data = query.get("output") == "json"
     if known.attempts:
         found = explain_record(known.attempts[0], query.get("node"), known.waiting)
-        return printed(found, as_data=as_data, all_nodes=query.get("allNodes") == "true")
+        return print_explanation(found, as_data=as_data, all_nodes=query.get("allNodes") == "true")
     assert known.waiting is not None
     text = undecided_text(known.pod, known.waiting)
     return Printed(data={"pod": known.pod, "waiting": text.splitlines()}) if as_data else Printed(text)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.amounts import amount_text
-from stowplan.api.names import there_is
+from stowplan.api.names import suggest_names
 from stowplan.api.node import Taint
 from stowplan.api.pod import Pod
 from stowplan.cluster.live_nodes import LiveNodeTable
@@ -101,7 +101,7 @@ def node_answer(scheduler: Scheduler, name: str) -> NodeAnswer:
     nodes = scheduler.cluster.nodes
     row = nodes.row_of(name)
     if row is None:
-        raise Refused(f"there is no node {name} now; {there_is(name, nodes.names)}")
+        raise Refused(f"node {name} not found{suggest_names(name, nodes.names)}")
     node, pods = nodes.objects[row], nodes.pods_on(row)
     return NodeAnswer(
         name=name,

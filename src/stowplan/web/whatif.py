@@ -32,7 +32,7 @@ from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle import first_by_name
 from stowplan.cycle.planner import plugin_error
 from stowplan.errors import InputError, PluginError, StowplanError
-from stowplan.explain.changes import ChangesAnswer, told
+from stowplan.explain.changes import ChangesAnswer, report_change
 from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
@@ -114,7 +114,7 @@ class Questions:
 
     async def changes(self, key: str) -> ChangesAnswer:
         if pod_of(running(self._source), key) is None:
-            raise Refused(f"no pod {key} is known now: there is nothing to try on it")
+            raise Refused(f"pod {key} not found in this cluster")
         return await self._apart(answer_changes, key)
 
     async def _apart(self, answer: Callable[[Copy, T], A], asked: T) -> A:
@@ -230,7 +230,7 @@ def answer_changes(copy: Copy, key: str) -> ChangesAnswer:
     if fault := plugin_error(decision):
         raise PluginError(fault)
     found = smallest_changes(planner, decision, seconds=CHANGES_SECONDS)
-    return ChangesAnswer(decision.chosen, tuple(map(told, found.found)), found.is_complete)
+    return ChangesAnswer(decision.chosen, tuple(map(report_change, found.found)), found.is_complete)
 
 
 def stay(node_name: str, nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:

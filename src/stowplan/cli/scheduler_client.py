@@ -1,4 +1,4 @@
-"""Asks a running scheduler for the decisions that it keeps, and what would change them."""
+"""Asks a running scheduler to explain its decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stowplan.explain.changes import ChangesAnswer, Printed
 
 EXPLAIN, CHANGES = "/page/api/explain", "/page/api/changes"
 SECONDS = 10.0
-"""How long an answer may take; one that has to be worked out is ready after one or two."""
+"""How long to wait for an answer; one that must be computed takes one or two seconds."""
 T = TypeVar("T")
 _printed = msgspec.json.Decoder(Printed).decode
 _changes = msgspec.json.Decoder(ChangesAnswer).decode
@@ -43,7 +43,7 @@ def scheduler_at(
     authority: str | None,
     insecure: bool,
 ) -> Connection:
-    """How to ask a scheduler: with the token, or else with what the kubeconfig's user has."""
+    """Connect to a scheduler with the token, or with the credentials of the kubeconfig's user."""
     if token_file:
         connection = Connection(server, ssl_context=tls_context(), credentials=[TokenFile(Path(token_file))])
     else:
@@ -54,7 +54,7 @@ def scheduler_at(
         try:
             trust.load_verify_locations(authority)
         except (OSError, ssl.SSLError) as error:
-            raise InputError(f"no CA certificates: {error}", where=authority) from None
+            raise InputError(f"cannot read CA certificates: {error}", where=authority) from None
     if insecure:
         trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
     return connection
@@ -63,23 +63,23 @@ def scheduler_at(
 def ask(
     connection: Connection, pods: tuple[str, ...], *, node: str | None, as_data: bool, all_nodes: bool
 ) -> list[Printed]:
-    """What the scheduler says of its decisions."""
+    """Ask for explanations of decisions."""
     query = {"output": "json" if as_data else "text", "allNodes": "true" if all_nodes else "false"}
     query |= {} if node is None else {"node": node}
     try:
         return asyncio.run(_ask(connection, EXPLAIN, _printed, [{"pod": pod, **query} for pod in pods]))
     except ApiError as error:
-        raise InputError(_why(error), where=connection.server) from None
+        raise InputError(_with_advice(error), where=connection.server) from None
 
 
 def ask_changes(connection: Connection, pod: str) -> ChangesAnswer:
-    """The smallest changes, which the scheduler looks for meanwhile. ApiError says why there are none."""
+    """Ask for the smallest changes that would alter the outcome. An ApiError says why there are none."""
     (answer,) = asyncio.run(_ask(connection, CHANGES, _changes, [{"pod": pod}]))
     return answer
 
 
-def _why(error: ApiError) -> str:
-    """What keeps a scheduler from telling its decisions, and what to do about it."""
+def _with_advice(error: ApiError) -> str:
+    """The error with advice on how to solve it."""
     match error, error.__cause__:
         case Unreachable(), TimeoutError():
             return f"no answer within {SECONDS:g} s; is a scheduler there?"
@@ -87,17 +87,17 @@ def _why(error: ApiError) -> str:
             return unreachable_scheduler(error)
         case Unauthorized(), _:
             return (
-                f"{error}; it does not accept who asks: check the token of --token-file, or the token or "
-                "certificate of the kubeconfig's user, and whether it has expired"
+                f"{error}; the credentials were not accepted: check that the token of --token-file, "
+                "or the token or certificate of the kubeconfig's user, is valid and has not expired"
             )
         case Forbidden(), _:
             return (
-                f'{error}; that takes a role with nonResourceURLs "/page/*" and the verb get: bind the '
+                f'{error}; this requires a role with nonResourceURLs "/page/*" and verb get: bind the '
                 'ClusterRole whose name ends in ":viewer", which `stowplan manifests` prints'
             )
         case NotFound(), _:
             return (
-                f"there is no {EXPLAIN}; is it Stowplan's scheduler, and not another one, or the API server?"
+                f"{EXPLAIN} not found; is this a Stowplan scheduler, and not another one or the API server?"
             )
     return str(error)
 
@@ -106,5 +106,5 @@ async def _ask(
     connection: Connection, path: str, decoder: Callable[[bytes], T], queries: list[dict[str, str]]
 ) -> list[T]:
     async with ApiClient(connection, user_agent="stowplan/explain", timeout=SECONDS) as api:
-        asked = [api.request("GET", path, query=query) for query in queries]
-        return [checked(decoder, answer.data) for answer in await asyncio.gather(*asked)]
+        requests = [api.request("GET", path, query=query) for query in queries]
+        return [checked(decoder, answer.data) for answer in await asyncio.gather(*requests)]
