@@ -93,7 +93,7 @@ def scheduler(tmp_path):
         pytest.param(
             "big",
             "Pod default/big fit nowhere, attempt 1 at ",
-            "find no node.\nEach of these changes alone would let it fit; no smaller one of its kind would:\n"
+            "fit nowhere.\nEach of these changes alone would let it fit; no smaller one of its kind would:\n"
             "   - cpu request 3 of the container main instead of 9: a\n"
             "   - a toleration of gpu:NoSchedule: b\n",
             id="one that waits",
@@ -102,7 +102,7 @@ def scheduler(tmp_path):
             "gated",
             "Pod default/gated has not been decided yet (profile default-scheduler).\n"
             "It is gated by SchedulingGates and not attempted until the gate is removed.\n",
-            "find no node.\nEach of these changes alone would let it fit; no smaller one of its kind would:\n"
+            "fit nowhere.\nEach of these changes alone would let it fit; no smaller one of its kind would:\n"
             "   - cpu request 3 of the container main instead of 9: a\n"
             "   - a toleration of gpu:NoSchedule: b\n",
             id="one that is held back",

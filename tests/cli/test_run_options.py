@@ -58,8 +58,8 @@ def test_help_has_every_flag_in_its_group(flag):
         pytest.param("leader-elect-resource-name", '(default "kube-scheduler")', id="a text"),
         pytest.param("authorization-always-allow-paths", "(default [/healthz,/readyz,/livez])", id="a list"),
         pytest.param("leader-elect", "(default true)", id="a switch"),
-        pytest.param("vmodule", "Accepted without effect: -v counts for all.", id="no effect"),
-        pytest.param("port", "Accepted without effect: there is only HTTPS", id="an old flag"),
+        pytest.param("vmodule", "Accepted without effect: -v applies to all files.", id="no effect"),
+        pytest.param("port", "Accepted without effect: only HTTPS is served", id="an old flag"),
         pytest.param("kubeconfig", "In a --config file: clientConnection.kubeconfig.", id="a field instead"),
     ],
 )
@@ -192,7 +192,7 @@ def test_what_is_written_reads_back_as_the_same(tmp_path, written, document):
 
 def test_warnings_are_log_lines(written):
     result, _ = written("--port=0")
-    said = '"--port is a flag of older releases and has no effect: there is only HTTPS'
+    said = '"--port is a flag of older releases and has no effect: only HTTPS is served'
     assert (result.exit_code, result.stdout) == (0, "")
     assert re.match(rf"W\S+ \S+ +\d+ run\.py:\d+\] {re.escape(said)}", result.stderr)
 

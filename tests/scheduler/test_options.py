@@ -259,17 +259,17 @@ def test_values_of_flags_without_effect_are_read_all_the_same(flag):
         ),
         pytest.param(
             ["--journal-age=-5s"],
-            'invalid argument "-5s" for "--journal-age" flag: expected a duration of more than 0',
+            'invalid argument "-5s" for "--journal-age" flag: expected a duration greater than 0',
             id="an age before birth",
         ),
         pytest.param(
             ["--journal-age=0"],
-            'invalid argument "0" for "--journal-age" flag: expected a duration of more than 0',
+            'invalid argument "0" for "--journal-age" flag: expected a duration greater than 0',
             id="no age, which would delete all files",
         ),
         pytest.param(
             ["--tls-cert-file=a.crt"],
-            "--tls-cert-file and --tls-private-key-file go together: give both or none",
+            "--tls-cert-file and --tls-private-key-file must be given together",
             id="half a pair",
         ),
         pytest.param(
@@ -347,7 +347,7 @@ def test_with_a_file_deprecated_flags_are_ignored_aloud(file):
         "lock-object-name": "leaderElection.resourceName",
     }
     assert said == [
-        f"--{flag} is ignored, since --config is given: set {field} in {path}"
+        f"--{flag} is ignored because --config is given: set {field} in {path}"
         for flag, field in fields.items()
     ]
 
@@ -452,7 +452,7 @@ def test_the_newer_name_of_a_flag_goes_before_the_older():
 def test_an_old_kind_of_lock_becomes_a_lease():
     found, (said,) = parse(["--leader-elect-resource-lock=endpoints"])
     assert found.config.leader_election.resource_lock == "leases"
-    assert said == "--leader-elect-resource-lock=endpoints: leases take its place"
+    assert said == "--leader-elect-resource-lock=endpoints: using leases instead"
 
 
 def test_a_policy_file_says_which_plugins_run(file):
@@ -492,8 +492,8 @@ def test_of_two_policies_one_counts(file, argv, from_file, ignored):
     path = file(POLICY, "policy.yaml")
     found, said = parse(["--policy-config-file", path, "--policy-configmap=policy", *argv])
     assert (found.policy_config_map == "") is from_file
-    (overruled,) = [line for line in said if "goes before it" in line]
-    assert overruled.startswith(f"{ignored} is ignored, since ")
+    (overruled,) = [line for line in said if "overrides it" in line]
+    assert overruled.startswith(f"{ignored} is ignored because ")
 
 
 def test_a_missing_policy_file_is_named():
@@ -505,11 +505,11 @@ def test_a_missing_policy_file_is_named():
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
-        pytest.param("--vmodule=a=5", ["--vmodule has no effect: -v counts for all"], id="another value"),
+        pytest.param("--vmodule=a=5", ["--vmodule has no effect: -v applies to all files"], id="another value"),
         pytest.param("--log-flush-frequency=5s", [], id="the default"),
         pytest.param(
             "--disabled-metrics=a",
-            ["--disabled-metrics has no effect: all metrics are shown with all their labels"],
+            ["--disabled-metrics has no effect: all metrics are served with all labels"],
             id="a list",
         ),
     ],
@@ -560,7 +560,7 @@ def test_a_gate_is_done_or_not():
 def test_flags_that_another_makes_void_are_named(argv, ignored):
     said = warnings(*argv)
     assert len(said) == len(ignored)
-    assert all(f"{name} is ignored, since " in line for name, line in zip(ignored, said, strict=True))
+    assert all(f"{name} is ignored because " in line for name, line in zip(ignored, said, strict=True))
 
 
 def test_names_are_given_once():
