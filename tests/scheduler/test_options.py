@@ -505,7 +505,9 @@ def test_a_missing_policy_file_is_named():
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
-        pytest.param("--vmodule=a=5", ["--vmodule has no effect: -v applies to all files"], id="another value"),
+        pytest.param(
+            "--vmodule=a=5", ["--vmodule has no effect: -v applies to all files"], id="another value"
+        ),
         pytest.param("--log-flush-frequency=5s", [], id="the default"),
         pytest.param(
             "--disabled-metrics=a",

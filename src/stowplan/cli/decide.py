@@ -14,16 +14,25 @@ from stowplan.errors import InputError, StowplanError
 from stowplan.framework.registry import Registry
 
 RESERVED = {"DynamicResources": "allocations", "VolumeBinding": "bindings"}
-"""What the reservations of a plugin are printed as."""
+"""The name under which the reservations of a plugin are printed."""
 
 
 @click.command()
-def decide() -> None:
+@click.option(
+    "--reserve",
+    is_flag=True,
+    help="Also print the devices and volumes that would be reserved on each feasible node.",
+)
+def decide(reserve: bool) -> None:
     """Decide scenarios from standard input, one JSON object per line, and print one answer per line.
 
     A scenario has `name`, `objects` (the cluster), `pending` (the pods to place one after another) and
-    optionally `config` (a KubeSchedulerConfiguration). A scenario that cannot be decided is answered with
-    an `error`. The exit status is 1 if a line was not a JSON object.
+    optionally `config` (a KubeSchedulerConfiguration). Pods among the objects that are nominated to a node
+    keep their room there. A scenario that cannot be decided is answered with an `error`. The exit status is
+    1 if a line was not a JSON object.
+
+    With --reserve, decisions also have `allocations` (the devices that claims would get, by node) and
+    `bindings` (the volumes that claims would be bound to, and the claims to provision, by node).
     """
     registry = Registry.installed()
     answer_lines("a scenario", lambda scenario: _answer(scenario, registry, reserve))
