@@ -1,4 +1,4 @@
-"""KubeSchedulerConfiguration: what a file may say, what silence means, and what is refused."""
+"""KubeSchedulerConfiguration: its structs, defaults and validation."""
 
 from stowplan.config.duration import Duration
 from stowplan.config.load import LoadedConfig, load

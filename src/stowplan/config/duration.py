@@ -19,13 +19,13 @@ _WHOLE = re.compile(rf"[+-]?(?:{_PART.pattern})+")
 
 
 class Duration(float):
-    """Seconds; `str()` of it is how Go writes that duration."""
+    """Seconds; `str()` formats them as Go does."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: object) -> Duration:
-        """The duration `text` stands for; ValueError if it is none."""
+        """Parse a Go duration; raise a ValueError if `text` is not one."""
         if not isinstance(text, str):
             raise ValueError('expected a duration in quotes, such as "1m30s"')
         if text in ("0", "+0", "-0"):

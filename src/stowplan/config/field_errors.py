@@ -1,4 +1,4 @@
-"""The texts of configuration errors in kube-scheduler's shape: path, kind of error, value, detail."""
+"""Messages of configuration errors in kube-scheduler's format: path, type of error, value, detail."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def forbidden(path: str, detail: str) -> str:
 
 
 def joined(errors: Sequence[str]) -> str:
-    """One error as it is, several as `[e1, e2]`; the same text twice counts once."""
+    """Join errors as `[e1, e2]`, without duplicates; a single error stays as it is."""
     distinct = list(dict.fromkeys(errors))
     return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"
 
@@ -58,7 +58,7 @@ def shown(value: object) -> str:
 
 
 def label_name_faults(text: str) -> list[str]:
-    """What keeps `text` from being a label key: `name`, or `dns.prefix/name`."""
+    """Why `text` is not a valid label key: `name`, or `dns.prefix/name`."""
     parts = text.split("/")
     if len(parts) > 2:
         prefixed = "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"

@@ -1,8 +1,8 @@
-"""Plain data into structs, strictly: every unknown field and every wrong value is reported.
+"""Decode plain data into structs strictly: every unknown field and every invalid value is reported.
 
-msgspec alone stops at the first error. Here each struct is taken apart field by field and only the leaves are
-msgspec's. A leaf of the right type with a value that is not allowed still ends up in the struct, so that
-validation, which knows more, can say what is wrong with it.
+msgspec alone stops at the first error. Here each struct is decoded field by field, and msgspec decodes only
+the leaves. A leaf of the right type with a disallowed value is still stored, so that validation,
+which knows more, can report it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ _UNUSABLE: Any = object()
 
 
 def decode_hook(kind: type, value: Any) -> Any:
-    """For msgspec: builds the types of ours that it does not know."""
+    """Decode types that msgspec does not know."""
     if kind is Duration:
         return Duration.parse(value)
     raise NotImplementedError(f"no decoder for {kind}")
 
 
 class Decoder:
-    """Decodes one document and gathers what is wrong with it.
+    """Decodes one document and collects its errors.
 
-    `unknown` are the paths of fields that do not exist, `malformed` the other faults of form (text where a
-    number belongs), `missing` required fields without a value, `rejected` well-formed values that the type
-    does not allow, by path. `any_case` is for files that were read without regard to upper and lower case in
-    the names of fields.
+    `unknown` has the paths of unknown fields, `malformed` other decoding errors (a string instead of a
+    number), `missing` required fields without a value, `rejected` values of the right type that are not
+    allowed, by path. With `any_case`, field names are case-insensitive.
     """
 
     def __init__(self, hook: Hook = decode_hook, *, any_case: bool = False) -> None:
@@ -49,7 +48,7 @@ class Decoder:
         return [f'unknown field "{path}"' for path in self.unknown] + self.malformed
 
     def struct(self, kind: type[T], raw: Any, path: str = "") -> T:
-        """A `kind` from `raw`. A field with an unusable value has its default, or None if it has none."""
+        """Decode `raw` as `kind`. A field with an invalid value gets its default, or None."""
         if not isinstance(raw, dict):
             self._malformed(path, raw, f"expected an object, got {_kind_of(raw)}")
             raw = {}
@@ -86,7 +85,7 @@ class Decoder:
             self._malformed(path, raw, f"expected an array, got {_kind_of(raw)}")
             return _UNUSABLE
         is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-        # A null among structs counts as an empty one, as it does for Go.
+        # A null in a list of structs is an empty struct, as in Go.
         items = [{} if item is None and is_struct else item for item in raw]
         found = [self.value(kind, item, f"{path}[{index}]") for index, item in enumerate(items)]
         return origin(item for item in found if item is not _UNUSABLE)

@@ -1,4 +1,4 @@
-"""KubeSchedulerConfiguration v1 as structs. Plugins are names here, their arguments whatever was given."""
+"""KubeSchedulerConfiguration v1 as structs. Plugins are names, and their arguments plain data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RETIRED_RESOURCE_LOCKS = frozenset(("endpoints", "configmaps", "endpointsleases"
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of the configuration: camelCase in files, absent means default."""
+    """A part of the configuration, in camelCase in files."""
 
 
 class LeaderElection(Part, frozen=True):
@@ -74,7 +74,7 @@ class PluginSet(Part, frozen=True, omit_defaults=True):
     disabled: tuple[PluginEntry, ...] = ()
 
     def over(self, defaults: Iterable[tuple[str, int]]) -> tuple[PluginEntry, ...]:
-        """The defaults not disabled here, replaced in place where enabled here, then all others enabled."""
+        """Merge with defaults: drop disabled ones, replace enabled ones in place, append the others."""
         disabled = {entry.name for entry in self.disabled}
         replacements = {entry.name: index for index, entry in enumerate(self.enabled)}
         kept, replaced = [], set()
@@ -107,7 +107,7 @@ class Plugins(Part, frozen=True, omit_defaults=True):
     multi_point: PluginSet = PluginSet()
 
     def at(self, point: str) -> PluginSet:
-        """What is configured at the point that files spell `point`."""
+        """The plugins at an extension point, named as in files."""
         found: PluginSet = getattr(self, _ATTRIBUTES[point])
         return found
 
@@ -118,7 +118,7 @@ EXTENSION_POINTS = tuple(point for point in _ATTRIBUTES if point != MULTI_POINT)
 
 
 class PluginConfig(Part, frozen=True):
-    """`args` is the plugin's own struct where the plugin is known, else the plain data of the file."""
+    """`args` is the plugin's own struct if the plugin is known, else plain data."""
 
     name: str = ""
     args: Any = None
@@ -156,7 +156,7 @@ class Extender(Part, frozen=True, omit_defaults=True):
     bind_verb: str = ""
     enable_https: bool = msgspec.field(default=False, name="enableHTTPS")
     tls_config: ExtenderTLS | None = None
-    # A factory, so that it is written out even where it is zero, as kube-scheduler does.
+    # A factory, so that it is written even if zero, as kube-scheduler does.
     http_timeout: Duration = msgspec.field(default_factory=Duration)
     node_cache_capable: bool = False
     managed_resources: tuple[ManagedResource, ...] = ()
@@ -164,7 +164,7 @@ class Extender(Part, frozen=True, omit_defaults=True):
 
 
 class KubeSchedulerConfiguration(Part, frozen=True):
-    """The whole file with every default, except those of plugins and arguments: they need the registry."""
+    """The whole file with all defaults, except those of plugins and arguments, which need the registry."""
 
     api_version: str = V1
     kind: str = "KubeSchedulerConfiguration"
@@ -181,12 +181,12 @@ class KubeSchedulerConfiguration(Part, frozen=True):
     delay_cache_until_active: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data as files spell it, defaults included."""
+        """Plain data as in files, with defaults."""
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))
         return plain
 
     def without_defaults(self) -> dict[str, Any]:
-        """Plain data as files spell it, with no more than it takes to read the same configuration back."""
+        """Plain data as in files, without defaults; it reads back as the same configuration."""
         return {"apiVersion": self.api_version, "kind": self.kind, **_without_defaults(self)}
 
 

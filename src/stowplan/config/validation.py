@@ -1,4 +1,4 @@
-"""The rules a KubeSchedulerConfiguration must keep, with kube-scheduler's words where one is broken."""
+"""Validation of a KubeSchedulerConfiguration, with kube-scheduler's messages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from stowplan.config.types import (
 )
 
 REMOVED_PLUGINS = frozenset(("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"))
-# parity: kube-scheduler does not look for removed plugins at these points.
+# parity: kube-scheduler does not check these points for removed plugins.
 _UNCHECKED_POINTS = ("placementGenerate", "placementScore")
 
 
 def faults(config: KubeSchedulerConfiguration, args: Mapping[str, list[str]]) -> Iterator[str]:
-    """All that is wrong with `config`, in kube-scheduler's order; `args` has faults of arguments by path."""
+    """All errors of `config` in kube-scheduler's order; `args` has the errors of arguments by path."""
     if config.client_connection.burst < 0:
         yield invalid("clientConnection.burst", config.client_connection.burst, "must be non-negative")
     if config.leader_election.leader_elect:
@@ -101,7 +101,7 @@ def _removed(path: str, plugin: str) -> Iterator[str]:
 
 
 def _common_queue_sort(profiles: tuple[ProfileConfig, ...]) -> Iterator[str]:
-    """All profiles share one queue, so they must sort it alike."""
+    """All profiles share one queue, so they must use the same sort plugin."""
     first = profiles[0].plugins.queue_sort
     if len(first.enabled) > 1:
         yield invalid(
@@ -154,7 +154,7 @@ def _extenders(extenders: tuple[Extender, ...]) -> Iterator[str]:
 
 
 def _extended_resource(name: str) -> list[str]:
-    """What keeps `name` from naming a resource of its own: not Kubernetes' own, not a `requests.` quota."""
+    """Why `name` is not a valid extended resource: it must not be native or a `requests.` quota."""
     if faults := label_name_faults(name):
         return faults
     native = "/" not in name or "kubernetes.io/" in name

@@ -1,4 +1,4 @@
-"""Sticky pods on the API server: StickyJob, StickyRecord, and as much of pods and Jobs as matters to them."""
+"""The kinds of sticky pods: StickyJob, StickyRecord, and the parts of Pod and Job that they need."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ POD_TEMPLATE: dict[str, Any] = {
 
 
 class Stickiness(Wire, frozen=True):
-    """How strongly a pod is drawn to where the one before it was."""
+    """How strongly a pod returns to the place of its predecessor."""
 
     mode: Mode = "Preferred"
     grace_seconds: Seconds = 0
@@ -81,7 +81,7 @@ class Stay(Wire, frozen=True):
 
 
 class Place(Wire, frozen=True):
-    """Where the last pod was bound, and those before it, the last one first."""
+    """Where the last pod was bound, and its predecessors, the latest first."""
 
     last_node: str = ""
     last_node_uid: str = msgspec.field(name="lastNodeUID", default="")
@@ -93,13 +93,13 @@ class Place(Wire, frozen=True):
 
     @property
     def finished_at(self) -> str:
-        """When that pod was gone; empty while it is not, or nobody has noted it yet."""
+        """When that pod ended; empty if it has not, or if its end is not recorded yet."""
         head = self.history[0] if self.history else Stay()
         return head.finished_at if head.pod_uid == self.pod_uid else ""
 
 
 class Slot(Place, frozen=True, kw_only=True):
-    """One of the pods that a StickyJob keeps; `endedPodUID` is the last pod whose end has been counted."""
+    """One pod of a StickyJob; `endedPodUID` is the last pod whose end was counted."""
 
     index: int
     ended_pod_uid: str = msgspec.field(name="endedPodUID", default="")
@@ -110,7 +110,7 @@ class Slot(Place, frozen=True, kw_only=True):
 
 
 class StickyJobSpec(Wire, frozen=True):
-    """A pod template, how many pods of it, and how they stick."""
+    """A pod template, the number of pods, and their stickiness."""
 
     template: Annotated[dict[str, Any], Meta(extra_json_schema=POD_TEMPLATE)] = {}
     replicas: Annotated[int, Meta(ge=0)] = 1
@@ -132,7 +132,7 @@ class StickyJobStatus(Wire, frozen=True):
 
 
 class StickyJob(CustomResource, frozen=True):
-    """Pods that come back to the node they were on."""
+    """Pods that return to their node."""
 
     definition: ClassVar[Definition] = Definition(
         GROUP,
@@ -146,7 +146,7 @@ class StickyJob(CustomResource, frozen=True):
             Column("Sticky", '.status.conditions[?(@.type=="Sticky")].status'),
         ),
     )
-    # The template has a default so that an object is read that has lost it; a schema must ask for it.
+    # The template has a default so that objects without it can be read; the schema requires it.
     spec: Annotated[StickyJobSpec, Meta(extra_json_schema={"required": ["template"]})] = StickyJobSpec()
     status: StickyJobStatus = StickyJobStatus()
 
@@ -158,7 +158,7 @@ class RecordSpec(Place, frozen=True):
 
 
 class StickyRecord(CustomResource, frozen=True):
-    """The memory of pods that stick by annotation; the scheduler writes it, in their namespace."""
+    """The place of pods that are sticky by annotation, written by the scheduler in their namespace."""
 
     definition: ClassVar[Definition] = Definition(
         GROUP,
@@ -180,7 +180,7 @@ class JobPodStatus(Wire, frozen=True):
 
 
 class JobPod(CustomResource, frozen=True):
-    """A pod of a StickyJob, the finished ones among them, which schedulers do not watch."""
+    """A pod of a StickyJob, including finished ones, which schedulers do not watch."""
 
     definition: ClassVar[Definition] = Definition("", "v1", "pods", "Pod", label_selector=JOB_LABEL)
     metadata: PodMeta = PodMeta()
@@ -205,7 +205,7 @@ class JobPod(CustomResource, frozen=True):
 
 
 class BatchJob(CustomResource, frozen=True):
-    """A Job of Kubernetes' own: it may say that its pods stick."""
+    """A Kubernetes Job, which may enable stickiness for its pods."""
 
     definition: ClassVar[Definition] = Definition("batch", "v1", "jobs", "Job")
 
@@ -217,7 +217,7 @@ class Kinds(NamedTuple):
 
 @lru_cache(maxsize=16)
 def kinds_in(group: str, version: str) -> Kinds:
-    """The two kinds under another group or version than the tutorial's."""
+    """The two kinds, under any group and version."""
     if (group, version) == (GROUP, VERSION):
         return Kinds(StickyJob, StickyRecord)
 
