@@ -25,7 +25,7 @@ def test_ranks_nodes_and_says_what_made_the_difference():
     assert margin.by == found.totals[0] - found.totals[1] == sum(margin.plugins.values())
     assert margin.plugins["NodeAffinity"] == 200
     assert margin.plugins["NodeResourcesFit"] < 0
-    (refusal,) = found.refusals
+    (refusal,) = found.rejections
     assert (refusal.status.plugin, refusal.nodes) == ("NodeResourcesFit", ["tiny"])
 
 
@@ -113,7 +113,7 @@ def test_says_how_much_the_closest_node_lacks():
         node("c", cpu="2", memory="2Gi"),
     ]
     found = explain("p", *nodes, pod("x", on="a", cpu="1500m"), pod("p", cpu="2500m", memory="3Gi"))
-    both, cpu = sorted(found.refusals, key=lambda each: len(each.nodes))
+    both, cpu = sorted(found.rejections, key=lambda each: len(each.nodes))
     assert (both.nodes, cpu.nodes) == (["c"], ["a", "b"])
     assert cpu.closest.node == "b"
     assert [shortage.lacking for shortage in cpu.closest.shortages] == [500]
@@ -192,7 +192,7 @@ WEB = {"hostNetwork": True, "containers": [{"ports": [{"containerPort": 80}]}]}
 def test_says_what_is_missing(objects, spec, detail):
     found = explain("p", *objects, pod("p", **spec))
     assert found.outcome == "pending"
-    assert next(each.detail for each in found.refusals if each.nodes == ["n"]) == detail
+    assert next(each.detail for each in found.rejections if each.nodes == ["n"]) == detail
 
 
 def test_preemption_names_its_victims():
@@ -258,14 +258,14 @@ def test_pods_nominated_to_a_node_keep_their_room():
     nominated = pod("nominated", priority=10, status={"nominatedNodeName": "full"})
     found = explain("p", FULL, nominated, pod("p"))
     assert found.outcome == "pending"
-    assert found.refusals[0].detail == "it has enough room only without the pods nominated to it"
+    assert found.rejections[0].detail == "it has enough room only without the pods nominated to it"
     assert explain("nominated", FULL, ROOMY, nominated).not_looked_at == 1
 
 
 def test_a_node_that_runs_as_many_pods_as_it_may():
     small = node("n") | {"status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "1"}}}
     found = explain("p", small, pod("x", on="n"), pod("p"))
-    assert found.refusals[0].detail == "it runs 1 pods, and its limit is 1"
+    assert found.rejections[0].detail == "it already runs 1 of at most 1 pods"
 
 
 def test_a_sample_of_the_nodes():
@@ -280,7 +280,7 @@ def test_one_node_in_full():
         "p", tainted, ROOMY, FULL, pod("x", on="n", memory="2Gi"), pod("p", cpu="1500m"), node_name="n"
     ).node
     assert (found.place, found.scores, found.taints) == (None, [], ["gpu:NoSchedule"])
-    assert [each.status.plugin for each in found.refusals] == ["TaintToleration", "NodeResourcesFit"]
+    assert [each.status.plugin for each in found.rejections] == ["TaintToleration", "NodeResourcesFit"]
     assert [(each.resource, each.asked, each.free, each.allocatable) for each in found.room] == [
         ("pods", 1, 109, 110),
         ("cpu", 1500, 1000, 2000),

@@ -128,7 +128,7 @@ def find_objections(
         return list(_missing_preparations(cluster, pod))
     found_reasons = [
         f"{reason_text(each.status)}: {each.detail}" if each.detail else reason_text(each.status)
-        for each in found.refusals
+        for each in found.rejections
     ]
     return found_reasons or [decision.message]
 

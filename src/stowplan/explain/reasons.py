@@ -131,7 +131,7 @@ def _used(nodes: NodeTable, resource: str) -> np.ndarray[tuple[int], np.dtype[np
 def _shortage_text(shortage: Shortage, nodes: NodeTable) -> str:
     resource, asked, free, allocatable = shortage
     if resource == "pods":
-        return f"runs {allocatable - free} pods, and its limit is {allocatable}"
+        return f"already runs {allocatable - free} of at most {allocatable} pods"
     wanted, left, whole, lacking = (
         amount_text(resource, each) for each in (asked, free, allocatable, shortage.lacking)
     )

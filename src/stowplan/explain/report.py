@@ -75,7 +75,7 @@ class Explanation(NamedTuple):
     totals: list[int]
     """Empty if the only feasible node was chosen without scoring."""
     columns: list[Column]
-    refusals: list[Rejection]
+    rejections: list[Rejection]
     not_looked_at: int
     """Nodes not evaluated because of sampling or a nomination."""
     held_back: Status | None
@@ -149,7 +149,7 @@ def explain_decision(
         ranking=[decision.names[row] for row in decision.feasible[order].tolist()],
         totals=[] if decision.totals is None else decision.totals[order].tolist(),
         columns=[Column(each.plugin, each.weight, each.weighted[order].tolist()) for each in scores],
-        refusals=_rejections(decision, nodes),
+        rejections=_rejections(decision, nodes),
         not_looked_at=skipped,
         held_back=held_back,
         notes=notes,
@@ -215,7 +215,7 @@ class NodeExplanation(NamedTuple):
     total: int | None
     behind: int
     scores: list[NodeScore]
-    refusals: list[Rejection]
+    rejections: list[Rejection]
     """kube-scheduler reports only the first one."""
     room: list[reasons.Shortage]
     taints: list[str]
@@ -239,7 +239,7 @@ def explain_node(explanation: Explanation, nodes: NodeTable | None, name: str) -
             for column in explanation.columns
             if place is not None
         ],
-        refusals=[_rejection(decision, nodes, status, [name]) for status in _statuses(decision, row)],
+        rejections=[_rejection(decision, nodes, status, [name]) for status in _statuses(decision, row)],
         room=[] if nodes is None else list(reasons.shortages(decision.pod, resources, nodes, row)),
         taints=[] if node is None else [reasons.taint_text(*taint) for taint in node.taints],
         is_cordoned=node is not None and node.unschedulable,
@@ -277,7 +277,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         "ties": explanation.ties,
         "margin": margin._asdict() if margin else None,
         "seed": explanation.seed,
-        "refused": [_plain_rejection(each) for each in explanation.refusals],
+        "refused": [_plain_rejection(each) for each in explanation.rejections],
         "message": explanation.made.message if explanation.made else decision.message,
         "preemption": _plain_preemption(decision),
         "made": explanation.made._asdict() if explanation.made else None,
@@ -294,12 +294,12 @@ def _plain(status: Status) -> dict[str, Any]:
     return {"plugin": status.plugin, "code": status.code.wire_name, "reasons": list(status.reasons)}
 
 
-def _plain_rejection(refusal: Rejection) -> dict[str, Any]:
-    found = refusal.closest
+def _plain_rejection(rejection: Rejection) -> dict[str, Any]:
+    found = rejection.closest
     return {
-        **_plain(refusal.status),
-        "nodes": refusal.nodes,
-        "detail": refusal.detail,
+        **_plain(rejection.status),
+        "nodes": rejection.nodes,
+        "detail": rejection.detail,
         "closest": found and {"node": found.node, "lacks": [_plain_room(each) for each in found.shortages]},
     }
 
@@ -324,7 +324,7 @@ def _plain_node(node: NodeExplanation) -> dict[str, Any]:
         "total": node.total,
         "behind": node.behind,
         "scores": [each._asdict() for each in node.scores],
-        "refusals": [_plain_rejection(each) for each in node.refusals],
+        "refusals": [_plain_rejection(each) for each in node.rejections],
         "room": [_plain_room(each) for each in node.room],
         "taints": node.taints,
         "cordoned": node.is_cordoned,

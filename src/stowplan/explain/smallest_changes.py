@@ -359,12 +359,12 @@ def _matching_value(requirement: NodeSelectorRequirement) -> str | None:
 def _candidates(trial: Trial) -> Iterator[NodeObject]:
     """Nodes that only NodeAffinity rejects, by name, and the best nodes after the winner."""
     decision, nodes = trial.decision, trial.cluster.nodes
-    refusals = np.zeros(len(decision.looked_at), np.int64)
+    rejections = np.zeros(len(decision.looked_at), np.int64)
     alone = np.zeros(len(decision.looked_at), np.bool_)
     for verdicts in decision.filters:
-        refusals += verdicts.fails
+        rejections += verdicts.fails
         alone |= verdicts.fails if verdicts.plugin == "NodeAffinity" else False
-    rows = decision.looked_at[alone & (refusals == 1)]
+    rows = decision.looked_at[alone & (rejections == 1)]
     yield from sorted((nodes.objects[row] for row in rows.tolist()), key=_name)[:NODES_TRIED]
     totals = decision.totals
     if totals is not None:

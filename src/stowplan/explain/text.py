@@ -162,14 +162,14 @@ def _split_name(name: str, width: int) -> list[str]:
 
 
 def _rejections(explanation: Explanation, all_nodes: bool) -> Iterator[str]:
-    decision, refusals = explanation.decision, explanation.refusals
+    decision, rejections = explanation.decision, explanation.rejections
     if decision.pre_filter is not None:
         yield f"Rejected: the pod itself, for every node\n     {reason_text(decision.pre_filter)}"
-    if refusals:
-        count = sum(len(each.nodes) for each in refusals)
+    if rejections:
+        count = sum(len(each.nodes) for each in rejections)
         yield f"Rejected: {count} of {decision.node_count} nodes"
-        for each in refusals:
-            yield from _refusal(each, all_nodes)
+        for each in rejections:
+            yield from _rejection(each, all_nodes)
     if explanation.not_looked_at:
         why = "enough other nodes fit (percentageOfNodesToScore)"
         if decision.not_looked_at is None:
@@ -177,11 +177,11 @@ def _rejections(explanation: Explanation, all_nodes: bool) -> Iterator[str]:
         yield f"Not evaluated: {explanation.not_looked_at} nodes, because {why}"
 
 
-def _refusal(refusal: Rejection, all_nodes: bool) -> Iterator[str]:
-    yield wrap(reason_text(refusal.status), indent=5, start=f"{len(refusal.nodes):4} ")
-    yield wrap(join_names(refusal.nodes, None if all_nodes else NAMES_SHOWN), indent=5)
-    if refusal.detail:
-        yield wrap(refusal.detail, indent=5)
+def _rejection(rejection: Rejection, all_nodes: bool) -> Iterator[str]:
+    yield wrap(reason_text(rejection.status), indent=5, start=f"{len(rejection.nodes):4} ")
+    yield wrap(join_names(rejection.nodes, None if all_nodes else NAMES_SHOWN), indent=5)
+    if rejection.detail:
+        yield wrap(rejection.detail, indent=5)
 
 
 def _about_node(explanation: Explanation, node: NodeExplanation) -> Iterator[str]:
@@ -212,9 +212,9 @@ def _verdict(explanation: Explanation, node: NodeExplanation) -> Iterator[str]:
         behind = f", {node.behind} points behind {explanation.ranking[0]}" if node.behind else ""
         total = "" if node.total is None else f" with {node.total} points{behind}"
         yield wrap(f"Node {node.name} fits: rank {node.place} of {fitting}{total}.")
-    elif node.refusals:
+    elif node.rejections:
         yield f"Node {node.name} is rejected."
-        for number, each in enumerate(node.refusals):
+        for number, each in enumerate(node.rejections):
             helps = "evicting pods would not help" if each.is_final else "evicting pods might help"
             yield wrap(reason_text(each.status), indent=5, start="  also " if number else "  ")
             yield wrap(f"{each.detail}; {helps}" if each.detail else helps, indent=5)

@@ -291,7 +291,7 @@ class WhatIf:
         key = (decision.pod.shape, decision.pod.label_set, decision.message)
         if key not in self._explained and len(self._explained) < EXPLAINED:
             name = self.planner.profile_of(decision.pod).scheduler_name
-            self._explained[key] = tuple(explain_decision(decision, self.cluster.nodes, name).refusals)
+            self._explained[key] = tuple(explain_decision(decision, self.cluster.nodes, name).rejections)
         return self._explained.get(key, ())
 
 
