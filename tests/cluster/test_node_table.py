@@ -80,7 +80,7 @@ class TestRows:
     def test_what_nobody_has_is_zero(self):
         nodes = table(make_node("a"), make_pod("p", node="a", requests={"example.com/gpu": "1"}))
         assert nodes.allocatable["example.com/gpu"].tolist() == [0]
-        assert nodes.requested["example.com/gpu"].tolist() == [1]
+        assert nodes.requested["example.com/gpu"].tolist() == [0]  # nor does it count who asks for it
         assert nodes.requested["unheard.of/thing"].tolist() == [0]
 
 

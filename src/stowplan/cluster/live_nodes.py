@@ -274,11 +274,11 @@ class LiveNodeTable(NodeTable):
 
     def _account(self, row: int, pod: Pod, sign: int) -> None:
         taken: Assigned = pod.assigned or pod.shape.assigned
+        lines = self._requested.index
         for resource, amount in taken.requests.items():
-            if resource not in self._requested.index:
-                self._requested.line(resource)
-                self.requested = self._requested.view(len(self.names))
-            self._requested.amounts[self._requested.index[resource], row] += sign * amount
+            # What no node offers is not counted: anyone could think of thousands of names.
+            if (line := lines.get(resource)) is not None:
+                self._requested.amounts[line, row] += sign * amount
         self._nonzero.amounts[0, row] += sign * taken.nonzero_cpu
         self._nonzero.amounts[1, row] += sign * taken.nonzero_memory
         self._pod_count[row] += sign
@@ -290,6 +290,7 @@ class LiveNodeTable(NodeTable):
         for resource in allocatable.keys() - self._allocatable.index.keys():
             self._allocatable.line(resource)
             self.allocatable = self._allocatable.view(len(self.names))
+            self._follow(resource)
         for resource, line in self._allocatable.index.items():
             amount = allocatable.get(resource, 0)
             self._allocatable.amounts[line, row] = amount
@@ -301,6 +302,16 @@ class LiveNodeTable(NodeTable):
         self._feature_ids[row] = self.feature_sets.id_of(node.declared_features)
         for key, labels in self._label_ids.items():
             labels.put(row, node.labels.get(key))
+
+    def _follow(self, resource: str) -> None:
+        """Counts a resource from now on, since a node offers it; pods may have asked for it before."""
+        if resource in self._requested.index or resource == "pods":  # which are counted by themselves
+            return
+        line = self._requested.line(resource)
+        self.pods.follow(resource)
+        for row, pods in enumerate(self._pods_on):
+            line[row] = sum((pod.assigned or pod.shape.assigned).requests.get(resource, 0) for pod in pods)
+        self.requested = self._requested.view(len(self.names))
 
     def _move(self, source: int, target: int) -> None:
         for column in self._columns():

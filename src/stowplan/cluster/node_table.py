@@ -346,8 +346,10 @@ class NodeSubset(NodeTable):
 
     def _account(self, row: int, pod: Pod, sign: int) -> None:
         taken = pod.assigned or pod.shape.assigned
+        requested = self.requested
         for resource, amount in taken.requests.items():
-            self.requested.line(resource)[row] += sign * amount
+            if resource in requested.index:  # no others are counted, since no node offers them
+                requested.line(resource)[row] += sign * amount
         self.nonzero_requested["cpu"][row] += sign * taken.nonzero_cpu
         self.nonzero_requested["memory"][row] += sign * taken.nonzero_memory
         self.pod_count[row] += sign

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stowplan.api.affinity import NO_TERMS, PodTerms, terms_of
 from stowplan.api.pod import LabelSet, Pod
+from stowplan.api.requests import NATIVE
 
 V = TypeVar("V")
 
@@ -66,6 +67,8 @@ class PodTable:
         self._place = np.zeros(64, np.int32)
         self._nonzero = {"cpu": np.zeros(64, np.int64), "memory": np.zeros(64, np.int64)}
         self._requests: dict[str, NDArray[np.int64]] = {}
+        self._followed = set(NATIVE)
+        """The resources that pods are known by: those that nodes offer."""
 
     def __len__(self) -> int:
         return len(self.pods)
@@ -136,10 +139,18 @@ class PodTable:
         taken = assigned.requests
         for resource, column in self._requests.items():
             column[slot] = taken.get(resource, 0)
-        for resource in taken.keys() - self._requests.keys():
-            self._requests[resource] = np.zeros(len(self._row), np.int64)
-            self._requests[resource][slot] = taken[resource]
+        for resource in self._followed - self._requests.keys():
+            if resource in taken:
+                self._requests[resource] = np.zeros(len(self._row), np.int64)
+                self._requests[resource][slot] = taken[resource]
         return labels, terms, found if fresh else None
+
+    def follow(self, resource: str) -> None:
+        self._followed.add(resource)
+        amounts = [(pod.assigned or pod.shape.assigned).requests.get(resource, 0) for pod in self.pods]
+        if any(amounts):
+            column = self._requests[resource] = np.zeros(len(self._row), np.int64)
+            column[: len(amounts)] = amounts
 
     def remove(self, pod: Pod) -> tuple[int, int, bool, bool]:
         """The ids of the pod's labels and terms, and whether it was the last to use them."""

@@ -205,22 +205,44 @@ def _numbers(step: FilterStep, rejects: Iterable[Reject]) -> tuple[int]:
 
 def _ask_at_length(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Statuses | None:
     """For a filter with more reasons than a verdict has bits for, or with errors: a status for each node."""
-    reasons: dict[int, list[str]] = {}
-    unresolvable: set[int] = set()
+    reasons: list[str] = []
+    masks: list[Mask] = []
+    hard = np.zeros(len(nodes), np.bool_)
     errors: Mapping[int, str] = {}
     try:
         for reject in step.filter_nodes(state, pod, nodes):
-            for row in np.flatnonzero(reject.mask).tolist():
-                reasons.setdefault(row, []).append(reject.reason)
-            unresolvable.update(np.flatnonzero(reject.mask & reject.unresolvable).tolist())
+            reasons.append(reject.reason)
+            masks.append(reject.mask)
+            hard |= reject.mask & reject.unresolvable
     except FilterError as error:
         errors = error.texts
     except Exception as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
-    codes = {row: Code.UNRESOLVABLE if row in unresolvable else Code.UNSCHEDULABLE for row in reasons}
-    refused = {row: Status(codes[row], tuple(found), step.name) for row, found in reasons.items()}
+    refused = _shared_statuses(step, reasons, masks, hard)
     refused |= {row: _filter_error(step, text) for row, text in errors.items()}
     return _statuses(step, refused, len(nodes))
+
+
+def _shared_statuses(
+    step: FilterStep, reasons: Sequence[str], masks: Sequence[Mask], hard: Mask
+) -> dict[int, Status]:
+    """A status for each row that is refused, one and the same for rows that are refused alike.
+
+    A pod that asks for thousands of resources has as many reasons, on all nodes.
+    """
+    mixed = [mask for mask in (*masks, hard) if not mask.all()]
+    patterns = np.packbits(np.array(mixed), axis=0).T if mixed else np.zeros((len(hard), 0), np.uint8)
+    found: dict[int, Status] = {}
+    known: dict[bytes, Status | None] = {}
+    for row in range(len(hard)):
+        pattern = patterns[row].tobytes()
+        if pattern not in known:
+            own = tuple(reason for reason, mask in zip(reasons, masks, strict=True) if mask[row])
+            code = Code.UNRESOLVABLE if hard[row] else Code.UNSCHEDULABLE
+            known[pattern] = Status(code, own, step.name) if own else None
+        if (status := known[pattern]) is not None:
+            found[row] = status
+    return found
 
 
 def _ask_each(

@@ -87,7 +87,8 @@ class _Trial:
     def _account(self, pod: Pod, sign: int) -> None:
         node, taken = self._node, pod.assigned or pod.shape.assigned
         for resource, amount in taken.requests.items():
-            node.requested[resource] += sign * amount
+            if resource in node.requested:  # no others are counted, since no node offers them
+                node.requested[resource] += sign * amount
         node.nonzero_requested["cpu"] += sign * taken.nonzero_cpu
         node.nonzero_requested["memory"] += sign * taken.nonzero_memory
         node.pod_count += sign

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -192,18 +193,19 @@ class Decision:
     def histogram(self) -> dict[str, int]:
         """How many nodes were refused for each reason."""
         counts: dict[str, int] = {}
-        for status in self.overruled.values():
-            _count(counts, status.reasons)
+        statuses = [*self.overruled.values()]
         for verdicts, fresh in self._first_refusals():
             if isinstance(verdicts, Statuses):
-                for place in np.flatnonzero(fresh).tolist():
-                    _count(counts, verdicts.by_row[place].reasons)
+                statuses += [verdicts.by_row[place] for place in np.flatnonzero(fresh).tolist()]
                 continue
             bits = verdicts.bits[fresh]
             for k, reason in enumerate(verdicts.reasons):
                 hits = int(np.count_nonzero(bits >> np.uint64(k) & np.uint64(1)))
                 if hits:
                     counts[reason] = counts.get(reason, 0) + hits
+        for status, nodes in _counted(statuses):
+            for reason in status.reasons:
+                counts[reason] = counts.get(reason, 0) + nodes
         if self.narrowed_by:
             absent = self.node_count - len(self.looked_at)
             if absent:
@@ -299,9 +301,10 @@ def fit_message(node_count: int, refusal: str, histogram: dict[str, int]) -> str
     return f"{text} {counted}." if counted else text
 
 
-def _count(counts: dict[str, int], reasons: Sequence[str]) -> None:
-    for reason in reasons:
-        counts[reason] = counts.get(reason, 0) + 1
+def _counted(statuses: Sequence[Status]) -> Iterator[tuple[Status, int]]:
+    """How often each of them is there; many are one and the same, with thousands of reasons perhaps."""
+    by_id = {id(status): status for status in statuses}
+    return ((by_id[key], count) for key, count in Counter(map(id, statuses)).items())
 
 
 def _plain(status: Status) -> dict[str, Any]:
