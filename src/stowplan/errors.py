@@ -52,4 +52,8 @@ class CelError(StowplanError):
 
 
 class PluginError(StowplanError):
-    pass
+    """`stack` is the traceback of what the plugin raised, for the log."""
+
+    def __init__(self, message: str = "", stack: str = "") -> None:
+        super().__init__(message)
+        self.stack = stack

@@ -160,7 +160,12 @@ def test_post_filter_that_raises_ends_up_in_the_message():
         pytest.param(
             {"filter": Status.error("broken")}, 'running "Faulty" filter plugin: broken', id="filter"
         ),
-        pytest.param({"filter": Status.skip()}, 'running "Faulty" filter plugin: ', id="filter that skips"),
+        pytest.param(
+            {"filter": Status.skip()},
+            'running "Faulty" filter plugin: ValueError: filter answered Skip; expected Success, Error, '
+            "Unschedulable, UnschedulableAndUnresolvable or Pending (pod default/pod, node a)",
+            id="filter that skips",
+        ),
         pytest.param(
             {"pre_score": Status.error("broken"), "score": 0},
             'running PreScore plugin "Faulty": broken',

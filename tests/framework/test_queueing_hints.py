@@ -361,7 +361,7 @@ def test_a_plugin_whose_events_cannot_be_had():
     def fail(self):
         raise OSError("gone")
 
-    with pytest.raises(PluginError, match='asking plugin "Listening" for its events: OSError: gone'):
+    with pytest.raises(PluginError, match='running EventsToRegister of plugin "Listening": OSError: gone'):
         hints_of(listening(events_to_register=fail))
 
 

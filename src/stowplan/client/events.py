@@ -17,6 +17,7 @@ from stowplan import log
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.client.api import JSON, STRATEGIC_MERGE_PATCH, ApiClient
+from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound
 from stowplan.client.event_forms import CORE_FORM, NEW_FORM, Event, EventForm, Part, Regarding
 from stowplan.client.resources import resource_of
@@ -93,10 +94,10 @@ class EventRecorder:
 
     async def run(self) -> None:
         """Send what is recorded, until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with CoreTasks() as tasks:
             for _ in range(_SENDERS):
-                group.create_task(self._send_queued())
-            group.create_task(self._tell_counts())
+                tasks.start("sending events", self._send_queued())
+            tasks.start("counts of events", self._tell_counts())
 
     async def drain(self, timeout: float) -> bool:
         """Wait until all that was recorded is sent; False if that takes longer than `timeout` seconds."""

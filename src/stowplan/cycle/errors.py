@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stowplan.api.pod import Pod
 from stowplan.errors import PluginError
+from stowplan.framework.answers import plugin_error
 
 
 class CycleError(PluginError):
@@ -14,19 +13,15 @@ class CycleError(PluginError):
     A filter may fail on some nodes only and be asked about others, unless the error `is_final`.
     """
 
-    def __init__(self, text: str, *, is_final: bool = False) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, stack: str = "", *, is_final: bool = False) -> None:
+        super().__init__(text, stack)
         self.is_final = is_final
 
 
-def failure(doing: str, error: Exception, pod: Pod, node_name: str = "") -> CycleError:
+def failure(doing: str, error: BaseException, pod: Pod, node_name: str = "") -> CycleError:
+    """The error of a plugin that was `doing` something; one that is known already stays as it is."""
     if isinstance(error, CycleError):
         return error
-    where = f"pod {pod.key}" + (f", node {node_name}" if node_name else "")
+    found = plugin_error(doing, error, pod, node_name)
     # What the framework itself raises, such as for a call past its budget, would only happen again.
-    is_final = isinstance(error, PluginError)
-    return CycleError(f"{doing}: {type(error).__name__}: {error} ({where})", is_final=is_final)
-
-
-def no_status(answer: Any) -> TypeError:
-    return TypeError(f"expected a Status or None, got {answer!r}")
+    return CycleError(str(found), found.stack, is_final=isinstance(error, PluginError))

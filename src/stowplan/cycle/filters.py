@@ -11,13 +11,22 @@ from numpy.typing import NDArray
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Mask, read_only
 from stowplan.cluster.node_table import CHANGED, NodeSubset, NodeTable
-from stowplan.cycle.errors import CycleError, failure, no_status
+from stowplan.cycle.errors import CycleError, failure
+from stowplan.framework.answers import (
+    iterable_of,
+    pre_filter_of,
+    reason_of,
+    reject_of,
+    row_errors_of,
+    row_reject_of,
+    status_of,
+)
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Failures, Statuses, Verdicts
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import FilterError, Reject
 from stowplan.framework.profile import FilterStep, Profile, TooManyReasonsError
 from stowplan.framework.state import CycleState
-from stowplan.framework.status import Code, Status
+from stowplan.framework.status import SKIP, Code, Status
 
 Refusals = list[Verdicts | Statuses]
 NOTHING, ONE = np.uint64(0), np.uint64(1)
@@ -32,18 +41,18 @@ def run_pre_filters(
     for name, plugin in profile.pre_filters:
         try:
             answer = plugin.pre_filter(state, pod, nodes)
-        except Exception as error:
+            if answer is not None and answer is not SKIP:
+                answer = pre_filter_of(answer)
+        except BaseException as error:
             raise failure(f'running PreFilter plugin "{name}"', error, pod) from error
         if answer is None:
             continue
-        if isinstance(answer, (frozenset, set)):
-            names = frozenset(answer) if names is None else names & answer
+        if isinstance(answer, frozenset):
+            names = answer if names is None else names & answer
             narrowed_by.append(name)
             if not names:
                 decision.pre_filter = Status.unresolvable(_nothing_left(narrowed_by))
                 break
-        elif not isinstance(answer, Status):
-            raise failure(f'running PreFilter plugin "{name}"', no_status(answer), pod)
         elif answer.code is Code.SKIP:
             state.skipped_filters.add(name)
         elif answer.code is Code.UNRESOLVABLE:
@@ -112,7 +121,7 @@ def _fails_everywhere(
     step: FilterStep, error: CycleError, passing: Mask | None, length: int
 ) -> Statuses | None:
     rows = range(length) if passing is None else np.flatnonzero(passing).tolist()
-    return _statuses(step, dict.fromkeys(rows, Status.error(str(error)).by(step.name)), length)
+    return _statuses(step, dict.fromkeys(rows, error_status(error).by(step.name)), length)
 
 
 def passing_all(refusals: Refusals) -> Mask | None:
@@ -141,7 +150,7 @@ def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -
         )
     except (TooManyReasonsError, FilterError):
         return _ask_at_length(step, state, pod, nodes)
-    except Exception as error:
+    except BaseException as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
     return found
 
@@ -162,18 +171,16 @@ def _ask_all(
         return None if bits is None else step.verdicts((bits,))
     except (TooManyReasonsError, FilterError):
         return _ask_at_length(step, state, pod, nodes)
-    except Exception as error:
+    except BaseException as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
 
 
 def _bits(step: FilterStep, rejects: Iterable[Reject], length: int) -> NDArray[np.uint64] | None:
     """What was refused, and why; None for nothing."""
     bits: NDArray[np.uint64] | None = None
-    for reject in rejects:
-        mask, hard = reject.mask, reject.unresolvable
-        if getattr(mask, "shape", None) != (length,) or mask.dtype.kind != "b":
-            raise ValueError(f"expected {length} truth values, one a node, to reject for {reject.reason!r}")
-        number = step.reason_id(reject.reason)
+    for reject in iterable_of(rejects):
+        mask, reason, hard = reject_of(reject, length)
+        number = step.reason_id(reason)
         if np.count_nonzero(mask):
             found = mask * (ONE << np.uint64(number) | (UNRESOLVABLE if hard is True else NOTHING))
             if not isinstance(hard, bool):
@@ -197,9 +204,10 @@ def _numbers(step: FilterStep, rejects: Iterable[Reject]) -> tuple[int]:
     """The same for one row, whose masks are plain truth values."""
     bits = 0
     for reject in rejects:
-        if reject.mask:
-            bits |= 1 << step.reason_id(reject.reason)
-            bits |= 1 << UNRESOLVABLE_BIT if reject.unresolvable else 0
+        is_rejected, reason, is_hopeless = row_reject_of(reject)
+        if is_rejected:
+            bits |= 1 << step.reason_id(reason)
+            bits |= 1 << UNRESOLVABLE_BIT if is_hopeless else 0
     return (bits,)
 
 
@@ -210,13 +218,15 @@ def _ask_at_length(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTab
     hard = np.zeros(len(nodes), np.bool_)
     errors: Mapping[int, str] = {}
     try:
-        for reject in step.filter_nodes(state, pod, nodes):
-            reasons.append(reject.reason)
-            masks.append(reject.mask)
-            hard |= reject.mask & reject.unresolvable
-    except FilterError as error:
-        errors = error.texts
-    except Exception as error:
+        try:
+            for reject in iterable_of(step.filter_nodes(state, pod, nodes)):
+                mask, reason, is_hard = reject_of(reject, len(nodes))
+                reasons.append(reason_of(reason))
+                masks.append(mask)
+                hard |= mask & is_hard
+        except FilterError as error:
+            errors = row_errors_of(error, len(nodes))
+    except BaseException as error:
         raise failure(f'running "{step.name}" filter plugin', error, pod) from error
     refused = _shared_statuses(step, reasons, masks, hard)
     refused |= {row: _filter_error(step, text) for row, text in errors.items()}
@@ -256,7 +266,7 @@ def _ask_each(
     refused: dict[int, Status] = {}
     for row in range(len(nodes)) if passing is None else np.flatnonzero(passing).tolist():
         status = _ask_one(step, state, pod, nodes, row)
-        if status is not None and status.code is not Code.SUCCESS:
+        if status is not None:
             refused[row] = status.by(step.name)
             if first_error and status.code is Code.ERROR:
                 break
@@ -265,15 +275,13 @@ def _ask_each(
 
 def _ask_one(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable, row: int) -> Status | None:
     try:
-        status = step.filter(state, pod, nodes.node(row))
-        if status is not None and not isinstance(status, Status):
-            raise no_status(status)
-    except Exception as error:
+        status = status_of("filter", step.filter(state, pod, nodes.node(row)))
+    except BaseException as error:
         found = failure(f'running "{step.name}" filter plugin', error, pod, nodes.names[row])
         if found.is_final:
             raise found from error
-        return Status.error(str(found))
-    if status is None or status.code is Code.SUCCESS or status.code.is_rejection:
+        return error_status(found)
+    if status is None or status.code.is_rejection:
         return status
     return _filter_error(step, status.message)
 
@@ -330,16 +338,19 @@ def error_status(error: CycleError) -> Status:
     """What failed on one node; an error that is final is raised again."""
     if error.is_final:
         raise error
-    return Status.error(str(error))
+    return Status.error(str(error), error.stack)
 
 
 def tell(profile: Profile, state: CycleState, method: str, pod: Pod, other: Pod, node: NodeSubset) -> None:
     """Lets plugins follow, in their state, that `other` came to or left a node that is tried out."""
     for name, plugin in profile.pre_filters:
-        if name in state.skipped_filters or not hasattr(plugin, method):
+        if name in state.skipped_filters:
             continue
+        doing = f'running {"AddPod" if method == "add_pod" else "RemovePod"} on PreFilter plugin "{name}"'
         try:
-            getattr(plugin, method)(state, pod, other, node.node(0))
-        except Exception as error:
-            doing = f'running {"AddPod" if method == "add_pod" else "RemovePod"} on PreFilter plugin "{name}"'
+            follow = getattr(plugin, method, None)
+            status = None if follow is None else status_of(method, follow(state, pod, other, node.node(0)))
+        except BaseException as error:
             raise failure(doing, error, pod, node.names[0]) from error
+        if status is not None:
+            raise CycleError(f"{doing}: {status.message}")

@@ -20,6 +20,7 @@ from stowplan.cycle.victims import (
     no_victim_needed,
     usage_steps,
 )
+from stowplan.framework.answers import reason_of, row_reject_of, text_of
 from stowplan.framework.plugin import FilterError
 from stowplan.framework.profile import FilterStep
 from stowplan.framework.status import Code, Status
@@ -109,13 +110,13 @@ class _Trial:
         _, state, pod, _ = self._preemptor
         for step in self._steps:
             try:
-                rejects = [each for each in step.filter_nodes(state, pod, self._node) if each.mask]
+                found = map(row_reject_of, step.filter_nodes(state, pod, self._node))
+                rejects = [(reason_of(why), hard) for is_rejected, why, hard in found if is_rejected]
             except FilterError as error:
-                return Status.error(f'running "{step.name}" filter plugin: {error}').by(step.name)
-            except Exception as error:
+                return Status.error(f'running "{step.name}" filter plugin: {text_of(error)}').by(step.name)
+            except BaseException as error:
                 return error_status(failure(f'running "{step.name}" filter plugin', error, pod))
             if rejects:
-                is_hopeless = any(each.unresolvable for each in rejects)
-                code = Code.UNRESOLVABLE if is_hopeless else Code.UNSCHEDULABLE
-                return Status(code, tuple(dict.fromkeys(each.reason for each in rejects)), step.name)
+                code = Code.UNRESOLVABLE if any(hard for _, hard in rejects) else Code.UNSCHEDULABLE
+                return Status(code, tuple(dict.fromkeys(reason for reason, _ in rejects)), step.name)
         return None

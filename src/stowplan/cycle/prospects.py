@@ -41,7 +41,7 @@ def kind_of(profile: Profile, state: CycleState, pod: Pod) -> Hashable | None:
     try:
         kind = (pod.priority, *((step.plugin.serial, step.sign(pod)) for step in steps))
         hash(kind)
-    except Exception:  # who asks the plugin for its answer will say what is wrong with it
+    except BaseException:  # who asks the plugin for its answer will say what is wrong with it
         return None
     return kind
 

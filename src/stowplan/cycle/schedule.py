@@ -26,6 +26,8 @@ from stowplan.cycle.filters import (
 )
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.scoring import run_scores
+from stowplan.errors import PluginError
+from stowplan.framework.answers import post_filter_of
 from stowplan.framework.decision import Decision, Failures
 from stowplan.framework.plugin import Nomination
 from stowplan.framework.profile import Profile
@@ -61,8 +63,8 @@ def schedule(
             run_post_filters(profile, state, decision)
         else:
             choose(profile, state, decision, feasible, tie_break)
-    except CycleError as error:
-        decision.error = str(error)
+    except PluginError as error:
+        decision.error, decision.stack = str(error), error.stack
     return decision
 
 
@@ -174,7 +176,8 @@ def _errors(decision: Decision, refusals: Refusals) -> dict[int, Status]:
 
 def _fail(decision: Decision, errors: dict[int, Status]) -> NoReturn:
     decision.filters, decision.overruled = [], {}
-    raise CycleError(errors[min(errors)].message)
+    first = errors[min(errors)]
+    raise CycleError(first.message, first.stack)
 
 
 def _thinned_out(
@@ -215,17 +218,16 @@ def run_post_filters(profile: Profile, state: CycleState, decision: Decision) ->
     reasons: list[str] = []
     for name, plugin in profile.post_filters:
         try:
-            answer = plugin.post_filter(state, decision.pod, decision)
-            if not isinstance(answer, (Nomination, Status)):
-                raise TypeError(f"expected a Status or a Nomination, got {answer!r}")
-        except Exception as error:
-            answer = Status.error(str(failure(f'running PostFilter plugin "{name}"', error, decision.pod)))
+            answer = post_filter_of(plugin.post_filter(state, decision.pod, decision))
+        except BaseException as error:
+            fault = failure(f'running PostFilter plugin "{name}"', error, decision.pod)
+            answer = Status.error(str(fault), fault.stack)
         if isinstance(answer, Nomination):
             decision.nominated, decision.victims = answer.node_name, answer.victims
             decision.post_filter = None
             return reasons
         if answer.code is not Code.UNSCHEDULABLE:
-            decision.post_filter = answer.by(name)
+            decision.post_filter, decision.stack = answer.by(name), answer.stack
             return reasons
         reasons += answer.reasons
     if profile.post_filters:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,13 @@ from numpy.typing import NDArray
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Rows
 from stowplan.cluster.node_table import CHANGED, NodeRow, NodeTable
-from stowplan.cycle.errors import CycleError, failure, no_status
+from stowplan.cycle.errors import CycleError, failure
+from stowplan.framework.answers import score_of, scores_of, status_of
 from stowplan.framework.decision import Decision, ScoreColumn, SmallScores
 from stowplan.framework.profile import Profile, ScoreStep
 from stowplan.framework.scores import MAX_SCORE, Scores
 from stowplan.framework.state import CycleState
-from stowplan.framework.status import Code, Status
+from stowplan.framework.status import SKIP, Code
 
 
 def run_scores(profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable) -> NDArray[Any]:
@@ -43,13 +43,11 @@ def _run_pre_scores(profile: Profile, state: CycleState, pod: Pod, nodes: NodeTa
     for name, plugin in profile.pre_scores:
         try:
             status = plugin.pre_score(state, pod, nodes)
-        except Exception as error:
+            if status is not None and status is not SKIP:
+                status = status_of("pre_score", status)
+        except BaseException as error:
             raise failure(f'running PreScore plugin "{name}"', error, pod) from error
         if status is None:
-            continue
-        if not isinstance(status, Status):
-            raise failure(f'running PreScore plugin "{name}"', no_status(status), pod)
-        if status.code is Code.SUCCESS:
             continue
         if status.code is not Code.SKIP:
             raise CycleError(f'running PreScore plugin "{name}": {status.message}')
@@ -90,17 +88,17 @@ def _kept(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Kep
         key = ("score", step.plugin.serial, step.sign(pod))
         found: KeptScores = nodes.live.still(key, step.reads_usage)
         return _refreshed(step, state, pod, nodes, key) if found is CHANGED else found
-    except Exception as error:
+    except BaseException as error:
         raise _score_failure(step, error, pod) from error
 
 
 def _refreshed(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, key: Hashable) -> KeptScores:
     def compute(part: NodeTable) -> Columns:
-        scores = _as_scores(step.score_nodes(state, pod, part), len(part))
+        scores = scores_of(step.score_nodes(state, pod, part), len(part))
         return (scores if step.normalize is not None else _checked(step, pod, part, scores),)
 
     def compute_row(row: NodeRow) -> tuple[int]:
-        score = int(step.score_nodes(state, pod, row))
+        score = score_of(step.score_nodes(state, pod, row))
         if step.normalize is None and not 0 <= score <= MAX_SCORE:
             raise ValueError(f"score {score} is not in the range of [0, {MAX_SCORE}]")
         return (score,)
@@ -119,8 +117,8 @@ def _asked(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Sc
     if step.score_nodes is None:
         return _score_each(step, state, pod, nodes)
     try:
-        return _as_scores(step.score_nodes(state, pod, nodes), len(nodes))
-    except Exception as error:
+        return scores_of(step.score_nodes(state, pod, nodes), len(nodes))
+    except BaseException as error:
         raise _score_failure(step, error, pod) from error
 
 
@@ -132,14 +130,14 @@ def _normalized(
         given.setflags(write=False)
         try:
             answer = step.normalize(state, pod, given)
-            scores = scores if answer is given else _as_scores(answer, len(scores))
-        except Exception as error:
+            scores = scores if answer is given else scores_of(answer, len(scores))
+        except BaseException as error:
             doing = f'running Normalize on Score plugins: plugin "{step.name}" failed with'
             raise failure(doing, error, pod) from error
     return _checked(step, pod, nodes, scores)
 
 
-def _score_failure(step: ScoreStep, error: Exception, pod: Pod, node_name: str = "") -> CycleError:
+def _score_failure(step: ScoreStep, error: BaseException, pod: Pod, node_name: str = "") -> CycleError:
     return failure(f'running Score plugins: plugin "{step.name}" failed with', error, pod, node_name)
 
 
@@ -148,19 +146,10 @@ def _score_each(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) 
     row, score = 0, step.score
     try:
         for row, node in enumerate(nodes):
-            scores[row] = index(score(state, pod, node))
-    except Exception as error:
+            scores[row] = score_of(score(state, pod, node))
+    except BaseException as error:
         raise _score_failure(step, error, pod, nodes.names[row]) from error
     return scores
-
-
-def _as_scores(answer: Any, length: int) -> Scores:
-    scores = np.asarray(answer)
-    if scores.shape != (length,) or scores.dtype.kind not in "iub":
-        raise ValueError(
-            f"expected {length} whole numbers, one a node, got {scores.dtype} of shape {scores.shape}"
-        )
-    return scores.astype(np.int64, copy=False)
 
 
 def _checked(step: ScoreStep, pod: Pod, nodes: NodeTable, scores: Scores) -> SmallScores:

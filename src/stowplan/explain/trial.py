@@ -7,8 +7,8 @@ from collections.abc import Callable
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.cycle import Planner, first_by_name, schedule
-from stowplan.cycle.errors import CycleError
 from stowplan.cycle.schedule import choose, find_feasible
+from stowplan.errors import PluginError
 from stowplan.explain.changes import Flip
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
@@ -72,7 +72,7 @@ class Trial:
             feasible = find_feasible(profile, state, decision, nodes)
             if feasible is not None:
                 choose(profile, state, decision, feasible, first_by_name)
-        except CycleError as error:
+        except PluginError as error:
             decision.error = str(error)
         return decision
 

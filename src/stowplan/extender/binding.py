@@ -10,8 +10,7 @@ from stowplan.api.extender import ExtenderBindingArgs
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError
 from stowplan.client.resources import PODS
-from stowplan.cycle.errors import CycleError
-from stowplan.errors import InputError
+from stowplan.errors import InputError, PluginError
 from stowplan.extender.verbs import ProfileVerbs
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.scheduler.attempt import Attempt, Failure
@@ -41,7 +40,7 @@ class Binder:
         try:
             pod = await self._pod(args)
             decision, refusal = self._verbs.look_at(pod, args.node)
-        except (ApiError, InputError, CycleError) as error:
+        except (ApiError, InputError, PluginError) as error:
             return str(error)
         if refusal is not None:
             return f"node {args.node} does not take the pod: {refusal.message}"

@@ -118,6 +118,8 @@ class Decision:
         self.nominated: str | None = None
         self.victims: tuple[Pod, ...] = ()
         self.error: str | None = None
+        self.stack = ""
+        """The traceback of the plugin that raised `error`, for the log."""
 
     @property
     def best(self) -> NDArray[np.intp]:

@@ -6,9 +6,12 @@ plugins that listen to an event, and asks them whether it makes a pod worth anot
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from stowplan import log
 from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object
 from stowplan.api.node import NodeObject
@@ -23,7 +26,7 @@ from stowplan.api.storage import (
     StorageClass,
     VolumeAttachment,
 )
-from stowplan.errors import PluginError
+from stowplan.framework.answers import events_of, hint_of, plugin_error, raise_interrupt
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import Profile
@@ -58,6 +61,8 @@ EVERYTHING = tuple(
     )
 )
 """What a plugin hears of that does not say what it wants to hear of."""
+HINT_FAULT_SECONDS = 10.0
+"""Between two log lines about the queueing hint of one plugin."""
 REFUSING_POINTS = ("preEnqueue", "preFilter", "filter", "reserve", "permit")
 
 AskHint = Callable[[Pod, ClusterEvent, Any, Any], Hint]
@@ -95,9 +100,9 @@ class QueueingHints:
         self._registered: dict[str, list[tuple[ClusterEvent, AskHint]]] = {}
         for name, plugin in profile.plugins.items():
             if hasattr(plugin, "events_to_register"):
-                self._registered[name] = _registered(plugin, _wanted(name, plugin))
+                self._registered[name] = _registered(name, plugin, _wanted(name, plugin))
             elif name in refusing:
-                self._registered[name] = _registered(plugin, EVERYTHING)
+                self._registered[name] = _registered(name, plugin, EVERYTHING)
         self._listeners: dict[ClusterEvent, dict[str, AskHint]] = {}
 
     def events_of(self, plugin: str) -> tuple[ClusterEvent, ...]:
@@ -125,15 +130,15 @@ class QueueingHints:
 
 def _wanted(name: str, plugin: Any) -> Iterable[ClusterEvent]:
     try:
-        return tuple(plugin.events_to_register())
-    except Exception as error:
-        raise PluginError(
-            f'asking plugin "{name}" for its events: {type(error).__name__}: {error}'
-        ) from error
+        return events_of(plugin.events_to_register())
+    except BaseException as error:
+        raise plugin_error(f'running EventsToRegister of plugin "{name}"', error) from error
 
 
-def _registered(plugin: Plugin, wanted: Iterable[ClusterEvent]) -> list[tuple[ClusterEvent, AskHint]]:
-    ask = _asking(plugin)
+def _registered(
+    name: str, plugin: Plugin, wanted: Iterable[ClusterEvent]
+) -> list[tuple[ClusterEvent, AskHint]]:
+    ask = _asking(name, plugin)
     found = [(event, ask) for event in wanted]
     of_nodes = [event.action for event, _ in found if event.resource is Resource.NODE]
     if any(action & Action.ADD for action in of_nodes) and not any(
@@ -144,16 +149,23 @@ def _registered(plugin: Plugin, wanted: Iterable[ClusterEvent]) -> list[tuple[Cl
     return found
 
 
-def _asking(plugin: Plugin) -> AskHint:
+def _asking(name: str, plugin: Plugin) -> AskHint:
     hint = getattr(plugin, "queueing_hint", None)
     if hint is None:
         return _always
+    silent_until = -math.inf
 
     def ask(pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        nonlocal silent_until
         try:
-            return Hint(hint(pod, event, old, new))
-        except Exception:
-            return Hint.QUEUE  # one try too many does no harm
+            return hint_of(hint(pod, event, old, new))
+        except BaseException as error:
+            raise_interrupt(error)
+            if time.monotonic() >= silent_until:  # it may be asked about thousands of pods at once
+                silent_until = time.monotonic() + HINT_FAULT_SECONDS
+                fault = plugin_error(f'running QueueingHint of plugin "{name}"', error, pod)
+                log.error("Plugin failed; its pod is requeued", fault, pod=pod, stacktrace=fault.stack)
+            return Hint.QUEUE  # one attempt too many does no harm
 
     return ask
 

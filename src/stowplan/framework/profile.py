@@ -10,6 +10,7 @@ import numpy as np
 
 from stowplan.cluster.columns import Columns, Rows
 from stowplan.errors import ConfigError, PluginError
+from stowplan.framework.answers import built, describe, raise_interrupt, reason_of
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Statuses, Verdicts
 from stowplan.framework.handle import Handle
@@ -41,7 +42,7 @@ class FilterStep:
 
     def reason_id(self, reason: str) -> int:
         found = self._index.get(reason)
-        if found is None:
+        if found is None and (found := self._index.get(reason := reason_of(reason))) is None:
             if len(self.reasons) == MAX_REASONS:
                 raise TooManyReasonsError
             found = self._index[reason] = len(self.reasons)
@@ -138,13 +139,13 @@ def _total_type(scores: Sequence[ScoreStep]) -> Any:
 
 
 def _build(name: str, kind: type[Plugin], args: PluginArgs, handle: Handle, kept: Plugin | None) -> Plugin:
-    if kept is not None and type(kept) is kind and kept.args == args:
-        return kept
     try:
-        return kind(args, handle)
-    except Exception as error:
-        text = f'initializing plugin "{name}": {type(error).__name__}: {error}'
-        raise ConfigError(text, stage="framework") from error
+        if kept is not None and type(kept) is kind and kept.args == args:
+            return kept
+        return built(kind(args, handle), kind)
+    except BaseException as error:
+        raise_interrupt(error)
+        raise ConfigError(f'initializing plugin "{name}": {describe(error)}', stage="framework") from error
 
 
 def _keeping(plugin: Plugin) -> tuple[Any, bool]:

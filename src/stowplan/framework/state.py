@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from stowplan.errors import StowplanError
+from stowplan.framework.answers import plugin_error
 
 T = TypeVar("T")
 
@@ -38,7 +39,9 @@ class CycleState:
         """A copy to try things on: what has a `clone` method is cloned, the rest is shared."""
         copy = CycleState()
         copy.skipped_filters, copy.skipped_scores = self.skipped_filters, self.skipped_scores
-        copy._kept = {
-            kind: thing.clone() if hasattr(thing, "clone") else thing for kind, thing in self._kept.items()
-        }
+        for kind, thing in self._kept.items():
+            try:
+                copy._kept[kind] = thing.clone() if hasattr(thing, "clone") else thing
+            except BaseException as error:
+                raise plugin_error(f"copying {kind.__name__} of the cycle state", error) from error
         return copy

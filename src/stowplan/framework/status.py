@@ -45,6 +45,8 @@ class Status(msgspec.Struct, frozen=True):
     plugin: str = ""
     timeout: float = 0.0
     """With WAIT: for how many seconds."""
+    stack: str = ""
+    """With ERROR: the traceback of what the plugin raised, for the log."""
 
     @classmethod
     def unschedulable(cls, *reasons: str) -> Status:
@@ -59,12 +61,12 @@ class Status(msgspec.Struct, frozen=True):
         return cls(Code.PENDING, reasons)
 
     @classmethod
-    def error(cls, text: str) -> Status:
-        return cls(Code.ERROR, (text,))
+    def error(cls, text: str, stack: str = "") -> Status:
+        return cls(Code.ERROR, (text,), stack=stack)
 
     @classmethod
     def skip(cls) -> Status:
-        return _SKIP
+        return SKIP
 
     @classmethod
     def wait(cls, timeout: float, *reasons: str) -> Status:
@@ -79,4 +81,4 @@ class Status(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, plugin=plugin)
 
 
-_SKIP = Status(Code.SKIP)
+SKIP = Status(Code.SKIP)

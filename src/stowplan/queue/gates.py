@@ -8,18 +8,15 @@ from typing import Any
 from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.errors import PluginError
+from stowplan.framework.answers import plugin_error, status_of
 from stowplan.framework.profile import Profile
-from stowplan.framework.status import Code, Status
+from stowplan.framework.status import Code
 
 OnFault = Callable[[Pod, PluginError], None]
 
 
 def log_fault(pod: Pod, error: PluginError) -> None:
-    log.error("Plugin failed", error, pod=pod)
-
-
-def fault(doing: str, error: Exception, pod: Pod) -> PluginError:
-    return PluginError(f"{doing}: {type(error).__name__}: {error} (pod {pod.key})")
+    log.error("Plugin failed", error, pod=pod, stacktrace=error.stack)
 
 
 class Gates:
@@ -43,17 +40,13 @@ class Gates:
     def _passes(self, name: str, pre_enqueue: Callable[[Pod], Any], pod: Pod) -> bool:
         """Whether the plugin lets the pod through; one that fails does not."""
         try:
-            status = pre_enqueue(pod)
-            if status is None:
-                return True
-            if not isinstance(status, Status):
-                raise TypeError(f"expected a Status or None, got {status!r}")
-        except Exception as error:
-            self._on_fault(pod, fault(_doing(name), error, pod))
+            status = status_of("pre_enqueue", pre_enqueue(pod))
+        except BaseException as error:
+            self._on_fault(pod, plugin_error(_doing(name), error, pod))
             return False
-        if status.code is Code.ERROR:
+        if status is not None and status.code is Code.ERROR:
             self._on_fault(pod, PluginError(f"{_doing(name)}: {status.message} (pod {pod.key})"))
-        return status.code is Code.SUCCESS
+        return status is None
 
 
 def _doing(name: str) -> str:

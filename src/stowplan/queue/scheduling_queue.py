@@ -14,12 +14,14 @@ from typing import Any
 
 from stowplan import log
 from stowplan.api.pod import Pod
+from stowplan.framework.answers import NO_KEY, SortKey, check_key, plugin_error
 from stowplan.framework.events import Action, Resource
 from stowplan.framework.hints import Happening, QueueingHints, happenings
 from stowplan.framework.nominations import Nominations
+from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.queue.backoff import BackoffQueue
-from stowplan.queue.gates import Gates, OnFault, fault, log_fault
+from stowplan.queue.gates import Gates, OnFault, log_fault
 from stowplan.queue.heap import Heap
 from stowplan.queue.in_flight import InFlight
 from stowplan.queue.listeners import WILDCARD, Listeners, Strategy
@@ -81,9 +83,11 @@ class SchedulingQueue:
         self._gates = Gates(profiles, self._on_fault)
         self._listeners = Listeners(hints, clock=self._clock, recorder=self._recorder)
         # All profiles sort alike, or the configuration would have been refused.
-        self._queue_sort = next(
-            plugin.queue_sort for profile in profiles.values() for _, plugin in profile.at("queueSort")
+        self._sorter, plugin = next(
+            found for profile in profiles.values() for found in profile.at("queueSort")
         )
+        self._queue_sort, self._sorts_plainly = plugin.queue_sort, is_trusted(type(plugin))
+        self._known_key: Any = NO_KEY
 
     def take_profiles(self, hints: Mapping[str, QueueingHints], profiles: Mapping[str, Profile]) -> None:
         """Other plugins from now on: they sort what is ready, and what waits is tried again."""
@@ -355,10 +359,20 @@ class SchedulingQueue:
 
     def _order(self, queued: QueuedPod) -> tuple[bool, Any]:
         try:
-            return (False, self._queue_sort(queued))
-        except Exception as error:
-            self._on_fault(queued.pod, fault("sorting the queue", error, queued.pod))
+            key = self._queue_sort(queued)
+            return (False, key if self._sorts_plainly else self._comparable(key, queued.pod))
+        except BaseException as error:
+            self._report_sorting(queued.pod, error)
             return (True, ())  # after all others
+
+    def _comparable(self, key: Any, pod: Pod) -> SortKey:
+        """The key such that comparing it never raises; one that does not fit those before it is a fault."""
+        check_key(key, self._known_key)
+        self._known_key = key
+        return SortKey(key, lambda error: self._report_sorting(pod, error))
+
+    def _report_sorting(self, pod: Pod, error: BaseException) -> None:
+        self._on_fault(pod, plugin_error(f'running QueueSort plugin "{self._sorter}"', error, pod))
 
     def _is_gated(self, queued: QueuedPod) -> bool:
         began = perf_counter()

@@ -42,6 +42,8 @@ class Failure(NamedTuple):
     """Whether there is nothing to say of the pod: it is gone, has a node, or is not ours any more."""
     advice: str = ""
     """What those who run the scheduler can do about it, for the log: it is not for those whose pod it is."""
+    stack: str = ""
+    """The traceback of what a plugin raised, for the log."""
 
     @property
     def reason(self) -> str:
@@ -50,14 +52,17 @@ class Failure(NamedTuple):
 
 def failure_of(decision: Decision) -> Failure:
     if decision.error is not None:
-        return Failure(decision.error)
+        return Failure(decision.error, stack=decision.stack)
     # parity: without any node the pod is Unschedulable, but as nobody refused it, it backs off like an error
-    return Failure(decision.message, False, decision.rejectors, decision.pending_plugins)
+    return Failure(
+        decision.message, False, decision.rejectors, decision.pending_plugins, stack=decision.stack
+    )
 
 
-def failure_at(status: Status, plugin: str, doing: str) -> Failure:
+def failure_at(status: Status, plugin: str, doing: str, stack: str = "") -> Failure:
     """A plugin stopped a pod that had a node already."""
     if status.code.is_rejection:
         message = fit_message(1, "", dict.fromkeys(status.reasons, 1))
         return Failure(message, False, frozenset((plugin,)) if plugin else frozenset())
-    return Failure(f'{doing} "{plugin}": {status.message}' if plugin else f"{doing}: {status.message}")
+    text = f'{doing} "{plugin}": {status.message}' if plugin else f"{doing}: {status.message}"
+    return Failure(text, stack=stack)

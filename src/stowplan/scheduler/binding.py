@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from time import perf_counter
 
 from stowplan import log
 from stowplan.api.pod import Pod
-from stowplan.client.errors import ApiError
-from stowplan.errors import StowplanError
+from stowplan.client.errors import ApiError, Unreachable
+from stowplan.errors import PluginError, StowplanError
+from stowplan.framework.answers import (
+    await_answer,
+    describe,
+    nothing_of,
+    plain_text,
+    raise_interrupt,
+    stack_of,
+    status_of,
+)
+from stowplan.framework.plugin import Plugin
 from stowplan.framework.status import Code, Status
 from stowplan.scheduler.attempt import Attempt, Failure, failure_at
 from stowplan.scheduler.bind_outcome import node_after
@@ -19,6 +30,7 @@ from stowplan.scheduler.waiting import WaitingPod
 
 VOLUME_BINDING = "VolumeBinding"
 NOT_LEADING = Failure("this scheduler is no longer the leader", is_moot=True)
+CANCELLED = Failure("binding: its task was cancelled")
 
 
 def reserve(host: Host, attempt: Attempt, node_name: str) -> Pod | None:
@@ -38,32 +50,42 @@ def place(host: Host, attempt: Attempt, node_name: str) -> Pod | Failure:
     except StowplanError as error:
         return Failure(str(error))
     host.nominations.remove(pod)
+    try:
+        failure = _reserve(host, attempt, placed, node_name) or _permit(host, attempt, placed, node_name)
+    except BaseException:  # not foreseen: whoever catches it need not know of the room that is taken
+        undo(host, attempt, placed, node_name)
+        raise
+    if failure is not None:
+        undo(host, attempt, placed, node_name)
+        return failure
+    return placed
+
+
+def _reserve(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
     began = perf_counter()
     for name, plugin in attempt.profile.at("reserve"):
         asked_at = perf_counter()
-        status = _asked(plugin.reserve, attempt, placed, node_name)
+        status, stack = _ask("reserve", plugin, attempt, placed, node_name)
         _measure_plugin(host, attempt, "Reserve", name, asked_at, status)
         if status is not None:
             _measure(host, attempt, "Reserve", began, status)
-            undo(host, attempt, placed, node_name)
-            return failure_at(status, name, "running Reserve plugin")
+            return failure_at(status, name, "running Reserve plugin", stack)
     _measure(host, attempt, "Reserve", began)
-    return _permit(host, attempt, placed, node_name) or placed
+    return None
 
 
 def _permit(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
     timeouts: dict[str, float] = {}
     began = perf_counter()
     for name, plugin in attempt.profile.at("permit"):
-        status = _asked(plugin.permit, attempt, placed, node_name)
+        status, stack = _ask("permit", plugin, attempt, placed, node_name)
         if status is None:
             continue
         if status.code is Code.WAIT:
             timeouts[name] = status.timeout
             continue
         _measure(host, attempt, "Permit", began, status)
-        undo(host, attempt, placed, node_name)
-        return failure_at(status, name, "running Permit plugin")
+        return failure_at(status, name, "running Permit plugin", stack)
     _measure(host, attempt, "Permit", began, Status.wait(0) if timeouts else None)
     if timeouts:
         host.waiting.put(WaitingPod(placed, timeouts))
@@ -71,40 +93,83 @@ def _permit(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failur
 
 
 async def binding_cycle(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
-    failure = await bind(host, attempt, placed, node_name)
-    if failure is None:
-        _succeeded(host, attempt, placed, node_name)
-        await run_post_binds(host, attempt, placed, node_name)
+    """Ends with the pod bound or failed, whatever happens on the way."""
+    try:
+        failure = await bind(host, attempt, placed, node_name)
+    except asyncio.CancelledError:
+        if host.is_ending:
+            raise
+        # A plugin can reach any task of the event loop. The next step needs one that is not cancelled.
+        host.spawn(
+            _end_cancelled(host, attempt, placed, node_name), f"end of the binding of pod {placed.key}"
+        )
         return
-    host.stillness.after(partial(_failed, host, attempt, placed, node_name, failure))
+    await _conclude(host, attempt, placed, node_name, failure)
 
 
-def _failed(host: Host, attempt: Attempt, placed: Pod, node_name: str, failure: Failure) -> None:
+async def _end_cancelled(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
+    """After a binding that was cut off: whether the pod was bound is known to the API server alone."""
+    failure: Failure | None = CANCELLED
+    try:
+        node_now = await node_after(host, placed, Unreachable(CANCELLED.message))
+        failure = _outcome(node_now, node_name, CANCELLED)
+    finally:
+        await _conclude(host, attempt, placed, node_name, failure)
+
+
+async def _conclude(
+    host: Host, attempt: Attempt, placed: Pod, node_name: str, failure: Failure | None
+) -> None:
+    if failure is not None:
+        host.stillness.after(partial(_fail, host, attempt, placed, node_name, failure))
+        return
+    try:
+        _succeeded(host, attempt, placed, node_name)
+    except Exception as error:  # the pod is bound all the same
+        log.error("Bound pod not recorded", error, pod=placed, stacktrace=stack_of(error))
+    await run_post_binds(host, attempt, placed, node_name)
+
+
+def _fail(host: Host, attempt: Attempt, placed: Pod, node_name: str, failure: Failure) -> None:
     was_ours = host.cluster.is_assumed(placed)
-    undo(host, attempt, placed, node_name)
-    handle_failure(host, attempt, failure, NOBODY)
+    try:
+        undo(host, attempt, placed, node_name)
+    finally:
+        handle_failure(host, attempt, failure, NOBODY)
     if was_ours:
         host.handlers.on_room(placed)
+
+
+def _outcome(node_now: str | None, node_name: str, failure: Failure) -> Failure | None:
+    """What became of a pod after a failure, by the node that it has now; None if it is bound as it should."""
+    if node_now == node_name:
+        return None
+    return failure if node_now == "" else Failure(failure.message, is_moot=True)
 
 
 async def bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
     """Waits until plugins permit the pod, and binds it; what went wrong, if something did."""
     host.metrics.running("binding", 1)
+    task = asyncio.current_task()
     try:
         return await _bind(host, attempt, placed, node_name)
-    except Exception as error:
-        return Failure(f"binding: {type(error).__name__}: {error}")
+    except BaseException as error:  # what nobody foresaw for one pod must not stop the others
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        return Failure(f"binding: {describe(error)}", stack=stack_of(error))
     finally:
         host.metrics.running("binding", -1)
 
 
 async def run_post_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
-    began = perf_counter()
+    began, state = perf_counter(), attempt.state
     for name, plugin in attempt.profile.at("postBind"):
         try:
-            await plugin.post_bind(attempt.state, placed, node_name)
-        except Exception as error:
-            log.error("PostBind plugin failed", error, pod=placed, plugin=name)
+            nothing_of("post_bind", await await_answer(plugin.post_bind, state, placed, node_name))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            _log_fault("PostBind plugin failed", error, placed, name)
     _measure(host, attempt, "PostBind", began)
     attempt.decision.state = None  # decisions may be kept; this is nobody's any more
 
@@ -134,18 +199,21 @@ async def _bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Fa
 async def _run_pre_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
     began = perf_counter()
     for name, plugin in attempt.profile.at("preBind"):
-        asked_at, advice = perf_counter(), ""
+        asked_at, advice, stack = perf_counter(), "", ""
         try:
-            status = await plugin.pre_bind(attempt.state, placed, node_name)
-        except Exception as error:
-            status = _raised(error, placed, node_name)
+            answer = await await_answer(plugin.pre_bind, attempt.state, placed, node_name)
+            status = status_of("pre_bind", answer)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            status, stack = _error(error, placed, node_name)
             advice = error.advice if isinstance(error, ApiError) else ""
         _measure_plugin(host, attempt, "PreBind", name, asked_at, status)
         if status is not None:
             _measure(host, attempt, "PreBind", began, status)
             if name == VOLUME_BINDING:
                 host.metrics.volume_stage_failed("bind")
-            return _without_blame(failure_at(status, name, "running PreBind plugin"), advice)
+            return _without_blame(failure_at(status, name, "running PreBind plugin", stack), advice)
     _measure(host, attempt, "PreBind", began)
     return None
 
@@ -160,22 +228,32 @@ async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) 
         return failure
     began = perf_counter()
     for name, plugin in attempt.profile.at("bind"):
-        asked_at, advice = perf_counter(), ""
+        asked_at, advice, stack = perf_counter(), "", ""
         try:
-            status = await plugin.bind(attempt.state, placed, node_name)
-        except ApiError as error:
+            answer = await await_answer(plugin.bind, attempt.state, placed, node_name)
+            status = status_of("bind", answer)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             if not host.is_leading():
                 return NOT_LEADING
-            node_now = await node_after(host, placed, error)
-            if node_now is None or node_now not in ("", node_name):
-                return Failure(str(error), is_moot=True)
-            status, advice = None if node_now else Status.error(str(error)), error.advice
-        except Exception as error:
-            status = _raised(error, placed, node_name)
+            # It may have bound the pod before it failed, or its request may still be under way.
+            status, stack = _error(error, placed, node_name)
+            if isinstance(error, ApiError):
+                refusal, advice = error, error.advice
+                status = Status.error(plain_text(error.message))
+            else:
+                kind = Unreachable if isinstance(error, PluginError) else partial(ApiError, 0, "PluginFailed")
+                refusal = kind(status.message)
+            node_now = await node_after(host, placed, refusal)
+            if node_now == node_name:
+                status = None
+            elif node_now != "":
+                return Failure(status.message, is_moot=True)
         _measure_plugin(host, attempt, "Bind", name, asked_at, status)
         if status is None or status.code is not Code.SKIP:
             _measure(host, attempt, "Bind", began, status)
-            failure = None if status is None else failure_at(status, name, "running Bind plugin")
+            failure = None if status is None else failure_at(status, name, "running Bind plugin", stack)
             return failure and _without_blame(failure, advice)
     return Failure("no bind plugin took the pod")
 
@@ -186,7 +264,7 @@ def node_gone(node_name: str) -> Failure:
 
 def _without_blame(failure: Failure, advice: str) -> Failure:
     """After `done` the queue no longer knows what happened meanwhile, so nobody's hints can wake the pod."""
-    return Failure(failure.message, failure.is_error, advice=advice)
+    return Failure(failure.message, failure.is_error, advice=advice, stack=failure.stack)
 
 
 def _has_work_before_bind(attempt: Attempt) -> bool:
@@ -223,28 +301,34 @@ def undo(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
     host.waiting.remove(placed.uid)
     began = perf_counter()
     for name, plugin in reversed(attempt.profile.at("reserve")):
-        if not hasattr(plugin, "unreserve"):
-            continue
         try:
-            plugin.unreserve(attempt.state, placed, node_name)
-        except Exception as error:
-            log.error("Unreserve plugin failed", error, pod=placed, plugin=name)
+            if (unreserve := getattr(plugin, "unreserve", None)) is not None:
+                nothing_of("unreserve", unreserve(attempt.state, placed, node_name))
+        except BaseException as error:
+            _log_fault("Unreserve plugin failed", error, placed, name)
     _measure(host, attempt, "Unreserve", began)
     if host.cluster.is_assumed(placed):
         host.cluster.forget_pod(placed)
 
 
-def _asked(method: object, attempt: Attempt, placed: Pod, node_name: str) -> Status | None:
-    """The plugin's answer; None for success. What it raises is an error that names it."""
+def _ask(
+    method: str, plugin: Plugin, attempt: Attempt, placed: Pod, node_name: str
+) -> tuple[Status | None, str]:
+    """The plugin's answer, None for success; an error, with its traceback, if it went wrong."""
     try:
-        status: Status | None = method(attempt.state, placed, node_name)  # type: ignore[operator]
-    except Exception as error:
-        return _raised(error, placed, node_name)
-    return None if status is None or status.code is Code.SUCCESS else status
+        return status_of(method, getattr(plugin, method)(attempt.state, placed, node_name)), ""
+    except BaseException as error:
+        return _error(error, placed, node_name)
 
 
-def _raised(error: Exception, placed: Pod, node_name: str) -> Status:
-    return Status.error(f"{type(error).__name__}: {error} (pod {placed.key}, node {node_name})")
+def _error(error: BaseException, placed: Pod, node_name: str) -> tuple[Status, str]:
+    raise_interrupt(error)
+    return Status.error(f"{describe(error)} (pod {placed.key}, node {node_name})"), stack_of(error)
+
+
+def _log_fault(message: str, error: BaseException, placed: Pod, name: str) -> None:
+    raise_interrupt(error)
+    log.error(message, describe(error), pod=placed, plugin=name, stacktrace=stack_of(error))
 
 
 def _measure(host: Host, attempt: Attempt, point: str, began: float, status: Status | None = None) -> None:

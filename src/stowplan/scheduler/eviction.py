@@ -33,21 +33,21 @@ async def _evict_all(
     host: Host, profile: Profile, pod: Pod, node_name: str, victims: tuple[Pod, ...]
 ) -> None:
     began, plugin = host.now(), profile.plugins.get("DefaultPreemption")
-    result = "success"
+    result = "error"
     try:
         await _free_promises(host, pod, node_name)
         await asyncio.gather(*(_evict(host, profile, pod, node_name, victim) for victim in victims[:-1]))
         await _evict(host, profile, pod, node_name, victims[-1])
+        result = "success"
     except ApiError as error:
-        result = "error"
         log.error("Error occurred during async preemption", error.explanation, pod=pod, node=node_name)
     finally:
         if isinstance(plugin, DefaultPreemption):
             plugin.preempting.pop(pod.uid, None)
         host.metrics.victims_evicted("success" if result == "success" else "error", host.now() - began)
-    if result == "error":
-        # parity: kube-scheduler tries again at once, and so spins as long as the eviction is refused
-        host.queue.activate([pod], backoff=True)
+        if result == "error":
+            # parity: kube-scheduler tries again at once, and so spins as long as the eviction is refused
+            host.queue.activate([pod], backoff=True)
 
 
 async def _free_promises(host: Host, pod: Pod, node_name: str) -> None:

@@ -18,7 +18,6 @@ from stowplan.api.pod import Pod
 from stowplan.client.extenders import Extender, ExtenderError
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
-from stowplan.cycle.errors import CycleError
 from stowplan.cycle.filters import run_pre_filters
 from stowplan.cycle.preempt import Victims, find_victims, pick
 from stowplan.cycle.sampling import Sampling
@@ -32,6 +31,7 @@ from stowplan.cycle.schedule import (
     run_post_filters,
 )
 from stowplan.cycle.scoring import run_scores
+from stowplan.errors import PluginError
 from stowplan.framework.decision import Decision, ScoreColumn, Statuses
 from stowplan.framework.handle import Preempt
 from stowplan.framework.plugin import Nomination
@@ -90,8 +90,9 @@ class ExtendedCycle:
                 await self._add_scores(decision, attempt)
                 place = tie_break(nodes, decision.feasible, decision.differences)
                 decision.chosen = decision.names[decision.feasible[place]]
-        except (CycleError, ExtenderError) as error:
+        except (PluginError, ExtenderError) as error:
             decision.error = str(error)
+            decision.stack = error.stack if isinstance(error, PluginError) else ""
         return decision
 
     async def _find_feasible(

@@ -8,6 +8,7 @@ from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, Conflict, NotFound
 from stowplan.errors import PluginError
+from stowplan.framework.answers import stack_of
 from stowplan.framework.decision import NO_NODES
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.scheduler.attempt import Attempt, Failure
@@ -25,20 +26,16 @@ def handle_failure(host: Host, attempt: Attempt, failure: Failure, nominated: st
     `nominated` names the node it is promised from now on: NOBODY takes a promise back, UNCHANGED leaves it.
     """
     queued = attempt.queued
-    host.metrics.attempt(
-        attempt.profile.scheduler_name,
-        "error" if failure.is_error else "unschedulable",
-        host.now() - attempt.began,
-    )
     pod = host.handlers.pending.get(queued.pod.uid)
+    try:
+        _count_and_keep(host, attempt, failure, None if failure.is_moot else pod)
+    except Exception as error:  # whatever cannot be told of it, the pod must not be lost
+        log.error("Failed attempt not recorded", error, pod=queued.pod, stacktrace=stack_of(error))
     if pod is None or failure.is_moot:
         # It was deleted, or someone else has bound it: what we would say of it is no longer true.
         host.queue.done(queued.pod.uid)
         log.log(3, "Pod is gone or has a node; not queued again", pod=queued.pod, err=failure.message)
         return
-    _log(pod, failure)
-    if host.keeping is not None:
-        host.keeping.failed(attempt, failure)
     queued.pod = pod
     host.queue.return_failed(queued, rejectors=failure.rejectors, pending=failure.pending)
     host.queue.nominate(pod, nominated)
@@ -49,9 +46,21 @@ def handle_failure(host: Host, attempt: Attempt, failure: Failure, nominated: st
         host.spawn(_say_why(host, queued, patch), f"status of pod {pod.key}")
 
 
+def _count_and_keep(host: Host, attempt: Attempt, failure: Failure, pod: Pod | None) -> None:
+    host.metrics.attempt(
+        attempt.profile.scheduler_name,
+        "error" if failure.is_error else "unschedulable",
+        host.now() - attempt.began,
+    )
+    if pod is not None:
+        _log(pod, failure)
+        if host.keeping is not None:
+            host.keeping.failed(attempt, failure)
+
+
 def report_fault(host: Host, pod: Pod, error: PluginError) -> None:
     """A plugin failed while the pod was put into the queue, so that it is not even tried: the pod says so."""
-    log.error("Plugin failed", error, pod=pod)
+    log.error("Plugin failed", error, pod=pod, stacktrace=error.stack)
     if not host.is_leading():
         return
     failure = Failure(str(error))
@@ -90,8 +99,11 @@ async def patch_status(host: Host, pod: Pod, patch: dict[str, Any]) -> ApiError 
 def _log(pod: Pod, failure: Failure) -> None:
     if failure.is_error:
         said = f"{failure.message}: {failure.advice}" if failure.advice else failure.message
-        log.error("Error scheduling pod; retrying", said, pod=pod)
+        stack = {"stacktrace": failure.stack} if failure.stack else {}
+        log.error("Error scheduling pod; retrying", said, pod=pod, **stack)
     elif failure.message == NO_NODES:
         log.log(0, "Unable to schedule pod; no nodes are registered to the cluster; waiting", pod=pod)
     else:
         log.log(0, "Unable to schedule pod; no fit; waiting", pod=pod, err=failure.message)
+        if failure.stack:
+            log.error("Plugin failed", failure.message, pod=pod, stacktrace=failure.stack)

@@ -22,14 +22,14 @@ from weakref import WeakSet
 
 from stowplan import log
 from stowplan.errors import PluginError
-from stowplan.framework.plugin import Plugin
+from stowplan.framework.answers import await_answer, awaitable_of
+from stowplan.framework.plugin import Plugin, is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.metrics import Metrics
 
 TICK_SECONDS = 0.05
 STUCK_SECONDS = 2.0
 """So long after its budget a call that was interrupted again and again counts as stuck."""
-TRUSTED = "stowplan.plugins.default."
 SYNC_METHODS = ("pre_enqueue", "queue_sort", "queueing_hint", "reserve", "unreserve", "permit")
 ASYNC_METHODS = ("pre_bind", "bind", "post_bind")
 
@@ -127,7 +127,7 @@ class Guard:
                 setattr(plugin, method, self._guarded_async(plugin, method, getattr(plugin, method)))
         if hasattr(plugin, "run"):
             run = plugin.run
-            plugin.run = lambda: Stepwise(self, plugin, "run", run())
+            plugin.run = lambda: Stepwise(self, plugin, "run", awaitable_of(run()))
 
     def _guarded(self, plugin: Plugin, method: str, ask: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -141,7 +141,7 @@ class Guard:
     ) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any) -> Any:
             async def step_by_step() -> Any:
-                return await Stepwise(self, plugin, method, ask(*args))
+                return await await_answer(lambda: Stepwise(self, plugin, method, awaitable_of(ask(*args))))
 
             under_way, task = Call(plugin, method, math.inf), asyncio.create_task(step_by_step())
             try:
@@ -250,10 +250,6 @@ class Stepwise:
                 value, error = (yield waited), None
             except BaseException as thrown:
                 value, error = None, thrown
-
-
-def is_trusted(plugin: type[Plugin]) -> bool:
-    return plugin.__module__.startswith(TRUSTED)
 
 
 def _is_running(plugin: Plugin, frame: FrameType | None) -> bool:

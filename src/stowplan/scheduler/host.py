@@ -10,6 +10,7 @@ from stowplan import log
 from stowplan.client.api import ApiClient
 from stowplan.client.events import EventRecorder
 from stowplan.cluster import Cluster
+from stowplan.framework.answers import describe, stack_of
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.profile import Profile
 from stowplan.metrics import Metrics
@@ -53,6 +54,8 @@ class Host:
         self.keeping = keeping
         """Who keeps decisions, if someone does."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.is_ending = False
+        """Whether work under way may be cut off: the process, or this configuration, is at its end."""
 
     def spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
         """Starts work that nobody waits for; if it fails, that is logged."""
@@ -67,12 +70,18 @@ class Host:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("Background work failed", task.exception(), work=task.get_name())
+        if task.cancelled():
+            if not self.is_ending:
+                log.error("Background work was cancelled", None, work=task.get_name())
+        elif (error := task.exception()) is not None:
+            log.error(
+                "Background work failed", describe(error), work=task.get_name(), stacktrace=stack_of(error)
+            )
 
     async def finish(self, seconds: float) -> None:
         """Waits for the work under way, but not longer than this."""
-        if self._tasks:
+        if self._tasks and seconds > 0:
             await asyncio.wait(tuple(self._tasks), timeout=seconds)
+        self.is_ending = True
         for task in tuple(self._tasks):
             task.cancel()

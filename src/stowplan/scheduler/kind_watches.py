@@ -12,6 +12,7 @@ from functools import partial
 from stowplan import log
 from stowplan.api.custom import CustomResource
 from stowplan.client.api import ApiClient
+from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.errors import ApiError, Forbidden
 from stowplan.client.resources import custom
 from stowplan.client.watch import MISSING_SECONDS, OnEvent, Reflector
@@ -36,7 +37,7 @@ class KindWatches:
         self._api, self._cluster, self._on_event, self._on_served = api, cluster, on_event, on_served
         self._reflectors: dict[Kind, Reflector] = {}
         self._tasks: dict[Kind, asyncio.Task[None]] = {}
-        self._group: asyncio.TaskGroup | None = None
+        self._group: CoreTasks | None = None
         self._ended: set[Kind] = set()
         """Decisions under way may still look at these; they are forgotten with the next change."""
         self._missing: dict[Kind, type[ApiError]] = {}
@@ -51,15 +52,15 @@ class KindWatches:
         for kind in self._ended:
             del self._reflectors[kind]
             self._missing.pop(kind, None)
-            if kind in self._tasks:
-                self._tasks.pop(kind).cancel()
+            if kind in self._tasks and self._group is not None:
+                self._group.end(self._tasks.pop(kind))
         for kind in wanted:
             if kind not in self._reflectors:
                 self._add(kind)
 
     async def run(self) -> None:
         """Goes on until it is cancelled."""
-        async with asyncio.TaskGroup() as self._group:
+        async with CoreTasks() as self._group:
             for kind in self._reflectors:
                 self._start(kind, self._group)
             await asyncio.Event().wait()
@@ -84,9 +85,8 @@ class KindWatches:
         if self._group is not None:
             self._start(kind, self._group)
 
-    def _start(self, kind: Kind, group: asyncio.TaskGroup) -> None:
-        work = self._reflectors[kind].run()
-        self._tasks[kind] = group.create_task(work, name=f"watch of {kind.definition.plural}")
+    def _start(self, kind: Kind, group: CoreTasks) -> None:
+        self._tasks[kind] = group.start(f"watch of {kind.definition.plural}", self._reflectors[kind].run())
 
     def _served(self, kind: Kind, error: ApiError | None) -> None:
         store = self._cluster.watched(kind)

@@ -15,6 +15,7 @@ from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak
+from stowplan.framework.answers import describe, stack_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
@@ -55,11 +56,16 @@ class SchedulingLoop:
     async def run(self) -> None:
         turn_ends = 0.0
         while (queued := await self.host.queue.pop()) is not None:
-            self.host.before_pod()
-            if self.host.extended is None:
-                self.schedule_one(queued)
-            else:
-                await self.schedule_extended(queued, self.host.extended)
+            try:
+                self.host.before_pod()
+                if self.host.extended is None:
+                    self.schedule_one(queued)
+                else:
+                    await self.schedule_extended(queued, self.host.extended)
+            except BaseException as error:  # what nobody foresaw for one pod must not stop the others
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise
+                self._give_back(queued, error)
             if time.monotonic() >= turn_ends:
                 await asyncio.sleep(0)  # a full queue would not let anyone else run
                 await self.host.api.room()  # what is decided now is bound soon, on what is known by then
@@ -80,7 +86,7 @@ class SchedulingLoop:
         measured = self._measured[profile.scheduler_name]
         try:
             decision = measured.schedule(pod, host.cluster.nodes, self._tie_break, sampling)
-        except Exception as error:  # what nobody foresaw for one pod must not stop the others
+        except BaseException as error:  # such as a fault of our own: it concerns this pod alone
             decision = self._unforeseen(pod, error)
         self._hand_on(self._decided(queued, profile, decision, began))
 
@@ -98,7 +104,9 @@ class SchedulingLoop:
                 decision = await measured.schedule_with(
                     extended, pod, host.cluster.nodes, self._tie_break, sampling
                 )
-            except Exception as error:
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise
                 decision = self._unforeseen(pod, error)
             attempt = self._decided(queued, profile, decision, began)
         if pod.uid not in host.handlers.pending:
@@ -125,10 +133,21 @@ class SchedulingLoop:
         log.log(3, "Attempting to schedule pod", pod=pod)
         return profile
 
-    def _unforeseen(self, pod: Pod, error: Exception) -> Decision:
+    def _unforeseen(self, pod: Pod, error: BaseException) -> Decision:
         decision = Decision(pod, self.host.cluster.nodes)
-        decision.state, decision.error = CycleState(), f"deciding: {type(error).__name__}: {error}"
+        decision.state, decision.error = CycleState(), f"deciding: {describe(error)}"
+        decision.stack = stack_of(error)
         return decision
+
+    def _give_back(self, queued: QueuedPod, error: BaseException) -> None:
+        """Ends an attempt in which something failed that was not foreseen: the pod is tried again."""
+        host, pod = self.host, queued.pod
+        log.error("Attempt failed", describe(error), pod=pod, stacktrace=stack_of(error))
+        profile = host.profiles.get(pod.scheduler_name)
+        if pod.uid not in host.queue.in_flight or profile is None or host.cluster.is_assumed(pod):
+            return  # it is where it belongs: in the queue, or on its way to a node
+        attempt = Attempt(queued, profile, self._unforeseen(pod, error), host.now())
+        handle_failure(host, attempt, failure_of(attempt.decision), UNCHANGED)
 
     def _decided(self, queued: QueuedPod, profile: Profile, decision: Decision, began: float) -> Attempt:
         self.host.metrics.algorithm(self.host.now() - began)
@@ -160,6 +179,12 @@ def _keeps_promise(decision: Decision) -> bool:
         status.code is Code.ERROR
         or any("not eligible" in reason or NO_CANDIDATE in reason for reason in status.reasons)
     )
+
+
+def is_cancelled() -> bool:
+    """Whether the current task was told to end, as opposed to a CancelledError out of the blue."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def drawn_by(generator: random.Random) -> TieBreak:

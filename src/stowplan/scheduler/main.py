@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
@@ -23,18 +24,21 @@ from stowplan.api.pod import Pod
 from stowplan.client import kubeconfig
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
+from stowplan.client.core_tasks import CoreTaskError, first_of
 from stowplan.client.errors import ApiError
 from stowplan.client.extenders import extenders_of
 from stowplan.client.leases import LeaderElection, new_identity
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.errors import InputError, StowplanError
+from stowplan.framework.answers import describe, stack_of
+from stowplan.framework.plugin import is_trusted
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
 from stowplan.journal import Decisions
 from stowplan.metrics import Metrics
 from stowplan.scheduler.comparer import compare, dump
 from stowplan.scheduler.decision_pages import decision_pages
-from stowplan.scheduler.guard import Guard, is_trusted
+from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measured_client import MeasuredClient
 from stowplan.scheduler.options import RELEASE, RunOptions, complete_config, parse
 from stowplan.scheduler.scheduler import Scheduler
@@ -44,6 +48,10 @@ from stowplan.serving.pages import scheduler_pages
 from stowplan.serving.server import Server
 
 GRACE_SECONDS = 20.0
+END_SECONDS = 5.0
+"""How long we wait for tasks to end that were cancelled."""
+EXIT_SECONDS = 5.0
+"""After all our own work has ended, how long that of plugins may hold up the end of the process."""
 LOOK_SECONDS = 0.05
 """How fresh what is known of plugins' files must be when a pod is decided."""
 
@@ -61,10 +69,36 @@ class Ending(Enum):
 
 def run(options: RunOptions, registry: Registry, more_pages: MorePages = lambda _: {}) -> None:
     """Runs until it is told to stop, or loses its lease; the process ends with the status that fits."""
+
+    async def serve() -> int:
+        status = 1
+        try:
+            status = await Service(options, registry, more_pages=more_pages).run()
+        finally:
+            end_soon(status)
+        return status
+
     try:
-        sys.exit(asyncio.run(Service(options, registry, more_pages=more_pages).run()))
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
+        status = asyncio.run(serve())
+    except BaseException as error:
+        error = first_of(error)
+        if isinstance(error, StowplanError):
+            raise error from None
+        # Such as SystemExit in a task that a plugin started: it ends the event loop, whatever its status.
+        log.error("Fatal error, exiting", describe(error), stacktrace=stack_of(error))
+        status = 1
+    sys.exit(status)
+
+
+def end_soon(status: int) -> None:
+    """Ends the process in a while, if tasks or threads of plugins keep it from ending by itself."""
+
+    def end() -> None:
+        time.sleep(EXIT_SECONDS)
+        log.error("Work of plugins does not end; exiting without it", None)
+        os._exit(status)
+
+    threading.Thread(target=end, name="end of the process", daemon=True).start()
 
 
 class Service:
@@ -90,6 +124,10 @@ class Service:
         self.scheduler: Scheduler | None = None
         self.decisions = Decisions(options.journal.memory)
         self._is_stopping = False
+        self._fault: str | None = None
+        """Why the process is about to end, if not because it was told to."""
+        self._config_before: KubeSchedulerConfiguration | None = None
+        """The last one that a scheduler was built for."""
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         """Not yet answered: one may come while the scheduler is built anew."""
         self._policy: dict[str, Any] | None = None
@@ -143,6 +181,9 @@ class Service:
                 if ending is Ending.LOST:
                     log.error("Leaderelection lost", None)
                     return 1
+                if ending is Ending.FAILED:
+                    log.error("Scheduler failed, exiting", self._fault)
+                    return 1
         finally:
             if elected is not None:
                 elected.cancel()
@@ -153,8 +194,65 @@ class Service:
         self, api: ApiClient, events_api: ApiClient, elected: asyncio.Task[None] | None
     ) -> Ending:
         """One configuration's life."""
-        scheduler = self.scheduler = Scheduler(
-            self.options.config,
+        scheduler = self.scheduler = self._built(api, events_api)
+        if self._is_leading():
+            scheduler.start()
+        tasks = {
+            "scheduler": asyncio.create_task(scheduler.run(), name="scheduler"),
+            "signals": asyncio.create_task(self._told(), name="signals"),
+            "plugin files": asyncio.create_task(self._look_at_plugin_files(), name="plugin files"),
+        }
+        waited = tasks if elected is None else tasks | {"leader election": elected}
+        try:
+            await asyncio.wait(waited.values(), return_when=asyncio.FIRST_COMPLETED)
+            ending = self._ending_of(waited)
+            self._is_stopping = ending is Ending.STOPPED
+            if ending in (Ending.STOPPED, Ending.RELOADED):
+                await scheduler.stop(GRACE_SECONDS)
+            return ending
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.wait(tasks.values(), timeout=END_SECONDS)
+
+    def _ending_of(self, tasks: Mapping[str, asyncio.Task[Any]]) -> Ending:
+        """Why this configuration's life is over. The end of any task but that of the signals is a failure."""
+        for name, task in tasks.items():
+            if not task.done():
+                continue
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if error is not None:
+                error = first_of(error)
+                self._fault = str(error) if isinstance(error, CoreTaskError) else f"{name}: {describe(error)}"
+                if not isinstance(error, CoreTaskError):
+                    log.error("A core task has ended", self._fault, stacktrace=stack_of(error))
+                return Ending.FAILED
+            if name == "leader election":
+                return Ending.LOST
+            if name != "signals":
+                self._fault = f"{name} has ended"
+                return Ending.FAILED
+        ended: Ending = tasks["signals"].result()
+        return ended
+
+    def _built(self, api: ApiClient, events_api: ApiClient) -> Scheduler:
+        """The scheduler for the configuration; if a new one cannot be used, for the one before it."""
+        try:
+            scheduler = self._scheduler(self.options.config, api, events_api)
+        except StowplanError as error:
+            if self._config_before is None:
+                raise
+            log.error("Configuration cannot be used, the old one stays", error)
+            self.options = msgspec.structs.replace(self.options, config=self._config_before)
+            scheduler = self._scheduler(self._config_before, api, events_api)
+        self._config_before = self.options.config
+        return scheduler
+
+    def _scheduler(
+        self, config: KubeSchedulerConfiguration, api: ApiClient, events_api: ApiClient
+    ) -> Scheduler:
+        return Scheduler(
+            config,
             api,
             events_api,
             registry=self.registry,
@@ -166,27 +264,6 @@ class Service:
             guard=self._guard,
             decisions=self.decisions,
         )
-        if self._is_leading():
-            scheduler.start()
-        work = asyncio.create_task(scheduler.run())
-        told = asyncio.create_task(self._told())
-        looking = asyncio.create_task(self._look_at_plugin_files())
-        waited = [work, told] if elected is None else [work, told, elected]
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        try:
-            if work.done():
-                work.result()
-            if elected is not None and elected.done():
-                elected.result()
-                return Ending.LOST
-            ending = told.result() if told.done() else Ending.FAILED
-            self._is_stopping = ending is Ending.STOPPED
-            await scheduler.stop(GRACE_SECONDS)
-            return ending
-        finally:
-            for task in (work, told, looking):
-                task.cancel()
-            await asyncio.gather(work, told, looking, return_exceptions=True)
 
     async def _told(self) -> Ending:
         """Waits for a signal that ends this configuration's life; others are answered on the way."""
@@ -212,16 +289,18 @@ class Service:
             return
         self._looked_at_files = now
         scheduler = self.scheduler
-        if scheduler is None or scheduler.is_still or not self.registry.has_changed:
+        if scheduler is None or scheduler.is_still:
             return
         try:
+            if not self.registry.has_changed:
+                return
             with self.registry.reloading() as registry:
                 config = parse(self.options.argv, registry=registry, policy=self._policy).options.config
                 if [each.scheduler_name for each in config.profiles] != list(scheduler.profiles):
                     config = self.options.config  # other profiles are taken up when told so by SIGHUP
                 scheduler.take_profiles(config, registry)
-        except StowplanError as error:
-            log.error("Plugins not reloaded, the old ones stay", error)
+        except BaseException as error:  # files of plugins are executed, and may raise anything
+            _log_reload_fault("Plugins not reloaded, the old ones stay", error)
             self.metrics.plugins_reloaded("error")
             return
         self.registry = registry
@@ -249,8 +328,8 @@ class Service:
             options, warnings = parse(self.options.argv, registry=self.registry, policy=self._policy)
             complete_config(options.config, self.registry)
             extenders_of(options.config.extenders)
-        except StowplanError as error:
-            log.error("Configuration not reloaded, the old one stays", error)
+        except BaseException as error:  # modules of plugins are imported, and may raise anything
+            _log_reload_fault("Configuration not reloaded, the old one stays", error)
             return False
         for warning in warnings:
             log.warn(warning)
@@ -345,6 +424,7 @@ class Service:
                 handlers_synced=self._unsynced,
                 pods=self._shown_pods,
                 plugins=self._guard.check if self._has_plugins_of_others() else None,
+                core_tasks=self._check_tasks,
             )
             pages |= decision_pages(self.decisions, lambda: self.scheduler, lambda: self.leader)
             pages |= self._more_pages(self)
@@ -357,6 +437,10 @@ class Service:
             async with server:
                 self._guard.while_stuck = partial(server.answer_waiting, "plugins")
                 yield
+
+    def _check_tasks(self) -> str | None:
+        """Which part of the process has ended that must not; for /livez."""
+        return self._fault or (None if self.scheduler is None else self.scheduler.check())
 
     def _reviewer(self, path: str) -> Connection | None:
         is_ours = self._connection is not None  # then the cluster of a pod that we may run in is another
@@ -375,6 +459,13 @@ class Service:
 
     def _unsynced(self) -> str | None:
         return None if self.is_synced else "handlers are not fully synchronized"
+
+
+def _log_reload_fault(message: str, error: BaseException) -> None:
+    if isinstance(error, StowplanError):
+        log.error(message, error)
+    else:
+        log.error(message, describe(error), stacktrace=stack_of(error))
 
 
 def _changes(part: str, old: msgspec.Struct, new: msgspec.Struct) -> Iterator[tuple[str, object, object]]:

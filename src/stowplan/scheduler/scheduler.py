@@ -17,6 +17,7 @@ from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
+from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.events import EventRecorder
 from stowplan.client.extenders import extenders_of
 from stowplan.client.resources import FOLLOWED, RESOURCES
@@ -24,6 +25,7 @@ from stowplan.client.watch import Reflector
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle.preempt import preempt
+from stowplan.framework.answers import await_answer, describe, stack_of
 from stowplan.framework.handle import Handle, Preempt
 from stowplan.framework.hints import Happening, QueueingHints
 from stowplan.framework.nominations import Nominations
@@ -48,6 +50,10 @@ from stowplan.scheduler.waiting import WaitingPods
 from stowplan.scheduler.whole_objects import WholeObjects
 
 FLUSH_UNSCHEDULABLE_SECONDS = 30.0
+RESTART_SECONDS = 5.0
+"""Before background work of a plugin that failed is started over."""
+RUN_END_SECONDS = 2.0
+"""How long we wait for background work to end that was cancelled: a plugin may ignore that."""
 
 
 class Scheduler:
@@ -142,6 +148,7 @@ class Scheduler:
         self._started = asyncio.Event()
         self._watches_when_started = config.delay_cache_until_active
         self.loop = SchedulingLoop(self.host, draw or random.Random())
+        self._core = CoreTasks()
         self._tasks: asyncio.TaskGroup | None = None
         self._running: dict[tuple[Plugin, str], asyncio.Task[None]] = {}
         """The background work of plugins: their own, and their controllers by name."""
@@ -176,6 +183,10 @@ class Scheduler:
     def _preempt_for(self, profile: Profile) -> Preempt:
         return partial(preempt, profile) if self._extended is None else self._extended.preempt_for(profile)
 
+    def check(self) -> str | None:
+        """Which part of the scheduler has ended that must not; for /livez."""
+        return self._core.fault
+
     @property
     def is_still(self) -> bool:
         """Whether a decision waits for extenders, so that nothing may change under it."""
@@ -205,25 +216,27 @@ class Scheduler:
         """Goes on until it is cancelled."""
         if self._watches_when_started:
             await self._started.wait()
-        async with aclosing(self), asyncio.TaskGroup() as tasks:
+        async with aclosing(self), asyncio.TaskGroup() as of_plugins, self._core as core:
             for reflector in self.reflectors:
-                tasks.create_task(reflector.run(), name=f"watch of {reflector.resource.name}")
-            tasks.create_task(self._kinds.run(), name="watches of plugins' kinds")
+                core.start(f"watch of {reflector.resource.name}", reflector.run())
+            core.start("watches of plugins' kinds", self._kinds.run())
             for name, recorder in self.host.recorders.items():
-                tasks.create_task(recorder.run(), name=f"events of {name}")
-            self.run_plugins_in(tasks)
-            tasks.create_task(self._tick(), name="queue flushes")
-            tasks.create_task(self._schedule(), name="scheduling")
+                core.start(f"events of {name}", recorder.run())
+            self.run_plugins_in(of_plugins)
+            core.start("queue flushes", self._tick())
+            core.start("scheduling", self._schedule())
 
     async def stop(self, seconds: float = 10.0) -> None:
         """No new pods; the bindings under way are finished and the last events sent."""
+        self._core.may_end = True
         self.queue.close()
         await self.host.finish(seconds)
         for recorder in self.host.recorders.values():
             await recorder.drain(seconds)
 
     async def aclose(self) -> None:
-        """Ends the connections to extenders."""
+        """Cuts off what is still under way, and ends the connections to extenders."""
+        await self.host.finish(0)
         for extender in self.extenders:
             await extender.close()
 
@@ -294,14 +307,29 @@ class Scheduler:
 
 
 async def kept_running(name: str, run: Callable[[], object]) -> None:
-    """A plugin's own work in the background; it is started over if it fails."""
+    """A plugin's own work in the background; it is started over if it fails.
+
+    It has a task of its own, which it may cancel, or go on in although we cancel it.
+    """
     while True:
+        work = asyncio.create_task(await_answer(run), name=name)
         try:
-            await run()  # type: ignore[misc]
+            await asyncio.wait((work,))
+        except asyncio.CancelledError:
+            work.cancel()
+            if not (await asyncio.wait((work,), timeout=RUN_END_SECONDS))[0]:
+                log.error("Background work of a plugin does not end", None, work=name)
+            raise
+        error = asyncio.CancelledError() if work.cancelled() else work.exception()
+        if error is None:
             return
-        except Exception as error:
-            log.error("Background work of a plugin failed; starting it over", error, work=name)
-            await asyncio.sleep(5)
+        log.error(
+            "Background work of a plugin failed; starting it over",
+            describe(error),
+            work=name,
+            stacktrace=stack_of(error),
+        )
+        await asyncio.sleep(RESTART_SECONDS)
 
 
 def settle_memory() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 
 from stowplan.api.pod import Pod
+from stowplan.framework.answers import reason_of, shown
 from stowplan.framework.status import Code, Status
 
 LONGEST_WAIT = 15 * 60.0
@@ -35,7 +36,10 @@ class WaitingPod:
             self._end(None)
 
     def reject(self, plugin: str, message: str) -> None:
-        self._end(Status(Code.UNSCHEDULABLE, (message,), plugin))
+        """Rejects the pod. Raises TypeError, in the plugin that calls it, for anything but text."""
+        if type(plugin) is not str:
+            raise TypeError(f"expected the name of a plugin, got {shown(plugin)}")
+        self._end(Status(Code.UNSCHEDULABLE, (reason_of(message),), plugin))
 
     def preempt(self, message: str) -> bool:
         """Ends the wait with an error; whether it was still waiting."""

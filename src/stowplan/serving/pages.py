@@ -23,15 +23,17 @@ def scheduler_pages(
     handlers_synced: Check,
     pods: Callable[[], Iterable[Pod]] = tuple,
     plugins: Check | None = None,
+    core_tasks: Check | None = None,
 ) -> dict[str, Page]:
     """`configuration` is in the shape of v1, with its kind; `leader_election` is None where there is none.
 
     `pods` are those whose resources are shown: all while leading, else none. `plugins` says which of them
-    hang, where that is watched.
+    hang, where that is watched, `core_tasks` which part of the scheduler has ended that must not.
     """
     election = {} if leader_election is None else {"leaderElection": leader_election}
     ready = {**election, "shutdown": shutdown, "sched-handler-sync": handlers_synced}
-    alive = {"ping": ping} if plugins is None else {"ping": ping, "plugins": plugins}
+    more = {"plugins": plugins, "core-tasks": core_tasks}
+    alive = {"ping": ping} | {name: check for name, check in more.items() if check is not None}
     record = metrics.health_checked
     return {
         **dict(health_pages("healthz", election or {"ping": ping}, record)),

@@ -117,7 +117,10 @@ class Server:
     async def _refresh(self, certificates: ServerCertificates) -> None:
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
-            certificates.refresh()
+            try:
+                certificates.refresh()
+            except Exception as error:  # those in use stay, until the next time
+                log_error("Certificates not refreshed", error)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         response = await self._permitted(request)

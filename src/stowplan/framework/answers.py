@@ -1,0 +1,422 @@
+"""What plugins answer and raise, checked where it enters.
+
+The rule of each extension point stands here. A wrong answer raises a TypeError or ValueError that says what
+was expected; the caller treats it as if the plugin itself had raised it. `plugin_error` turns whatever a
+plugin raises into a PluginError, which names the plugin, the pod and the node.
+
+Nothing here trusts what it looks at: the text of an exception may raise, hang or take gigabytes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import signal
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from operator import index
+from typing import Any, Final, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stowplan.api.pod import Pod
+from stowplan.errors import PluginError
+from stowplan.framework.events import Action, ClusterEvent, Hint
+from stowplan.framework.plugin import FilterError, Mask, Nomination, Plugin, Reject
+from stowplan.framework.scores import Scores
+from stowplan.framework.status import Code, Status
+
+MAX_TEXT: Final = 1000
+"""Characters of a plugin's message that are kept: an event does not hold more."""
+MAX_STACK: Final = 6000
+MAX_FRAMES: Final = 20
+
+_REJECTIONS = frozenset((Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING))
+_USUAL = _REJECTIONS | {Code.SUCCESS, Code.ERROR}
+CODES: Final = {
+    "pre_enqueue": _USUAL,
+    "pre_filter": _USUAL | {Code.SKIP},
+    "filter": _USUAL,
+    "add_pod": frozenset((Code.SUCCESS, Code.ERROR)),
+    "remove_pod": frozenset((Code.SUCCESS, Code.ERROR)),
+    "post_filter": _USUAL,
+    "pre_score": _USUAL | {Code.SKIP},
+    "reserve": _USUAL,
+    "permit": _USUAL | {Code.WAIT},
+    "pre_bind": _USUAL,
+    "bind": _USUAL | {Code.SKIP},
+    "unreserve": frozenset((Code.SUCCESS,)),
+    "post_bind": frozenset((Code.SUCCESS,)),
+}
+"""The codes that each method may answer with."""
+
+
+# What a plugin raises
+
+
+def plugin_error(
+    doing: str, error: BaseException, pod: Pod | None = None, node_name: str = ""
+) -> PluginError:
+    """The error with its text, traceback, pod and node."""
+    raise_interrupt(error)
+    where = "" if pod is None else f" (pod {pod.key}{f', node {node_name}' if node_name else ''})"
+    return PluginError(f"{doing}: {describe(error)}{where}", stack_of(error))
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raises a user's Ctrl-C again, which is no fault of the plugin that it interrupted.
+
+    The running scheduler handles SIGINT otherwise: there a KeyboardInterrupt is the plugin's own.
+    """
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        raise error
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: its text`, cut to a readable length; never raises."""
+    if isinstance(error, RaisedError):
+        return error.text
+    text = text_of(error)
+    return f"{_type_name(error)}: {text}" if text else _type_name(error)
+
+
+def text_of(error: BaseException) -> str:
+    """What `str` gives, cut to a readable length; never raises."""
+    try:
+        return plain_text(str(error))
+    except BaseException as unprintable:
+        return f"its text cannot be read: str() raised {_type_name(unprintable)}"
+
+
+def stack_of(error: BaseException) -> str:
+    """The traceback as text, its end if it is long; never raises."""
+    if isinstance(error, PluginError) and error.stack:
+        return error.stack
+    try:
+        lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-MAX_FRAMES)
+        text = "".join(lines).encode(errors="backslashreplace").decode()
+    except BaseException as unprintable:
+        return f"the traceback cannot be shown: {_type_name(unprintable)}"
+    return text if len(text) <= MAX_STACK else f"... {text[-MAX_STACK:]}"
+
+
+class RaisedError(PluginError):
+    """Stands for whatever a plugin raised, with its text and traceback taken while they could be."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.text = describe(error)
+        super().__init__(self.text, stack_of(error))
+
+
+async def await_answer(ask: Callable[..., Any], *args: Any) -> Any:
+    """What an asynchronous method answers.
+
+    A CancelledError that nobody sent to this task, as from a task of the plugin's own that was cancelled, is
+    the plugin's error. So is SystemExit, which would otherwise end the event loop.
+    """
+    import asyncio  # which the commands that only decide do without
+
+    task = asyncio.current_task()
+    assert task is not None
+    requests = task.cancelling()
+    try:
+        return await awaitable_of(ask(*args))
+    except asyncio.CancelledError as error:
+        if task.cancelling() > requests:
+            raise
+        raise RaisedError(error) from None
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RaisedError(error) from None
+
+
+def awaitable_of(answer: Any) -> Awaitable[Any]:
+    """What an asynchronous method returns when it is called."""
+    if not inspect.isawaitable(answer):
+        _expect("a coroutine (write `async def`)", answer)
+    return answer
+
+
+def plain_text(text: str) -> str:
+    """A string of Python's own, cut to MAX_TEXT, that can be encoded; whatever class it was."""
+    found = str.__getitem__(text, slice(MAX_TEXT + 1))
+    if len(found) > MAX_TEXT:
+        found = f"{found[: MAX_TEXT - 4]} ..."
+    return found if found.isascii() else found.encode(errors="replace").decode()
+
+
+def shown(answer: object) -> str:
+    """An answer in an error message: small values as they are, all others by their type.
+
+    No code of the answer's own class runs.
+    """
+    if answer is None or type(answer) in (bool, float):
+        return f"{answer}"
+    if isinstance(answer, int) and type(answer) is int:
+        return f"{answer}" if -(10**30) < answer < 10**30 else "a huge int"
+    if isinstance(answer, str) and type(answer) is str:
+        text = plain_text(answer)
+        return repr(text if len(text) <= 60 else f"{text[:60]} ...")
+    if inspect.iscoroutine(answer):
+        answer.close()  # or Python warns that nobody awaited it
+        return "a coroutine: write `def`, without async"
+    return f"an object of type {_type_name(answer)}"
+
+
+def _type_name(thing: object) -> str:
+    try:
+        return plain_text(type.__getattribute__(type(thing), "__name__"))
+    except BaseException:
+        return "unknown"
+
+
+def _expect(what: str, answer: object) -> NoReturn:
+    raise TypeError(f"expected {what}, got {shown(answer)}")
+
+
+# What a plugin answers
+
+
+def status_of(method: str, answer: Any) -> Status | None:
+    """The Status that a method answered; None for success."""
+    if answer is None:
+        return None
+    if type(answer) is not Status:
+        _expect("a Status or None", answer)
+    status: Status = answer
+    code, reasons = status.code, status.reasons
+    if type(code) is not Code:
+        _expect("a Status whose code is a Code", code)
+    if code not in CODES[method]:
+        raise ValueError(f"{method} answered {code.wire_name}; expected {_listed(CODES[method])}")
+    if type(reasons) is not tuple:
+        _expect("a Status whose reasons are a tuple of str", reasons)
+    if type(status.plugin) is not str:
+        _expect("a Status whose plugin is a str", status.plugin)
+    if code is Code.SUCCESS:
+        return None
+    cut = tuple(map(reason_of, reasons))
+    if cut != reasons or code is Code.WAIT:
+        return Status(code, cut, status.plugin, _seconds(status.timeout))
+    return status
+
+
+def reason_of(reason: Any) -> str:
+    """One of the reasons for which a plugin rejects."""
+    if type(reason) is not str:
+        if not isinstance(reason, str):
+            _expect("a str as reason", reason)
+        return plain_text(reason)
+    return reason if len(reason) <= MAX_TEXT and reason.isascii() else plain_text(reason)
+
+
+def nothing_of(method: str, answer: Any) -> None:
+    """The answer of a method that has none to give."""
+    if status_of(method, answer) is not None:
+        _expect("None", answer)
+
+
+def pre_filter_of(answer: Any) -> Status | frozenset[str] | None:
+    """None, a Status, or the names of the nodes to narrow the search to."""
+    if isinstance(answer, (frozenset, set)):
+        names = frozenset(answer)
+        for name in names:
+            if type(name) is not str:
+                _expect("the names of nodes, each a str", name)
+        return names
+    if answer is not None and type(answer) is not Status:
+        _expect("a Status, a set of names of nodes or None", answer)
+    return status_of("pre_filter", answer)
+
+
+def post_filter_of(answer: Any) -> Status | Nomination:
+    if type(answer) is not Nomination:
+        if type(answer) is not Status:
+            _expect("a Status or a Nomination", answer)
+        return status_of("post_filter", answer) or Status()
+    name, victims = answer
+    if type(name) is not str:
+        _expect("a Nomination of a node by its name", name)
+    if type(victims) not in (tuple, list):
+        _expect("a Nomination whose victims are a tuple of pods", victims)
+    for victim in victims:
+        if not isinstance(victim, Pod):
+            _expect("pods as victims", victim)
+    return Nomination(name, tuple(victims))
+
+
+def reject_of(answer: Any, length: int) -> tuple[Mask, str, bool | Mask]:
+    """One of the Rejects of filter_nodes: which nodes, why, and where evicting pods does not help."""
+    if type(answer) is not Reject:
+        _expect("a Reject", answer)
+    mask, hard = answer.mask, answer.unresolvable
+    if type(mask) is not np.ndarray or mask.shape != (length,) or mask.dtype.kind != "b":
+        mask = _mask_of(mask, length, "to reject")
+    if type(hard) is not bool:
+        hard = bool(hard) if isinstance(hard, np.bool_) else _mask_of(hard, length, "of what is unresolvable")
+    return mask, answer.reason, hard
+
+
+def _mask_of(answer: Any, length: int, what: str) -> Mask:
+    mask = np.asarray(answer)
+    if mask.shape != (length,) or mask.dtype.kind != "b":
+        raise ValueError(
+            f"expected {length} truth values, one a node, {what}; got {mask.dtype} of shape {mask.shape}"
+        )
+    return mask
+
+
+def row_errors_of(error: FilterError, length: int) -> dict[int, str]:
+    """By row, why filter_nodes failed on some nodes."""
+    texts = error.texts
+    if not isinstance(texts, Mapping):
+        _expect("a FilterError with texts by row", texts)
+    found = {}
+    for row, text in texts.items():
+        if not 0 <= index(row) < length:
+            raise ValueError(f"expected rows of {length} nodes in a FilterError, got {shown(row)}")
+        found[index(row)] = reason_of(text)
+    return found
+
+
+def row_reject_of(answer: Any) -> tuple[bool, str, bool]:
+    """The same for a single node, whose columns are plain numbers."""
+    if type(answer) is not Reject:
+        _expect("a Reject", answer)
+    return _truth(answer.mask), answer.reason, _truth(answer.unresolvable)
+
+
+def _truth(value: Any) -> bool:
+    if type(value) is not bool and not isinstance(value, np.bool_):
+        _expect("a truth value, since there is one node", value)
+    return bool(value)
+
+
+def iterable_of(answer: Any) -> Iterable[Any]:
+    """What filter_nodes yields or returns; nothing is no way to say that all nodes are fine."""
+    if not isinstance(answer, Iterable) or isinstance(answer, (str, bytes)):
+        _expect("Rejects, yielded or in a list", answer)
+    return answer
+
+
+def score_of(answer: Any) -> int:
+    """The score of one node, before it is normalised."""
+    try:
+        score = index(answer)
+    except TypeError:
+        _expect("a whole number as score", answer)
+    if not -(2**63) <= score < 2**63:
+        _expect("a score of at most 64 bits", answer)
+    return score
+
+
+def scores_of(answer: Any, length: int) -> Scores:
+    """The scores of all nodes."""
+    if inspect.iscoroutine(answer):
+        _expect("a column of scores", answer)
+    scores: NDArray[Any] = np.asarray(answer)
+    if scores.shape != (length,) or scores.dtype.kind not in "iub":
+        raise ValueError(
+            f"expected {length} whole numbers, one a node, got {scores.dtype} of shape {scores.shape}"
+        )
+    return scores.astype(np.int64, copy=False)
+
+
+def hint_of(answer: Any) -> Hint:
+    if type(answer) is Hint:
+        return answer
+    if not isinstance(answer, str) or answer not in (Hint.QUEUE.value, Hint.SKIP.value):
+        _expect("Hint.QUEUE or Hint.SKIP", answer)
+    return Hint(answer)
+
+
+def events_of(answer: Any) -> tuple[ClusterEvent, ...]:
+    """What a plugin wants to hear of."""
+    if not isinstance(answer, Iterable) or isinstance(answer, (str, bytes, ClusterEvent)):
+        _expect("ClusterEvents, yielded or in a list", answer)
+    events = tuple(answer)
+    for event in events:
+        if type(event) is not ClusterEvent:
+            _expect("a ClusterEvent", event)
+        if not isinstance(event.resource, str):
+            _expect("a ClusterEvent whose resource is a Resource", event.resource)
+        if not isinstance(event.action, Action):
+            _expect("a ClusterEvent whose action is an Action", event.action)
+    return events
+
+
+def built(plugin: Any, kind: type[Plugin]) -> Plugin:
+    """The plugin that a constructor made."""
+    if not isinstance(plugin, kind):
+        _expect(f"a {kind.__name__}", plugin)
+    if not all(hasattr(plugin, name) for name in ("args", "handle", "serial")):
+        raise TypeError("__init__ does not call super().__init__(args, handle)")
+    return plugin
+
+
+def _seconds(value: Any) -> float:
+    """For how long to wait; less than no time is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        _expect("seconds to wait, as a number", value)
+    return max(value, 0.0)
+
+
+def _listed(codes: frozenset[Code]) -> str:
+    names = [code.wire_name for code in sorted(codes)]
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+
+
+# Keys to sort waiting pods by
+
+NO_KEY: Final = object()
+
+
+def check_key(key: Any, other: Any = NO_KEY) -> None:
+    """Whether a key that queue_sort answered can be compared, with itself and with one that could."""
+    if inspect.iscoroutine(key):
+        _expect("a key to sort by", key)
+    for one, two in ((key, key), (key, other), (other, key)):
+        if one is not NO_KEY and two is not NO_KEY:
+            bool(one < two)
+            bool(one == two)
+
+
+class SortKey:
+    """A key that a plugin gave to sort by, which can be compared with any other of its plugin.
+
+    Where comparing them fails, that is told once to `on_fault`, and neither goes before the other.
+    """
+
+    __slots__ = ("_on_fault", "key")
+
+    def __init__(self, key: Any, on_fault: Callable[[BaseException], None]) -> None:
+        self.key, self._on_fault = key, on_fault
+
+    def __lt__(self, other: SortKey) -> bool:
+        try:
+            return bool(self.key < other.key)
+        except BaseException as error:
+            self._report(error)
+            return False
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, SortKey):
+            return self is other
+        try:
+            return bool(self.key == other.key)
+        except BaseException as error:
+            self._report(error)
+            return True
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def _report(self, error: BaseException) -> None:
+        report, self._on_fault = self._on_fault, _ignore
+        report(error)
+
+
+def _ignore(error: BaseException) -> None:
+    """It was told before."""
