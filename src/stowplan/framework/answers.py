@@ -95,10 +95,11 @@ def stack_of(error: BaseException) -> str:
         return error.stack
     try:
         lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-MAX_FRAMES)
-        text = "".join(lines).encode(errors="backslashreplace").decode()
+        text = "".join(f"{each[:MAX_TEXT]} ...\n" if len(each) > MAX_TEXT else each for each in lines)
     except BaseException as unprintable:
         return f"the traceback cannot be shown: {_type_name(unprintable)}"
-    return text if len(text) <= MAX_STACK else f"... {text[-MAX_STACK:]}"
+    text = text if len(text) <= MAX_STACK else f"... {text[-MAX_STACK:]}"
+    return text.encode(errors="backslashreplace").decode()
 
 
 class RaisedError(PluginError):

@@ -171,7 +171,9 @@ class Service:
     async def _run(self, api: ApiClient, events_api: ApiClient) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
             asyncio.get_running_loop().add_signal_handler(number, self._signals.put_nowait, number)
-        elected = asyncio.create_task(self._election.run()) if self._election is not None else None
+        elected = None
+        if self._election is not None:
+            elected = asyncio.create_task(self._election.run(), name="leader election")
         try:
             while True:
                 ending = await self._run_once(api, events_api, elected)
