@@ -112,10 +112,11 @@ async def staged(
     registry: Registry | None = None,
     guard: Guard | None = None,
     decisions: Decisions | None = None,
+    api: RecordingApi | None = None,
 ) -> AsyncIterator[Stage]:
     registry = registry or Registry(plugins or {}, Registry.installed()._installed)
     version = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
-    api, found = RecordingApi(), load({**version, **(config or {})}, registry).config
+    api, found = api or RecordingApi(), load({**version, **(config or {})}, registry).config
     stage: list[Stage] = []
     scheduler = Scheduler(
         found,

@@ -19,7 +19,7 @@ from stowplan.framework.answers import (
     stack_of,
     status_of,
 )
-from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin import Plugin, is_trusted
 from stowplan.framework.status import Code, Status
 from stowplan.scheduler.attempt import Attempt, Failure, failure_at
 from stowplan.scheduler.bind_outcome import node_after
@@ -31,6 +31,9 @@ from stowplan.scheduler.waiting import WaitingPod
 VOLUME_BINDING = "VolumeBinding"
 NOT_LEADING = Failure("this scheduler is no longer the leader", is_moot=True)
 CANCELLED = Failure("binding: its task was cancelled")
+UNCONFIRMED = Failure("binding: a bind plugin or extender reported success, but the pod has no node")
+CONFIRM_SECONDS = 30.0
+"""If the watch has not shown by then what another binder reported, the API server is asked."""
 
 
 def reserve(host: Host, attempt: Attempt, node_name: str) -> Pod | None:
@@ -111,8 +114,7 @@ async def _end_cancelled(host: Host, attempt: Attempt, placed: Pod, node_name: s
     """After a binding that was cut off: whether the pod was bound is known to the API server alone."""
     failure: Failure | None = CANCELLED
     try:
-        node_now = await node_after(host, placed, Unreachable(CANCELLED.message))
-        failure = _outcome(node_now, node_name, CANCELLED)
+        failure = await _outcome(host, placed, node_name, CANCELLED)
     finally:
         await _conclude(host, attempt, placed, node_name, failure)
 
@@ -127,7 +129,28 @@ async def _conclude(
         _succeeded(host, attempt, placed, node_name)
     except Exception as error:  # the pod is bound all the same
         log.error("Bound pod not recorded", error, pod=placed, stacktrace=stack_of(error))
+    _confirm_later(host, attempt, placed, node_name)
     await run_post_binds(host, attempt, placed, node_name)
+
+
+def _confirm_later(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
+    """Checks later that the pod is bound: a binder of others may report success without having bound it."""
+    binders = attempt.profile.at("bind")
+    if host.extended is None and all(is_trusted(type(plugin)) for _, plugin in binders):
+        return
+    state = attempt.state  # which plugins need to unreserve; after post_bind the attempt has it no more
+
+    def look() -> None:
+        if not host.is_ending and host.cluster.is_assumed(placed) and host.cluster.pod(placed.uid) is placed:
+            host.spawn(check(), f"confirmation of pod {placed.key}")
+
+    async def check() -> None:
+        failure = await _outcome(host, placed, node_name, UNCONFIRMED)
+        if failure is UNCONFIRMED and host.cluster.is_assumed(placed):
+            attempt.decision.state = state
+            host.stillness.after(partial(_fail, host, attempt, placed, node_name, failure))
+
+    asyncio.get_running_loop().call_later(CONFIRM_SECONDS, look)
 
 
 def _fail(host: Host, attempt: Attempt, placed: Pod, node_name: str, failure: Failure) -> None:
@@ -140,8 +163,13 @@ def _fail(host: Host, attempt: Attempt, placed: Pod, node_name: str, failure: Fa
         host.handlers.on_room(placed)
 
 
-def _outcome(node_now: str | None, node_name: str, failure: Failure) -> Failure | None:
-    """What became of a pod after a failure, by the node that it has now; None if it is bound as it should."""
+async def _outcome(host: Host, placed: Pod, node_name: str, failure: Failure) -> Failure | None:
+    """What became of a pod whose binding was not finished: None if it is bound all the same."""
+    try:
+        node_now = await node_after(host, placed, Unreachable(failure.message))
+    except Exception as error:
+        log.error("Cannot find out whether the pod is bound", error, pod=placed, stacktrace=stack_of(error))
+        return failure
     if node_now == node_name:
         return None
     return failure if node_now == "" else Failure(failure.message, is_moot=True)
@@ -156,7 +184,8 @@ async def bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Fai
     except BaseException as error:  # what nobody foresaw for one pod must not stop the others
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
-        return Failure(f"binding: {describe(error)}", stack=stack_of(error))
+        failure = Failure(f"binding: {describe(error)}", stack=stack_of(error))
+        return await _outcome(host, placed, node_name, failure)
     finally:
         host.metrics.running("binding", -1)
 
