@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from operator import index
 from typing import Any
 
 from stowplan.api.extender import ExtenderFilterResult
@@ -15,6 +14,7 @@ from stowplan.errors import PluginError
 from stowplan.extender.asked import UNKNOWN, Asked
 from stowplan.extender.functions import Function
 from stowplan.extender.scored import Scored
+from stowplan.framework.answers import describe, plain_text, raise_interrupt, score_of, shown, stack_of
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.handle import Handle
 from stowplan.framework.plugin import Plugin
@@ -64,23 +64,23 @@ class FunctionVerb:
         if answer is False:
             return f"predicate {self.function.name} refuses the node"
         if isinstance(answer, str) and answer:
-            return answer
-        raise PluginError(self._failure(f"expected True, False or a reason, got {answer!r}", pod, node))
+            return plain_text(answer)
+        raise PluginError(self._failure(f"expected True, False or a reason, got {shown(answer)}", pod, node))
 
     def _score(self, pod: Pod, node: NodeObject) -> int:
         answer = self._asked(pod, node)
         try:
-            return index(answer)
-        except TypeError:
-            raise PluginError(self._failure(f"expected a whole number, got {answer!r}", pod, node)) from None
+            return score_of(answer)
+        except TypeError as error:
+            raise PluginError(self._failure(str(error), pod, node)) from None
 
     def _asked(self, pod: Pod, node: NodeObject) -> Any:
         try:
             with self._guard.calling(self._watched, self.function.kind):
                 return self.function.call(pod, node)
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            raise PluginError(self._failure(what, pod, node)) from error
+        except BaseException as error:
+            raise_interrupt(error)
+            raise PluginError(self._failure(describe(error), pod, node), stack_of(error)) from error
 
     def _failure(self, what: str, pod: Pod, node: NodeObject) -> str:
         return f"{self.function.kind} {self.function.name}: {what} (pod {pod.key}, node {node.name})"

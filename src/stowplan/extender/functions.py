@@ -24,6 +24,7 @@ import msgspec
 
 from stowplan.api.node import NodeObject
 from stowplan.errors import InputError
+from stowplan.framework.answers import describe, raise_interrupt
 
 Node = NodeObject
 """What a function gets to see of a node."""
@@ -105,8 +106,9 @@ def load_functions(source: str) -> list[Function]:
 def _imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:
-        raise InputError(f"cannot be imported: {type(error).__name__}: {error}", where=name) from error
+    except BaseException as error:
+        raise_interrupt(error)
+        raise InputError(f"cannot be imported: {describe(error)}", where=name) from error
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -118,8 +120,9 @@ def _from_file(path: Path) -> ModuleType:
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(f"cannot be loaded: {type(error).__name__}: {error}", where=str(path)) from error
+    except BaseException as error:
+        raise_interrupt(error)
+        raise InputError(f"cannot be loaded: {describe(error)}", where=str(path)) from error
     return module
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from stowplan import log
 from stowplan.client import kubeconfig
 from stowplan.client.connection import Connection
+from stowplan.client.core_tasks import CoreTaskError, first_of
 from stowplan.extender.functions import Function
 from stowplan.extender.options import ExtenderOptions
 from stowplan.extender.service import Extender
@@ -27,8 +28,8 @@ def serve(*functions: Function, **options: Any) -> None:
 def run(options: ExtenderOptions, registry: Registry | None = None) -> None:
     try:
         asyncio.run(_run(options, registry))
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None
 
 
 async def _run(options: ExtenderOptions, registry: Registry | None) -> None:
@@ -44,6 +45,8 @@ async def _run(options: ExtenderOptions, registry: Registry | None) -> None:
         work, told = asyncio.create_task(extender.run()), asyncio.create_task(_told())
         try:
             await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
+            if work.cancelled():
+                raise CoreTaskError("the extender's task was cancelled")
             if work.done():
                 work.result()
             log.log(0, "Requested to terminate, exiting")

@@ -12,6 +12,7 @@ import msgspec
 
 from stowplan import log
 from stowplan.client.api import ApiClient
+from stowplan.client.core_tasks import CoreTasks
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.extender.binding import Binder
 from stowplan.extender.function_verb import FunctionVerb
@@ -44,7 +45,7 @@ class Extender:
         metrics: Metrics | None = None,
     ) -> None:
         self.options, self.metrics = options, metrics or Metrics()
-        self.guard = Guard(self.metrics)
+        self.guard, self._core = Guard(self.metrics), CoreTasks()
         self.scheduler: Scheduler | None = None
         """Follows the cluster and has the profiles. Never started, it decides nothing by itself."""
         if api is not None:
@@ -86,16 +87,17 @@ class Extender:
 
     async def run(self) -> None:
         """Follows the cluster and runs what functions have in the background, until it is cancelled."""
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as of_functions, self._core as core:
             if self.scheduler is not None:
-                tasks.create_task(self.scheduler.run(), name="view of the cluster")
+                core.start("view of the cluster", self.scheduler.run())
             for each in self.options.functions:
                 if each.kind == "background":
-                    tasks.create_task(kept_running(each.name, each.call), name=each.name)
-            tasks.create_task(self._refresh(), name="certificates")
+                    of_functions.create_task(kept_running(each.name, each.call), name=each.name)
+            core.start("certificates", self._refresh())
 
     async def stop(self, seconds: float = 10.0) -> None:
         """The bindings under way are finished."""
+        self._core.may_end = True
         if self.scheduler is not None:
             await self.scheduler.stop(seconds)
 
@@ -141,7 +143,7 @@ class Extender:
 
         return {
             "/healthz": _page(lambda: None),
-            "/livez": _page(self.guard.check),
+            "/livez": _page(lambda: self._core.fault or self.guard.check()),
             "/readyz": _page(self._unready),
             "/metrics": Route(metrics, b"GET"),
         }

@@ -12,6 +12,7 @@ from typing import Any
 
 from stowplan.api.custom import CustomResource, Definition
 from stowplan.errors import ConfigError
+from stowplan.framework.answers import describe, raise_interrupt
 from stowplan.framework.args import args_of
 from stowplan.framework.plugin import Plugin, Reads
 from stowplan.framework.plugin_source import Fault, fault_at
@@ -145,13 +146,19 @@ def _wrong_args(plugin: type[Plugin]) -> Iterator[Fault]:
         return
     try:
         kind = args_of(plugin)
-    except Exception as error:  # what an annotation may raise is not ours to know
-        yield _fault(plugin, "args", f"has an annotation that cannot be used: {error}")
+    except BaseException as error:  # what an annotation may raise is not ours to know
+        raise_interrupt(error)
+        yield _fault(plugin, "args", f"has an annotation that cannot be used: {_text(error)}")
         return
     try:
         kind.read(plugin.__name__, {}, "args")
-    except Exception as error:
-        yield fault_at(kind, "validate", f"{kind.__name__} cannot be read: {type(error).__name__}: {error}")
+    except BaseException as error:
+        raise_interrupt(error)
+        yield fault_at(kind, "validate", f"{kind.__name__} cannot be read: {describe(error)}")
+
+
+def _text(error: BaseException) -> str:
+    return str(error) if isinstance(error, (NameError, TypeError)) else describe(error)
 
 
 def _own_classes(plugin: type[Plugin]) -> Iterator[type]:

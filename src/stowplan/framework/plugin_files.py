@@ -20,6 +20,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from stowplan.errors import ConfigError
+from stowplan.framework.answers import describe, raise_interrupt
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.plugin_check import checked
 
@@ -135,10 +136,10 @@ def import_file(name: str, path: Path) -> ModuleType:
     """Imports a module; a ConfigError says in which line of which file it fails."""
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"{type(error).__name__}: {_text(error)}", stage="framework", where=_place(error, path)
-        ) from error
+    except BaseException as error:
+        raise_interrupt(error)
+        text = f"SyntaxError: {error.msg}" if isinstance(error, SyntaxError) else describe(error)
+        raise ConfigError(text, stage="framework", where=_place(error, path)) from error
 
 
 def stamp_of(path: Path) -> Stamp | None:
@@ -205,10 +206,6 @@ def _is_taken(name: str, path: Path) -> bool:
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None) or ""
     return module is not None and name not in _FINDER.files and Path(file).resolve() != path.resolve()
-
-
-def _text(error: BaseException) -> str:
-    return str(error.msg) if isinstance(error, SyntaxError) else str(error)
 
 
 def _place(error: BaseException, path: Path) -> str:

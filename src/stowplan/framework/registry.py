@@ -12,6 +12,7 @@ from typing import Any
 
 from stowplan.config.load import ReadArgs
 from stowplan.errors import ConfigError
+from stowplan.framework.answers import describe, raise_interrupt
 from stowplan.framework.args import PluginArgs, args_of
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.plugin_check import checked
@@ -106,8 +107,9 @@ class Registry:
             raise ConfigError(f'"{name}" does not exist', stage="framework")
         try:
             found = entry.load() if entry else self._attribute(name)
-        except Exception as error:
-            raise ConfigError(f'"{name}" cannot be imported: {error}', stage="framework") from error
+        except BaseException as error:
+            raise_interrupt(error)
+            raise ConfigError(f'"{name}" cannot be imported: {_text(error)}', stage="framework") from error
         if not (isinstance(found, type) and issubclass(found, Plugin)):
             raise ConfigError(f'"{name}" is not a class derived from stowplan.Plugin', stage="framework")
         return checked(found)
@@ -117,3 +119,8 @@ class Registry:
         found = getattr(importlib.import_module(module), attribute)
         self._files.follow(module)
         return found
+
+
+def _text(error: BaseException) -> str:
+    """An ImportError says all by itself; of others the type is needed, too."""
+    return str(error) if isinstance(error, (ImportError, AttributeError)) else describe(error)
