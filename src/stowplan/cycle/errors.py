@@ -18,10 +18,12 @@ class CycleError(PluginError):
         self.is_final = is_final
 
 
-def failure(doing: str, error: BaseException, pod: Pod, node_name: str = "") -> CycleError:
+def failure(
+    doing: str, error: BaseException, pod: Pod, node_name: str = "", *, with_stack: bool = True
+) -> CycleError:
     """The error of a plugin that was `doing` something; one that is known already stays as it is."""
-    if isinstance(error, CycleError):
+    if type(error) is CycleError:  # not what a plugin may have derived from it
         return error
-    found = plugin_error(doing, error, pod, node_name)
+    found = plugin_error(doing, error, pod, node_name, with_stack=with_stack)
     # What the framework itself raises, such as for a call past its budget, would only happen again.
     return CycleError(str(found), found.stack, is_final=isinstance(error, PluginError))

@@ -264,20 +264,26 @@ def _ask_each(
     first_error: bool,
 ) -> Statuses | None:
     refused: dict[int, Status] = {}
+    is_first = True  # of thousands of errors one traceback is enough
     for row in range(len(nodes)) if passing is None else np.flatnonzero(passing).tolist():
-        status = _ask_one(step, state, pod, nodes, row)
+        status = _ask_one(step, state, pod, nodes, row, with_stack=is_first)
         if status is not None:
             refused[row] = status.by(step.name)
-            if first_error and status.code is Code.ERROR:
-                break
+            if status.code is Code.ERROR:
+                is_first = False
+                if first_error:
+                    break
     return _statuses(step, refused, len(nodes))
 
 
-def _ask_one(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable, row: int) -> Status | None:
+def _ask_one(
+    step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable, row: int, *, with_stack: bool
+) -> Status | None:
     try:
         status = status_of("filter", step.filter(state, pod, nodes.node(row)))
     except BaseException as error:
-        found = failure(f'running "{step.name}" filter plugin', error, pod, nodes.names[row])
+        doing = f'running "{step.name}" filter plugin'
+        found = failure(doing, error, pod, nodes.names[row], with_stack=with_stack)
         if found.is_final:
             raise found from error
         return error_status(found)

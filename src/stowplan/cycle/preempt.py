@@ -143,7 +143,8 @@ def _no_node(live: LiveNodeTable, rows: Slots, refusals: Counter[Status]) -> Sta
     """Why evicting pods helps nowhere; errors are all that is told where there are any."""
     errors = dict.fromkeys(status.message for status in refusals if status.code is Code.ERROR)
     if errors:
-        return Status.error(next(iter(errors)) if len(errors) == 1 else f"[{', '.join(errors)}]")
+        text = next(iter(errors)) if len(errors) == 1 else f"[{', '.join(errors)}]"
+        return Status.error(text, next((status.stack for status in refusals if status.stack), ""))
     return Status.unschedulable(_message(live, rows, refusals))
 
 

@@ -31,6 +31,7 @@ MAX_TEXT: Final = 1000
 """Characters of a plugin's message that are kept: an event does not hold more."""
 MAX_STACK: Final = 6000
 MAX_FRAMES: Final = 20
+MAX_CAUSES: Final = 5
 
 _REJECTIONS = frozenset((Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING))
 _USUAL = _REJECTIONS | {Code.SUCCESS, Code.ERROR}
@@ -56,12 +57,17 @@ CODES: Final = {
 
 
 def plugin_error(
-    doing: str, error: BaseException, pod: Pod | None = None, node_name: str = ""
+    doing: str,
+    error: BaseException,
+    pod: Pod | None = None,
+    node_name: str = "",
+    *,
+    with_stack: bool = True,
 ) -> PluginError:
     """The error with its text, traceback, pod and node."""
     raise_interrupt(error)
     where = "" if pod is None else f" (pod {pod.key}{f', node {node_name}' if node_name else ''})"
-    return PluginError(f"{doing}: {describe(error)}{where}", stack_of(error))
+    return PluginError(f"{doing}: {describe(error)}{where}", stack_of(error) if with_stack else "")
 
 
 def raise_interrupt(error: BaseException) -> None:
@@ -90,15 +96,22 @@ def text_of(error: BaseException) -> str:
 
 
 def stack_of(error: BaseException) -> str:
-    """The traceback as text, its end if it is long; never raises."""
+    """The traceback as text, with those of its causes; never raises.
+
+    Python's own formatting would run code of the exception's class, and take as long as there are causes.
+    """
     if isinstance(error, PluginError) and error.stack:
         return error.stack
+    parts: list[str] = []
+    found: BaseException | None = error
     try:
-        lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-MAX_FRAMES)
-        text = "".join(f"{each[:MAX_TEXT]} ...\n" if len(each) > MAX_TEXT else each for each in lines)
+        while found is not None and len(parts) < MAX_CAUSES:
+            frames = "".join(traceback.format_tb(found.__traceback__, limit=-MAX_FRAMES))
+            parts.append(f"Traceback (most recent call last):\n{frames[-MAX_STACK:]}{describe(found)}\n")
+            found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
     except BaseException as unprintable:
-        return f"the traceback cannot be shown: {_type_name(unprintable)}"
-    text = text if len(text) <= MAX_STACK else f"... {text[-MAX_STACK:]}"
+        parts.append(f"the traceback cannot be shown: {_type_name(unprintable)}\n")
+    text = "\nThe above exception led to the following one:\n\n".join(reversed(parts))
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -196,11 +209,13 @@ def status_of(method: str, answer: Any) -> Status | None:
         _expect("a Status whose reasons are a tuple of str", reasons)
     if type(status.plugin) is not str:
         _expect("a Status whose plugin is a str", status.plugin)
+    if type(status.stack) is not str:
+        _expect("a Status whose stack is a str", status.stack)
     if code is Code.SUCCESS:
         return None
     cut = tuple(map(reason_of, reasons))
     if cut != reasons or code is Code.WAIT:
-        return Status(code, cut, status.plugin, _seconds(status.timeout))
+        return Status(code, cut, status.plugin, _seconds(status.timeout), status.stack[-MAX_STACK:])
     return status
 
 

@@ -16,6 +16,8 @@ class Nominations:
         return bool(self._node_of)
 
     def put(self, pod: Pod, node_name: str) -> None:
+        if not isinstance(pod, Pod) or type(node_name) is not str:  # from a plugin: all pods would fail of it
+            raise TypeError("expected a Pod and the name of a node to nominate it to")
         self.remove(pod)
         self._by_node.setdefault(node_name, {})[pod.uid] = pod
         self._node_of[pod.uid] = node_name

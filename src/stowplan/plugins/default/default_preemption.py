@@ -57,7 +57,7 @@ class DefaultPreemption(Plugin):
                 self.args.min_candidate_nodes_absolute,
             )
         except PluginError as error:
-            return as_told(Status.error(str(error)))
+            return as_told(Status.error(str(error), error.stack))
         if isinstance(answer, Nomination):
             return answer
         return as_told(answer)
@@ -82,7 +82,7 @@ class DefaultPreemption(Plugin):
 
 def as_told(status: Status) -> Status:
     """Why no node was found to evict pods from, in the words of the pod's condition."""
-    return Status(status.code, (f"preemption: {status.message}",))
+    return Status(status.code, (f"preemption: {status.message}",), stack=status.stack)
 
 
 def _is_leaving_for(pod: Pod, other: Pod) -> bool:
