@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,10 +201,12 @@ def _no_bits(length: int) -> NDArray[np.uint64]:
     return read_only(np.zeros(length, np.uint64))
 
 
-def _numbers(step: FilterStep, rejects: Iterable[Reject]) -> tuple[int]:
+def _numbers(step: FilterStep, rejects: Iterable[Any]) -> tuple[int]:
     """The same for one row, whose masks are plain truth values."""
     bits = 0
     for reject in rejects:
+        if reject.mask is False:
+            continue
         is_rejected, reason, is_hopeless = row_reject_of(reject)
         if is_rejected:
             bits |= 1 << step.reason_id(reason)

@@ -98,7 +98,8 @@ def _refreshed(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, k
         return (scores if step.normalize is not None else _checked(step, pod, part, scores),)
 
     def compute_row(row: NodeRow) -> tuple[int]:
-        score = score_of(step.score_nodes(state, pod, row))
+        answer = step.score_nodes(state, pod, row)
+        score = answer if answer.__class__ is int and 0 <= answer <= MAX_SCORE else score_of(answer)
         if step.normalize is None and not 0 <= score <= MAX_SCORE:
             raise ValueError(f"score {score} is not in the range of [0, {MAX_SCORE}]")
         return (score,)
