@@ -108,7 +108,7 @@ async def test_the_end_of_a_core_task_is_the_end_of_the_process(tmp_path, caplog
         connection.is_slow = True
         task_named(name).cancel()
         seen = ""
-        async with aiohttp.ClientSession() as session:
+        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
             while "[-]core-tasks failed" not in seen:
                 assert not running.done(), "it ended without a word"
                 async with session.get(url, ssl=False) as response:

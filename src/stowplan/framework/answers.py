@@ -14,6 +14,7 @@ import math
 import signal
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from operator import index
 from typing import Any, Final, NoReturn
 
@@ -116,10 +117,13 @@ def stack_of(error: BaseException) -> str:
 
 
 class RaisedError(PluginError):
-    """Stands for whatever a plugin raised, with its text and traceback taken while they could be."""
+    """Stands for whatever a plugin raised; its text was read while the plugin's budget ran."""
 
     def __init__(self, error: BaseException) -> None:
+        import asyncio
+
         self.text = describe(error)
+        self.was_cancelled = isinstance(error, asyncio.CancelledError)
         super().__init__(self.text, stack_of(error))
 
 
@@ -387,6 +391,8 @@ def _listed(codes: frozenset[Code]) -> str:
 # Keys to sort waiting pods by
 
 NO_KEY: Final = object()
+Calling = Callable[[], AbstractContextManager[None]]
+"""What to be in while the plugin's own code compares keys, so that its budget is kept."""
 
 
 def check_key(key: Any, other: Any = NO_KEY) -> None:
@@ -405,14 +411,15 @@ class SortKey:
     Where comparing them fails, that is told once to `on_fault`, and neither goes before the other.
     """
 
-    __slots__ = ("_on_fault", "key")
+    __slots__ = ("_calling", "_on_fault", "key")
 
-    def __init__(self, key: Any, on_fault: Callable[[BaseException], None]) -> None:
-        self.key, self._on_fault = key, on_fault
+    def __init__(self, key: Any, calling: Calling, on_fault: Callable[[BaseException], None]) -> None:
+        self.key, self._calling, self._on_fault = key, calling, on_fault
 
     def __lt__(self, other: SortKey) -> bool:
         try:
-            return bool(self.key < other.key)
+            with self._calling():
+                return bool(self.key < other.key)
         except BaseException as error:
             self._report(error)
             return False
@@ -421,7 +428,8 @@ class SortKey:
         if self is other or not isinstance(other, SortKey):
             return self is other
         try:
-            return bool(self.key == other.key)
+            with self._calling():
+                return bool(self.key == other.key)
         except BaseException as error:
             self._report(error)
             return True

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +20,7 @@ from stowplan.framework.answers import NO_KEY, SortKey, check_key, plugin_error
 from stowplan.framework.events import Action, Resource
 from stowplan.framework.hints import Happening, QueueingHints, happenings
 from stowplan.framework.nominations import Nominations
-from stowplan.framework.plugin import is_trusted
+from stowplan.framework.plugin import Plugin, is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.queue.backoff import BackoffQueue
 from stowplan.queue.gates import Gates, OnFault, log_fault
@@ -58,8 +60,10 @@ class SchedulingQueue:
         nominations: Nominations | None = None,
         recorder: Recorder | None = None,
         on_fault: OnFault = log_fault,
+        calling: Callable[[Plugin, str], AbstractContextManager[None]] = lambda plugin, method: nullcontext(),
     ) -> None:
-        self._clock, self._recorder, self._on_fault = clock, recorder, on_fault
+        """`calling` is what the keys of a queue_sort plugin are compared in, which is code of its own."""
+        self._clock, self._recorder, self._on_fault, self._calling = clock, recorder, on_fault, calling
         self._max_in_unschedulable = max_in_unschedulable
         self._take(hints, profiles)
         self.nominations = Nominations() if nominations is None else nominations
@@ -87,6 +91,7 @@ class SchedulingQueue:
             found for profile in profiles.values() for found in profile.at("queueSort")
         )
         self._queue_sort, self._sorts_plainly = plugin.queue_sort, is_trusted(type(plugin))
+        self._comparing = partial(self._calling, plugin, "queue_sort")
         self._known_key: Any = NO_KEY
 
     def take_profiles(self, hints: Mapping[str, QueueingHints], profiles: Mapping[str, Profile]) -> None:
@@ -367,9 +372,10 @@ class SchedulingQueue:
 
     def _comparable(self, key: Any, pod: Pod) -> SortKey:
         """The key such that comparing it never raises; one that does not fit those before it is a fault."""
-        check_key(key, self._known_key)
+        with self._comparing():
+            check_key(key, self._known_key)
         self._known_key = key
-        return SortKey(key, lambda error: self._report_sorting(pod, error))
+        return SortKey(key, self._comparing, lambda error: self._report_sorting(pod, error))
 
     def _report_sorting(self, pod: Pod, error: BaseException) -> None:
         self._on_fault(pod, plugin_error(f'running QueueSort plugin "{self._sorter}"', error, pod))

@@ -9,8 +9,9 @@ from time import perf_counter
 from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, Unreachable
-from stowplan.errors import PluginError, StowplanError
+from stowplan.errors import StowplanError
 from stowplan.framework.answers import (
+    RaisedError,
     await_answer,
     describe,
     nothing_of,
@@ -25,6 +26,7 @@ from stowplan.scheduler.attempt import Attempt, Failure, failure_at
 from stowplan.scheduler.bind_outcome import node_after
 from stowplan.scheduler.extender_binding import bind_by_extender
 from stowplan.scheduler.failure import NOBODY, handle_failure, patch_status
+from stowplan.scheduler.guard import OverdueError
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.waiting import WaitingPod
 
@@ -272,8 +274,11 @@ async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) 
                 refusal, advice = error, error.advice
                 status = Status.error(plain_text(error.message))
             else:
-                kind = Unreachable if isinstance(error, PluginError) else partial(ApiError, 0, "PluginFailed")
-                refusal = kind(status.message)
+                refusal = ApiError(0, "PluginFailed", status.message)
+                if isinstance(error, OverdueError) or (
+                    isinstance(error, RaisedError) and error.was_cancelled
+                ):
+                    refusal = Unreachable(status.message)  # its request may still be under way
             node_now = await node_after(host, placed, refusal)
             if node_now == node_name:
                 status = None

@@ -21,8 +21,9 @@ from typing import Any
 from weakref import WeakSet
 
 from stowplan import log
+from stowplan.client.errors import ApiError
 from stowplan.errors import PluginError
-from stowplan.framework.answers import await_answer, awaitable_of
+from stowplan.framework.answers import RaisedError, await_answer, awaitable_of
 from stowplan.framework.plugin import Plugin, is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.metrics import Metrics
@@ -132,7 +133,10 @@ class Guard:
     def _guarded(self, plugin: Plugin, method: str, ask: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
             with self.calling(plugin, method):
-                return ask(*args)
+                try:
+                    return ask(*args)
+                except BaseException as error:  # its text is the plugin's code, too
+                    raise RaisedError(error) from None
 
         return call
 
@@ -141,7 +145,15 @@ class Guard:
     ) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any) -> Any:
             async def step_by_step() -> Any:
-                return await await_answer(lambda: Stepwise(self, plugin, method, awaitable_of(ask(*args))))
+                try:
+                    return await await_answer(
+                        lambda: Stepwise(self, plugin, method, awaitable_of(ask(*args)))
+                    )
+                except ApiError:
+                    raise
+                except Exception as error:
+                    with self.calling(plugin, method):
+                        raise RaisedError(error) from None
 
             under_way, task = Call(plugin, method, math.inf), asyncio.create_task(step_by_step())
             try:

@@ -111,6 +111,7 @@ class Scheduler:
             nominations=nominations,
             recorder=self.metrics,
             on_fault=lambda pod, error: report_fault(self.host, pod, error),
+            calling=self._guard.calling,
         )
         taken = self.profiles.keys() if takes_pods else ()
         self.handlers = EventHandlers(self.cluster, self.queue, waiting, taken, self.metrics, stillness)
