@@ -529,6 +529,8 @@ def configuration() -> dict[str, Any]:
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
+        # Long enough for a machine that is busy with other tests.
+        "leaderElection": {"leaseDuration": "120s", "renewDeadline": "100s", "retryPeriod": "2s"},
         "profiles": [
             profile("default-scheduler"),
             profile("OneNode", "OneNode", **binders),
