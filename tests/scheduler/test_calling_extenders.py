@@ -385,6 +385,38 @@ async def test_nothing_to_ignore_in_is_an_error_at_the_start():
             pass
 
 
+HOSTILE = [
+    pytest.param(b"[" * 100_000, id="deep"),
+    pytest.param(b'{"x":' * 100_000 + b"1" + b"}" * 100_000, id="deep, whole"),
+    pytest.param(b" " * (33 << 20), id="too large"),
+    pytest.param(b'{"Error":"\xff"}', id="not UTF-8"),
+    pytest.param(b'{"NodeNames":NaN}', id="NaN"),
+]
+
+
+@pytest.mark.parametrize("data", HOSTILE)
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+async def test_hostile_answers_of_an_ignorable_extender_are_skipped(verb, data):
+    with other_extender(**{verb: lambda body: RawAnswer(200, data)}) as other:
+        config = calling(other, ignorable=True, weight=1, httpTimeout="20s", **{f"{verb}Verb": verb})
+        async with extended(config) as stage:
+            see(stage, node("n1"), node("n2"), pod("p"))
+            await until(lambda: stage.api.bound)
+
+
+@pytest.mark.parametrize("data", HOSTILE)
+async def test_hostile_answers_of_another_extender_fail_the_pod_and_no_other(data):
+    def answer(body: dict[str, Any]) -> Any:
+        return RawAnswer(200, data) if body["Pod"]["metadata"]["name"] == "p" else {"NodeNames": ["n1"]}
+
+    with other_extender(filter=answer) as other:
+        async with extended(calling(other, filterVerb="filter", httpTimeout="20s")) as stage:
+            see(stage, node("n1"), node("n2"), pod("p"), pod("q"))
+            assert other.url in await failure_of(stage)
+            await until(lambda: stage.api.bound)
+            assert stage.api.bound == {"default/q": "n1"}
+
+
 # Preempt
 
 
@@ -433,6 +465,28 @@ async def test_the_next_extender_sees_what_the_one_before_left():
             see(stage, pod("p", priority=9))
             await until(lambda: stage.api.deleted)
         assert list(second.bodies("preempt")[0]["NodeNameToMetaVictims"]) == ["n1"]
+
+
+async def test_a_victim_named_twice_is_evicted_once():
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        return {"NodeNameToMetaVictims": {"n2": {"Pods": [{"UID": "uid-b"}] * 50}}}
+
+    with other_extender(preempt=answer) as other:
+        async with extended(calling(other, preemptVerb="preempt")) as stage:
+            full(stage)
+            see(stage, pod("p", priority=9))
+            await until(lambda: stage.api.deleted)
+            await stage.settle()
+            assert stage.api.deleted == ["default/b"]
+
+
+async def test_budgets_beyond_int64_are_an_error_of_the_extender():
+    violations = {"n1": {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 2**63}}
+    with other_extender(preempt=lambda body: {"NodeNameToMetaVictims": violations}) as other:
+        async with extended(calling(other, preemptVerb="preempt")) as stage:
+            full(stage)
+            see(stage, pod("p", priority=9))
+            assert "cannot be read" in await failure_of(stage)
 
 
 async def test_budgets_are_counted_as_the_extender_counts_them():

@@ -15,6 +15,8 @@ from msgspec import UNSET, Raw, UnsetType
 from stowplan.api.meta import Object, decode
 from stowplan.errors import InputError
 
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
 
 class Message(msgspec.Struct, frozen=True, rename="pascal", forbid_unknown_fields=True, kw_only=True):
     """A part of the protocol. The strict reading is the fast one; `read` comes back to what it refuses."""
@@ -52,7 +54,7 @@ class HostPriority(Message, frozen=True, gc=False):
     """One line of prioritize's answer, which is a list of them."""
 
     host: str = ""
-    score: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
+    score: Int64 = 0
 
 
 class ExtenderBindingArgs(Message, frozen=True):
@@ -70,7 +72,7 @@ class Victims(Message, frozen=True):
     """The pods that would be evicted from a node, the most important first."""
 
     pods: list[Raw] = []
-    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
+    num_pdb_violations: Int64 = msgspec.field(default=0, name="NumPDBViolations")
 
 
 class MetaPod(Message, frozen=True):
@@ -81,7 +83,7 @@ class MetaVictims(Message, frozen=True):
     """Victims for an extender that knows the pods."""
 
     pods: list[MetaPod] = []
-    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
+    num_pdb_violations: Int64 = msgspec.field(default=0, name="NumPDBViolations")
 
 
 class ExtenderPreemptionArgs(Message, frozen=True):
@@ -102,7 +104,7 @@ def read(kind: type[T], body: bytes) -> T:
     decoder: msgspec.json.Decoder[T] = _decoder(kind)  # type: ignore[arg-type]
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):  # msgspec's errors, UnicodeDecodeError, integers without end
         pass
     try:
         spelled = _respelled(msgspec.inspect.type_info(kind), Raw(body))
@@ -110,8 +112,15 @@ def read(kind: type[T], body: bytes) -> T:
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")
         raise InputError(message, field=path.rstrip("`").removeprefix("$").lstrip(".")) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise InputError("is nested too deeply") from None
+    except ValueError as error:
         raise InputError(f"is not JSON: {error}") from None
+
+
+def wrap_int64(number: int) -> int:
+    """As Go's int64 has it."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def write(message: Message | list[HostPriority]) -> bytes:

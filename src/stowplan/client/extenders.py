@@ -21,13 +21,18 @@ from stowplan.api.pod import Pod
 from stowplan.client.connection import proxy_of_environment
 from stowplan.client.errors import Unreachable
 from stowplan.client.extender_tls import tls_of
-from stowplan.client.http import BrokenError, HttpPool, Reply
+from stowplan.client.http import BrokenError, HttpPool, Reply, TooLargeError
 from stowplan.config.types import Extender as ExtenderConfig
 from stowplan.config.types import ExtenderTLS
 from stowplan.errors import ConfigError, InputError, StowplanError
 
 TIMEOUT_SECONDS = 5.0
 """For a configuration that sets none."""
+MAX_RESPONSE_BYTES = 32 << 20
+"""The default of --extender-max-response-bytes."""
+
+MAX_TEXT = 1024
+"""Characters of an error, or of the reason why a node is rejected."""
 
 T = TypeVar("T")
 WholeNode = Callable[[str], Raw]
@@ -45,7 +50,9 @@ class ExtenderError(StowplanError):
 class Extender:
     """Connections to it are made when they are needed, and kept until `close`."""
 
-    def __init__(self, config: ExtenderConfig, where: str) -> None:
+    def __init__(
+        self, config: ExtenderConfig, where: str, max_response_bytes: int = MAX_RESPONSE_BYTES
+    ) -> None:
         self.config = config
         parts = _parts(config.url_prefix, f"{where}.urlPrefix")
         self._managed = frozenset(resource.name for resource in config.managed_resources)
@@ -67,6 +74,7 @@ class Extender:
             else None,
             server_hostname=tls.server_name or None,
             proxy=proxy_of_environment(server),
+            max_body_bytes=max_response_bytes,
         )
 
     @property
@@ -108,7 +116,7 @@ class Extender:
             self.config.filter_verb, self._args(pod, names, whole), wire.ExtenderFilterResult
         )
         if answer.error:
-            raise ExtenderError(f'extender "{self.url}": {answer.error}')
+            raise ExtenderError(f'extender "{self.url}": {shorten(answer.error)}')
         left: list[str] = []
         if self.config.node_cache_capable and answer.node_names is not None:
             left = answer.node_names
@@ -128,8 +136,8 @@ class Extender:
         args = self._args(pod, names, whole)
         answer = await self._send(self.config.prioritize_verb, args, list[wire.HostPriority])
         scores: dict[str, int] = {}
-        for each in answer:  # one that is named twice gets both
-            scores[each.host] = scores.get(each.host, 0) + each.score
+        for each in answer:  # parity: a node that is named twice gets the sum, which wraps around as in Go
+            scores[each.host] = wire.wrap_int64(scores.get(each.host, 0) + each.score)
         return scores
 
     async def preempt(
@@ -156,7 +164,7 @@ class Extender:
         )
         answer = await self._send(self.config.bind_verb, args, wire.ExtenderBindingResult)
         if answer.error:
-            raise ExtenderError(f'extender "{self.url}": {answer.error}')
+            raise ExtenderError(f'extender "{self.url}": {shorten(answer.error)}')
 
     async def close(self) -> None:
         await self._pool.close()
@@ -200,16 +208,20 @@ class Extender:
     def _names(self, nodes: wire.NodeList) -> list[str]:
         try:
             return nodes.names()
-        except InputError as error:
+        except (InputError, ValueError, RecursionError) as error:
             raise ExtenderError(f'extender "{self.url}" answered with nodes that are none: {error}') from None
 
     def _no_answer(self, url: str, error: BaseException | None) -> ExtenderError:
         return ExtenderError(f'Post "{url}": {_in_words(error, self._timeout)}', is_unknown=True)
 
 
-def extenders_of(configs: Iterable[ExtenderConfig]) -> tuple[Extender, ...]:
+def extenders_of(
+    configs: Iterable[ExtenderConfig], max_response_bytes: int = MAX_RESPONSE_BYTES
+) -> tuple[Extender, ...]:
     """In the order in which they are asked: those that may be ignored come last. Raises ConfigError."""
-    made = [Extender(config, f"extenders[{index}]") for index, config in enumerate(configs)]
+    made = [
+        Extender(config, f"extenders[{index}]", max_response_bytes) for index, config in enumerate(configs)
+    ]
     return tuple(sorted(made, key=lambda extender: extender.config.ignorable))
 
 
@@ -224,11 +236,18 @@ def _parts(url: str, where: str) -> SplitResult:
     return parts
 
 
+def shorten(text: str) -> str:
+    """Texts of extenders go into logs, events and conditions, which an API server takes only so large."""
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ..."
+
+
 def _in_words(error: BaseException | None, timeout: float) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message}); set its authority in tlsConfig"
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout:g}s"
+    if isinstance(error, TooLargeError):
+        return f"{error}; if that is intended, raise --extender-max-response-bytes"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     number = getattr(error, "errno", None) or 0

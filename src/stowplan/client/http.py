@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 import os
 import ssl
 from collections.abc import Callable, Iterable
@@ -18,11 +19,13 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import httptools
 
 from stowplan.client.errors import Unreachable
-from stowplan.client.tls_stream import TlsStream, Transport
+from stowplan.client.tls_stream import READ_BYTES, TlsStream, Transport
 from stowplan.client.turns import Turns
 from stowplan.errors import InputError
 
 IDLE_SECONDS = 60.0  # API servers close connections after 90
+MAX_HEAD_BYTES = 1 << 20
+"""No server needs more for a status line and headers; also allowed for the framing of a chunked body."""
 
 OnData = Callable[[bytes], None]
 
@@ -79,6 +82,10 @@ class BrokenError(Exception):
     """The connection is no more, or what came was no HTTP."""
 
 
+class TooLargeError(Exception):
+    """The answer is larger than allowed; the rest of it was not read."""
+
+
 class HttpPool:
     """Connections to one server, made when needed."""
 
@@ -90,12 +97,13 @@ class HttpPool:
         server_hostname: str | None = None,
         proxy: str = "",
         idle_seconds: float = IDLE_SECONDS,
+        max_body_bytes: float = math.inf,
     ) -> None:
         self._server, self._url = server, urlsplit(server)
         self._tls = (ssl_context or ssl.create_default_context()) if self._url.scheme == "https" else None
         self._server_hostname = server_hostname or self._url.hostname or ""
         self._proxy = urlsplit(proxy) if proxy else None
-        self._idle_seconds = idle_seconds
+        self._idle_seconds, self._max_body_bytes = idle_seconds, max_body_bytes
         self._idle: list[_Channel] = []
         self._open: set[_Channel] = set()
         self._turns = Turns()
@@ -158,13 +166,13 @@ class HttpPool:
                 async with asyncio.timeout(timeout):
                     channel = await self._connect()
             before()
-            reply = channel.send(message, on_data)
+            reply = channel.send(message, on_data, max_body_bytes=self._max_body_bytes)
             if on_data is not None:
                 channel.watch_silence(silence)
             else:
                 channel.give_up_after(timeout)
             found = await reply
-        except (BrokenError, OSError, ssl.CertificateError) as error:  # time-outs are OSErrors too
+        except (BrokenError, TooLargeError, OSError, ssl.CertificateError) as error:  # OSError: time-outs too
             raise Unreachable(
                 f"{method} {self._server}{path.partition('?')[0]}: {_in_words(error)}"
             ) from error
@@ -265,11 +273,17 @@ class _Channel(asyncio.Protocol):
         return self._reply is None
 
     def send(
-        self, message: bytes, on_data: OnData | None = None, *, is_tunnel: bool = False
+        self,
+        message: bytes,
+        on_data: OnData | None = None,
+        *,
+        is_tunnel: bool = False,
+        max_body_bytes: float = math.inf,
     ) -> asyncio.Future[Reply]:
         self._parser: httptools.HttpResponseParser | None = None
         self._status, self._retry_after, self._has_end = 0, None, False
-        self._chunks: list[bytes] = []
+        self._body: bytes | bytearray = b""
+        self._received, self._max_body_bytes = 0, max_body_bytes
         self._on_data, self._is_tunnel = on_data, is_tunnel
         self._reply = self._loop.create_future()
         self._transport.write(message)
@@ -329,20 +343,36 @@ class _Channel(asyncio.Protocol):
             if self._on_data is None and self._is_plain(data):
                 return
             self._parser = httptools.HttpResponseParser(self)
+        self._received += len(data)
+        if self._received > self._max_received:
+            self._fail(self._too_large())
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(BrokenError(f"what came is not HTTP: {error}"))
+
+    @property
+    def _max_received(self) -> float:
+        """Bytes from the network, so that neither headers nor the framing of chunks are without end."""
+        if not self._status:
+            return MAX_HEAD_BYTES + READ_BYTES  # the first part of the body may have come with the head
+        return math.inf if self._on_data is not None else MAX_HEAD_BYTES + READ_BYTES + self._max_body_bytes
+
+    def _too_large(self) -> TooLargeError:
+        if not self._status:
+            return TooLargeError(f"the head of the answer is larger than {MAX_HEAD_BYTES} bytes")
+        return TooLargeError(f"the answer is larger than {self._max_body_bytes:.0f} bytes")
 
     def _is_plain(self, data: bytes) -> bool:
         """Takes a good answer that came whole, as nearly all do: a parser would ask back for each header."""
         end = data.find(b"\r\n\r\n")
         head = data[: end + 2].lower()
         length = _length_in(head)
-        if length < 0 or len(data) != end + 4 + length:
+        if length < 0 or len(data) != end + 4 + length or length > self._max_body_bytes:
             return False
         self._status, self._has_end = int(head[9:12]), True
-        self._chunks.append(data[end + 4 :])
+        self._body = data[end + 4 :]
         self._finish()
         return True
 
@@ -372,7 +402,11 @@ class _Channel(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         if self._on_data is None:
-            self._chunks.append(data)
+            if not isinstance(self._body, bytearray):
+                self._body = bytearray()  # grows in place: a list of tiny chunks takes far more memory
+            self._body += data
+            if len(self._body) > self._max_body_bytes:
+                self._fail(self._too_large())
         elif self._reply is not None:
             try:
                 self._on_data(data)
@@ -389,7 +423,7 @@ class _Channel(asyncio.Protocol):
     def _finish(self) -> None:
         self._end_silence()
         if self._reply is not None and not self._reply.done():
-            self._reply.set_result(Reply(self._status, b"".join(self._chunks), self._retry_after))
+            self._reply.set_result(Reply(self._status, bytes(self._body), self._retry_after))
         self._reply = None
 
     def _fail(self, error: Exception) -> None:
@@ -454,6 +488,8 @@ def _in_words(error: Exception) -> str:
         )
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, TooLargeError):
+        return str(error)
     if isinstance(error, (ConnectionResetError, BrokenPipeError, BrokenError, ssl.SSLError)):
         return f"the connection broke ({error or type(error).__name__})"
     number = getattr(error, "errno", None) or 0

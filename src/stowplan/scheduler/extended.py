@@ -15,7 +15,7 @@ from msgspec import Raw
 from stowplan import log
 from stowplan.api.extender import MetaVictims
 from stowplan.api.pod import Pod
-from stowplan.client.extenders import Extender, ExtenderError
+from stowplan.client.extenders import Extender, ExtenderError, shorten
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.filters import run_pre_filters
@@ -204,9 +204,11 @@ class _Asked:
                 continue
             if len(kept := set(left)) == len(names):
                 continue
-            why = {name: Status(Code.UNSCHEDULABLE, (text,)) for name, text in said.failed_nodes.items()}
+            why = {
+                name: Status(Code.UNSCHEDULABLE, (shorten(text),)) for name, text in said.failed_nodes.items()
+            }
             for name, text in said.failed_and_unresolvable_nodes.items():
-                why[name] = Status(Code.UNRESOLVABLE, (text,))
+                why[name] = Status(Code.UNRESOLVABLE, (shorten(text),))
             _refuse(decision, extender, [name in kept for name in names], why)
             if not len(decision.feasible):
                 return None

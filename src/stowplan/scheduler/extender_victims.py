@@ -49,8 +49,8 @@ def as_victims(nodes: LiveNodeTable, found: dict[str, MetaVictims]) -> Victims:
         row = nodes.row_of(name)
         assert row is not None
         by_uid = {pod.uid: pod for pod in nodes.pods_on(row)}
-        for number, each in enumerate(victims.pods):
+        for number, uid in enumerate(dict.fromkeys(each.uid for each in victims.pods)):
             rows.append(row)
-            slots.append(nodes.pods.slot_of(by_uid[each.uid]))
+            slots.append(nodes.pods.slot_of(by_uid[uid]))
             violating.append(0 if number else victims.num_pdb_violations)
     return Victims(np.array(rows, np.intp), np.array(slots, np.intp), np.array(violating, np.int64))

@@ -90,6 +90,12 @@ STOWPLAN = (
     Flag("journal-size", SOME_SIZE, "1Gi", "Maximum size of the journal; the oldest files are deleted."),
     Flag("journal-age", AGE, Duration(7 * 24 * 3600), "Maximum age of journal files."),
     Flag(
+        "extender-max-response-bytes",
+        SOME_SIZE,
+        "32Mi",
+        "Maximum size of an HTTP extender's answer; a larger one counts as an error of that extender.",
+    ),
+    Flag(
         "seed",
         INT,
         None,

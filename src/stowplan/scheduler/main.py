@@ -265,6 +265,7 @@ class Service:
             before_pod=self._follow_plugin_files,
             guard=self._guard,
             decisions=self.decisions,
+            extender_max_response_bytes=self.options.extender_max_response_bytes,
         )
 
     async def _told(self) -> Ending:

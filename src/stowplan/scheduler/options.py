@@ -172,6 +172,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     write_config_to: str
     pod_max_in_unschedulable: Duration
     seed: int | None
+    extender_max_response_bytes: int
     plugin_dirs: tuple[str, ...]
     journal: JournalOptions
     serving: ServingOptions
@@ -208,6 +209,7 @@ def parse(
         write_config_to=values["write-config-to"],
         pod_max_in_unschedulable=values["pod-max-in-unschedulable-pods-duration"],
         seed=values["seed"],
+        extender_max_response_bytes=_bytes(values["extender-max-response-bytes"]),
         plugin_dirs=tuple(values["plugin-dir"]),
         journal=JournalOptions(
             memory=_bytes(values["decisions-memory"]),

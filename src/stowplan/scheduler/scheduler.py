@@ -19,7 +19,7 @@ from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.events import EventRecorder
-from stowplan.client.extenders import extenders_of
+from stowplan.client.extenders import MAX_RESPONSE_BYTES, extenders_of
 from stowplan.client.resources import FOLLOWED, RESOURCES
 from stowplan.client.watch import Reflector
 from stowplan.cluster import Cluster
@@ -75,13 +75,14 @@ class Scheduler:
         guard: Guard | None = None,
         decisions: Decisions | None = None,
         takes_pods: bool = True,
+        extender_max_response_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
         """Without `takes_pods` nobody's pods are queued: it follows the cluster for others who decide."""
         self.metrics = metrics or Metrics()
         self._guard = guard or Guard(self.metrics)
         self.cluster, nominations, waiting = Cluster(), Nominations(), WaitingPods()
         stillness = Stillness()
-        self.extenders = extenders_of(config.extenders)
+        self.extenders = extenders_of(config.extenders, extender_max_response_bytes)
         self._objects = WholeObjects(self.extenders, stillness)
         self._extended = (
             ExtendedCycle(self.extenders, self._objects, self.metrics) if self.extenders else None
