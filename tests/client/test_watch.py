@@ -86,7 +86,7 @@ async def test_what_is_there_then_what_changes(server: ScriptedServer, api: ApiC
     (asked,) = server.watched
     assert asked.query["resourceVersion"] == "10"
     assert asked.query["allowWatchBookmarks"] == "true"
-    assert 300 <= int(asked.query["timeoutSeconds"]) <= 600
+    assert 25 <= int(asked.query["timeoutSeconds"]) <= 30
 
 
 async def test_pages_are_put_together(server: ScriptedServer, api: ApiClient):
@@ -327,3 +327,158 @@ async def test_an_empty_list_may_be_null(server: ScriptedServer, api: ApiClient)
     async with reflecting(api) as (reflector, _):
         await asyncio.wait_for(reflector.synced.wait(), 5)
         assert not reflector.objects
+
+
+# Catching up: before it leads, a replica proves that what it knows is current
+
+
+async def caught_up(reflector: Reflector) -> None:
+    await asyncio.wait_for(reflector.catch_up(), 5)
+
+
+async def test_a_stalled_watch_of_a_small_collection_is_listed_again(server: ScriptedServer, api: ApiClient):
+    server.lists = [page(N1, version=10), page(N1, N2, version=20)]
+    async with reflecting(api) as (reflector, told):
+        await until(lambda: len(server.watched) == 1)
+        await caught_up(reflector)
+        assert told.changes == ["+n1@5", "+n2@6"]
+        await until(lambda: len(server.watched) == 2)
+    assert server.watched[1].query["resourceVersion"] == "20"
+
+
+async def test_a_stalled_watch_of_a_large_collection_goes_on_to_a_checkpoint(
+    server: ScriptedServer, api: ApiClient
+):
+    server.lists = [page(N1, version=10, more="x"), page(N2, version=10), page(N1, version=20, more="x")]
+    server.watches = [watch(), watch(event("ADDED", node("n3", 15)), bookmark(19), bookmark(21))]
+    async with reflecting(api, page_size=1) as (reflector, told):
+        await until(lambda: len(server.watched) == 1)
+        await caught_up(reflector)
+        assert told.changes == ["+n1@5", "+n2@6", "+n3@15"]
+    assert server.watched[1].query["resourceVersion"] == "10"
+    assert server.watched[1].query["timeoutSeconds"] == "3"
+    assert server.listed[2].query == {"limit": "1"}
+
+
+async def test_nothing_is_asked_again_if_the_checkpoint_is_reached_already(
+    server: ScriptedServer, api: ApiClient
+):
+    server.lists = [page(N1, version=10, more="x"), page(N2, version=10), page(N1, version=12, more="x")]
+    server.watches = [watch(bookmark(12))]
+    async with reflecting(api, page_size=1) as (reflector, _):
+        await until(lambda: reflector._version == "12")
+        await caught_up(reflector)
+    assert len(server.listed) == 3
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "watched"),
+    [
+        pytest.param(
+            page(N1, version=20, more="x"), watch(bookmark(19), then=end), id="a server that is behind"
+        ),
+        pytest.param(page(N1, version=20, more="x"), watch(then=end), id="no bookmarks"),
+        pytest.param(
+            answer({"metadata": {"resourceVersion": "f00"}, "items": []}),
+            watch(),
+            id="versions of another kind",
+        ),
+    ],
+)
+async def test_where_a_checkpoint_shows_nothing_the_collection_is_listed(
+    server: ScriptedServer, api: ApiClient, checkpoint, watched
+):
+    server.lists = [
+        page(N1, version=10, more="x"),
+        page(N2, version=10),
+        checkpoint,
+        page(N1, version=20, more="x"),
+        page(node("n3", 15), version=20),
+    ]
+    server.watches = [watch(), watched]
+    async with reflecting(api, page_size=1) as (reflector, told):
+        await until(lambda: len(server.watched) == 1)
+        await caught_up(reflector)
+        assert told.changes == ["+n1@5", "+n2@6", "+n3@15", "-n2@6"]
+
+
+async def test_a_list_that_was_begun_before_is_no_proof(server: ScriptedServer, api: ApiClient):
+    going = asyncio.Event()
+
+    async def slow(request):
+        await going.wait()
+        return await page(N1, version=10)(request)
+
+    server.lists = [slow, page(N1, N2, version=20)]
+    async with reflecting(api) as (reflector, told):
+        await until(lambda: len(server.listed) == 1)
+        waiting = asyncio.create_task(reflector.catch_up())
+        await asyncio.sleep(0.05)
+        going.set()
+        await asyncio.wait_for(waiting, 5)
+        assert told.changes == ["+n1@5", "+n2@6"]
+
+
+async def test_a_kind_that_may_no_longer_be_read_is_not_taken_for_current(
+    server: ScriptedServer, api: ApiClient
+):
+    is_allowed = asyncio.Event()
+
+    async def allowed(request):
+        await is_allowed.wait()
+        return await page(version=20)(request)
+
+    server.lists = [page(N1, version=10), *[refusal(403, "Forbidden", "no")] * 3, allowed]
+    async with reflecting(api) as (reflector, told):
+        await until(lambda: len(server.watched) == 1)
+        waiting = asyncio.create_task(reflector.catch_up())
+        await until(lambda: len(server.listed) == 5)
+        assert not waiting.done()
+        is_allowed.set()
+        await asyncio.wait_for(waiting, 5)
+        assert told.changes == ["+n1@5", "-n1@5"]
+
+
+async def test_a_kind_that_the_server_does_not_have_is_not_waited_for(server: ScriptedServer, api: ApiClient):
+    server.lists = [refusal(404, "NotFound", "no such resource")] * 3
+    async with reflecting(api, first_backoff=100) as (reflector, _):
+        await asyncio.wait_for(reflector.synced.wait(), 5)
+        await asyncio.sleep(0.05)
+        await caught_up(reflector)
+
+
+async def test_a_watch_whose_answer_does_not_begin_is_opened_on_another_connection(
+    server: ScriptedServer, api: ApiClient
+):
+    async def mute(request):
+        await hang(request)
+        return await refusal(500)(request)
+
+    server.lists = [page(N1, version=10)]
+    server.watches = [mute, watch(CHANGE)]
+    before = api.stream
+
+    async def stream(*args, **options):
+        await before(*args, **options | {"open_seconds": 0.1})
+
+    api.stream = stream
+    async with reflecting(api) as (_, told):
+        await until(lambda: len(told.changes) == 2)
+    assert len(server.watched) == 2
+
+
+async def test_a_watch_that_drips_on_after_its_end_is_opened_again(
+    server: ScriptedServer, api: ApiClient, monkeypatch
+):
+    async def drip(request):
+        while request.transport is not None and not request.transport.is_closing():
+            await asyncio.sleep(0.02)
+            if request.transport is not None:
+                request.transport.write(b"1\r\n \r\n")
+
+    server.lists = [page(N1, version=10)]
+    server.watches = [watch(then=drip), watch(CHANGE)]
+    monkeypatch.setattr("stowplan.client.watch.OVERDUE_SECONDS", -25.8)
+    monkeypatch.setattr("stowplan.client.watch.WATCH_SECONDS", (26, 26))
+    async with reflecting(api) as (_, told):
+        await until(lambda: len(told.changes) == 2)

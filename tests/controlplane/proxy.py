@@ -41,14 +41,16 @@ class Proxy:
     binds wait on their way to the API server.
     """
 
-    def __init__(self, control_plane: ControlPlane) -> None:
-        self._control_plane = control_plane
+    def __init__(self, control_plane: ControlPlane, name: str = "proxied") -> None:
+        self._control_plane, self._name = control_plane, name
         self.url = ""
         self.spoil: Callable[[str], Spoilt | None] = lambda pod: None
         self.open_gate = threading.Event()
         self.open_gate.set()
         self.binds: list[str] = []
         """The pods whose binds arrived here, in order, as often as they did."""
+        self.stalls: Callable[[str], bool] = lambda path: False
+        """Whether a watch of this path gets nothing any more, while its connection stands."""
         self._watches: dict[int, asyncio.Transport] = {}
         self._loop = asyncio.new_event_loop()
         self._ready, self._over = threading.Event(), asyncio.Event()
@@ -71,7 +73,7 @@ class Proxy:
         """The scheduler's, but for the address."""
         document = json.loads(self._control_plane.kubeconfig(SCHEDULER).read_text())
         document["clusters"][0]["cluster"] = {"server": self.url}
-        path = self._control_plane.folder / "proxied.kubeconfig"
+        path = self._control_plane.folder / f"{self._name}.kubeconfig"
         path.write_text(json.dumps(document))
         return path
 
@@ -123,7 +125,8 @@ class Proxy:
         return web.json_response(refusal, status=spoilt.status, headers=headers)
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
-        if "watch=true" in request.query_string and request.transport is not None:
+        is_watch = "watch=true" in request.query_string
+        if is_watch and request.transport is not None:
             self._watches[id(request)] = request.transport
         try:
             async with self._sent(request, body) as answer:
@@ -134,6 +137,8 @@ class Proxy:
                 passed.enable_chunked_encoding()
                 await passed.prepare(request)
                 async for chunk in answer.content.iter_any():
+                    if is_watch and self.stalls(request.path):
+                        await asyncio.Event().wait()
                     await passed.write(chunk)
                 await passed.write_eof()
                 return passed

@@ -33,6 +33,8 @@ APPLY_PATCH = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 RETRIES = 10
+OPEN_SECONDS = 10.0
+"""How long the head of a watch's answer may take; an API server sends it at once."""
 IN_LINE, EASED = 32, 16
 """With so many requests in line nobody need make another, until so few are left: then the next go at once."""
 ANSWERS_KEPT = 256
@@ -165,12 +167,14 @@ class ApiClient:
         *,
         query: Mapping[str, str],
         silence: float,
+        open_seconds: float = OPEN_SECONDS,
         on_open: Callable[[], None] = lambda: None,
     ) -> None:
         """Calls `on_open` when the server agrees, then `on_line` with each line until it ends the answer.
 
-        That nothing comes for `silence` seconds is an Unreachable, as a broken connection is. A last line
-        without its end is not handed on: the connection was cut in the middle of it.
+        That nothing comes for `silence` seconds is an Unreachable, as a broken connection is, and that the
+        answer does not begin within `open_seconds`. A last line without its end is not handed on: the
+        connection was cut in the middle of it.
         """
         unfinished: list[bytes] = []
 
@@ -186,11 +190,18 @@ class ApiClient:
 
         pool, headers = await self._turn("GET", JSON)
         target = _target(path, query)
-        reply = await pool.stream(target, headers, split, timeout=self.timeout, silence=silence)
+        reply = await pool.stream(
+            target, headers, split, timeout=self.timeout, silence=silence, open_seconds=open_seconds
+        )
         if reply.status == 401:
             await self.connection.renew()  # for the next try
         if reply.status >= 300:
             raise error_of(*reply)
+
+    def drop_idle(self) -> None:
+        """Makes new connections for the next requests: those kept may have broken without a word."""
+        if self._pool is not None:
+            self._pool.drop_idle()
 
     async def get_json(self, path: str) -> Any:
         return msgspec.json.decode((await self.request("GET", path)).data)

@@ -68,11 +68,17 @@ class Pool(Protocol):
         *,
         timeout: float,
         silence: float,
+        open_seconds: float,
     ) -> Reply:
         """Hands a good answer on as it comes, until its end; a refusal is returned whole.
 
-        `on_data` is called first with nothing, when the head of a good answer is there.
+        `on_data` is called first with nothing, when the head of a good answer is there, which may take
+        `open_seconds`; after that, nothing coming for `silence` seconds ends it.
         """
+        ...
+
+    def drop_idle(self) -> None:
+        """Makes new connections for the next requests: those kept may have broken without a word."""
         ...
 
     async def close(self) -> None: ...
@@ -137,9 +143,24 @@ class HttpPool:
         *,
         timeout: float,
         silence: float,
+        open_seconds: float,
     ) -> Reply:
         head = self._head("GET", path, headers, None)
-        return await self._exchange("GET", path, head, timeout=timeout, on_data=on_data, silence=silence)
+        return await self._exchange(
+            "GET",
+            path,
+            head,
+            timeout=timeout,
+            on_data=on_data,
+            silence=silence,
+            open_seconds=open_seconds,
+        )
+
+    def drop_idle(self, heard_before: float = math.inf) -> None:
+        kept = [channel for channel in self._idle if channel.heard_at >= heard_before]
+        for channel in set(self._idle).difference(kept):
+            channel.abort()
+        self._idle = kept
 
     async def close(self) -> None:
         channels = list(self._open)
@@ -157,6 +178,7 @@ class HttpPool:
         timeout: float,
         on_data: OnData | None = None,
         silence: float = 0,
+        open_seconds: float = 0,
         before: Callable[[], None] = lambda: None,
     ) -> Reply:
         channel = None
@@ -168,11 +190,15 @@ class HttpPool:
             before()
             reply = channel.send(message, on_data, max_body_bytes=self._max_body_bytes)
             if on_data is not None:
-                channel.watch_silence(silence)
+                channel.watch_silence(silence, open_seconds)
             else:
                 channel.give_up_after(timeout)
             found = await reply
         except (BrokenError, TooLargeError, OSError, ssl.CertificateError) as error:  # OSError: time-outs too
+            if isinstance(error, TimeoutError) and channel is not None:
+                # What broke this connection without a word may have broken the others: a firewall or a NAT
+                # that forgot them, a machine that is gone. Those heard since the request are fine.
+                self.drop_idle(channel.sent_at)
             raise Unreachable(
                 f"{method} {self._server}{path.partition('?')[0]}: {_in_words(error)}"
             ) from error
@@ -255,7 +281,7 @@ class _Channel(asyncio.Protocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self.heard_at = self._loop.time()
+        self.heard_at = self.sent_at = self._loop.time()
         self._reply: asyncio.Future[Reply] | None = None
         self._status, self._has_end = 0, False
         self._on_data: OnData | None = None
@@ -286,20 +312,22 @@ class _Channel(asyncio.Protocol):
         self._received, self._max_body_bytes = 0, max_body_bytes
         self._on_data, self._is_tunnel = on_data, is_tunnel
         self._reply = self._loop.create_future()
+        self.sent_at = self._loop.time()
         self._transport.write(message)
         return self._reply
 
-    def watch_silence(self, seconds: float) -> None:
-        """Gives up once nothing has come for so long."""
+    def watch_silence(self, seconds: float, open_seconds: float) -> None:
+        """Gives up once nothing has come for so long, or no head of an answer within `open_seconds`."""
 
         def check() -> None:
-            left = self.heard_at + seconds - self._loop.time()
+            end = self.heard_at + seconds if self._status else self.sent_at + open_seconds
+            left = end - self._loop.time()
             if left <= 0:
                 self._fail(TimeoutError())
             else:
                 self._silence = self._loop.call_later(left, check)
 
-        self._silence = self._loop.call_later(seconds, check)
+        self._silence = self._loop.call_later(min(seconds, open_seconds), check)
 
     def give_up_after(self, seconds: float) -> None:
         """Gives up if the answer is not whole by then."""

@@ -75,7 +75,7 @@ class Identity(msgspec.Struct, gc=False):
         return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
-_page = msgspec.json.Decoder(Page).decode
+page_of = msgspec.json.Decoder(Page).decode
 identity_of = msgspec.json.Decoder(Identity).decode
 
 
@@ -132,7 +132,7 @@ async def pages(api: ApiClient, resource: WatchedResource, size: int = PAGE) -> 
     """The collection, part by part, as it was when the first of them was asked for."""
     query = resource.query(limit=str(size))
     while True:
-        page = checked(_page, (await api.request("GET", resource.path, query=query)).data)
+        page = checked(page_of, (await api.request("GET", resource.path, query=query)).data)
         yield page
         if not page.metadata.continue_:
             return

@@ -8,9 +8,11 @@ collection listed again, and the differences to what was known are told.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -19,14 +21,19 @@ from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone, NotFound, Unreachable, error_of
-from stowplan.client.reading import PAGE, checked, identity_of, pages
+from stowplan.client.reading import PAGE, checked, identity_of, page_of, pages
 from stowplan.client.resources import RESOURCES, Watched, WatchedResource
 from stowplan.errors import InputError
 
 __all__ = ["RESOURCES", "EventKind", "OnEvent", "OnServed", "Reflector", "WatchedResource"]
 
-WATCH_SECONDS = (300, 600)
-SILENCE_SECONDS = 150.0  # bookmarks come once a minute, the first of a watch after up to two
+# A watch on a connection that broke without a word looks like one of a quiet collection. Bookmarks come only
+# once a minute, but also two seconds before a watch ends: so watches are short, and each proves itself alive
+# by its end. The next request goes over the same connection and costs the API server little.
+WATCH_SECONDS = (25, 30)
+SILENCE_SECONDS = 35.0
+OVERDUE_SECONDS = 10.0  # after the end that the server was asked for
+CHECKPOINT_SECONDS = 3  # the shortest watch that has a bookmark before its end
 SHORT_WATCH_SECONDS = 1.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.8, 30.0
 FAILURES_COUNTED = 8
@@ -52,6 +59,7 @@ class Reflector:
     """`on_event` gets the kind of change with the object before and after it.
 
     What has been told of is in `objects`; `synced` is set once the first list has been told of whole.
+    `catch_up` proves that what is known is current.
 
     With `on_served` the server need not have the kind, or let us read it: `on_served` hears, as often as that
     shows, that it does (None) or the error, and while it does not, all objects count as deleted.
@@ -79,29 +87,78 @@ class Reflector:
         self._draw = draw or random.Random()
         self._version = ""
         self._failures = 0
+        self._listed_at = -math.inf
+        self._is_listing = self._was_missing = False
+        self._step = asyncio.timeout(None)
+        """What `run` is doing; `catch_up` ends it early."""
+        self._current: asyncio.Event | None = None
+        """Set once all is told that the server had when `catch_up` was called."""
+        self._checkpoint: int | None = None
+        """The version that shows this, on the way to it."""
 
     async def run(self) -> None:
         """Goes on until it is cancelled; what goes wrong is logged and tried again."""
-        was_missing = False
         while True:
-            is_missing = False
             try:
-                if not self._version:
-                    await self._list()
+                async with asyncio.timeout(None) as self._step:
+                    await self._follow()
+            except TimeoutError:
+                if not self._step.expired():  # then it was not `catch_up`
+                    raise
+
+    async def catch_up(self, since: float = math.inf) -> None:
+        """Returns once all is told that the server has now; at once if it was listed after `since`.
+
+        A watch cannot show this: its connection may have broken without a word, or the server may be behind.
+        """
+        if self.is_listed_since(since):
+            return
+        if self._current is None:
+            self._current, self._checkpoint = asyncio.Event(), None
+            if not self._is_listing and self._step.when() is None:
+                with suppress(RuntimeError):  # not running yet, or between two steps
+                    self._step.reschedule(asyncio.get_running_loop().time())
+        await self._current.wait()
+
+    def is_listed_since(self, moment: float) -> bool:
+        """Whether all that the server had then, by the loop's clock, is told."""
+        return self._listed_at >= moment
+
+    async def _follow(self) -> None:
+        """Lists, if need be, and watches until that ends."""
+        is_missing = False
+        try:
+            if self._current is not None and len(self.objects) < self._page_size:
+                self._version = ""  # one page is as quick as anything else, and proof enough
+            if not self._version:
+                await self._list()
+            if self._current is None or len(self.objects) >= self._page_size:
                 await self._watch()
-            except (ApiError, InputError) as error:
-                if self._on_served is not None and isinstance(error, (NotFound, Forbidden)):
-                    is_missing = True
-                    if was_missing or not self._version:  # a server that starts may say so for a moment
-                        self._be_without(error, self._on_served)
-                    await asyncio.sleep(self._draw.uniform(*self._missing))
-                else:
-                    self._note(error)
-                    await self._back_off(error)
-            was_missing = is_missing
+        except (ApiError, InputError) as error:
+            if self._on_served is not None and isinstance(error, (NotFound, Forbidden)):
+                is_missing = True
+                if self._was_missing or not self._version:  # a server that starts may say so for a moment
+                    self._be_without(error, self._on_served)
+                await asyncio.sleep(self._draw.uniform(*self._missing))
+            else:
+                self._note(error)
+                await self._back_off(error)
+        finally:
+            self._was_missing = is_missing
 
     async def _list(self) -> None:
         """Tells of the differences between what is known and what the server has."""
+        wanted, began = self._current, asyncio.get_running_loop().time()
+        self._is_listing = True
+        try:
+            await self._list_pages()
+        finally:
+            self._is_listing = False
+        self._listed_at = began
+        if self._current is wanted:  # asked for before this list was begun
+            self._be_current()
+
+    async def _list_pages(self) -> None:
         unseen, version = set(self.objects), ""
         async for page in pages(self._api, self.resource, self._page_size):
             for raw in page.items or ():
@@ -120,33 +177,71 @@ class Reflector:
         while self.objects:
             self._tell("deleted", self.objects.popitem()[1], None)
         on_served(error)
+        self._need_not_wait()
+
+    def _need_not_wait(self) -> None:
+        """There is nothing to know of this kind, or no way to."""
+        self._listed_at = asyncio.get_running_loop().time()
         self.synced.set()
+        self._be_current()
+
+    def _be_current(self) -> None:
+        if self._current is not None:
+            self._current.set()
+        self._current = self._checkpoint = None
 
     async def _watch(self) -> None:
-        """Follows the changes until the server ends the watch, as it does after some minutes."""
+        """Follows the changes until the server ends the watch, as it does after half a minute."""
+        if self._current is not None:
+            await self._set_checkpoint()
         loop, version = asyncio.get_running_loop(), self._version
         opened_at: list[float] = []
+        to_checkpoint = self._checkpoint is not None
+        seconds = CHECKPOINT_SECONDS if to_checkpoint else self._draw.randint(*WATCH_SECONDS)
         query = self.resource.query(
             watch="true",
             allowWatchBookmarks="true",
             resourceVersion=version,
-            timeoutSeconds=str(self._draw.randint(*WATCH_SECONDS)),
+            timeoutSeconds=str(seconds),
         )
         try:
-            await self._api.stream(
-                self.resource.path,
-                self._on_line,
-                query=query,
-                silence=self._silence,
-                on_open=lambda: opened_at.append(loop.time()),
-            )
+            async with asyncio.timeout(
+                seconds + OVERDUE_SECONDS
+            ):  # whatever drips in: it is no watch of ours
+                await self._api.stream(
+                    self.resource.path,
+                    self._on_line,
+                    query=query,
+                    silence=self._silence,
+                    on_open=lambda: opened_at.append(loop.time()),
+                )
+        except TimeoutError:
+            raise Unreachable(
+                f"GET {self.resource.path}: the watch did not end when it should have"
+            ) from None
         finally:
             lasted = loop.time() - opened_at[0] if opened_at else 0
             is_sound = self._version != version or lasted >= self._short_watch
             if is_sound:
                 self._failures = 0
-        if not is_sound:
+        if to_checkpoint and self._checkpoint is not None:
+            self._version = ""  # no bookmarks, or another server of several that is behind: list instead
+        elif not is_sound:
             await self._back_off()
+
+    async def _set_checkpoint(self) -> None:
+        """Asks how far the server is; what is told up to there is all that it had when it was asked."""
+        answer = await self._api.request("GET", self.resource.path, query={"limit": "1"})
+        latest = checked(page_of, answer.data).metadata.resource_version
+        if not (latest.isdecimal() and self._version.isdecimal()):
+            self._version = ""  # versions that cannot be compared, before Kubernetes 1.35: list instead
+            raise Gone(410, "Expired", "resource versions are not numbers")
+        self._checkpoint = int(latest)
+        self._look_at_checkpoint()
+
+    def _look_at_checkpoint(self) -> None:
+        if self._checkpoint is not None and int(self._version) >= self._checkpoint:
+            self._be_current()
 
     def _on_line(self, line: bytes) -> None:
         event = checked(_event, line)
@@ -158,6 +253,8 @@ class Reflector:
             self._version = self._remove(event.object)
         else:
             _, self._version = self._put(event.object)
+        if self._checkpoint is not None:
+            self._look_at_checkpoint()
 
     def _put(self, raw: msgspec.Raw) -> tuple[str, str]:
         """Takes in an object as it is now; its key and version."""
@@ -220,9 +317,9 @@ class Reflector:
             return
         log.warn("Cannot watch; trying again", resource=self.resource.name, err=reason)
         if isinstance(error, NotFound) and not self._version:
-            self.synced.set()  # the server does not have this resource at all: there is nothing to wait for
+            self._need_not_wait()  # the server does not have this resource at all
         elif self._on_served is not None and isinstance(error, ApiError) and error.status >= 500:
-            self.synced.set()  # such as a conversion webhook that is down: no reason for all pods to wait
+            self._need_not_wait()  # such as a conversion webhook that is down: no reason for all pods to wait
 
     async def _back_off(self, error: Exception | None = None) -> None:
         """Waits before the next try, longer each time; the first one after all was well comes at once."""

@@ -60,6 +60,7 @@ class _Calls:
         *,
         timeout: float,
         silence: float,
+        open_seconds: float,
     ) -> Reply:
         answer = await self._server.handle(_request("GET", path, headers, None))
         if isinstance(answer, Answer):
@@ -68,6 +69,9 @@ class _Calls:
         async for chunk in answer.chunks:
             on_data(chunk)
         return Reply(200, b"")
+
+    def drop_idle(self) -> None:
+        """There are no connections."""
 
     async def close(self) -> None:
         """There is nothing to close."""

@@ -65,6 +65,10 @@ class KindWatches:
                 self._start(kind, self._group)
             await asyncio.Event().wait()
 
+    @property
+    def reflectors(self) -> tuple[Reflector, ...]:
+        return tuple(self._reflectors.values())
+
     async def synced(self) -> None:
         """Waits until all that there is has been told of, or is known to be missing."""
         for reflector in tuple(self._reflectors.values()):

@@ -52,6 +52,7 @@ END_SECONDS = 5.0
 """How long we wait for tasks to end that were cancelled."""
 EXIT_SECONDS = 5.0
 """After all our own work has ended, how long that of plugins may hold up the end of the process."""
+NOT_SYNCED = "handlers are not fully synchronized"
 LOOK_SECONDS = 0.05
 """How fresh what is known of plugins' files must be when a pod is decided."""
 
@@ -461,7 +462,7 @@ class Service:
         return self.scheduler is not None and self.scheduler.is_synced
 
     def _unsynced(self) -> str | None:
-        return None if self.is_synced else "handlers are not fully synchronized"
+        return NOT_SYNCED if self.scheduler is None else self.scheduler.not_ready
 
 
 def _log_reload_fault(message: str, error: BaseException) -> None:

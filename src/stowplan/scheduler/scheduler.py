@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import random
 import socket
 import time
@@ -54,6 +55,8 @@ RESTART_SECONDS = 5.0
 """Before background work of a plugin that failed is started over."""
 RUN_END_SECONDS = 2.0
 """How long we wait for background work to end that was cancelled: a plugin may ignore that."""
+BEHIND_SECONDS = 10.0
+"""How often the log says what a new leader waits for."""
 
 
 class Scheduler:
@@ -146,8 +149,10 @@ class Scheduler:
             on_served=lambda: self.queue.on_happening(Happening(WILDCARD, None, None)),
         )
         self.watch_kinds(watched_kinds(self._plugins()))
-        self.is_synced = False
-        self._started = asyncio.Event()
+        self._api, self.is_synced = api, False
+        self._behind: set[str] = set()
+        """Kinds that may have changed before we began to lead, in ways that we do not know yet."""
+        self._started, self._started_at = asyncio.Event(), math.inf
         self._watches_when_started = config.delay_cache_until_active
         self.loop = SchedulingLoop(self.host, draw or random.Random())
         self._core = CoreTasks()
@@ -211,8 +216,22 @@ class Scheduler:
         await self._kinds.synced()
 
     def start(self) -> None:
-        """From now on pods are decided, as soon as the cluster is known."""
+        """From now on pods are decided, as soon as the cluster is known as it is now."""
+        self._started_at = asyncio.get_running_loop().time()
         self._started.set()
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why pods are not decided yet, besides that another leads; None if nothing is in the way."""
+        if not self.is_synced:
+            return f"handlers are not fully synchronized: waiting for {', '.join(self._unsynced())}"
+        if self._behind:
+            return f"caches are not known to be current: waiting for {', '.join(sorted(self._behind))}"
+        return None
+
+    def _unsynced(self) -> list[str]:
+        watched = (*self.reflectors, *self._kinds.reflectors)
+        return [each.resource.name for each in watched if not each.synced.is_set()]
 
     async def run(self) -> None:
         """Goes on until it is cancelled."""
@@ -249,9 +268,40 @@ class Scheduler:
         self.is_synced = True
         settle_memory()
         await self._started.wait()
+        await self._catch_up()
         self.run_controllers()
         log.log(0, "Starting to schedule", nodes=len(self.cluster.nodes), pods=len(self.handlers.pending))
         await self.loop.run()
+
+    async def _catch_up(self) -> None:
+        """Waits until all is known that was there when we began to lead.
+
+        The leader before us may have placed pods until a moment ago. A watch of ours that stalled, or an API
+        server that is behind, would not have shown them, and their room would be given away twice.
+        """
+        watched = (*self.reflectors, *self._kinds.reflectors)
+        behind = [each for each in watched if not each.is_listed_since(self._started_at)]
+        if not behind:
+            return
+        log.log(0, "Bringing caches up to date before scheduling")
+        self._api.drop_idle()
+        async with asyncio.TaskGroup() as tasks:
+            reminder = tasks.create_task(self._say_what_is_behind())
+            await asyncio.gather(*(self._catch_up_with(each) for each in behind))
+            reminder.cancel()
+
+    async def _catch_up_with(self, reflector: Reflector) -> None:
+        name = reflector.resource.name
+        self._behind.add(name)
+        await reflector.catch_up(self._started_at)
+        self._behind.discard(name)
+
+    async def _say_what_is_behind(self) -> None:
+        while True:
+            await asyncio.sleep(BEHIND_SECONDS)
+            log.warn(
+                "Not scheduling yet: caches are not known to be current", waitingFor=sorted(self._behind)
+            )
 
     async def _tick(self) -> None:
         """What is due every second: backoffs that are over, and now and then pods that waited too long."""

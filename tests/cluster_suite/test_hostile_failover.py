@@ -1,0 +1,147 @@
+"""Connections that break without a word, on a real control plane: no pod is placed on outdated knowledge."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import pytest
+from checking import JSON_LOG
+
+from controlplane.control_plane import ControlPlane
+from controlplane.objects import node, pod
+from controlplane.pods import add_nodes, create, placed
+from controlplane.process import Process
+from controlplane.proxy import Proxy
+from controlplane.tcp_proxy import TcpProxy
+from controlplane.waiting import eventually
+
+Start = Callable[..., AbstractContextManager[Process]]
+
+QUICK_LEASE = {"leaderElect": True, "leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
+FOUND_SECONDS = 42
+"""In which a half-open watch is found and its changes are here: 35 s of silence, and a busy machine."""
+
+
+@pytest.fixture
+def start(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Start:
+    test = re.sub(r"\W+", "-", request.node.name)
+
+    def run(name: str = "", **config: Any) -> AbstractContextManager[Process]:
+        return control_plane.stowplan(JSON_LOG, "-v=2", name=f"{test}{name}", **config)
+
+    return run
+
+
+@pytest.fixture
+def proxy(control_plane: ControlPlane) -> Iterator[TcpProxy]:
+    with TcpProxy(control_plane) as running:
+        yield running
+
+
+@pytest.fixture
+def gate(control_plane: ControlPlane) -> Iterator[Proxy]:
+    with Proxy(control_plane, "gate") as running:
+        yield running
+
+
+def by(proxy: TcpProxy | Proxy) -> dict[str, Any]:
+    return {"clientConnection": {"kubeconfig": str(proxy.kubeconfig()), "qps": 5000, "burst": 5000}}
+
+
+def on_node(control_plane: ControlPlane) -> list[str]:
+    return [name for name, at in placed(control_plane).items() if at]
+
+
+def says(scheduler: Process, text: str) -> bool:
+    return text in scheduler.output
+
+
+async def until_said(scheduler: Process, text: str, seconds: float = 60) -> None:
+    await eventually(lambda: says(scheduler, text), bool, seconds=seconds)
+
+
+@pytest.mark.parametrize("way", ["watch of pods", "both", "down", "up"])
+async def test_a_standby_with_half_open_connections_takes_over(control_plane, start, proxy, gate, way):
+    """It knows two pods that wait, and does not hear of two others that take their room."""
+    add_nodes(control_plane, node("n0"))
+    with ExitStack() as stack:
+        stalling = stack.enter_context(Proxy(control_plane, "stalling"))
+        gate.open_gate.clear()
+        first = stack.enter_context(start("-first", leaderElection=QUICK_LEASE, **by(gate)))
+        via = stalling if way == "watch of pods" else proxy
+        second = stack.enter_context(start("-second", leaderElection=QUICK_LEASE, **by(via)))
+        create(control_plane, *(pod(name, requests={"cpu": "1450m"}) for name in "ab"))
+        await eventually(lambda: gate.binds, lambda binds: len(binds) == 2)
+        time.sleep(1)  # until the standby has them, too
+        if via is stalling:
+            began = time.monotonic()  # what is opened later works
+            stalling.stalls = lambda path: path.endswith("/pods") and time.monotonic() < began + 5
+        else:
+            assert proxy.make_half_open(way) > 15
+        create(control_plane, *(pod(name, requests={"cpu": "1450m"}, nodeName="n0") for name in "cd"))
+        first.kill()
+        await until_said(second, "Starting to schedule")
+        await until_said(second, "Unable to schedule pod")
+        time.sleep(2)  # for what should not happen
+    assert on_node(control_plane) == ["c", "d"]  # 2.9 of 4 CPUs
+
+
+@pytest.mark.parametrize("way", ["both", "down", "up"])
+async def test_a_half_open_watch_is_found_while_scheduling(control_plane, start, proxy, way):
+    add_nodes(control_plane, node("n0"))
+    with start(**by(proxy)) as scheduler:
+        await until_said(scheduler, "Starting to schedule")
+        assert proxy.make_half_open(way) > 15
+        create(control_plane, pod("p"))
+        await eventually(lambda: placed(control_plane)["p"], bool, seconds=FOUND_SECONDS)
+
+
+async def test_a_replica_that_can_reach_nothing_does_not_lead(control_plane, start, proxy):
+    """Nothing that it can prove, so it decides nothing; it cannot renew its lease either, and ends."""
+    add_nodes(control_plane, node("n0"))
+    with (
+        start("-first", leaderElection=QUICK_LEASE) as first,
+        start("-second", leaderElection=QUICK_LEASE, **by(proxy)) as second,
+    ):
+        proxy.make_half_open(new_ones_too=True)
+        first.kill()
+        create(control_plane, pod("p"))
+        time.sleep(10)
+        assert not says(second, "Starting to schedule")
+        assert placed(control_plane) == {"p": ""}
+        proxy.heal_new_ones()
+        await eventually(lambda: placed(control_plane)["p"], bool, seconds=60)
+
+
+def lists(control_plane: ControlPlane) -> dict[str, int]:
+    """Requests of each verb that the API server has counted so far, by resource."""
+    text = control_plane.request("GET", "/metrics")["text"]
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        if line.startswith("apiserver_request_total{") and 'verb="LIST"' in line:
+            resource = re.search(r'resource="(\w+)"', line)
+            if resource:
+                found[resource[1]] = found.get(resource[1], 0) + int(float(line.split()[-1]))
+    return found
+
+
+async def test_taking_over_does_not_list_large_collections_again(control_plane, start):
+    """A checkpoint is asked for instead: the version of a list of one object."""
+    for number in range(12):
+        bulk = [pod(f"p{number}-{at}", nodeName="elsewhere", requests={"cpu": "1m"}) for at in range(50)]
+        create(control_plane, *bulk)
+    add_nodes(control_plane, node("n0"))
+    with (
+        start("-first", leaderElection=QUICK_LEASE) as first,
+        start("-second", leaderElection=QUICK_LEASE) as second,
+    ):
+        first.kill()
+        before = lists(control_plane)["pods"]
+        await until_said(second, "Starting to schedule")
+        assert lists(control_plane)["pods"] - before == 1
+        create(control_plane, pod("p"))
+        await eventually(lambda: placed(control_plane)["p"], bool)
