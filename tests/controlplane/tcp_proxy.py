@@ -29,7 +29,7 @@ class _Pair:
     """A connection of a client, with ours to the API server; `lost` says what does not get through."""
 
     def __init__(self, client: socket.socket, server: socket.socket, lost: frozenset[str]) -> None:
-        self.client, self.server, self.lost = client, server, lost
+        self.client, self.server, self.lost, self.is_over = client, server, lost, False
         for source, target, way in ((client, server, "up"), (server, client, "down")):
             threading.Thread(target=self._pump, args=(source, target, way), daemon=True).start()
 
@@ -40,10 +40,11 @@ class _Pair:
                     target.sendall(data)
         except OSError:
             pass
-        if not self.lost:  # the end of a half-open connection does not get through either
+        if not self.lost or way == "up":  # the end of a half-open connection does not reach the client
             self.end()
 
     def end(self) -> None:
+        self.is_over = True
         for each in (self.client, self.server):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -98,5 +99,10 @@ class TcpProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection((to.hostname or "", to.port or 443))
+            try:
+                server = socket.create_connection((to.hostname or "", to.port or 443))
+            except OSError:  # it is down just now
+                client.close()
+                continue
+            self._pairs = [pair for pair in self._pairs if not pair.is_over]
             self._pairs.append(_Pair(client, server, self._lost_at_first))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -113,6 +114,8 @@ async def staged(
     guard: Guard | None = None,
     decisions: Decisions | None = None,
     api: RecordingApi | None = None,
+    now: Callable[[], float] = time.time,
+    clock: Callable[[], float] | None = None,
 ) -> AsyncIterator[Stage]:
     registry = registry or Registry(plugins or {}, Registry.installed()._installed)
     version = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -126,6 +129,8 @@ async def staged(
         draw=draw,
         guard=guard,
         decisions=decisions,
+        now=now,
+        clock=clock,
         is_leading=lambda: stage[0].is_leading,  # type: ignore[arg-type]
     )
     stage.append(Stage(scheduler, api))

@@ -185,7 +185,7 @@ class HttpPool:
         try:
             channel = self._kept()
             if channel is None:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(timeout if on_data is None else open_seconds):
                     channel = await self._connect()
             before()
             reply = channel.send(message, on_data, max_body_bytes=self._max_body_bytes)

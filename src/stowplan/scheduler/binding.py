@@ -208,12 +208,12 @@ async def run_post_binds(host: Host, attempt: Attempt, placed: Pod, node_name: s
 async def _bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
     waiting = host.waiting.find(placed.uid)
     if waiting is not None:
-        began = host.now()
+        began = host.clock()
         try:
             status = await waiting.outcome()
         finally:
             host.waiting.remove(placed.uid)
-        host.metrics.permit_waited((status or Status()).code.wire_name, host.now() - began)
+        host.metrics.permit_waited((status or Status()).code.wire_name, host.clock() - began)
         if status is not None:
             if status.code.is_rejection:
                 return failure_at(status, status.plugin, "waiting on permit for pod")
@@ -309,7 +309,7 @@ def _has_work_before_bind(attempt: Attempt) -> bool:
 
 
 def _succeeded(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
-    queued, decision, now = attempt.queued, attempt.decision, host.now()
+    queued, decision, now = attempt.queued, attempt.decision, host.clock()
     recorder = host.recorders[attempt.profile.scheduler_name]
     recorder.record(
         attempt.pod, "Normal", "Scheduled", "Binding", f"Successfully assigned {placed.key} to {node_name}"

@@ -32,7 +32,7 @@ def begin(host: Host, profile: Profile, pod: Pod, node_name: str, victims: tuple
 async def _evict_all(
     host: Host, profile: Profile, pod: Pod, node_name: str, victims: tuple[Pod, ...]
 ) -> None:
-    began, plugin = host.now(), profile.plugins.get("DefaultPreemption")
+    began, plugin = host.clock(), profile.plugins.get("DefaultPreemption")
     result = "error"
     try:
         await _free_promises(host, pod, node_name)
@@ -44,7 +44,7 @@ async def _evict_all(
     finally:
         if isinstance(plugin, DefaultPreemption):
             plugin.preempting.pop(pod.uid, None)
-        host.metrics.victims_evicted("success" if result == "success" else "error", host.now() - began)
+        host.metrics.victims_evicted("success" if result == "success" else "error", host.clock() - began)
         if result == "error":
             # parity: kube-scheduler tries again at once, and so spins as long as the eviction is refused
             host.queue.activate([pod], backoff=True)

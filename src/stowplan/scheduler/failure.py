@@ -50,7 +50,7 @@ def _count_and_keep(host: Host, attempt: Attempt, failure: Failure, pod: Pod | N
     host.metrics.attempt(
         attempt.profile.scheduler_name,
         "error" if failure.is_error else "unschedulable",
-        host.now() - attempt.began,
+        host.clock() - attempt.began,
     )
     if pod is not None:
         _log(pod, failure)

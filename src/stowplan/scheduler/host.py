@@ -38,6 +38,7 @@ class Host:
         api: ApiClient,
         metrics: Metrics,
         now: Callable[[], float],
+        clock: Callable[[], float],
         is_leading: Callable[[], bool],
         before_pod: Callable[[], None],
         stillness: Stillness,
@@ -46,7 +47,9 @@ class Host:
     ) -> None:
         self.cluster, self.queue, self.waiting, self.handlers = cluster, queue, waiting, handlers
         self.nominations, self.profiles, self.recorders = nominations, profiles, recorders
-        self.api, self.metrics, self.now, self.is_leading = api, metrics, now, is_leading
+        self.api, self.metrics, self.is_leading = api, metrics, is_leading
+        self.now, self.clock = now, clock
+        """The time of day to write down, and the one to measure by, which nobody can set."""
         self.before_pod = before_pod
         """Called before each pod is decided: what must be up to date by then is brought up to date."""
         self.stillness, self.extended = stillness, extended

@@ -15,8 +15,8 @@ NOTHING: Mapping[str, str] = {}
 
 
 class Keeping:
-    def __init__(self, decisions: Decisions, now: Callable[[], float]) -> None:
-        self.decisions, self._now = decisions, now
+    def __init__(self, decisions: Decisions, now: Callable[[], float], clock: Callable[[], float]) -> None:
+        self.decisions, self._now, self._clock = decisions, now, clock
         self._wakes: WeakKeyDictionary[Profile, dict[frozenset[str], Mapping[str, str]]] = WeakKeyDictionary()
 
     def bound(self, attempt: Attempt) -> None:
@@ -37,14 +37,14 @@ class Keeping:
     def _keep(
         self, attempt: Attempt, outcome: Outcome, message: str = "", woken: Mapping[str, str] = NOTHING
     ) -> None:
-        queued, began = attempt.queued, attempt.began
+        queued, lasted = attempt.queued, self._clock() - attempt.began
         self.decisions.keep(
             attempt.decision,
             Kept(
                 attempt.profile.scheduler_name,
                 queued.attempts,
-                began,
-                self._now() - began,
+                self._now() - lasted,
+                lasted,
                 outcome,
                 message,
                 woken,

@@ -81,7 +81,7 @@ class SchedulingLoop:
         profile = self._begin(queued)
         if profile is None:
             return
-        began = host.now()
+        began = host.clock()
         sampling = self._sampling.get(profile.scheduler_name)
         measured = self._measured[profile.scheduler_name]
         try:
@@ -96,7 +96,7 @@ class SchedulingLoop:
         profile = self._begin(queued)
         if profile is None:
             return
-        began = host.now()
+        began = host.clock()
         sampling = self._sampling.get(profile.scheduler_name)
         measured = self._measured[profile.scheduler_name]
         with host.stillness.kept():
@@ -146,11 +146,11 @@ class SchedulingLoop:
         profile = host.profiles.get(pod.scheduler_name)
         if pod.uid not in host.queue.in_flight or profile is None or host.cluster.is_assumed(pod):
             return  # it is where it belongs: in the queue, or on its way to a node
-        attempt = Attempt(queued, profile, self._unforeseen(pod, error), host.now())
+        attempt = Attempt(queued, profile, self._unforeseen(pod, error), host.clock())
         handle_failure(host, attempt, failure_of(attempt.decision), UNCHANGED)
 
     def _decided(self, queued: QueuedPod, profile: Profile, decision: Decision, began: float) -> Attempt:
-        self.host.metrics.algorithm(self.host.now() - began)
+        self.host.metrics.algorithm(self.host.clock() - began)
         log_nodes(profile, decision)
         is_measuring = self._measured[profile.scheduler_name].is_measuring
         return Attempt(queued, profile, decision, began, is_measuring)

@@ -71,6 +71,7 @@ class Scheduler:
         registry: Registry | None = None,
         metrics: Metrics | None = None,
         now: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         draw: random.Random | None = None,
         is_leading: Callable[[], bool] = lambda: True,
         max_in_unschedulable: float = 300,
@@ -80,7 +81,12 @@ class Scheduler:
         takes_pods: bool = True,
         extender_max_response_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
-        """Without `takes_pods` nobody's pods are queued: it follows the cluster for others who decide."""
+        """Without `takes_pods` nobody's pods are queued: it follows the cluster for others who decide.
+
+        `now` tells the time of day, for what people and other programs read. `clock` is what we measure and
+        wait by: it starts as the time of day, but does not jump when someone sets that.
+        """
+        clock = clock or (steady_clock() if now is time.time else now)
         self.metrics = metrics or Metrics()
         self._guard = guard or Guard(self.metrics)
         self.cluster, nominations, waiting = Cluster(), Nominations(), WaitingPods()
@@ -108,7 +114,7 @@ class Scheduler:
         self.queue = SchedulingQueue(
             {name: QueueingHints(profile) for name, profile in self.profiles.items()},
             self.profiles,
-            clock=now,
+            clock=clock,
             initial_backoff=config.pod_initial_backoff_seconds,
             max_backoff=config.pod_max_backoff_seconds,
             max_in_unschedulable=max_in_unschedulable,
@@ -133,11 +139,12 @@ class Scheduler:
             api=api,
             metrics=self.metrics,
             now=now,
+            clock=clock,
             is_leading=is_leading,
             before_pod=before_pod,
             stillness=stillness,
             extended=self._extended,
-            keeping=None if decisions is None else Keeping(decisions, now),
+            keeping=None if decisions is None else Keeping(decisions, now, clock),
         )
         resources = RESOURCES if takes_pods else FOLLOWED
         followed = [self._objects.following(resource, self.handlers.on_event) for resource in resources]
@@ -382,6 +389,12 @@ async def kept_running(name: str, run: Callable[[], object]) -> None:
             stacktrace=stack_of(error),
         )
         await asyncio.sleep(RESTART_SECONDS)
+
+
+def steady_clock() -> Callable[[], float]:
+    """The time of day as it was, going on at its own pace whatever becomes of the system's clock."""
+    started = time.time() - time.monotonic()
+    return lambda: started + time.monotonic()
 
 
 def settle_memory() -> None:
