@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 1
+SOAK_MINUTES ?= 30
+SOAK_OUTPUT ?= build/soak
 READY := $(VENV)/.ready
 LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --quiet \
 	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
 
-.PHONY: demo test test-cluster test-page check golden bench bench-cluster image lock audit clean
+.PHONY: demo test test-cluster test-page check golden bench bench-cluster soak image lock audit clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +47,10 @@ bench-cluster: $(READY) ## beside kube-scheduler on a real control plane, at 1,0
 	$(BIN)/python tests/controlplane/binaries.py
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/extender.py
+
+soak: $(READY) ## two replicas under load and faults for SOAK_MINUTES (30), with a checker of its own and a plot
+	$(BIN)/python tests/controlplane/binaries.py
+	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES) --output $(SOAK_OUTPUT)
 
 image: ## the container image, for a cluster: make image IMAGE=registry.example/stowplan:0.1.0
 	@test -n "$(IMAGE)" || { echo "make image: say what to call it: make image IMAGE=NAME:TAG" >&2; exit 2; }
