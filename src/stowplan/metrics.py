@@ -131,6 +131,10 @@ class Page:
         found = self.families.get(name)
         return found if isinstance(found, Numbers) else self.counter(name, text, *labels)
 
+    def shared_gauge(self, name: str, text: str, *labels: str) -> Numbers:
+        found = self.families.get(name)
+        return found if isinstance(found, Numbers) else self.gauge(name, text, *labels)
+
     def gauge(self, name: str, text: str, *labels: str) -> Numbers:
         return self._numbers("gauge", name, text, labels)
 
@@ -287,6 +291,15 @@ class Metrics:
 
     def plugins_reloaded(self, result: CallResult) -> None:
         self._reloads[result,] += 1
+
+    def journal(self, is_failing: bool, lost: int) -> None:
+        """How the journal on disk is doing; the families are there from the first time on."""
+        self.page.shared_gauge(
+            "stowplan_journal_failing", "1 while decisions cannot be written to the journal."
+        )[()] = int(is_failing)
+        self.page.shared_counter(
+            "stowplan_journal_lost_decisions_total", "Decisions that are missing in the journal."
+        )[()] = lost
 
     def permit_waited(self, result: str, seconds: float) -> None:
         self._permit_seconds[result,].observe(seconds)

@@ -32,10 +32,11 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.certificate = _pem(self._sign(self._name, self._key.public_key(), is_authority=True))
 
-    def issue(self, name: str, *hosts: str) -> Certificate:
+    def issue(self, name: str, *hosts: str, shifted: timedelta = timedelta()) -> Certificate:
+        """Valid from an hour ago for two hours, or by so much earlier or later."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        signed = self._sign(subject, key.public_key(), hosts=hosts)
+        signed = self._sign(subject, key.public_key(), hosts=hosts, shifted=shifted)
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -48,8 +49,9 @@ class Authority:
         *,
         hosts: tuple[str, ...] = (),
         is_authority: bool = False,
+        shifted: timedelta = timedelta(),
     ) -> x509.Certificate:
-        now = datetime.now(UTC)
+        now = datetime.now(UTC) + shifted
         builder = (
             x509.CertificateBuilder(self._name, subject, key, x509.random_serial_number())
             .not_valid_before(now - timedelta(hours=1))

@@ -7,6 +7,8 @@ import base64
 import socket
 import ssl
 import threading
+from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 from certificates import Authority
@@ -303,6 +305,72 @@ async def test_tls_refuses_another_authority(authority, tmp_path):
             await ask(
                 other.url, filtered, filter_verb="filter"
             )  # without enableHTTPS the system's are trusted
+
+
+@pytest.mark.parametrize(
+    ("host", "shifted", "why"),
+    [
+        pytest.param("127.0.0.1", timedelta(days=-2), "certificate has expired", id="expired"),
+        pytest.param("127.0.0.1", timedelta(days=2), "certificate is not yet valid", id="not yet valid"),
+        pytest.param("elsewhere.example", timedelta(), "IP address mismatch", id="of another host"),
+    ],
+)
+async def test_tls_refuses_a_certificate_that_does_not_hold(authority, tmp_path, host, shifted, why):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("other", host, shifted=shifted).write(tmp_path, "server"))
+    trusted = ExtenderTLS(ca_data=authority.certificate.encode())
+    refused = pytest.raises(ExtenderError, match=rf"its certificate is not trusted \(.*{why}")
+    with other_extender(context=context, filter=lambda body: {}) as other, refused:
+        await ask(other.url, filtered, filter_verb="filter", tls_config=trusted)
+
+
+@pytest.mark.parametrize(
+    ("first", "ends"),
+    [
+        pytest.param(b"", False, id="nothing"),
+        pytest.param(b"", True, id="the end"),
+        pytest.param(b"\x16\x03\x03\x00\x50\x02", False, id="half a ServerHello"),
+        pytest.param(b"\x16\x03\x03\x40\x00" + b"\x02\xff\xff\xff" * 10, False, id="a ServerHello of 16 MiB"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", False, id="plain HTTP"),
+        pytest.param(b"\x15\x03\x03\x00\x02\x02\x28", True, id="an alert"),
+        pytest.param(b"\x15\x03\x03\x00\x02\x01\x5a" * 100_000, False, id="warnings without end"),
+    ],
+)
+async def test_a_handshake_that_goes_wrong_is_an_error(first, ends):
+    async def serve(reader, writer):
+        await reader.read(1)
+        writer.write(first)
+        if not ends:
+            with suppress(OSError):
+                while await reader.read(65536):
+                    pass
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ExtenderError, match=url):
+            await ask(url, filtered, filter_verb="filter", enable_https=True, http_timeout=Duration(0.5))
+
+
+@pytest.mark.parametrize(
+    "is_clean", [pytest.param(True, id="by close_notify"), pytest.param(False, id="cut")]
+)
+async def test_an_answer_cut_off_within_tls_is_an_error(authority, tmp_path, is_clean):
+    async def serve(reader, writer):
+        await reader.read(65536)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}")
+        await writer.drain()
+        if is_clean:
+            writer.close()
+        else:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=serving(authority, tmp_path))
+    async with server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ExtenderError, match=url):
+            await ask(url, filtered, filter_verb="filter", enable_https=True, http_timeout=Duration(2))
 
 
 async def test_https_without_an_authority_trusts_everyone(authority, tmp_path):

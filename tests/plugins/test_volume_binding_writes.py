@@ -255,9 +255,31 @@ def make_volume_elsewhere(attempt: Attempt) -> None:
     attempt.cluster.apply(read(versioned(claim(volume="made", annotations=marks), "999")))
 
 
+def replace_claim(attempt: Attempt) -> None:
+    new = claim()
+    new["metadata"]["uid"] = "another"
+    attempt.cluster.apply(read(versioned(new, "999")))
+
+
+def bind_claim_elsewhere(attempt: Attempt) -> None:
+    attempt.cluster.apply(read(versioned(claim(volume="y"), "999")))
+
+
 @pytest.mark.parametrize(
     ("objects", "event", "text"),
     [
+        pytest.param(
+            STATIC,
+            replace_claim,
+            'persistentvolumeclaim "c" was replaced during binding',
+            id="another claim of the same name",
+        ),
+        pytest.param(
+            STATIC,
+            bind_claim_elsewhere,
+            'persistentvolumeclaim "c" was bound to persistentvolume "y" instead of "x"',
+            id="the claim gets another volume",
+        ),
         pytest.param(
             STATIC,
             lambda attempt: attempt.cluster.remove_pod(attempt.placed),

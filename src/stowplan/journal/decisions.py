@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from stowplan.framework.decision import Decision
 from stowplan.journal.memory import RecentDecisions
@@ -16,6 +17,13 @@ BATCH = 8
 """So many are made into records at once: in one go that takes half the time."""
 
 
+class JournalState(Protocol):
+    @property
+    def is_failing(self) -> bool: ...
+    @property
+    def lost(self) -> int: ...
+
+
 class Decisions:
     """`write` takes every record, too, where they go to disk. A budget of 0 keeps none in memory."""
 
@@ -25,6 +33,8 @@ class Decisions:
         self._recent = RecentDecisions(budget // 2)
         self._maker = RecordMaker(budget // 4)
         self._fresh: list[tuple[Decision, Attempt]] = []
+        self.journal: JournalState | None = None
+        """How the journal on disk is doing, while there is one."""
 
     @property
     def recent(self) -> RecentDecisions:
@@ -37,12 +47,12 @@ class Decisions:
         from stowplan.journal.writer import JournalWriter  # it needs pyarrow, which nothing else does
 
         writer = JournalWriter(directory, size=size, age=age)
-        self.write = writer.add
+        self.write, self.journal = writer.add, writer
         try:
             yield
         finally:
             self.settle()
-            self.write = None
+            self.write = self.journal = None
             writer.close()
 
     def keep(self, decision: Decision, attempt: Attempt) -> None:

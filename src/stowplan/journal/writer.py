@@ -71,10 +71,13 @@ class JournalWriter:
         self._waiting: deque[Record] = deque()
         self._batch: list[Record] = []
         """What is being written, or could not be."""
-        self._lost = 0
+        self.lost = 0
+        """Decisions that are not in the journal, since the start."""
+        self._untold = 0
         self._last = max((each.written_at for each in listed(directory)), default=0.0)
         self._damaged: set[Path] = set()
-        self._is_failing = False
+        self.is_failing = False
+        """Whether the last attempt to write failed."""
         self._said: dict[str, float] = {}
         self._wrote_at = self._breathed_at = self._merge_at = 0.0
         self._ending = threading.Event()
@@ -85,7 +88,11 @@ class JournalWriter:
         if len(self._waiting) + len(self._batch) < MOST_WAITING:
             self._waiting.append(record)
         else:
-            self._lost += 1
+            self._lose(1)
+
+    def _lose(self, count: int) -> None:
+        self.lost += count
+        self._untold += count
 
     def close(self) -> None:
         self._ending.set()
@@ -96,9 +103,9 @@ class JournalWriter:
         pause = self._every
         while not self._ending.wait(pause):
             self._turn()
-            pause = min(2 * pause, LONGEST_PAUSE) if self._is_failing else self._every
+            pause = min(2 * pause, LONGEST_PAUSE) if self.is_failing else self._every
         self._turn()
-        self._lost += len(self._batch) + len(self._waiting)
+        self._lose(len(self._batch) + len(self._waiting))
         self._say_what_is_lost()
 
     def _turn(self) -> None:
@@ -107,17 +114,17 @@ class JournalWriter:
             self._write_making_room()
             self._merge_what_is_due()
         except Exception as error:  # whatever it is: scheduling goes on
-            self._is_failing = True
+            self.is_failing = True
             if self._may_say("failing"):
                 log.error("Journal cannot be written", error, directory=self.directory)
             if not isinstance(error, OSError):  # then it is not the disk, and trying again would not help
-                self._lost += len(self._batch)
+                self._lose(len(self._batch))
                 self._batch = []
         else:
-            if self._is_failing and self._may_say("again"):
+            if self.is_failing and self._may_say("again"):
                 log.log(0, "Journal is written again", directory=self.directory)
-            self._is_failing = False
-        if self._lost and self._may_say("lost"):
+            self.is_failing = False
+        if self._untold and self._may_say("lost"):
             self._say_what_is_lost()
 
     def _may_say(self, what: str) -> bool:
@@ -128,7 +135,7 @@ class JournalWriter:
         return is_due
 
     def _say_what_is_lost(self) -> None:
-        lost, self._lost = self._lost, 0
+        lost, self._untold = self._untold, 0
         if lost:
             log.warn("Journal does not keep up, decisions are missing in it", count=lost)
 

@@ -317,7 +317,10 @@ class Scheduler:
             await asyncio.sleep(1 - time.time() % 1)
             self.queue.flush_backoff()
             if self.host.keeping is not None:
-                self.host.keeping.decisions.settle()
+                decisions = self.host.keeping.decisions
+                decisions.settle()
+                if decisions.journal is not None:
+                    self.metrics.journal(decisions.journal.is_failing, decisions.journal.lost)
             since_flush += 1
             if since_flush >= FLUSH_UNSCHEDULABLE_SECONDS:
                 since_flush = 0.0

@@ -374,6 +374,13 @@ class VolumeBinding(Plugin):
             raise StowplanError(f'failed to check binding: persistentvolume "{written.name}" not found')
         if seen is None:
             raise StowplanError(f"failed to check binding: {claim_not_found(claim.name)}")
+        if seen.metadata.uid != claim.metadata.uid:
+            raise StowplanError(f'persistentvolumeclaim "{claim.name}" was replaced during binding')
+        if seen.is_fully_bound and seen.spec.volume_name != written.name:
+            raise StowplanError(
+                f'persistentvolumeclaim "{claim.name}" was bound to persistentvolume '
+                f'"{seen.spec.volume_name}" instead of "{written.name}"'
+            )
         if _is_older(volume, written):
             return False
         self._check_reach(volume, node)
