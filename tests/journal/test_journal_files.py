@@ -21,10 +21,11 @@ from keeping_decisions import attempt_of, records_of
 from make import make_node, make_pod, planner
 from stowplan import log
 from stowplan.errors import InputError
-from stowplan.journal import merging, parquet, reader, writer
+from stowplan.journal import Decisions, merging, parquet, reader, writer
 from stowplan.journal.files import listed
 from stowplan.journal.restoring import decision_of
 from stowplan.journal.writer import JournalWriter
+from stowplan.metrics import Metrics
 
 START = 1_800_000_000.0
 
@@ -399,6 +400,7 @@ from keeping_decisions import attempt_of
 from test_journal_files import decisions
 from stowplan.journal import Decisions
 from stowplan.journal.writer import JournalWriter
+from stowplan.metrics import Metrics
 journal = JournalWriter(Path({directory!r}), every=0.005)
 kept = Decisions(write=journal.add)
 for decision in decisions(100_000, nodes=500):
@@ -442,3 +444,26 @@ def test_files_of_others_are_left_alone(tmp_path):
         each.write_text("keep me")
     JournalWriter(tmp_path).close()
     assert [each.read_text() for each in notes] == ["keep me", "keep me"]
+
+
+def test_a_journal_that_fails_shows_in_the_metrics(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "MOST_WAITING", 2)
+    found, folder, metrics = list(decisions(4)), tmp_path / "journal", Metrics()
+    kept = Decisions(0)
+
+    def shown() -> list[str]:
+        assert kept.journal is not None
+        metrics.journal(kept.journal.is_failing, kept.journal.lost)
+        page = metrics.page.render().decode().splitlines()
+        return [line for line in page if line.startswith("stowplan_journal")]
+
+    with kept.written_to(folder, size=2**20, age=3600):
+        assert shown() == ["stowplan_journal_failing 0", "stowplan_journal_lost_decisions_total 0"]
+        folder.rename(tmp_path / "elsewhere")
+        for decision in found:
+            kept.keep(decision, attempt_of(decision))
+        kept.settle()
+        wait_for(lambda: shown() == ["stowplan_journal_failing 1", "stowplan_journal_lost_decisions_total 2"])
+        (tmp_path / "elsewhere").rename(folder)
+        wait_for(lambda: shown() == ["stowplan_journal_failing 0", "stowplan_journal_lost_decisions_total 2"])
+    assert reader.find(folder, "default/p1", refuse)
