@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import ssl
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -145,3 +148,47 @@ async def test_taking_over_does_not_list_large_collections_again(control_plane, 
         assert lists(control_plane)["pods"] - before == 1
         create(control_plane, pod("p"))
         await eventually(lambda: placed(control_plane)["p"], bool)
+
+
+ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:kube-scheduler"
+
+
+def readiness(scheduler: Process) -> str:
+    with suppress(OSError):
+        careless = ssl.create_default_context()
+        careless.check_hostname, careless.verify_mode = False, ssl.CERT_NONE
+        asked = urllib.request.Request(f"{scheduler.server}/readyz?verbose")
+        try:
+            with urllib.request.urlopen(asked, context=careless, timeout=5) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+    return ""
+
+
+async def test_a_new_leader_that_may_not_read_a_kind_waits_and_says_so(control_plane, start):
+    add_nodes(control_plane, node("n0"))
+    role = control_plane.request("GET", ROLE)
+    rules = [rule for rule in role["rules"] if "resourceslices" not in rule.get("resources", ())]
+    with (
+        start("-first", leaderElection=QUICK_LEASE) as first,
+        start("-second", leaderElection=QUICK_LEASE) as second,
+    ):
+        try:
+            control_plane.request("PATCH", ROLE, {"rules": rules})
+            first.kill()
+            create(control_plane, pod("p"))
+            await until_said(second, "Not scheduling yet: caches are not known to be current")
+            assert "waiting for resourceslices" in second.output or '["resourceslices"]' in second.output
+            assert "ok" not in readiness(second).splitlines()
+            assert "[-]sched-handler-sync" in readiness(second)
+            assert placed(control_plane) == {"p": ""}
+            lease = control_plane.request(
+                "GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"
+            )
+            time.sleep(6)  # longer than the lease lasts
+            assert not says(second, "Stopped leading")
+            assert lease["spec"]["holderIdentity"]
+        finally:
+            control_plane.request("PATCH", ROLE, {"rules": role["rules"]})
+        await eventually(lambda: placed(control_plane)["p"], bool, seconds=60)
