@@ -10,6 +10,10 @@ from stowplan.errors import QuantityError
 
 NANO = 1_000_000_000
 MAX_INT64 = 2**63 - 1
+MAX_DIGITS = 1000
+MAX_AMOUNT: int = 10**MAX_DIGITS
+"""No amount is larger, in nano-units: far past the 64 bits that amounts are rounded to, and quick to sum."""
+MAX_CACHED, MAX_SHOWN = 64, 64
 
 _FORM = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 _DECIMAL = {None: 0, "": 0, "n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -31,24 +35,24 @@ class Quantity(int):
 
 @lru_cache(maxsize=65536, typed=True)
 def parse(text: str | int | float) -> Quantity:
-    """The amount `text` stands for; what is finer than a nano-unit is rounded away from zero."""
+    """The amount `text` stands for; what is finer than a nano-unit is rounded away from zero.
+
+    The cost depends on the length of the text alone: no exponent is expanded into an integer of its size.
+    """
     if isinstance(text, int) and not isinstance(text, bool):
-        return Quantity(text * NANO)
+        return Quantity(max(-MAX_AMOUNT, min(text * NANO, MAX_AMOUNT)))
     match = _FORM.fullmatch(str(text))
     if match is None or isinstance(text, bool) or not (match[2] or match[3]):
         raise QuantityError(
-            f"{text!r} is not a quantity: write a number with an optional suffix, such as 500m, 2 or 1.5Gi"
+            f"{_shown(text)} is not a quantity: "
+            "write a number with an optional suffix, such as 500m, 2 or 1.5Gi"
         )
-    sign, whole, fraction, suffix = match[1], match[2], match[3] or "", match[4]
-    digits = int((whole + fraction) or "0")
+    sign, whole, fraction, suffix = match[1], match[2].lstrip("0"), match[3] or "", match[4]
     if suffix in _BINARY:
-        amount = _scaled(digits << _BINARY[suffix], 9 - len(fraction))
-        amount = min(amount, MAX_INT64 * NANO)
+        amount = _binary(whole, fraction.rstrip("0"), _BINARY[suffix])
         return Quantity.binary(-amount if sign == "-" else amount)
-    exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
-    if abs(exponent) > 1000:
-        raise QuantityError(f"{text!r} is not a quantity: its exponent is out of range")
-    amount = _scaled(digits, 9 + exponent - len(fraction))
+    exponent = _DECIMAL[suffix] if suffix in _DECIMAL else _exponent(suffix[1:], text)
+    amount = _scaled(whole + fraction, _as_int32(exponent - len(fraction)) + 9)
     return Quantity(-amount if sign == "-" else amount)
 
 
@@ -69,10 +73,43 @@ def _with_suffix(amount: int, base: int, suffixes: Sequence[str]) -> str:
     return f"{amount}{suffixes[place]}"
 
 
-def _scaled(digits: int, exponent: int) -> int:
-    """digits · 10^exponent, rounded up."""
-    power: int = 10 ** abs(exponent)
-    return digits * power if exponent >= 0 else -(-digits // power)
+def _exponent(digits: str, text: object) -> int:
+    if len(digits.lstrip("+-0")) > 19 or not -(2**63) <= int(digits) < 2**63:
+        raise QuantityError(f"{_shown(text)} is not a quantity: its exponent is out of range")
+    return _as_int32(int(digits))
+
+
+def _as_int32(number: int) -> int:
+    """parity: Kubernetes keeps exponents in 32 bits and lets larger ones wrap around."""
+    return (number + 2**31) % 2**32 - 2**31
+
+
+def _scaled(digits: str, exponent: int) -> int:
+    """digits · 10^exponent, rounded up, and no more than MAX_AMOUNT."""
+    digits = digits.lstrip("0")
+    if not digits:
+        return 0
+    if len(digits) + exponent > MAX_DIGITS:
+        return MAX_AMOUNT
+    if exponent >= 0:
+        power: int = 10**exponent
+        return int(digits) * power
+    return int(digits[:exponent] or "0") + bool(digits[exponent:].strip("0"))
+
+
+def _binary(whole: str, fraction: str, bits: int) -> int:
+    """whole.fraction · 2^bits in nano-units, rounded up, and no more than 64 bits hold."""
+    if len(whole) > 19:
+        return MAX_INT64 * NANO
+    if len(fraction) > MAX_DIGITS:  # that the rest is not zero is all that can matter of it
+        fraction = fraction[:MAX_DIGITS] + "1"
+    power: int = 10 ** len(fraction)
+    return min(-(-(int((whole + fraction) or "0") * NANO << bits) // power), MAX_INT64 * NANO)
+
+
+def _shown(text: object) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}..."
 
 
 def units(nanos: int) -> int:
@@ -93,9 +130,11 @@ def _clamped(number: int) -> int:
 def decode_hook(kind: type, value: object) -> object:
     """For msgspec decoders: turns the text of a quantity field into a Quantity."""
     if kind is Quantity:
+        if isinstance(value, str) and len(value) > MAX_CACHED:  # texts of any length would fill the memory
+            return parse.__wrapped__(value)
         if isinstance(value, (str, int, float)):
             return parse(value)
-        raise QuantityError(f"{value!r} is not a quantity: expected text or a number")
+        raise QuantityError(f"{_shown(value)} is not a quantity: expected text or a number")
     raise NotImplementedError(f"no decoder for {kind}")
 
 

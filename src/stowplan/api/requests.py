@@ -21,6 +21,9 @@ Nanos = dict[str, int]
 DEFAULTS: Mapping[str, int] = {"cpu": 100_000_000, "memory": 200 * 2**20 * NANO}
 """What a container that names no request counts as when nodes are scored."""
 NATIVE = ("cpu", "memory", "ephemeral-storage")
+MAX_TAKEN = 2**53
+"""The most that a pod counts for on its node, so that sums over a node's pods stay within 64 bits. No node is
+that large; to those that are smaller it makes no difference by how much a pod exceeds them."""
 DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 
 
@@ -54,7 +57,9 @@ class Assigned(msgspec.Struct, frozen=True, gc=False):
         total = _total(spec, status, pod_level=True)
         fill = [name for name in DEFAULTS if name not in total] if _pod_level(spec) else list(DEFAULTS)
         filled = _total(spec, status, pod_level=True, fill=fill) if fill else total
-        return cls(amounts(total), milli_units(filled.get("cpu", 0)), units(filled.get("memory", 0)))
+        taken = {name: min(amount, MAX_TAKEN) for name, amount in amounts(total).items()}
+        nonzero_cpu, nonzero_memory = milli_units(filled.get("cpu", 0)), units(filled.get("memory", 0))
+        return cls(taken, min(nonzero_cpu, MAX_TAKEN), min(nonzero_memory, MAX_TAKEN))
 
 
 def status_counts(status: PodStatus) -> bool:

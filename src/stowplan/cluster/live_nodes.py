@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import HostPort, Pod
-from stowplan.api.requests import DEFAULTS, NATIVE, Assigned
+from stowplan.api.requests import DEFAULTS, MAX_TAKEN, NATIVE, Assigned
 from stowplan.cluster.columns import (
     Columns,
     Interned,
@@ -33,6 +33,10 @@ from stowplan.cluster.tallies import Tallies
 
 FEW = 16
 """Up to so many changed rows are faster one by one, in plain numbers."""
+MAX_SUM = 2**62
+"""Sums over the pods of a node stop here, which leaves room to add to them without overflow."""
+SUMMED = MAX_SUM - MAX_TAKEN
+"""From here on a sum may have been cut off, so that taking a pod off it needs a new sum."""
 
 
 class LiveNodeTable(NodeTable):
@@ -278,12 +282,22 @@ class LiveNodeTable(NodeTable):
         for resource, amount in taken.requests.items():
             # What no node offers is not counted: anyone could think of thousands of names.
             if (line := lines.get(resource)) is not None:
-                self._requested.amounts[line, row] += sign * amount
-        self._nonzero.amounts[0, row] += sign * taken.nonzero_cpu
-        self._nonzero.amounts[1, row] += sign * taken.nonzero_memory
+                used = self._requested.amounts.item(line, row) + sign * amount
+                if used >= SUMMED:
+                    used = _sum(each.requests.get(resource, 0) for each in self._taken(row))
+                self._requested.amounts[line, row] = used
+        cpu = self._nonzero.amounts.item(0, row) + sign * taken.nonzero_cpu
+        memory = self._nonzero.amounts.item(1, row) + sign * taken.nonzero_memory
+        if cpu >= SUMMED or memory >= SUMMED:
+            cpu = _sum(each.nonzero_cpu for each in self._taken(row))
+            memory = _sum(each.nonzero_memory for each in self._taken(row))
+        self._nonzero.amounts[0, row], self._nonzero.amounts[1, row] = cpu, memory
         self._pod_count[row] += sign
         self.kept.usage_changes.mark(row)
         self._plain_rows.pop(row, None)
+
+    def _taken(self, row: int) -> Iterator[Assigned]:
+        return (pod.assigned or pod.shape.assigned for pod in self._pods_on[row])
 
     def _fill(self, row: int, node: NodeObject) -> None:
         allocatable = node.allocatable
@@ -435,3 +449,7 @@ def _in_turn(rows_by_age: Iterable[int], objects: Sequence[NodeObject]) -> list[
         zones.setdefault(zone_of(objects[row].labels), []).append(row)
     longest = max(map(len, zones.values()), default=0)
     return [rows[turn] for turn in range(longest) for rows in zones.values() if turn < len(rows)]
+
+
+def _sum(amounts: Iterable[int]) -> int:
+    return min(sum(amounts), MAX_SUM)
