@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from make import make_pod
-from stowplan.log import configure, error, is_verbose, log, set_verbosity, warn
+from stowplan.log import MAX_VALUE, Whole, configure, error, is_verbose, log, set_verbosity, warn
 
 
 @pytest.fixture(autouse=True, params=["alone", "beside others"])
@@ -152,3 +152,55 @@ def test_libraries_lines_have_the_same_shape(text: io.StringIO):
 def test_lines_that_nobody_can_read_any_more_stop_nobody(text: io.StringIO):
     text.close()
     log(0, "Successfully bound pod to node")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 10_000_000,
+        "line\n" * 1_000_000,
+        ValueError("x" * 10_000_000),
+        {"k": ["v" * 1000] * 10_000},
+        ["é" * 50] * 9999,
+    ],
+    ids=["text", "lines", "error", "map", "list"],
+)
+def test_long_values_are_cut_with_a_marker(value: object, text: io.StringIO):
+    log(0, "Message", value=value, after="kept")
+    assert len(text.getvalue()) < 7 * MAX_VALUE  # escapes take up to six characters
+    assert re.search(r" \.\.\. \(\d+ more characters\)", text.getvalue())
+    assert text.getvalue().endswith(' after="kept"\n')
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 10_000_000, ValueError("x" * 10_000_000), {"k": ["v" * 1000] * 10_000}]
+)
+def test_long_values_are_cut_in_json(value: object, jsons: io.StringIO):
+    log(0, "Message" * 100_000, value=value, after="kept")
+    line = json.loads(jsons.getvalue())
+    assert len(line["value"]) < MAX_VALUE + 100
+    assert len(line["msg"]) < MAX_VALUE + 100
+    assert line["value"].endswith(" more characters)")
+    assert line["after"] == "kept"
+
+
+def test_what_must_be_whole_is_whole(jsons: io.StringIO, text: io.StringIO):
+    dump = Whole("x" * 100_000)
+    log(0, "Dump", dump=dump)
+    assert "x" * 100_000 in text.getvalue()
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no")
+
+
+@pytest.mark.parametrize(
+    "value", [MuteError(), "half \ud800", ["half \ud800"], {MuteError()}, [MuteError()]], ids=range(5)
+)
+def test_no_value_stops_the_one_who_logs(value: object, jsons: io.StringIO):
+    log(0, "Message", value=value)
+    error("Failed", value if isinstance(value, BaseException) else "x")
+    first, second = map(json.loads, jsons.getvalue().splitlines())
+    assert first["msg"] == "Message"
+    assert second["msg"] == "Failed"

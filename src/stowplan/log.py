@@ -1,7 +1,8 @@
 """Log lines in klog's shape or as JSON: a constant sentence, then fields.
 
 `log(0, "Successfully bound pod to node", pod=pod, node=name)`: the number is the verbosity from which on the
-line is written (`-v`). Objects that have a namespace and a name are shown as such, errors by their text.
+line is written (`-v`). Objects that have a namespace and a name are shown as such, errors by their text. Of
+values with more than MAX_VALUE characters only the beginning is written, with a marker that says so.
 """
 
 from __future__ import annotations
@@ -20,10 +21,18 @@ from typing import Any, Literal, NamedTuple, TextIO
 import msgspec
 
 ROOT = "stowplan"
+MAX_VALUE = 16_384
+"""Longer values are cut, so that no one can fill the logs with a single line."""
 Format = Literal["text", "json"]
 
 _logger = logging.getLogger(ROOT)
 _SEVERITIES = {logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
+
+
+class Whole(str):
+    """A value that is written whole, however long it is."""
+
+    __slots__ = ()
 
 
 class Line(NamedTuple):
@@ -109,7 +118,7 @@ def klog_line(line: Line) -> str:
     severity = _SEVERITIES.get(line.level, "I")
     header = f"{severity}{_moment(seconds)}.{micros:06} {os.getpid():7} {line.place}]"
     shown = "".join([f" {key}={_text(value)}" for key, value in line.fields.items()])
-    return f"{header} {_quoted(line.message)}{shown}"
+    return f"{header} {_quoted(_cut(line.message))}{shown}"
 
 
 def json_line(line: Line) -> str:
@@ -120,12 +129,15 @@ def json_line(line: Line) -> str:
     shown: dict[str, object] = {
         "ts": round(line.seconds * 1000, 4),
         "caller": line.place,
-        "msg": line.message,
+        "msg": _cut(line.message),
     }
     if line.level < logging.ERROR:
         shown["v"] = line.verbosity
-    shown |= {key: _plain(value) for key, value in line.fields.items() if key not in shown}
-    return msgspec.json.encode(shown, enc_hook=str).decode()
+    shown |= {key: _bounded(_plain(value)) for key, value in line.fields.items() if key not in shown}
+    try:
+        return msgspec.json.encode(shown, enc_hook=_str).decode()
+    except UnicodeError:  # half of a surrogate pair
+        return json.dumps(shown, default=_str)
 
 
 @lru_cache(maxsize=256)
@@ -149,7 +161,7 @@ def _fields(record: logging.LogRecord) -> Mapping[str, object]:
 def _text(value: Any) -> str:
     """A field's value in a line of text: words in quotes, numbers bare, the rest as JSON."""
     if isinstance(value, str) and "\n" not in value:
-        return _quoted(value)
+        return _quoted(_cut(value))
     if value is None:
         return "<nil>"
     if isinstance(value, bool):
@@ -158,9 +170,9 @@ def _text(value: Any) -> str:
         return f"{value}"
     if _is_object(value):
         return _quoted(f"{value.namespace}/{value.name}" if value.namespace else value.name)
-    plain = _plain(value)
+    plain = _bounded(_plain(value))
     if not isinstance(plain, str):
-        return msgspec.json.encode(plain, enc_hook=str).decode()
+        return msgspec.json.encode(plain, enc_hook=_str).decode()
     if "\n" in plain:
         indented = "".join(f"\t{_escaped(line)}\n" for line in plain.splitlines())
         return f"<\n{indented} >"
@@ -169,12 +181,39 @@ def _text(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseException):
-        return str(value) or type(value).__name__
+        return _str(value) or type(value).__name__
     if _is_object(value):
         return {"name": value.name} | ({"namespace": value.namespace} if value.namespace else {})
     if isinstance(value, frozenset | set):
         return sorted(value)
     return value
+
+
+def _bounded(value: Any) -> Any:
+    """The value itself, or the beginning of its text if that is too long."""
+    if isinstance(value, str):
+        return _cut(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    try:
+        text = msgspec.json.encode(value, enc_hook=_str).decode()
+    except (UnicodeError, RecursionError, TypeError, OverflowError):
+        return _cut(_str(value))
+    return value if len(text) <= MAX_VALUE else _cut(text)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MAX_VALUE or isinstance(text, Whole):
+        return text
+    return f"{text[:MAX_VALUE]} ... ({len(text) - MAX_VALUE} more characters)"
+
+
+def _str(value: object) -> str:
+    """Whoever made the value may have made it so that it has no text: that must not stop the one who logs."""
+    try:
+        return str(value)
+    except BaseException as error:
+        return f"<{type(value).__name__} without a text: {type(error).__name__}>"
 
 
 def _is_object(value: object) -> bool:

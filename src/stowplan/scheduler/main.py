@@ -324,7 +324,7 @@ class Service:
         if self.scheduler is not None:
             if mismatch := compare(self.scheduler):
                 log.error("Cache mismatch", None, **mismatch._asdict())
-            log.log(0, "Dump of cache and queue", dump=dump(self.scheduler))
+            log.log(0, "Dump of cache and queue", dump=log.Whole(dump(self.scheduler)))
 
     def _reload(self) -> bool:
         """Reads the configuration again; a bad one is refused and the old one stays."""
