@@ -435,6 +435,8 @@ async def test_drain_gives_up_in_time():
         pytest.param("é" * 513, "é" * 510 + " ...", id="bytes count, not characters: 1026"),
         pytest.param("x" + "é" * 512, "x" + "é" * 509 + " ...", id="no half characters"),
         pytest.param("😀" * 256, "😀" * 256, id="four bytes each"),
+        pytest.param("half \ud800", "half ?", id="half of a surrogate pair"),
+        pytest.param("\ud800" * 2000, "?" * 1020 + " ...", id="many of them"),
     ],
 )
 def test_truncation(note, expected):

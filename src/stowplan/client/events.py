@@ -40,14 +40,14 @@ _LONGEST_INSTANCE = 128
 _SCHEDULED = "Scheduled"
 
 
-def truncated(note: str) -> str:
-    """The text as an event can hold it: of more than 1024 bytes the first 1020, at most, and ` ...`."""
-    if len(note) <= NOTE_BYTES // 4:
-        return note  # no character takes more than four bytes
-    data = note.encode(errors="replace")
-    if len(data) <= NOTE_BYTES:
-        return note
-    return data[: NOTE_BYTES - 4].decode(errors="ignore") + " ..."
+def truncated(text: str, limit: int = NOTE_BYTES) -> str:
+    """Text cut to so many bytes: the beginning of a longer one and ` ...`, without half characters."""
+    if len(text) <= limit // 4 and text.isascii():
+        return text  # no character takes more than four bytes
+    data = text.encode(errors="replace")  # half of a surrogate pair is no text that can be sent
+    if len(data) <= limit:
+        return data.decode()
+    return data[: limit - 4].decode(errors="ignore") + " ..."
 
 
 def event_name(name: str, seconds: float) -> str:

@@ -6,6 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stowplan.api.pod import Pod
+from stowplan.client.events import truncated
+
+MAX_MESSAGE_BYTES = 2**18
+"""kube-scheduler writes any message, but an API server rejects a pod that grows past about 1.5 MB by it."""
 
 
 def unscheduled_patch(
@@ -13,6 +17,7 @@ def unscheduled_patch(
 ) -> dict[str, Any]:
     """A strategic merge patch; empty if the pod says so already. `nominated` None leaves that as it is."""
     status: dict[str, Any] = {}
+    message = truncated(message, MAX_MESSAGE_BYTES)
     known = pod.condition("PodScheduled")
     if known is None or (known.status, known.reason, known.message) != ("False", reason, message):
         condition: dict[str, Any] = {
