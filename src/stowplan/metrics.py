@@ -222,6 +222,9 @@ class Metrics:
         self._cache_size["pods",] = pods
         self._cache_size["assumed_pods",] = assumed_pods
 
+    def unreadable(self, resource: str, count: int) -> None:
+        self._unreadable[resource,] = count
+
     def _declare_attempts(self) -> None:
         page, labels = self.page, ("profile", "result")
         self._attempts = page.counter(
@@ -260,6 +263,9 @@ class Metrics:
             "scheduler_cache_size", "[ALPHA] Nodes, pods and assumed pods in the cache.", "type"
         )
         self.cache_sizes(nodes=0, pods=0, assumed_pods=0)
+        self._unreadable = page.gauge(
+            "stowplan_unreadable_objects", "Objects that cannot be read, or only in part.", "resource"
+        )
 
     # Plugins
 
@@ -694,7 +700,8 @@ def _bound(value: float) -> str:
 
 
 def _number(value: float) -> str:
-    return repr(value).removesuffix(".0")
+    shown = repr(value).removesuffix(".0")
+    return f"{'' if value < 0 else '+'}{shown.replace('inf', 'Inf')}" if shown.endswith("inf") else shown
 
 
 def _escaped(value: str) -> str:

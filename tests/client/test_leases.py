@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 from contextlib import asynccontextmanager, suppress
 
+import msgspec
 import pytest
 from virtual_time import elapsed, in_virtual_time
 
@@ -47,7 +47,7 @@ class LeaseServer:
         if path == EVENTS:
             self.events.append(body)
             return Answer(201, b"{}")
-        answer = self.answer(method, path, copy.deepcopy(body))
+        answer = self.answer(method, path, json.loads(msgspec.json.encode(body)))
         return Answer(200, self.spoilt or json.dumps(answer).encode())
 
     def answer(self, method, path, body):
@@ -530,3 +530,23 @@ def test_the_renewal_deadline_must_allow_for_the_jitter(renew_deadline, is_right
 def test_identities_differ_even_on_one_host():
     assert new_identity() != new_identity()
     assert new_identity().rpartition("_")[0] == new_identity().rpartition("_")[0]
+
+
+@in_virtual_time
+async def test_a_lease_that_someone_bloated_is_renewed_all_the_same():
+    fields = b'{"f:a":' * 5000 + b"{}" + b"}" * 5000
+    written = []
+
+    class Bloated:
+        async def request(self, method, path, body=None, **options):
+            if method == "PUT":
+                written.append(msgspec.json.encode(body))
+            meta = b'{"name":"kube-scheduler","managedFields":[{"fieldsV1":' + fields + b"}]}"
+            return Answer(200, b'{"metadata":' + meta + b',"spec":{}}')
+
+    us = Candidate(Bloated())
+    async with taking_part(us):
+        await asyncio.sleep(5)
+        assert us.is_leading
+    assert len(written) > 1
+    assert all(fields in body for body in written)

@@ -207,13 +207,14 @@ async def test_an_object_that_cannot_be_read_is_skipped(server: ScriptedServer, 
     server.lists.append(page(broken("n1", 11), node("n3", 13), version=20))
     async with reflecting(api) as (reflector, told):
         await until(lambda: len(server.watched) == 3)
-        assert told.changes == ["+n1@5", "+n2@6", "-n2@6", "+n3@13"]
-        assert sorted(reflector.objects) == ["n1", "n3"]
+        assert told.changes == ["+n1@5", "+n2@6", "-n1@5", "-n2@6", "+n3@13"]
+        assert sorted(reflector.objects) == ["n3"]
+        assert sorted(reflector.unreadable) == ["n1"]
     assert server.watched[1].query["resourceVersion"] == "12"
     first = caplog.records[0]
-    assert first.getMessage() == "Object cannot be read; ignoring it"
+    assert first.getMessage() == "Object cannot be read"
     assert (first.fields["resource"], first.fields["object"]) == ("nodes", "bad")
-    assert str(first.fields["err"]).startswith("spec.taints: ")
+    assert str(first.fields["err"]).startswith("Node bad: spec.taints: ")
 
 
 async def test_a_handler_that_fails_does_not_stop_the_watch(server: ScriptedServer, api: ApiClient, caplog):

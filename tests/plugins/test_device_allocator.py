@@ -799,11 +799,11 @@ def test_results_carry_what_drivers_and_kubelets_need():
     assert [each.key for each in first.tolerations] == ["k"]
     assert second.binding_conditions == ()
     assert [
-        (each.source, each.requests, each.opaque["parameters"]) for each in allocation.devices.config
+        (each.source, each.requests, bytes(each.opaque.parameters)) for each in allocation.devices.config
     ] == [
-        ("FromClass", ("a", "b/x"), {"y": 1}),
-        ("FromClaim", ("a",), {"x": 1}),
-        ("FromClaim", (), {"x": 3}),
+        ("FromClass", ("a", "b/x"), b'{"y":1}'),
+        ("FromClaim", ("a",), b'{"x":1}'),
+        ("FromClaim", (), b'{"x":3}'),
     ]
 
 

@@ -153,3 +153,9 @@ async def test_over_https():
         other = await ask(running.port, "/metrics/resources")
     assert leading.text.endswith('unit="cores"} 1\n')
     assert (other.status, other.text) == (200, "")
+
+
+async def test_amounts_beyond_floats_do_not_spoil_the_page():
+    found = await amounts(pod_of(limited(cpu="1e5000", memory="1e-5000")))
+    assert found["limit", "cpu"] == "cores +Inf"
+    assert found["limit", "memory"] == "bytes 1e-09"

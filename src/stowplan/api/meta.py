@@ -5,13 +5,15 @@ Structs hold only the fields a scheduler reads; all others are skipped while dec
 
 from __future__ import annotations
 
-from datetime import datetime
+import re
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from stowplan.api import quantity
+from stowplan.api.nesting import TOO_DEEP, decode_deep, members
 from stowplan.errors import InputError, QuantityError
 
 
@@ -102,6 +104,9 @@ class Condition(Wire, frozen=True):
 
 T = TypeVar("T")
 
+MAX_FAULTS = 100
+"""An object with more faults than this is not read in part."""
+
 
 def decode(kind: type[T], data: bytes | str | dict[str, Any]) -> T:
     """An object of `kind` from JSON text or plain data; a null counts as absent, as it does for Kubernetes.
@@ -113,12 +118,27 @@ def decode(kind: type[T], data: bytes | str | dict[str, Any]) -> T:
             return msgspec.convert(data, kind, dec_hook=quantity.decode_hook)
         decoder: msgspec.json.Decoder[T] = _decoder(kind)  # type: ignore[arg-type]
         return decoder.decode(data)
-    except msgspec.DecodeError:
-        plain = data if isinstance(data, dict) else _parsed(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        plain = _read(kind, _as_text(data))
     try:
-        return msgspec.convert(_without_nulls(plain), kind, dec_hook=quantity.decode_hook)
+        return msgspec.convert(plain, kind, dec_hook=quantity.decode_hook)
     except msgspec.ValidationError as error:
         raise _with_field(error, kind, plain) from None
+
+
+def decode_partly(kind: type[T], data: bytes) -> T:
+    """What can be read of an object: fields with values of a wrong type are left out.
+
+    Raises InputError if nothing remains.
+    """
+    plain = _read(kind, bytes(data))
+    for _ in range(MAX_FAULTS):
+        try:
+            return msgspec.convert(plain, kind, dec_hook=quantity.decode_hook)
+        except msgspec.ValidationError as error:
+            if not _leave_out(plain, error):
+                break
+    raise InputError("cannot be read, not even in part")
 
 
 @lru_cache(maxsize=256)
@@ -126,11 +146,60 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return msgspec.json.Decoder(kind, dec_hook=quantity.decode_hook)
 
 
-def _parsed(text: bytes | str) -> Any:
+def _as_text(data: bytes | str | dict[str, Any]) -> bytes:
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+        if isinstance(data, dict):
+            return msgspec.json.encode(data, enc_hook=quantity.encode_hook)
+        return data.encode() if isinstance(data, str) else bytes(data)
+    except RecursionError:
+        raise InputError(TOO_DEEP) from None
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise InputError(f"is not JSON: {error}") from None
+
+
+def _read(kind: type, text: bytes) -> Any:
+    """Plain data of the fields that `kind` has, without nulls; what it keeps as text is left as it is."""
+    try:
+        return decode_deep(lambda data: _plain(_info(kind), data), text)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InputError(f"is not JSON: {error}") from None
+
+
+@lru_cache(maxsize=256)
+def _info(kind: type) -> msgspec.inspect.Type:
+    return msgspec.inspect.type_info(kind)
+
+
+_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def _plain(info: msgspec.inspect.Type, data: bytes) -> Any:
+    """One level at a time, so that nothing is parsed that nobody asks for."""
+    text = bytes(data).strip()
+    if isinstance(info, msgspec.inspect.RawType):
+        return msgspec.Raw(text)
+    parts = [info] if not isinstance(info, msgspec.inspect.UnionType) else list(info.types)
+    if text[:1] == b"{":
+        found = [
+            part for part in parts if isinstance(part, (msgspec.inspect.StructType, msgspec.inspect.DictType))
+        ]
+        if len(found) == 1:
+            present = {name: value for name, value in members(text).items() if bytes(value) != b"null"}
+            if isinstance(found[0], msgspec.inspect.DictType):
+                return {name: _plain(found[0].value_type, value) for name, value in present.items()}
+            fields = {field.encode_name: field.type for field in found[0].fields}
+            if found[0].forbid_unknown_fields:
+                fields = dict.fromkeys(present, msgspec.inspect.AnyType()) | fields
+            return {name: _plain(fields[name], value) for name, value in present.items() if name in fields}
+    if text[:1] == b"[":
+        lists = [
+            part
+            for part in parts
+            if isinstance(part, (msgspec.inspect.ListType, msgspec.inspect.VarTupleType))
+        ]
+        if len(lists) == 1:
+            return [_plain(lists[0].item_type, item) for item in _elements(text) if bytes(item) != b"null"]
+    return _without_nulls(msgspec.json.decode(text))
 
 
 def _without_nulls(value: Any) -> Any:
@@ -143,17 +212,43 @@ def _without_nulls(value: Any) -> Any:
 
 def _with_field(error: msgspec.ValidationError, kind: type, plain: Any) -> InputError:
     """Make `… - at `$.spec.x[...]`` a field path, with the map's key where it can be found."""
-    message, _, path = str(error).partition(" - at `")
-    steps = path.rstrip("`").removeprefix("key` in `").removeprefix("$").lstrip(".")
+    message, steps = _split_error(error)
     if message.startswith("Invalid enum value") and (choices := _choices(kind, steps)):
         message += f"; it is one of {', '.join(choices)}"
     if steps.endswith("[...]"):
-        holder = _walk(plain, steps.removesuffix("[...]"))
+        holder = _walk(plain, _split(steps.removesuffix("[...]")))
         for key, value in holder.items() if isinstance(holder, dict) else ():
             if _is_at_fault(value, message):
                 steps = f"{steps.removesuffix('[...]')}.{key}"
                 break
     return InputError(message, field=steps)
+
+
+def _leave_out(plain: Any, error: msgspec.ValidationError) -> bool:
+    """Take the value that the error is about out of plain data; False if there is no such value."""
+    message, field = _split_error(error)
+    steps, entry, rest = field.partition("[...]")  # the error does not name the key in a map
+    path = _split(steps)
+    found = _walk(plain, path)
+    if isinstance(found, dict) and entry and not rest:
+        faults = [key for key, value in found.items() if _is_at_fault(value, message)]
+        for key in faults:
+            del found[key]
+        if faults:
+            return True
+    holder, last = _walk(plain, path[:-1]), path[-1]
+    if isinstance(holder, dict):
+        return holder.pop(last, plain) is not plain
+    if isinstance(holder, list) and last.isdecimal() and int(last) < len(holder):
+        del holder[int(last)]
+        return True
+    return False
+
+
+def _split_error(error: msgspec.ValidationError) -> tuple[str, str]:
+    """The message, and the path of the field: `spec.containers[0].ports`."""
+    message, _, path = str(error).partition(" - at `")
+    return message, path.rstrip("`").removeprefix("key` in `").removeprefix("$").lstrip(".")
 
 
 def _is_at_fault(value: Any, message: str) -> bool:
@@ -184,8 +279,8 @@ def _split(steps: str) -> list[str]:
     return steps.replace("[", ".").replace("]", "").split(".")
 
 
-def _walk(plain: Any, steps: str) -> Any:
-    for step in _split(steps):
+def _walk(plain: Any, path: list[str]) -> Any:
+    for step in path:
         try:
             plain = plain[int(step)] if isinstance(plain, list) else plain.get(step)
         except (ValueError, IndexError, AttributeError):
@@ -195,8 +290,13 @@ def _walk(plain: Any, steps: str) -> Any:
 
 @lru_cache(maxsize=65536)
 def parse_time(text: str) -> float:
-    """Seconds since 1970 of an RFC 3339 time."""
+    """Seconds since 1970 of an RFC 3339 time; one before the year 1 or after 9999 counts as the nearest."""
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise InputError(f"{text!r} is not a time like 2026-01-31T12:00:00Z") from None
+    except (ValueError, OverflowError):
+        # An API server keeps times in UTC, which can push them into the years 0 and 10000.
+        if re.fullmatch(r"0000-[0-9T:.-]+Z", text, re.ASCII):
+            return datetime.min.replace(tzinfo=UTC).timestamp()
+        if re.fullmatch(r"[0-9]{5,}-[0-9T:.-]+Z", text, re.ASCII):
+            return datetime.max.replace(tzinfo=UTC).timestamp()
+        raise InputError(f"{text[:64]!r} is not a time like 2026-01-31T12:00:00Z") from None

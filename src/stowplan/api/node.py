@@ -50,6 +50,9 @@ class NodeStatus(Wire, frozen=True):
     declared_features: tuple[str, ...] = ()
 
 
+UNREADABLE_POD = "stowplan.dev/unreadable-pod"
+
+
 class NodeObject(Object, frozen=True):
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
@@ -85,3 +88,14 @@ class NodeObject(Object, frozen=True):
     @property
     def declared_features(self) -> tuple[str, ...]:
         return self.status.declared_features
+
+    @property
+    def is_closed(self) -> bool:
+        return any(taint.key == UNREADABLE_POD for taint in self.spec.taints)
+
+    def closed(self) -> NodeObject:
+        """The node as it counts while it has a pod of which nothing can be read: nothing more fits there."""
+        taints = (*self.spec.taints, TaintWire(key=UNREADABLE_POD, effect="NoSchedule"))
+        spec = msgspec.structs.replace(self.spec, taints=taints)
+        status = msgspec.structs.replace(self.status, allocatable={})
+        return msgspec.structs.replace(self, spec=spec, status=status)

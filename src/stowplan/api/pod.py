@@ -23,6 +23,7 @@ from stowplan.api.meta import (
     OwnerReference,
     Wire,
     decode,
+    decode_partly,
     parse_time,
 )
 from stowplan.api.quantity import Quantity
@@ -270,6 +271,22 @@ class PodObject(Object, frozen=True):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
+class _PlacementSpec(Wire, frozen=True):
+    node_name: str = ""
+    scheduler_name: str = DEFAULT_SCHEDULER
+
+
+class _Phase(Wire, frozen=True):
+    phase: str = ""
+
+
+class _Placement(Object, frozen=True):
+    """As much of a pod as says which one it is, and where."""
+
+    spec: _PlacementSpec = _PlacementSpec()
+    status: _Phase = _Phase()
+
+
 class HostPort(msgspec.Struct, frozen=True, gc=False):
     """A port of the node that a pod takes; two conflict unless both name different addresses."""
 
@@ -340,10 +357,27 @@ class Pod(msgspec.Struct, gc=False, eq=False):
     resource_claim_statuses: Mapping[str, str | None] = _NONE
     assigned: requests.Assigned | None = None
     """What the pod takes on its node where its status says other than its spec (a resize)."""
+    fault: str = ""
+    """Why the pod cannot be read as a whole: then it has only what can be read of it."""
+    is_illegible: bool = False
+    """Whether nothing can be read of what the pod takes on its node."""
 
     @classmethod
     def decode(cls, data: bytes | str | dict[str, Any]) -> Pod:
         return cls.of(decode(PodObject, data))
+
+    @classmethod
+    def salvage(cls, data: bytes, fault: str) -> Pod:
+        """As much as can be read of a pod that `decode` rejects, for the reason given."""
+        try:
+            pod = cls.of(decode_partly(PodObject, data))
+        except Exception:
+            placement = decode_partly(_Placement, data)
+            spec = PodSpec(node_name=placement.spec.node_name, scheduler_name=placement.spec.scheduler_name)
+            status = PodStatus(phase=placement.status.phase)
+            pod = cls.of(PodObject(metadata=placement.metadata, spec=spec, status=status))
+        pod.fault, pod.is_illegible = fault, not pod.spec.containers
+        return pod
 
     @classmethod
     def of(cls, wire: PodObject) -> Pod:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -120,6 +121,14 @@ def units(nanos: int) -> int:
 def milli_units(nanos: int) -> int:
     """Thousandths, rounded away from zero: what cpu counts as."""
     return _clamped(-(-nanos // 1_000_000) if nanos >= 0 else nanos // 1_000_000)
+
+
+def approximate(nanos: int) -> float:
+    """Units as a float, infinite where they exceed one."""
+    try:
+        return nanos / NANO
+    except OverflowError:
+        return math.inf if nanos > 0 else -math.inf
 
 
 def _clamped(number: int) -> int:

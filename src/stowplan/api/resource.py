@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -24,6 +24,7 @@ EXACT_COUNT, ALL_DEVICES = "ExactCount", "All"
 
 Amount = str | int | float
 """A quantity as it was written: what we write back must be what we read."""
+NOTHING = msgspec.Raw(b"null")
 
 
 class CelSelector(Wire, frozen=True):
@@ -73,11 +74,16 @@ class DeviceConstraint(Wire, frozen=True):
     distinct_attribute: str | None = None
 
 
-class DeviceConfiguration(Wire, frozen=True):
-    """Settings for the driver, passed on as they are."""
+class OpaqueConfiguration(Wire, frozen=True):
+    """Settings for a driver. Only the driver knows what is in them: they are passed on as text."""
 
+    driver: str = ""
+    parameters: msgspec.Raw = NOTHING
+
+
+class DeviceConfiguration(Wire, frozen=True):
     requests: tuple[str, ...] = ()
-    opaque: dict[str, Any] | None = None
+    opaque: OpaqueConfiguration | None = None
 
 
 class DeviceClaim(Wire, frozen=True):
@@ -135,8 +141,8 @@ class DeviceStatus(Wire, frozen=True):
     device: str = ""
     share_id: str | None = msgspec.field(default=None, name="shareID")
     conditions: tuple[Condition, ...] = ()
-    data: Any = None
-    network_data: dict[str, Any] | None = None
+    data: msgspec.Raw = NOTHING
+    network_data: msgspec.Raw = NOTHING
 
     def is_of(self, allocated: DeviceAllocation) -> bool:
         return (self.driver, self.pool, self.device, self.share_id) == (

@@ -11,8 +11,9 @@ from stowplan.api.pod import Pod
 from stowplan.client import kubeconfig
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
-from stowplan.client.listing import list_cluster
+from stowplan.client.reading import read_cluster
 from stowplan.client.resources import PODS
+from stowplan.cluster import Cluster
 from stowplan.explain.explainer import find_objections
 
 
@@ -42,7 +43,7 @@ async def _bind(connection: Connection, namespace: str, name: str, node: str, fo
     async with ApiClient(connection, user_agent="stowplan/bind") as api:
         pod = Pod.decode((await api.request("GET", PODS.item(namespace, name))).data)
         # The API server rejects a pod that has a node.
-        against = [] if pod.node_name else find_objections(await list_cluster(api), pod, node)
+        against = [] if pod.node_name else await _objections(api, pod, node)
         for each in against:
             click.echo(f"pod {pod.key} does not fit {node}: {each}", err=True)
         if against and not force:
@@ -50,3 +51,10 @@ async def _bind(connection: Connection, namespace: str, name: str, node: str, fo
             sys.exit(1)
         await api.create_binding(pod, node)
         click.echo(f"pod {pod.key} bound to {node}")
+
+
+async def _objections(api: ApiClient, pod: Pod, node: str) -> list[str]:
+    found = await read_cluster(api)
+    for fault in found.faults:
+        click.echo(f"{fault}; it is left out", err=True)
+    return find_objections(Cluster.of(found.objects), pod, node)

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
+from msgspec import Raw
 
 from stowplan.api.meta import Object, Wire, decode
+from stowplan.api.nesting import decode_deep, members
 from stowplan.api.pod import Pod
 from stowplan.api.quantity import encode_hook
 from stowplan.client import claim_edits
@@ -204,7 +206,7 @@ class ApiClient:
             self._pool.drop_idle()
 
     async def get_json(self, path: str) -> Any:
-        return msgspec.json.decode((await self.request("GET", path)).data)
+        return decode_deep(msgspec.json.decode, (await self.request("GET", path)).data)
 
     async def create_binding(self, pod: Pod, node_name: str) -> None:
         body = {
@@ -290,8 +292,8 @@ class ApiClient:
             if answer is not None:
                 return self._remembered(decode(type(item), answer.data))
         # A part that is at its defaults now may still have fields that we do not decode: it is not removed.
-        parts: dict[str, Any] = {"spec": {}, "status": {}}
-        before, after = parts | _plain(base), parts | _plain(item)
+        parts = dict.fromkeys(("metadata", "spec", "status"), Raw(b"{}"))
+        before, after = parts | _fields(base), parts | _fields(item)
         patch = {field: value for field, value in _difference(before, after).items() if concerns(field)}
         patch.setdefault("metadata", {})["resourceVersion"] = item.metadata.resource_version
         answer = await self.request("PATCH", path + subresource, patch, content_type=MERGE_PATCH)
@@ -357,24 +359,28 @@ def _target(path: str, query: Mapping[str, str] | None) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-def _plain(item: Object) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(item, enc_hook=encode_hook)
-    return plain
+def _fields(item: Object) -> dict[str, Raw]:
+    """The fields that are not at their defaults, as text: of opaque parameters there is nothing else."""
+    return members(msgspec.json.encode(item, enc_hook=encode_hook))
 
 
 def _whole(item: Object) -> dict[str, Any]:
     resource = resource_of(item)
-    return {"apiVersion": resource.api_version, "kind": resource.kind, **_plain(item)}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **_fields(item)}
 
 
-def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+def _difference(before: dict[str, Raw], after: dict[str, Raw]) -> dict[str, Any]:
     """The JSON merge patch that makes one the other."""
     patch: dict[str, Any] = {field: None for field in before if field not in after}
     for field, value in after.items():
         old = before.get(field)
-        if isinstance(value, dict) and isinstance(old, dict):
-            if inner := _difference(old, value):
+        if old is not None and _is_object(value) and _is_object(old):
+            if inner := _difference(members(old), members(value)):
                 patch[field] = inner
-        elif field not in before or value != old:
+        elif value != old:
             patch[field] = value
     return patch
+
+
+def _is_object(value: Raw) -> bool:
+    return bytes(value)[:1] == b"{"

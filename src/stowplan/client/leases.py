@@ -17,13 +17,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from stowplan import config, log
+from stowplan.api.meta import ObjectMeta, decode
+from stowplan.api.nesting import members
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound
 from stowplan.client.event_forms import micro_time
 from stowplan.client.events import event_name
-from stowplan.errors import ConfigError
+from stowplan.errors import ConfigError, InputError
 
 JITTER: Final = 1.2
 TOLERATED_SECONDS: Final = 20.0
@@ -33,7 +36,7 @@ _LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 # Goes on while the machine sleeps, where the system has such a clock: a lease runs out meanwhile.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-_FAILURES = (ApiError, msgspec.DecodeError)
+_FAILURES = (ApiError, InputError, UnicodeError, msgspec.DecodeError)
 
 
 def new_identity() -> str:
@@ -155,7 +158,7 @@ class LeaderElection:
             log.error("Lease not acquired or renewed; trying again", self._explained(error), lease=self._key)
             return False
 
-    def _explained(self, error: ApiError | msgspec.DecodeError) -> str:
+    def _explained(self, error: Exception) -> str:
         """The ClusterRoles of schedulers, which a Forbidden advises, are for kube-scheduler's lease alone."""
         if isinstance(error, Forbidden):
             return (
@@ -237,11 +240,15 @@ class LeaderElection:
     async def _request(self, method: str, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         path = _LEASES.format(self._namespace) + (f"/{name}" if name else "")
         answer = await self._api.request(method, path, body)
-        return msgspec.json.decode(answer.data, type=dict[str, Any])
+        # Only the spec is read. The rest goes back as it came, however large or deep someone made it.
+        lease: dict[str, Any] = dict(members(answer.data))
+        if "spec" in lease:
+            lease["spec"] = msgspec.json.decode(lease["spec"])
+        return lease
 
     async def _record(self, what: str) -> None:
         """Say it in a core/v1 event of the lease. One try, shorter than a pause between renewals."""
-        now, metadata = self._now(), self._lease.get("metadata", {})
+        now, metadata = self._now(), decode(ObjectMeta, self._lease.get("metadata", Raw(b"{}")))
         stamp = micro_time(now)[:19] + "Z"
         event = {
             "apiVersion": "v1",
@@ -252,8 +259,8 @@ class LeaderElection:
                 "apiVersion": "coordination.k8s.io/v1",
                 "namespace": self._namespace,
                 "name": self._name,
-                "uid": metadata.get("uid", ""),
-                "resourceVersion": metadata.get("resourceVersion", ""),
+                "uid": metadata.uid,
+                "resourceVersion": metadata.resource_version,
             },
             "reason": "LeaderElection",
             "message": f"{self.identity} {what}",

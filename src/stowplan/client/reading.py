@@ -15,6 +15,8 @@ import msgspec
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.meta import decode
+from stowplan.api.nesting import decode_deep
+from stowplan.api.pod import Pod
 from stowplan.api.workloads import PriorityClass
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone, NotFound, Unreachable
@@ -76,7 +78,7 @@ class Identity(msgspec.Struct, gc=False):
 
 
 page_of = msgspec.json.Decoder(Page).decode
-identity_of = msgspec.json.Decoder(Identity).decode
+identity_of = partial(decode, Identity)
 
 
 class Reading(msgspec.Struct):
@@ -162,19 +164,43 @@ async def _list(api: ApiClient, resource: WatchedResource, reading: Reading) -> 
 
 def _decoded(resource: WatchedResource, page: Page, reading: Reading) -> Iterator[Watched]:
     for raw in page.items or ():
-        try:
-            item = resource.decode(raw)
-        except InputError as error:
-            what = f"{resource.kind} {identity_of(raw).key}"
-            reading.faults.append(InputError(error.message, what=what, field=error.field))
-            continue
+        item, fault = read_object(resource, raw)
+        if fault is not None:
+            reading.faults.append(fault)
+        if item is None or (isinstance(item, Pod) and item.fault and not item.node_name):
+            continue  # a part of a pod is not what anyone wants placed
         if reading.on_object is not None:
             reading.on_object(item)
         yield item
 
 
+def read_object(resource: WatchedResource, raw: bytes) -> tuple[Watched | None, InputError | None]:
+    """An object, and what is wrong with it; None if it cannot be read. Nothing that it holds raises here."""
+    try:
+        return resource.decode(raw), None
+    except Exception as error:  # whatever is wrong with one object, the others are read
+        fault = _fault_of(resource, raw, error)
+    if resource.salvage is None:
+        return None, fault
+    try:
+        return resource.salvage(raw, str(fault)), fault
+    except Exception:
+        return None, fault
+
+
+def _fault_of(resource: WatchedResource, raw: bytes, error: Exception) -> InputError:
+    try:
+        name = identity_of(raw).key
+    except InputError:
+        name = "without a name"
+    what = f"{resource.kind or resource.name} {name}"
+    if isinstance(error, InputError):
+        return InputError(error.message, what=what, field=error.field)
+    return InputError(str(error) or type(error).__name__, what=what)
+
+
 def checked(decoder: Callable[[bytes], T], data: bytes) -> T:
     try:
-        return decoder(data)
-    except msgspec.DecodeError as error:
+        return decode_deep(decoder, data)
+    except (msgspec.DecodeError, UnicodeError, InputError) as error:
         raise Unreachable(f"the answer is not what an API server sends: {error}") from None

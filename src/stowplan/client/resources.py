@@ -9,8 +9,9 @@ import msgspec
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.kinds import KINDS
-from stowplan.api.meta import Object, decode
+from stowplan.api.meta import Object, decode, decode_partly
 from stowplan.api.pod import Pod, PodObject
+from stowplan.api.resource import ResourceClaim
 
 Watched = Pod | Object
 
@@ -21,6 +22,9 @@ class WatchedResource(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Of the collection, such as /apis/apps/v1/replicasets."""
     decode: Callable[[bytes], Watched]
+    salvage: Callable[[bytes, str], Watched] | None = None
+    """Reads what it can of an object that cannot be decoded, for the reason given. For kinds that hold what
+    others must not get, so that they count whatever is wrong with them; all others count as deleted."""
     namespaced: bool = True
     field_selector: str = ""
     label_selector: str = ""
@@ -56,14 +60,28 @@ class WatchedResource(msgspec.Struct, frozen=True, kw_only=True):
 CORE, STORAGE, DEVICES = "/api/v1", "/apis/storage.k8s.io/v1", "/apis/resource.k8s.io/v1"
 
 
-def _resource(kind: str, path: str, *, namespaced: bool = True) -> WatchedResource:
-    return WatchedResource(kind=kind, path=path, decode=partial(decode, KINDS[kind]), namespaced=namespaced)
+def _resource(
+    kind: str,
+    path: str,
+    *,
+    namespaced: bool = True,
+    salvage: Callable[[bytes, str], Watched] | None = None,
+) -> WatchedResource:
+    return WatchedResource(
+        kind=kind, path=path, decode=partial(decode, KINDS[kind]), salvage=salvage, namespaced=namespaced
+    )
+
+
+def _salvage_claim(data: bytes, fault: str) -> Watched:
+    """Devices that the claim holds must not be given to others."""
+    return decode_partly(ResourceClaim, data)
 
 
 PODS = WatchedResource(
     kind="Pod",
     path=f"{CORE}/pods",
     decode=Pod.decode,
+    salvage=Pod.salvage,
     field_selector="status.phase!=Succeeded,status.phase!=Failed",
 )
 
@@ -85,7 +103,7 @@ RESOURCES = (
     _resource("StorageClass", f"{STORAGE}/storageclasses", namespaced=False),
     _resource("VolumeAttachment", f"{STORAGE}/volumeattachments", namespaced=False),
     _resource("DeviceClass", f"{DEVICES}/deviceclasses", namespaced=False),
-    _resource("ResourceClaim", f"{DEVICES}/resourceclaims"),
+    _resource("ResourceClaim", f"{DEVICES}/resourceclaims", salvage=_salvage_claim),
     _resource("ResourceSlice", f"{DEVICES}/resourceslices", namespaced=False),
 )
 """All that a scheduler watches."""

@@ -21,11 +21,11 @@ from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone, NotFound, Unreachable, error_of
-from stowplan.client.reading import PAGE, checked, identity_of, page_of, pages
+from stowplan.client.reading import PAGE, checked, identity_of, page_of, pages, read_object
 from stowplan.client.resources import RESOURCES, Watched, WatchedResource
 from stowplan.errors import InputError
 
-__all__ = ["RESOURCES", "EventKind", "OnEvent", "OnServed", "Reflector", "WatchedResource"]
+__all__ = ["RESOURCES", "EventKind", "OnEvent", "OnServed", "OnUnreadable", "Reflector", "WatchedResource"]
 
 # A watch on a connection that broke without a word looks like one of a quiet collection. Bookmarks come only
 # once a minute, but also two seconds before a watch ends: so watches are short, and each proves itself alive
@@ -45,6 +45,8 @@ TOO_LARGE = "Too large resource version"
 EventKind = Literal["added", "modified", "deleted"]
 OnEvent = Callable[[EventKind, Watched | None, Watched | None], None]
 OnServed = Callable[[ApiError | None], None]
+OnUnreadable = Callable[[str, int], None]
+"""Hears how many objects of a resource cannot be read, whenever that changes."""
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -78,10 +80,14 @@ class Reflector:
         page_size: int = PAGE,
         short_watch: float = SHORT_WATCH_SECONDS,
         draw: random.Random | None = None,
+        on_unreadable: OnUnreadable = lambda resource, count: None,
     ) -> None:
         self.resource, self.synced = resource, asyncio.Event()
         self.objects: dict[str, Watched] = {}
+        self.unreadable: dict[str, InputError] = {}
+        """Objects that cannot be read, or only in part, and why."""
         self._api, self._on_event, self._on_served = api, on_event, on_served
+        self._on_unreadable = on_unreadable
         self._silence, self._first_backoff, self._page_size = silence, first_backoff, page_size
         self._short_watch, self._missing = short_watch, missing
         self._draw = draw or random.Random()
@@ -134,7 +140,18 @@ class Reflector:
                 await self._list()
             if self._current is None or len(self.objects) >= self._page_size:
                 await self._watch()
-        except (ApiError, InputError) as error:
+        except Exception as error:  # a reader goes on whatever it is sent
+            if isinstance(error, TimeoutError) and self._step.expired():
+                raise  # `catch_up` has ended this step
+            if not isinstance(error, (ApiError, InputError)):
+                log.error(
+                    "Watch failed; listing again",
+                    error,
+                    resource=self.resource.name,
+                    stacktrace="".join(traceback.format_exception(error)),
+                )
+                error = Unreachable(f"{type(error).__name__}: {error}")
+                self._version = ""
             if self._on_served is not None and isinstance(error, (NotFound, Forbidden)):
                 is_missing = True
                 if self._was_missing or not self._version:  # a server that starts may say so for a moment
@@ -159,14 +176,16 @@ class Reflector:
             self._be_current()
 
     async def _list_pages(self) -> None:
-        unseen, version = set(self.objects), ""
+        unseen, version = {*self.objects, *self.unreadable}, ""
         async for page in pages(self._api, self.resource, self._page_size):
             for raw in page.items or ():
                 key, _ = self._put(raw)
                 unseen.discard(key)
             version = page.metadata.resource_version
         for key in unseen:
-            self._tell("deleted", self.objects.pop(key), None)
+            self._note_fault(key, None)
+            if (old := self.objects.pop(key, None)) is not None:
+                self._tell("deleted", old, None)
         self._version = version
         self.synced.set()
         if self._on_served is not None:
@@ -174,6 +193,8 @@ class Reflector:
 
     def _be_without(self, error: ApiError, on_served: OnServed) -> None:
         self._version = ""
+        for key in tuple(self.unreadable):
+            self._note_fault(key, None)
         while self.objects:
             self._tell("deleted", self.objects.popitem()[1], None)
         on_served(error)
@@ -258,11 +279,18 @@ class Reflector:
 
     def _put(self, raw: msgspec.Raw) -> tuple[str, str]:
         """Takes in an object as it is now; its key and version."""
-        item = self._decoded(raw)
+        item, fault = read_object(self.resource, raw)
         if item is None:
             identity = identity_of(raw)
-            return identity.key, identity.metadata.resource_version
-        key, old, (uid, version) = item.key, self.objects.get(item.key), _stamp(item)
+            key, version = identity.key, identity.metadata.resource_version
+        else:
+            key, (uid, version) = item.key, _stamp(item)
+        self._note_fault(key, fault)
+        old = self.objects.get(key)
+        if item is None:
+            if old is not None:  # nothing must be decided by what it was before
+                self._tell("deleted", self.objects.pop(key), None)
+            return key, version
         old_uid, old_version = _stamp(old) if old is not None else ("", "")
         if old is not None and uid == old_uid and version == old_version:
             return key, version
@@ -275,11 +303,21 @@ class Reflector:
 
     def _remove(self, raw: msgspec.Raw) -> str:
         """Lets go of an object, telling its last state; the version of the deletion."""
-        identity, last = identity_of(raw), self._decoded(raw)
-        old = self.objects.pop(last.key if last is not None else identity.key, None)
+        identity, (last, _) = identity_of(raw), read_object(self.resource, raw)
+        key = identity.key if last is None else last.key
+        self._note_fault(key, None)
+        old = self.objects.pop(key, None)
         if old is not None:
             self._tell("deleted", old if last is None else last, None)
         return identity.metadata.resource_version
+
+    def _note_fault(self, key: str, fault: InputError | None) -> None:
+        if fault is not None:
+            log.error("Object cannot be read", fault, resource=self.resource.name, object=key)
+            self.unreadable[key] = fault
+        elif not self.unreadable or self.unreadable.pop(key, None) is None:
+            return
+        self._on_unreadable(self.resource.name, len(self.unreadable))
 
     def _tell(self, kind: EventKind, old: Watched | None, new: Watched | None) -> None:
         try:
@@ -293,18 +331,6 @@ class Reflector:
                 event=kind,
                 stacktrace="".join(traceback.format_exception(error)),
             )
-
-    def _decoded(self, raw: msgspec.Raw) -> Watched | None:
-        try:
-            return self.resource.decode(raw)
-        except Exception as error:  # whatever is wrong with one object, the others must go on
-            log.error(
-                "Object cannot be read; ignoring it",
-                error,
-                resource=self.resource.name,
-                object=identity_of(raw).key,
-            )
-            return None
 
     def _note(self, error: ApiError | InputError) -> None:
         reason = error.explanation if isinstance(error, ApiError) else str(error)

@@ -85,6 +85,10 @@ class Cluster(ClusterView):
         super().__init__()
         self._homeless: dict[str, dict[str, Pod]] = {}
         """Pods whose node is not (or no longer) known, by the node's name."""
+        self._illegible: dict[str, set[str]] = {}
+        """Pods of which nothing can be read, by the node that is closed because of them."""
+        self._closed: dict[str, NodeObject] = {}
+        """These nodes, as they are otherwise."""
         self._stores: dict[type[Object], ObjectStore[Any]] = {
             Namespace: self.namespaces,
             Service: self.services,
@@ -125,7 +129,7 @@ class Cluster(ClusterView):
 
     def objects(self) -> Iterator[Pod | Object]:
         """All that is known: `Cluster.of` it is a copy."""
-        yield from self.nodes.objects
+        yield from (self._closed.get(node.name, node) for node in self.nodes.objects)
         for store in (*self._stores.values(), *self._custom.values()):
             yield from store
         yield from self._pods.values()
@@ -161,6 +165,9 @@ class Cluster(ClusterView):
 
     def add_node(self, node: NodeObject) -> None:
         is_new = self.nodes.row_of(node.name) is None
+        self._closed.pop(node.name, None)
+        if node.name in self._illegible:
+            self._closed[node.name], node = node, node.closed()
         row = self.nodes.add_node(node)
         if is_new:
             for pod in self._homeless.pop(node.name, {}).values():
@@ -168,6 +175,7 @@ class Cluster(ClusterView):
 
     def remove_node(self, name: str) -> None:
         if self.nodes.row_of(name) is not None:
+            self._closed.pop(name, None)
             orphans = self.nodes.remove_node(name)
             if orphans:
                 self._homeless[name] = {pod.uid: pod for pod in orphans}
@@ -219,6 +227,9 @@ class Cluster(ClusterView):
 
     def _put_in(self, pod: Pod) -> None:
         self._pods[pod.uid] = pod
+        if pod.is_illegible:
+            self._illegible.setdefault(pod.node_name, set()).add(pod.uid)
+            self._renew(pod.node_name)
         row = self.nodes.row_of(pod.node_name)
         if row is None:
             self._homeless.setdefault(pod.node_name, {})[pod.uid] = pod
@@ -227,6 +238,11 @@ class Cluster(ClusterView):
 
     def _take_out(self, pod: Pod) -> None:
         del self._pods[pod.uid]
+        if pod.is_illegible:
+            self._illegible[pod.node_name].discard(pod.uid)
+            if not self._illegible[pod.node_name]:
+                del self._illegible[pod.node_name]
+            self._renew(pod.node_name)
         row = self.nodes.row_of(pod.node_name)
         if row is not None:
             self.nodes.remove_pod(row, pod)
@@ -235,6 +251,17 @@ class Cluster(ClusterView):
             if not self._homeless[pod.node_name]:
                 del self._homeless[pod.node_name]
 
+    def _renew(self, name: str) -> None:
+        """Closes a node, or opens it, according to the pods that it has."""
+        row = self.nodes.row_of(name)
+        if row is not None:
+            self.add_node(self._closed.get(name, self.nodes.objects[row]))
+
 
 def _takes_the_same(known: Pod, pod: Pod) -> bool:
-    return known.shape is pod.shape and known.node_name == pod.node_name and known.assigned == pod.assigned
+    return (
+        known.shape is pod.shape
+        and known.node_name == pod.node_name
+        and known.assigned == pod.assigned
+        and known.is_illegible == pod.is_illegible
+    )

@@ -324,7 +324,7 @@ class LiveNodeTable(NodeTable):
         line = self._requested.line(resource)
         self.pods.follow(resource)
         for row, pods in enumerate(self._pods_on):
-            line[row] = sum((pod.assigned or pod.shape.assigned).requests.get(resource, 0) for pod in pods)
+            line[row] = _sum((pod.assigned or pod.shape.assigned).requests.get(resource, 0) for pod in pods)
         self.requested = self._requested.view(len(self.names))
 
     def _move(self, source: int, target: int) -> None:

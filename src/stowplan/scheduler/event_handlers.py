@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -31,12 +31,16 @@ class EventHandlers:
         scheduler_names: Collection[str],
         metrics: Metrics,
         stillness: Stillness,
+        on_unreadable: Callable[[Pod], None] = lambda pod: None,
     ) -> None:
         self._cluster, self._queue, self._waiting, self._metrics = cluster, queue, waiting, metrics
         self._stillness = stillness
         self._scheduler_names = scheduler_names
         self.pending: dict[str, Pod] = {}
         """Pods of ours without a node, as last seen, by uid."""
+        self.unreadable: dict[str, Pod] = {}
+        """Pods that cannot be read, or only in part, by uid: those with a node, and those of ours without."""
+        self._on_unreadable = on_unreadable
 
     def on_event(self, kind: str, old: Any, new: Any) -> None:
         """An object was added (`old` None), modified, or deleted (`new` None)."""
@@ -65,6 +69,32 @@ class EventHandlers:
             self._queue.on_happening(happening, only=lambda other: other.uid != pod.uid)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if self.unreadable or (new is not None and new.fault):
+            self._on_unreadable_pod(old, new)
+        else:
+            self._follow_pod(old, new)
+
+    def _on_unreadable_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """One with a node counts as far as it can be read; one without is not tried until it can be."""
+        if new is None or not new.fault:
+            self.unreadable.pop((new or old).uid, None)  # type: ignore[union-attr]
+        elif new.node_name or new.scheduler_name in self._scheduler_names:
+            known, self.unreadable[new.uid] = self.unreadable.get(new.uid), new
+            if known is None or known.fault != new.fault:
+                self._on_unreadable(new)
+        if new is not None and new.fault and not new.node_name:
+            new = None
+        if old is not None or new is not None:
+            self._follow_pod(old, new)
+        if old is not None and old.is_illegible:
+            self._tell_opened(old.node_name)
+
+    def _tell_opened(self, node_name: str) -> None:
+        row = self._cluster.nodes.row_of(node_name)
+        if row is not None and not (node := self._cluster.nodes.objects[row]).is_closed:
+            self._tell(node.closed(), node)
+
+    def _follow_pod(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None and new.node_name:
             self._on_placed(old, new)
         elif old is not None and old.node_name:

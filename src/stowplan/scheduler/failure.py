@@ -63,7 +63,30 @@ def report_fault(host: Host, pod: Pod, error: PluginError) -> None:
     log.error("Plugin failed", error, pod=pod, stacktrace=error.stack)
     if not host.is_leading():
         return
-    failure = Failure(str(error))
+    _report(host, pod, Failure(str(error)))
+
+
+def report_unreadable(host: Host, pod: Pod) -> None:
+    """Tells of a pod that cannot be read, or only in part, and of the node that is closed because of it."""
+    if not host.is_leading():
+        return  # whoever leads says it
+    if not pod.node_name:
+        _report(host, pod, Failure(f"the pod cannot be read: {pod.fault}"))
+        return
+    recorder = host.recorders.get(pod.scheduler_name) or next(iter(host.recorders.values()))
+    if pod.is_illegible:
+        counted = "nothing can be read of what it takes, so no more pods are scheduled to its node"
+    else:
+        counted = "what can be read of it counts"
+    recorder.record(pod, "Warning", "UnreadablePod", "Scheduling", f"{pod.fault}; {counted}")
+    row = host.cluster.nodes.row_of(pod.node_name)
+    if pod.is_illegible and row is not None:
+        note = f"no pods are scheduled to this node, because pod {pod.key} cannot be read: {pod.fault}"
+        recorder.record(host.cluster.nodes.objects[row], "Warning", "UnreadablePod", "Scheduling", note)
+
+
+def _report(host: Host, pod: Pod, failure: Failure) -> None:
+    """The event and the condition of a pod that is not even tried."""
     recorder = host.recorders[pod.scheduler_name]
     recorder.record(pod, "Warning", "FailedScheduling", "Scheduling", failure.message)
     patch = unscheduled_patch(pod, failure.reason, failure.message, UNCHANGED, host.now())

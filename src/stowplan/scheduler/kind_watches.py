@@ -15,7 +15,7 @@ from stowplan.client.api import ApiClient
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.errors import ApiError, Forbidden
 from stowplan.client.resources import custom
-from stowplan.client.watch import MISSING_SECONDS, OnEvent, Reflector
+from stowplan.client.watch import MISSING_SECONDS, OnEvent, OnUnreadable, Reflector
 from stowplan.cluster import Cluster
 
 Kind = type[CustomResource]
@@ -32,8 +32,9 @@ class KindWatches:
         on_event: OnEvent,
         on_served: Callable[[], None],
         missing: tuple[float, float] = MISSING_SECONDS,
+        on_unreadable: OnUnreadable = lambda resource, count: None,
     ) -> None:
-        self._retry = missing
+        self._retry, self._on_unreadable = missing, on_unreadable
         self._api, self._cluster, self._on_event, self._on_served = api, cluster, on_event, on_served
         self._reflectors: dict[Kind, Reflector] = {}
         self._tasks: dict[Kind, asyncio.Task[None]] = {}
@@ -85,6 +86,7 @@ class KindWatches:
             on_event=self._on_event,
             on_served=partial(self._served, kind),
             missing=self._retry,
+            on_unreadable=self._on_unreadable,
         )
         if self._group is not None:
             self._start(kind, self._group)

@@ -40,7 +40,7 @@ from stowplan.queue.listeners import WILDCARD
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.event_handlers import EventHandlers
 from stowplan.scheduler.extended import ExtendedCycle
-from stowplan.scheduler.failure import report_fault
+from stowplan.scheduler.failure import report_fault, report_unreadable
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.keeping import Keeping
@@ -124,7 +124,15 @@ class Scheduler:
             calling=self._guard.calling,
         )
         taken = self.profiles.keys() if takes_pods else ()
-        self.handlers = EventHandlers(self.cluster, self.queue, waiting, taken, self.metrics, stillness)
+        self.handlers = EventHandlers(
+            self.cluster,
+            self.queue,
+            waiting,
+            taken,
+            self.metrics,
+            stillness,
+            on_unreadable=lambda pod: report_unreadable(self.host, pod),
+        )
         hostname = socket.gethostname()
         self.host = Host(
             cluster=self.cluster,
@@ -148,12 +156,16 @@ class Scheduler:
         )
         resources = RESOURCES if takes_pods else FOLLOWED
         followed = [self._objects.following(resource, self.handlers.on_event) for resource in resources]
-        self.reflectors = [Reflector(api, resource, on_event=on_event) for resource, on_event in followed]
+        self.reflectors = [
+            Reflector(api, resource, on_event=on_event, on_unreadable=self.metrics.unreadable)
+            for resource, on_event in followed
+        ]
         self._kinds = KindWatches(
             api,
             self.cluster,
             on_event=self.handlers.on_event,
             on_served=lambda: self.queue.on_happening(Happening(WILDCARD, None, None)),
+            on_unreadable=self.metrics.unreadable,
         )
         self.watch_kinds(watched_kinds(self._plugins()))
         self._api, self.is_synced = api, False
@@ -226,6 +238,8 @@ class Scheduler:
         """From now on pods are decided, as soon as the cluster is known as it is now."""
         self._started_at = asyncio.get_running_loop().time()
         self._started.set()
+        for pod in self.handlers.unreadable.values():  # seen while another led, and spoke of them
+            report_unreadable(self.host, pod)
 
     @property
     def not_ready(self) -> str | None:

@@ -11,14 +11,13 @@ from functools import partial
 import msgspec
 from msgspec import Raw
 
+from stowplan.api.nesting import members
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.client.extenders import Extender
 from stowplan.client.resources import Watched, WatchedResource
 from stowplan.client.watch import EventKind, OnEvent
 from stowplan.scheduler.stillness import Stillness
-
-_parts = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class WholeObjects:
@@ -71,11 +70,11 @@ class WholeObjects:
 
 def _as_sent(item: Watched, data: bytes) -> Raw:
     """As kube-scheduler sends it: without kind and apiVersion, and of pods without managedFields."""
-    parts = _parts(data)
+    parts = members(data)
     parts.pop("kind", None)
     parts.pop("apiVersion", None)
     if isinstance(item, Pod):
-        meta = _parts(parts["metadata"])
+        meta = members(parts["metadata"])
         meta.pop("managedFields", None)
         parts["metadata"] = Raw(msgspec.json.encode(meta))
     return Raw(msgspec.json.encode(parts))

@@ -9,7 +9,7 @@ import msgspec
 
 from stowplan.api import requests
 from stowplan.api.pod import Container, Pod, PodSpec, ResourceRequirements
-from stowplan.api.quantity import NANO
+from stowplan.api.quantity import approximate
 from stowplan.metrics import sample
 
 LABELS = ("namespace", "node", "pod", "priority", "resource", "scheduler", "unit")
@@ -74,7 +74,7 @@ def _limits_as_requests(container: Container) -> Container:
 
 
 def _shown(nanos: Mapping[str, int]) -> Amounts:
-    return tuple((name, _unit(name), amount / NANO) for name, amount in sorted(nanos.items()) if amount)
+    return tuple((name, _unit(name), approximate(amount)) for name, amount in sorted(nanos.items()) if amount)
 
 
 def _unit(resource: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from stowplan.api.node import Taint
+from stowplan.api.node import UNREADABLE_POD, Taint
 from stowplan.api.taints import is_tolerated
 from stowplan.framework import (
     Action,
@@ -30,6 +30,8 @@ class NodeUnschedulable(Plugin):
         return is_tolerated(UNSCHEDULABLE, pod.spec.tolerations)
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
+        illegible = nodes.by_taints(lambda taints: any(taint.key == UNREADABLE_POD for taint in taints))
+        yield Reject(illegible, "node(s) had a pod that cannot be read", unresolvable=True)
         if not is_tolerated(UNSCHEDULABLE, pod.spec.tolerations):
             yield Reject(nodes.unschedulable, "node(s) were unschedulable", unresolvable=True)
 
@@ -43,5 +45,5 @@ class NodeUnschedulable(Plugin):
         if event.resource is not Resource.NODE:
             helps = new.uid == pod.uid and is_tolerated(UNSCHEDULABLE, new.spec.tolerations)
         else:
-            helps = not new.unschedulable and (old is None or old.unschedulable)
+            helps = not new.unschedulable and (old is None or old.unschedulable or old.is_closed)
         return Hint.QUEUE if helps else Hint.SKIP
