@@ -217,6 +217,44 @@ async def test_an_object_that_cannot_be_read_is_skipped(server: ScriptedServer, 
     assert str(first.fields["err"]).startswith("Node bad: spec.taints: ")
 
 
+async def test_a_line_that_was_made_to_break_a_decoder_concerns_one_object(
+    server: ScriptedServer, api: ApiClient
+):
+    deep = "[" * 5000 + "]" * 5000
+
+    def spoilt(step):
+        async def spoil(request):
+            response = await step(request)
+            response.text = response.text.replace('"DEEP"', deep)
+            return response
+
+        return spoil
+
+    bad = node("bad", 4) | {"status": {"unknown": "DEEP"}}
+    worse = node("worse", 5) | {"status": {"allocatable": {"cpu": "DEEP"}}}
+    server.lists = [spoilt(page(N1, bad, worse, N2, version=10))]
+    lines = [
+        event(
+            "ADDED", node("bad-2", 11) | {"metadata": {"name": "bad-2", "resourceVersion": "11"}, "x": "DEEP"}
+        ),
+        event("ADDED", {"metadata": "DEEP"}),
+        event("ADDED", {"metadata": {"name": ["no name"]}}),
+        event("MODIFIED", node("n1", 12)),
+    ]
+    texts = (json.dumps(line, separators=(",", ":")).replace('"DEEP"', deep) for line in lines)
+    server.watches = [watch(*(f"{text}\n".encode() for text in texts))]
+    counts = []
+    async with reflecting(api, on_unreadable=lambda resource, count: counts.append((resource, count))) as (
+        reflector,
+        told,
+    ):
+        await until(lambda: "~n1@5>12" in told.changes)
+        assert told.changes == ["+n1@5", "+bad@4", "+n2@6", "+bad-2@11", "~n1@5>12"]
+        assert "worse" in reflector.unreadable
+    assert counts[0] == ("nodes", 1)
+    assert len(server.watched) == 1
+
+
 async def test_a_handler_that_fails_does_not_stop_the_watch(server: ScriptedServer, api: ApiClient, caplog):
     told = Told()
 

@@ -117,7 +117,10 @@ def decode(kind: type[T], data: bytes | str | dict[str, Any]) -> T:
         if isinstance(data, dict):
             return msgspec.convert(data, kind, dec_hook=quantity.decode_hook)
         decoder: msgspec.json.Decoder[T] = _decoder(kind)  # type: ignore[arg-type]
-        return decoder.decode(data)
+        try:
+            return decoder.decode(data)
+        except RecursionError:
+            return decode_deep(decoder.decode, _as_text(data))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         plain = _read(kind, _as_text(data))
     try:

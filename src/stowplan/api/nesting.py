@@ -37,6 +37,8 @@ def decode_deep(decode: Callable[[bytes], T], data: bytes) -> T:
     parts = _Parts()
     try:
         return parts.put_back(decode(parts.cut_out(bytes(data))))  # type: ignore[no-any-return]
+    except RecursionError:  # brackets that nobody closes
+        raise InputError(TOO_DEEP) from None
     except (InputError, msgspec.DecodeError) as error:
         if parts.mark in str(error):  # it names what stands in for a part
             raise InputError(TOO_DEEP) from None
@@ -63,16 +65,17 @@ class _Parts:
         pieces: list[bytes] = []
         depth = copied = began = 0
         for match in _BRACKETS.finditer(data):
-            run, at = match[1], match.start(1)
-            if run[0] in b"[{":
-                if depth <= MAX_DEPTH < depth + len(run):
-                    began = at + MAX_DEPTH - depth
+            at, end = match.span(1)
+            before = depth
+            if data[at] in b"[{":
+                depth += end - at
+                if before <= MAX_DEPTH < depth:
+                    began = end - (depth - MAX_DEPTH)
                     pieces.append(data[copied:began])
-                depth += len(run)
             else:
-                depth -= len(run)
-                if depth <= MAX_DEPTH < depth + len(run):
-                    copied = at + depth + len(run) - MAX_DEPTH
+                depth -= end - at
+                if depth <= MAX_DEPTH < before:
+                    copied = end - (MAX_DEPTH - depth)
                     pieces.append(f'"{self.mark}{len(self._parts)}"'.encode())
                     self._parts.append(data[began:copied])
         pieces.append(data[copied:])

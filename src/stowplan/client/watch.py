@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import re
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +22,7 @@ from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone, NotFound, Unreachable, error_of
-from stowplan.client.reading import PAGE, checked, identity_of, page_of, pages, read_object
+from stowplan.client.reading import PAGE, Identity, checked, identity_of, page_of, pages, read_object
 from stowplan.client.resources import RESOURCES, Watched, WatchedResource
 from stowplan.errors import InputError
 
@@ -55,6 +56,8 @@ class _Event(msgspec.Struct, gc=False):
 
 
 _event = msgspec.json.Decoder(_Event).decode
+_EVENT = re.compile(rb'\{"type":"([A-Z]+)","object":(\{.*\})\}\s*', re.DOTALL)
+"""A line as API servers write it."""
 
 
 class Reflector:
@@ -265,7 +268,7 @@ class Reflector:
             self._be_current()
 
     def _on_line(self, line: bytes) -> None:
-        event = checked(_event, line)
+        event = _event_of(line)
         if event.type == "ERROR":
             raise error_of(0, event.object)
         if event.type == "BOOKMARK":
@@ -281,8 +284,8 @@ class Reflector:
         """Takes in an object as it is now; its key and version."""
         item, fault = read_object(self.resource, raw)
         if item is None:
-            identity = identity_of(raw)
-            key, version = identity.key, identity.metadata.resource_version
+            identity = self._identity_of(raw, fault)
+            key, version = identity.key, identity.metadata.resource_version or self._version
         else:
             key, (uid, version) = item.key, _stamp(item)
         self._note_fault(key, fault)
@@ -303,13 +306,21 @@ class Reflector:
 
     def _remove(self, raw: msgspec.Raw) -> str:
         """Lets go of an object, telling its last state; the version of the deletion."""
-        identity, (last, _) = identity_of(raw), read_object(self.resource, raw)
+        last, fault = read_object(self.resource, raw)
+        identity = self._identity_of(raw, fault)
         key = identity.key if last is None else last.key
         self._note_fault(key, None)
         old = self.objects.pop(key, None)
         if old is not None:
             self._tell("deleted", old if last is None else last, None)
-        return identity.metadata.resource_version
+        return identity.metadata.resource_version or self._version
+
+    def _identity_of(self, raw: msgspec.Raw, fault: InputError | None) -> Identity:
+        try:
+            return identity_of(raw)
+        except InputError as error:  # not even its name: there is nothing that it could be about
+            log.error("Object without a name", fault or error, resource=self.resource.name)
+            return Identity()
 
     def _note_fault(self, key: str, fault: InputError | None) -> None:
         if fault is not None:
@@ -363,6 +374,16 @@ def _asks_for_a_new_list(error: Exception) -> bool:
     return isinstance(error, Gone) or (
         isinstance(error, ApiError) and (error.status == 400 or TOO_LARGE in error.message)
     )
+
+
+def _event_of(line: bytes) -> _Event:
+    try:
+        return _event(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        # An object that is nested too deep to be skipped is taken out as it stands, and decoded by itself.
+        if found := _EVENT.fullmatch(line):
+            return _Event(found[1].decode(), msgspec.Raw(found[2]))
+        return checked(_event, line)
 
 
 def _stamp(item: Watched) -> tuple[str, str]:
