@@ -207,3 +207,18 @@ def test_finds_every_fault_of_every_file(tmp_path):
         f"{tmp_path}/broken.yaml: Pod default/a: spec.containers[0].resources.requests.cpu: 'x'",
         f"{tmp_path}/broken.yaml: Node n: status.allocatable.cpu: 'y'",
     ]
+
+
+def test_a_deep_object_in_a_dump_does_not_hide_the_others():
+    """`kubectl get -o json` writes what a cluster has, opaque parameters included."""
+    config = [{"opaque": {"driver": "d.io", "parameters": "DEEP"}}]
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {"devices": {"config": config}},
+    }
+    dump = {"apiVersion": "v1", "kind": "List", "items": [claim, node("n1")]}
+    found = read_text(json.dumps(dump).replace('"DEEP"', "[" * 5000 + "]" * 5000))
+    assert found.faults == []
+    assert {each.name for each in found.objects.values()} == {"c", "n1"}

@@ -21,6 +21,7 @@ from stowplan.api.defaults import Plain, default_storage_class, with_defaults, w
 from stowplan.api.kinds import KINDS, describe, object_of
 from stowplan.api.meta import Object, decode
 from stowplan.api.names import POD
+from stowplan.api.nesting import flattened
 from stowplan.api.pod import Pod
 from stowplan.api.storage import StorageClass
 from stowplan.api.workloads import PriorityClass
@@ -281,7 +282,7 @@ def _objects(file: str, text: bytes, faults: list[InputError]) -> Iterator[Found
 def _documents(text: bytes) -> Iterator[Any]:
     try:
         if text.lstrip()[:1] in (b"{", b"["):
-            yield msgspec.json.decode(text)
+            yield _plain(text)
         elif is_too_deep(text):
             raise RecursionError
         else:
@@ -296,6 +297,13 @@ def _documents(text: bytes) -> Iterator[Any]:
         raise InputError(f"is neither YAML nor JSON: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise InputError("is nested too deeply") from None
+
+
+def _plain(text: bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError:  # in what a cluster has there may be some; nothing that decides is that deep
+        return msgspec.json.decode(flattened(text))
 
 
 def _split_list(found: Found) -> Iterator[Found]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from stowplan.api import quantity
-from stowplan.api.nesting import TOO_DEEP, decode_deep, members
+from stowplan.api.nesting import decode_deep, members
 from stowplan.errors import InputError, QuantityError
 
 
@@ -121,7 +121,7 @@ def decode(kind: type[T], data: bytes | str | dict[str, Any]) -> T:
             return decoder.decode(data)
         except RecursionError:
             return decode_deep(decoder.decode, _as_text(data))
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (ValueError, RecursionError):  # msgspec's errors, text that is not UTF-8, numbers without end
         plain = _read(kind, _as_text(data))
     try:
         return msgspec.convert(plain, kind, dec_hook=quantity.decode_hook)
@@ -154,9 +154,7 @@ def _as_text(data: bytes | str | dict[str, Any]) -> bytes:
         if isinstance(data, dict):
             return msgspec.json.encode(data, enc_hook=quantity.encode_hook)
         return data.encode() if isinstance(data, str) else bytes(data)
-    except RecursionError:
-        raise InputError(TOO_DEEP) from None
-    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"is not JSON: {error}") from None
 
 
@@ -164,7 +162,7 @@ def _read(kind: type, text: bytes) -> Any:
     """Plain data of the fields that `kind` has, without nulls; what it keeps as text is left as it is."""
     try:
         return decode_deep(lambda data: _plain(_info(kind), data), text)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except ValueError as error:
         raise InputError(f"is not JSON: {error}") from None
 
 

@@ -39,10 +39,16 @@ def decode_deep(decode: Callable[[bytes], T], data: bytes) -> T:
         return parts.put_back(decode(parts.cut_out(bytes(data))))  # type: ignore[no-any-return]
     except RecursionError:  # brackets that nobody closes
         raise InputError(TOO_DEEP) from None
-    except (InputError, msgspec.DecodeError) as error:
+    except (InputError, ValueError) as error:
         if parts.mark in str(error):  # it names what stands in for a part
             raise InputError(TOO_DEEP) from None
         raise
+
+
+def flattened(data: bytes) -> bytes:
+    """The text with null for what is nested too deep to be parsed."""
+    parts = _Parts()
+    return parts.marked.sub(b"null", parts.cut_out(data))
 
 
 def members(data: bytes) -> dict[str, msgspec.Raw]:
@@ -59,7 +65,7 @@ class _Parts:
     def __init__(self) -> None:
         self.mark = secrets.token_hex(16)
         self._parts: list[bytes] = []
-        self._marked = re.compile(rf'"{self.mark}([0-9]+)"'.encode())
+        self.marked = re.compile(rf'"{self.mark}([0-9]+)"'.encode())
 
     def cut_out(self, data: bytes) -> bytes:
         pieces: list[bytes] = []
@@ -85,7 +91,7 @@ class _Parts:
         """The value with all that was cut out of it; the same object if that is nothing."""
         if isinstance(value, msgspec.Raw):
             text = bytes(value)
-            whole = self._marked.sub(lambda match: self._parts[int(match[1])], text)
+            whole = self.marked.sub(lambda match: self._parts[int(match[1])], text)
             return value if whole == text else msgspec.Raw(whole)
         if isinstance(value, str):
             if self.mark in value:

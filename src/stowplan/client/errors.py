@@ -103,7 +103,7 @@ def error_of(status: int, data: bytes, retry_after: float | None = None) -> ApiE
     """The error that an answer means; `status` 0 leaves it to the Status object in the answer."""
     try:
         found = msgspec.json.decode(data, type=_Status)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (ValueError, RecursionError):
         found = _Status(message=bytes(data)[:1024].decode(errors="replace").strip())
     status = status or found.code
     message = found.message or f"the API server answered with status {status}"

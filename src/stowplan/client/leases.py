@@ -36,7 +36,7 @@ _LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 # Goes on while the machine sleeps, where the system has such a clock: a lease runs out meanwhile.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-_FAILURES = (ApiError, InputError, UnicodeError, msgspec.DecodeError)
+_FAILURES = (ApiError, InputError, ValueError)
 
 
 def new_identity() -> str:

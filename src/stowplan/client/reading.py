@@ -202,5 +202,5 @@ def _fault_of(resource: WatchedResource, raw: bytes, error: Exception) -> InputE
 def checked(decoder: Callable[[bytes], T], data: bytes) -> T:
     try:
         return decode_deep(decoder, data)
-    except (msgspec.DecodeError, UnicodeError, InputError) as error:
+    except (ValueError, InputError) as error:
         raise Unreachable(f"the answer is not what an API server sends: {error}") from None

@@ -379,7 +379,7 @@ def _asks_for_a_new_list(error: Exception) -> bool:
 def _event_of(line: bytes) -> _Event:
     try:
         return _event(line)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (ValueError, RecursionError):
         # An object that is nested too deep to be skipped is taken out as it stands, and decoded by itself.
         if found := _EVENT.fullmatch(line):
             return _Event(found[1].decode(), msgspec.Raw(found[2]))
