@@ -92,12 +92,12 @@ class Fuzz:
         if not self._create(name, kind, body, number):
             return
         if kind.status is not None and self.draw.random() < 0.6:
-            status = self.mutator.mutated(
-                self.mutator.thinned({"status": kind.status}), self.draw.choice((0, 1, 2))
-            )
-            self._send(
-                "PATCH", f"{name}/status", f"{self.kept[-1][1]}/status", {"status": status.get("status")}
-            )
+            thin = self.mutator.thinned({"status": kind.status})
+            status = self.mutator.mutated(thin, self.draw.choice((0, 1, 2))).get("status")
+            if name == "Pod" and not body["spec"].get("nodeName"):  # its conditions are ours to write
+                status = dict(status) if isinstance(status, dict) else {}
+                status.pop("conditions", None)
+            self._send("PATCH", f"{name}/status", f"{self.kept[-1][1]}/status", {"status": status})
 
     def _create(self, name: str, kind: Kind, body: Json, number: int) -> bool:
         meta = body.get("metadata")
@@ -216,6 +216,7 @@ def _silent(fuzz: Fuzz) -> list[str]:
         if not each["spec"].get("nodeName")
         and each["spec"]["schedulerName"] == "default-scheduler"
         and not each["metadata"].get("deletionTimestamp")
+        and not each["spec"].get("schedulingGates")
         and all(
             claim.get("resourceClaimName") == "claim-a" for claim in each["spec"].get("resourceClaims", ())
         )
