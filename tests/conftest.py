@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest.register_assert_rewrite("comparing")
+pytest.register_assert_rewrite("comparing", "plugin_world")
 
 settings.register_profile(
     "ci",

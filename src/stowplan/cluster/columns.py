@@ -40,8 +40,9 @@ class LabelColumn:
             return
         found = self.index.get(value)
         if found is None:
-            found = self.index[value] = len(self.values)
+            found = len(self.values)
             self.values.append(value)
+            self.index[value] = found
         self.ids[row] = found
 
     def matches(self, requirement: Requirement) -> Mask:
@@ -69,10 +70,12 @@ class Interned:
         self._index: dict[Hashable, int] = {}
 
     def id_of(self, value: Hashable) -> int:
-        if value not in self._index:
-            self._index[value] = len(self.values)
+        found = self._index.get(value)
+        if found is None:
+            found = len(self.values)
             self.values.append(value)
-        return self._index[value]
+            self._index[value] = found
+        return found
 
     def each(self, answer: Callable[[Any], int], ids: Ids, dtype: type = np.bool_) -> NDArray[Any]:
         """A column from a function of the value, called once for each distinct value."""
@@ -214,9 +217,10 @@ class KeptColumns:
         entry.nodes, entry.usage = self.node_changes.position, self.usage_changes.position
 
     def put(self, key: Hashable, columns: Columns, product: Any) -> None:
-        previous = self.entries.pop(key, None)
-        entry = self.entries[key] = KeptEntry(columns, product)
+        entry = KeptEntry(columns, product)
         self.catch_up(entry)
+        previous = self.entries.pop(key, None)
+        self.entries[key] = entry
         self._bytes += entry.size - (0 if previous is None else previous.size)
         limit = KEPT_BYTES + KEPT_BYTES_PER_ROW * len(columns[0])
         while self._bytes > limit and len(self.entries) > 1:

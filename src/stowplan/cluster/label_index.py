@@ -43,8 +43,9 @@ class LabelIndex:
     def _with(self, requirement: Requirement) -> list[Collection[int]]:
         by_value = self._by_key.get(requirement.key)
         if by_value is None:
-            by_value = self._by_key[requirement.key] = {}
+            by_value = {}
             for found, labels in self._sets.items():
                 if requirement.key in labels.labels:
                     by_value.setdefault(labels.labels[requirement.key], set()).add(found)
+            self._by_key[requirement.key] = by_value
         return [by_value.get(value, ()) for value in requirement.values]

@@ -100,10 +100,11 @@ class LiveNodeTable(NodeTable):
         found = self._labels.get(key)
         if found is None:
             column = LabelColumn(np.full(self.capacity, -1, np.int32), {}, [])
-            self._label_ids[key] = column
             for row, node in enumerate(self.objects):
                 column.put(row, node.labels.get(key))
-            found = self._labels[key] = self._visible(column)
+            found = self._visible(column)
+            self._label_ids[key] = column  # only now that it is filled: whatever fails before leaves no trace
+            self._labels[key] = found
         return found
 
     def pods_on(self, row: int) -> Sequence[Pod]:

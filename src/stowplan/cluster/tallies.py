@@ -121,8 +121,9 @@ class Tallies:
         weights = weights[pods.labels]
         if query.live_only:
             weights *= pods.live
-        tally = self._queries[query] = self._tally(weights, query.live_only)
+        tally = self._tally(weights, query.live_only)
         self._queries_by_label.add(query.selector, query)
+        self._queries[query] = tally
         for found in hits:
             if found in self._by_labels:
                 self._by_labels[found].append(tally)

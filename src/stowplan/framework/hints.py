@@ -113,11 +113,12 @@ class QueueingHints:
         """The plugins that hear of such an event, each with how to ask it."""
         found = self._listeners.get(event)
         if found is None:
-            found = self._listeners[event] = {}
+            found = {}
             for name, registered in self._registered.items():
                 ask = next((ask for wanted, ask in registered if wanted.covers(event)), None)
                 if ask is not None:
                     found[name] = ask
+            self._listeners[event] = found
         return found
 
     def answers(self, pod: Pod, happening: Happening) -> dict[str, Hint]:

@@ -34,8 +34,9 @@ class Heap:
         order = self._order(queued)
         known = self._entries.get(queued)
         if known is None or known[0] != order:
-            entry = self._entries[queued] = (order, next(self._numbers), queued)
-            heapq.heappush(self._heap, entry)
+            entry = (order, next(self._numbers), queued)
+            heapq.heappush(self._heap, entry)  # which compares orders that plugins made, and may fail
+            self._entries[queued] = entry
             self._tidy()
 
     def remove(self, queued: QueuedPod) -> None:

@@ -341,8 +341,13 @@ class SchedulingQueue:
     def _put(self, queued: QueuedPod, place: Place, event: str) -> None:
         if self._recorder is not None and not (queued.place in _HELD and place in _HELD):
             self._recorder.pod_queued(event, "unschedulable" if place in _HELD else place.value)
-        self._take_out(queued)
-        self._stores[place].push(queued)
+        if queued.place is not None and self._stores[queued.place] is not self._stores[place]:
+            # A plugin is asked for its order: should that fail, the pod is still where it was.
+            self._stores[place].push(queued)
+            self._take_out(queued)
+        else:
+            self._take_out(queued)
+            self._stores[place].push(queued)
         self._pods[queued.pod.uid] = queued
         self._counts[place] += 1
         queued.place = place

@@ -1,14 +1,19 @@
 """Sees to it that a plugin of others that is slow or hangs harms nobody else.
 
 A thread looks at which call into a plugin is under way. Past its budget, the plugin's own code is interrupted
-with an OverdueError, also while it sleeps or waits for an answer. What goes on in spite of that is stuck: it
-is logged with its stack and shows in /livez. The plugins that Stowplan brings along are trusted.
+with an OverdueError, also while it sleeps or waits for an answer. Our own code is never interrupted, since it
+may be halfway through a change that others rely on: where the plugin has called it, the error is raised as
+soon as it returns to the plugin. What goes on in spite of that is stuck: it is logged with its stack and
+shows in /livez. The plugins that Stowplan brings along are trusted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
+import os
+import re
 import signal
 import sys
 import threading
@@ -16,6 +21,8 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib import metadata
 from types import FrameType
 from typing import Any
 from weakref import WeakSet
@@ -42,10 +49,11 @@ class OverdueError(PluginError):
 class Call:
     """A call into a plugin, from its begin on."""
 
-    __slots__ = ("began", "budget", "is_overdue", "method", "plugin")
+    __slots__ = ("began", "budget", "has_ended", "is_overdue", "method", "plugin")
 
     def __init__(self, plugin: Plugin, method: str, deadline: float) -> None:
-        self.plugin, self.method, self.began, self.is_overdue = plugin, method, time.monotonic(), False
+        self.plugin, self.method, self.began = plugin, method, time.monotonic()
+        self.is_overdue = self.has_ended = False
         self.budget = min(plugin.budget, deadline - self.began)
 
     @property
@@ -72,6 +80,8 @@ class Guard:
         """Called again and again, in another thread, while the event loop hangs."""
         self._covered: WeakSet[Plugin] = WeakSet()
         self._ended = threading.Event()
+        self._pending: FrameType | None = None
+        """Our own code that the plugin has called, and that is interrupted as soon as it returns."""
 
     def __enter__(self) -> Guard:
         if threading.current_thread() is threading.main_thread():
@@ -103,11 +113,12 @@ class Guard:
 
     @contextmanager
     def calling(self, plugin: Plugin, method: str) -> Iterator[None]:
-        outer, self.call = self.call, Call(plugin, method, self.deadline)
+        outer, call = self.call, Call(plugin, method, self.deadline)
+        self.call = call
         try:
             yield
         finally:
-            self.call = outer
+            self.call, call.has_ended = outer, True
 
     def _steps(self, steps: Sequence[Any], method: str) -> Any:
         plugins = [step[1] if isinstance(step, tuple) else step.plugin for step in steps]
@@ -185,6 +196,7 @@ class Guard:
                 self._stuck = None
                 continue
             if not call.is_overdue:
+                own_libraries()  # here, since it takes a while
                 call.is_overdue = True
                 self._metrics.plugin_interrupted(call.plugin.name, call.method)
             signal.pthread_kill(thread, signal.SIGALRM)
@@ -202,10 +214,64 @@ class Guard:
                 )
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread. Only the plugin's own code is interrupted, never ours after it."""
+        """In the main thread, between two instructions of whatever runs there."""
         call = self.call
-        if call is not None and call.is_overdue and _is_running(call.plugin, frame):
+        if call is None or not call.is_overdue:
+            return
+        plugin = type(call.plugin)
+        caller: FrameType | None = None
+        callee: FrameType | None = None
+        while frame is not None:  # from the innermost frame outwards
+            if not is_own_file(frame.f_code.co_filename):
+                caller = frame if caller is None and is_of_plugin(frame, plugin) else caller
+            elif caller is not None and not is_critical(frame.f_code.co_filename):
+                break
+            else:
+                caller, callee = None, frame
+            frame = frame.f_back
+        if caller is None:
+            return  # the plugin has returned, or was not called yet
+        if callee is None:
+            self._pending = None
             raise OverdueError(_overdue(call.budget))
+        self._raise_on_return(call, caller, callee)
+
+    def _raise_on_return(self, call: Call, caller: FrameType, callee: FrameType) -> None:
+        """Interrupts the plugin's `caller` as soon as our own `callee` is done.
+
+        A signal that finds the plugin's code running may never come if nearly all the time goes into calls of
+        ours, so the return is traced.
+        """
+        if self._pending is callee:
+            return
+        self._pending = callee
+        # One that pauses is not done, and must not be left in the middle of what it awaits.
+        may_pause = callee.f_code.co_flags & (
+            inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+        )
+        before = sys.gettrace()
+
+        def is_over() -> bool:
+            return call.has_ended or self._pending is not callee
+
+        def trace_call(frame: FrameType, event: str, argument: object) -> None:
+            """Called for every new frame, none of which matters."""
+            if is_over():
+                sys.settrace(before)
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            if is_over():
+                sys.settrace(before)
+                return None
+            if event == "line" if frame is caller else event == "return" and not may_pause:
+                self._pending = None
+                sys.settrace(before)
+                raise OverdueError(_overdue(call.budget))
+            return trace
+
+        caller.f_trace = callee.f_trace = trace
+        callee.f_trace_lines = False
+        sys.settrace(trace_call)
 
 
 class GuardedSteps(Sequence[Any]):
@@ -228,12 +294,15 @@ class GuardedSteps(Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         guard, outer = self._guard, self._guard.call
-        try:
-            for step, plugin in zip(self._steps, self._plugins, strict=True):
-                guard.call = outer if plugin is None else Call(plugin, self._method, guard.deadline)
+        for step, plugin in zip(self._steps, self._plugins, strict=True):
+            if plugin is None:
                 yield step
-        finally:
-            guard.call = outer
+                continue
+            call = guard.call = Call(plugin, self._method, guard.deadline)
+            try:
+                yield step
+            finally:
+                guard.call, call.has_ended = outer, True
 
 
 def changed(steps: Sequence[Any], change: Callable[[Any], Any]) -> Sequence[Any]:
@@ -264,13 +333,52 @@ class Stepwise:
                 value, error = None, thrown
 
 
-def _is_running(plugin: Plugin, frame: FrameType | None) -> bool:
-    """Whether the code of the plugin's module is among what is running."""
-    while frame is not None:
-        if frame.f_globals.get("__name__") == type(plugin).__module__:
-            return True
-        frame = frame.f_back
-    return False
+PACKAGE = os.path.dirname(os.path.dirname(Call.__init__.__code__.co_filename)) + os.sep
+COMMUNITY, CRITICAL = (os.path.join(PACKAGE, *path, "") for path in (("plugins", "community"), ("queue",)))
+STANDARD_LIBRARY = os.path.dirname(inspect.__file__) + os.sep
+SITES = ("site-packages", "dist-packages")
+
+
+def is_of_plugin(frame: FrameType, plugin: type[Plugin]) -> bool:
+    """Whether it runs code of the plugin's author, rather than of a library that we use as well."""
+    file, package = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).partition(".")[0]
+    if file.startswith(COMMUNITY) or package == plugin.__module__.partition(".")[0] != "stowplan":
+        return True
+    is_synthetic = not os.path.isabs(file)  # such as the __init__ that a dataclass gets
+    is_standard = file.startswith(STANDARD_LIBRARY) and not any(site in file.split(os.sep) for site in SITES)
+    return not (is_synthetic or is_standard or package in own_libraries())
+
+
+@cache
+def own_libraries() -> frozenset[str]:
+    """The packages that Stowplan is installed with: one of their frames need not be a plugin's doing."""
+    found: set[str] = set()
+    wanted, seen = ["stowplan"], set()
+    while wanted:
+        name = wanted.pop()
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if distribution.metadata["Name"] not in seen:
+            seen.add(distribution.metadata["Name"])
+            needed = (each for each in distribution.requires or () if "extra ==" not in each)
+            wanted += (re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in needed)
+            found.update(file.parts[0].partition(".")[0] for file in distribution.files or ())
+    return frozenset(found)
+
+
+def is_own_file(file: str) -> bool:
+    """Whether it is Stowplan's, other than of a plugin that is watched."""
+    return file.startswith(PACKAGE) and not file.startswith(COMMUNITY)
+
+
+def is_critical(file: str) -> bool:
+    """Whether an error may not even be raised in what this code calls back.
+
+    The queue compares the sort keys of plugins while a pod is in none of its places.
+    """
+    return file.startswith(CRITICAL)
 
 
 def _overdue(seconds: float) -> str:
