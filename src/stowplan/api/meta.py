@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from stowplan.api import quantity
+from stowplan.api.frozen import EMPTY
 from stowplan.api.nesting import decode_deep, members
 from stowplan.errors import InputError, QuantityError
 
@@ -33,8 +34,8 @@ class ObjectMeta(Wire, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: dict[str, str] = EMPTY
+    annotations: dict[str, str] = EMPTY
     resource_version: str = ""
     generation: int = 0
     creation_timestamp: str | None = None
@@ -74,7 +75,7 @@ class LabelSelectorRequirement(Wire, frozen=True):
 
 
 class LabelSelector(Wire, frozen=True):
-    match_labels: dict[str, str] = {}
+    match_labels: dict[str, str] = EMPTY
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 

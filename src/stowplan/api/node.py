@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from stowplan.api.frozen import EMPTY
 from stowplan.api.meta import Condition, Object, Wire
 from stowplan.api.quantity import Quantity, units
 from stowplan.api.requests import amounts
@@ -43,7 +44,7 @@ class NodeAddress(Wire, frozen=True):
 
 
 class NodeStatus(Wire, frozen=True):
-    allocatable: dict[str, Quantity] = {}
+    allocatable: dict[str, Quantity] = EMPTY
     addresses: tuple[NodeAddress, ...] = ()
     images: tuple[ContainerImage, ...] = ()
     conditions: tuple[Condition, ...] = ()

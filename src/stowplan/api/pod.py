@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from stowplan.api import requests
+from stowplan.api.frozen import EMPTY, FrozenDict, Memo, ReadOnly, assign, freeze
 from stowplan.api.meta import (
     Condition,
     LabelSelector,
@@ -27,6 +28,7 @@ from stowplan.api.meta import (
     parse_time,
 )
 from stowplan.api.quantity import Quantity
+from stowplan.api.requests import Assigned
 from stowplan.errors import InputError
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -40,8 +42,8 @@ class ClaimUse(Wire, frozen=True):
 
 
 class ResourceRequirements(Wire, frozen=True):
-    requests: dict[str, Quantity] = {}
-    limits: dict[str, Quantity] = {}
+    requests: dict[str, Quantity] = EMPTY
+    limits: dict[str, Quantity] = EMPTY
     claims: tuple[ClaimUse, ...] = ()
 
 
@@ -229,7 +231,7 @@ class PodSpec(Wire, frozen=True):
     priority_class_name: str = ""
     preemption_policy: str | None = None
     scheduler_name: str = DEFAULT_SCHEDULER
-    overhead: dict[str, Quantity] = {}
+    overhead: dict[str, Quantity] = EMPTY
     resources: ResourceRequirements | None = None
     resource_claims: tuple[PodResourceClaim, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()
@@ -238,13 +240,13 @@ class PodSpec(Wire, frozen=True):
 
 
 class StatusResources(Wire, frozen=True):
-    requests: dict[str, Quantity] = {}
+    requests: dict[str, Quantity] = EMPTY
 
 
 class ContainerStatus(Wire, frozen=True):
     name: str = ""
     resources: StatusResources | None = None
-    allocated_resources: dict[str, Quantity] = {}
+    allocated_resources: dict[str, Quantity] = EMPTY
 
 
 class ResourceClaimStatus(Wire, frozen=True):
@@ -260,7 +262,7 @@ class PodStatus(Wire, frozen=True):
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     resources: StatusResources | None = None
-    allocated_resources: dict[str, Quantity] = {}
+    allocated_resources: dict[str, Quantity] = EMPTY
     resource_claim_statuses: tuple[ResourceClaimStatus, ...] = ()
 
 
@@ -299,33 +301,47 @@ class HostPort(msgspec.Struct, frozen=True, gc=False):
         return self.ip == "0.0.0.0"  # parity: "::" is not a wildcard
 
 
-class Shape:
+class Shape(ReadOnly):
     """All that follows from a pod's spec alone; `memo` holds what others work out from it, by a key."""
 
     __slots__ = (
         "__weakref__", "assigned", "memo", "nonzero_cpu", "nonzero_memory", "ports", "requests", "spec"
     )  # fmt: skip
+    spec: PodSpec
+    memo: Memo[Hashable, Any]
+    ports: tuple[HostPort, ...]
+    requests: Mapping[str, int]
+    assigned: Assigned
+    nonzero_cpu: int
+    nonzero_memory: int
 
     def __init__(self, spec: PodSpec) -> None:
-        self.spec = spec
-        self.memo: dict[Hashable, Any] = {}
-        self.ports = tuple(_host_ports(spec))
-        self.requests: Mapping[str, int] = requests.amounts(requests.of_spec(spec))
-        self.assigned = requests.Assigned.of(spec)
-        self.nonzero_cpu, self.nonzero_memory = self.assigned.nonzero_cpu, self.assigned.nonzero_memory
+        assigned = requests.Assigned.of(spec)
+        assign(
+            self,
+            spec=freeze(spec),
+            memo=Memo(),
+            ports=tuple(_host_ports(spec)),
+            requests=FrozenDict(requests.amounts(requests.of_spec(spec))),
+            assigned=assigned,
+            nonzero_cpu=assigned.nonzero_cpu,
+            nonzero_memory=assigned.nonzero_memory,
+        )
 
 
-class LabelSet:
+class LabelSet(ReadOnly):
     """The namespace and labels of a pod: all that a selector can see of it."""
 
     __slots__ = ("__weakref__", "labels", "memo", "namespace")
+    namespace: str
+    labels: FrozenDict[str, str]
+    memo: Memo[Hashable, Any]
 
     def __init__(self, namespace: str, labels: dict[str, str]) -> None:
-        self.namespace, self.labels = namespace, labels
-        self.memo: dict[Hashable, Any] = {}
+        assign(self, namespace=namespace, labels=FrozenDict(labels), memo=Memo())
 
 
-class Annotations(dict[str, str]):
+class Annotations(FrozenDict[str, str]):
     __slots__ = ("__weakref__",)
 
 
@@ -336,7 +352,7 @@ _encode = msgspec.msgpack.Encoder(enc_hook=str).encode  # a Quantity may exceed 
 _NONE = Annotations()
 
 
-class Pod(msgspec.Struct, gc=False, eq=False):
+class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A pod as plugins see it."""
 
     name: str
@@ -509,7 +525,7 @@ def _start_of(status: PodStatus) -> float | None:
 def _claim_names(status: PodStatus) -> Mapping[str, str | None]:
     if not status.resource_claim_statuses:
         return _NONE
-    return {entry.name: entry.resource_claim_name for entry in status.resource_claim_statuses}
+    return FrozenDict((entry.name, entry.resource_claim_name) for entry in status.resource_claim_statuses)
 
 
 def _host_ports(spec: PodSpec) -> Iterator[HostPort]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stowplan.api.frozen import FrozenDict
 from stowplan.api.quantity import NANO, Quantity, milli_units, units
 from stowplan.api.selectors import is_qualified_name
 
@@ -59,7 +60,7 @@ class Assigned(msgspec.Struct, frozen=True, gc=False):
         filled = _total(spec, status, pod_level=True, fill=fill) if fill else total
         taken = {name: min(amount, MAX_TAKEN) for name, amount in amounts(total).items()}
         nonzero_cpu, nonzero_memory = milli_units(filled.get("cpu", 0)), units(filled.get("memory", 0))
-        return cls(taken, min(nonzero_cpu, MAX_TAKEN), min(nonzero_memory, MAX_TAKEN))
+        return cls(FrozenDict(taken), min(nonzero_cpu, MAX_TAKEN), min(nonzero_memory, MAX_TAKEN))
 
 
 def status_counts(status: PodStatus) -> bool:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from stowplan.api.frozen import EMPTY
 from stowplan.api.meta import Condition, NodeSelector, Object, ObjectMeta, Wire, parse_time
 from stowplan.api.node import TaintWire
 from stowplan.api.pod import Toleration
@@ -40,7 +41,7 @@ class DeviceToleration(Toleration, frozen=True):
 
 
 class CapacityRequirements(Wire, frozen=True):
-    requests: dict[str, Amount] = {}
+    requests: dict[str, Amount] = EMPTY
 
 
 class DeviceRequestDetails(Wire, frozen=True):
@@ -108,7 +109,7 @@ class DeviceAllocation(Wire, frozen=True):
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
     share_id: str | None = msgspec.field(default=None, name="shareID")
-    consumed_capacity: dict[str, Amount] = {}
+    consumed_capacity: dict[str, Amount] = EMPTY
 
 
 class AllocatedConfiguration(DeviceConfiguration, frozen=True):
@@ -218,12 +219,12 @@ class Counter(Wire, frozen=True):
 
 class CounterConsumption(Wire, frozen=True):
     counter_set: str = ""
-    counters: dict[str, Counter] = {}
+    counters: dict[str, Counter] = EMPTY
 
 
 class CounterSet(Wire, frozen=True):
     name: str = ""
-    counters: dict[str, Counter] = {}
+    counters: dict[str, Counter] = EMPTY
 
 
 class NodeScope(Wire, frozen=True):
@@ -240,8 +241,8 @@ class NodeScope(Wire, frozen=True):
 
 class Device(NodeScope, frozen=True):
     name: str = ""
-    attributes: dict[str, DeviceAttribute] = {}
-    capacity: dict[str, DeviceCapacity] = {}
+    attributes: dict[str, DeviceAttribute] = EMPTY
+    capacity: dict[str, DeviceCapacity] = EMPTY
     consumes_counters: tuple[CounterConsumption, ...] = ()
     taints: tuple[TaintWire, ...] = ()
     binds_to_node: bool = False

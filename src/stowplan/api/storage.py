@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stowplan.api.frozen import EMPTY
 from stowplan.api.meta import LabelSelector, NodeSelector, Object, Wire
 from stowplan.api.pod import (
     AwsElasticBlockStore,
@@ -25,7 +26,7 @@ FILESYSTEM = "Filesystem"
 
 
 class ClaimResources(Wire, frozen=True):
-    requests: dict[str, Quantity] = {}
+    requests: dict[str, Quantity] = EMPTY
 
 
 class PersistentVolumeClaimSpec(Wire, frozen=True):
@@ -80,7 +81,7 @@ class CsiSource(Wire, frozen=True):
 
 class PersistentVolumeSpec(Wire, frozen=True):
     access_modes: tuple[str, ...] = ()
-    capacity: dict[str, Quantity] = {}
+    capacity: dict[str, Quantity] = EMPTY
     claim_ref: ObjectReference | None = None
     node_affinity: VolumeNodeAffinity | None = None
     storage_class_name: str = ""

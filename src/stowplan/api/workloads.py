@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from stowplan.api.frozen import EMPTY
 from stowplan.api.meta import LabelSelector, Object, Wire
 
 
@@ -37,7 +38,7 @@ class StatefulSet(Object, frozen=True):
 
 class PodDisruptionBudgetStatus(Wire, frozen=True):
     disruptions_allowed: int = 0
-    disrupted_pods: dict[str, str | None] = {}
+    disrupted_pods: dict[str, str | None] = EMPTY
 
 
 class PodDisruptionBudget(Object, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from stowplan.api.custom import CustomResource
+from stowplan.api.frozen import freeze
 from stowplan.api.meta import Object
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
@@ -138,7 +139,7 @@ class Cluster(ClusterView):
         return self.watched(type(item)) if isinstance(item, CustomResource) else self._stores[type(item)]
 
     def apply(self, item: Pod | Object) -> None:
-        """Adds an object, or replaces what is known of it."""
+        """Adds an object, or replaces what is known of it; from then on nobody can change it."""
         if isinstance(item, Pod):
             if item.node_name and not item.is_finished:
                 self.update_pod(item)
@@ -147,7 +148,7 @@ class Cluster(ClusterView):
         elif isinstance(item, NodeObject):
             self.add_node(item)
         else:
-            self._store_of(item).put(item)
+            self._store_of(item).put(freeze(item))
             self._touch(item)
 
     def remove(self, item: Pod | Object) -> None:
@@ -165,9 +166,10 @@ class Cluster(ClusterView):
 
     def add_node(self, node: NodeObject) -> None:
         is_new = self.nodes.row_of(node.name) is None
+        node = freeze(node)
         self._closed.pop(node.name, None)
         if node.name in self._illegible:
-            self._closed[node.name], node = node, node.closed()
+            self._closed[node.name], node = node, freeze(node.closed())
         row = self.nodes.add_node(node)
         if is_new:
             for pod in self._homeless.pop(node.name, {}).values():

@@ -12,6 +12,8 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
+import msgspec
+
 from stowplan import log
 from stowplan.api.meta import Object, decode
 from stowplan.api.node import NodeObject
@@ -217,8 +219,7 @@ class SimulatedKubelets:
             if image not in machine.images:
                 machine.images[image] = self.behaviour.image_size(image)
                 self._new_images.add(pod.node_name)
-        pod.start_time = self.clock.now()
-        self._end_later(pod)
+        self._end_later(msgspec.structs.replace(pod, start_time=self.clock.now()))
 
     async def _end(self, pod: Pod) -> None:
         """The containers end: the pod does too, or they start anew."""
@@ -228,7 +229,7 @@ class SimulatedKubelets:
         code = self.behaviour.exit_code(pod, self._draw)
         policy = restarts(pod)
         if policy == "Always" or (policy == "OnFailure" and code):
-            pod.start_time, count = self.clock.now(), machine.restart(pod)
+            pod, count = msgspec.structs.replace(pod, start_time=self.clock.now()), machine.restart(pod)
             status = running_status(pod, self.clock.now(), restarts=count)
             await self._api.patch_pod_status(pod, {"status": status})
             self._end_later(pod)
