@@ -147,7 +147,9 @@ class World:
         self.queue.nominate(self.waiting["waits"], "n3")
 
     def decide(self, pod: Pod) -> dict[str, Any]:
-        return schedule(self.profile, pod, self.cluster.nodes).as_golden()
+        found = schedule(self.profile, pod, self.cluster.nodes).as_golden()
+        found.get("scores", {}).pop(type(self.plugin).__name__, None)
+        return found
 
     def schedule(self, pod: Pod) -> None:
         """Has the scheduler decide a new pod, as its loop does."""

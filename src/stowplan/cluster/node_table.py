@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.api.frozen import FrozenList
 from stowplan.api.node import ContainerImage, NodeObject, Taint
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.selectors import NodeTerm, Requirement
@@ -71,7 +72,7 @@ class Node:
 
     @property
     def pods(self) -> Sequence[Pod]:
-        return self._table.pods_on(self._row)
+        return FrozenList(self._table.pods_on(self._row))
 
     @property
     def images(self) -> tuple[ContainerImage, ...]:

@@ -26,6 +26,7 @@ from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Failures, St
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import FilterError, Reject
 from stowplan.framework.profile import FilterStep, Profile, TooManyReasonsError
+from stowplan.framework.sealed import given
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import SKIP, Code, Status
 
@@ -268,6 +269,7 @@ def _ask_each(
 ) -> Statuses | None:
     refused: dict[int, Status] = {}
     is_first = True  # of thousands of errors one traceback is enough
+    state = given(step.plugin, state)
     for row in range(len(nodes)) if passing is None else np.flatnonzero(passing).tolist():
         status = _ask_one(step, state, pod, nodes, row, with_stack=is_first)
         if status is not None:

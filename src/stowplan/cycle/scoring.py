@@ -16,6 +16,7 @@ from stowplan.framework.answers import score_of, scores_of, status_of
 from stowplan.framework.decision import Decision, ScoreColumn, SmallScores
 from stowplan.framework.profile import Profile, ScoreStep
 from stowplan.framework.scores import MAX_SCORE, Scores
+from stowplan.framework.sealed import given
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import SKIP, Code
 
@@ -145,6 +146,7 @@ def _score_failure(step: ScoreStep, error: BaseException, pod: Pod, node_name: s
 def _score_each(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
     scores = np.empty(len(nodes), np.int64)
     row, score = 0, step.score
+    state = given(step.plugin, state)
     try:
         for row, node in enumerate(nodes):
             scores[row] = score_of(score(state, pod, node))

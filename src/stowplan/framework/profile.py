@@ -17,6 +17,7 @@ from stowplan.framework.handle import Handle
 from stowplan.framework.plugin import Plugin, Reads
 from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.scores import MAX_SCORE
+from stowplan.framework.sealed import seal, sealed_handle
 
 MAX_REASONS = UNRESOLVABLE_BIT
 """How many a verdict has bits for."""
@@ -142,7 +143,7 @@ def _build(name: str, kind: type[Plugin], args: PluginArgs, handle: Handle, kept
     try:
         if kept is not None and type(kept) is kind and kept.args == args:
             return kept
-        return built(kind(args, handle), kind)
+        return seal(built(kind(args, sealed_handle(kind, handle)), kind))
     except BaseException as error:
         raise_interrupt(error)
         raise ConfigError(f'initializing plugin "{name}": {describe(error)}', stage="framework") from error

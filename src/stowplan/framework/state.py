@@ -15,10 +15,12 @@ class StateMissing(StowplanError):  # noqa: N818
 
 
 class CycleState:
-    __slots__ = ("_kept", "skipped_filters", "skipped_scores")
+    __slots__ = ("_kept", "_view", "skipped_filters", "skipped_scores")
 
     def __init__(self) -> None:
         self._kept: dict[type, Any] = {}
+        self._view: CycleState | None = None
+        """What plugins of others see of it."""
         self.skipped_filters: set[str] = set()
         """Plugins whose pre_filter said Skip: their filter, add_pod and remove_pod are not called."""
         self.skipped_scores: set[str] = set()

@@ -1,0 +1,275 @@
+"""What plugins of others are given: nothing through which they could change what the scheduler decides by.
+
+`seal` puts this between a plugin and its host. The plugins that Stowplan brings along, and classes derived
+from them, get the things themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from typing import Any, TypeVar
+
+import msgspec
+
+from stowplan.api.frozen import FrozenDict, FrozenList, ReadOnly, assign
+from stowplan.api.pod import Pod
+from stowplan.cluster.node_table import NodeRow
+from stowplan.cluster.sealed import SealedCluster, sealed_array, sealed_row, sealed_table
+from stowplan.errors import PluginError
+from stowplan.framework.decision import Decision, ScoreColumn, Statuses, Verdicts
+from stowplan.framework.handle import Handle, WaitingPod
+from stowplan.framework.nominations import Nominations
+from stowplan.framework.plugin import Nomination, Plugin
+from stowplan.framework.points import PARAMETERS
+from stowplan.framework.state import CycleState
+from stowplan.framework.status import Status
+
+T = TypeVar("T")
+OWN = "stowplan.plugins."
+ONE_BY_ONE = ("filter", "score")
+"""Called for every node: the cycle passes a state that is `given` to the plugin."""
+DEPTH_LEFT = 200
+"""So many calls must be possible still for a change that must not end halfway."""
+
+
+def is_own(kind: type) -> bool:
+    """Whether the plugin comes with Stowplan, or is derived from one that does."""
+    return any(each.__module__.startswith(OWN) for each in kind.__mro__)
+
+
+def sealed_handle(kind: type[Plugin], handle: Handle) -> Handle:
+    """The handle for a plugin of that class."""
+    return handle if is_own(kind) or isinstance(handle, SealedHandle) else SealedHandle(handle)
+
+
+def seal(plugin: Plugin) -> Plugin:
+    """From now on the plugin's methods are given views."""
+    if not is_own(type(plugin)):
+        for method, parameters in PARAMETERS.items():
+            seals = [_SEALS.get(name) for name in parameters]
+            if hasattr(plugin, method) and any(seals) and method not in ONE_BY_ONE:
+                setattr(plugin, method, _sealing(getattr(plugin, method), seals))
+    return plugin
+
+
+def _sealing(method: Callable[..., Any], seals: list[Callable[[Any], Any] | None]) -> Callable[..., Any]:
+    def call(*given: Any) -> Any:
+        return method(*(each if to is None else to(each) for each, to in zip(given, seals, strict=True)))
+
+    def call_with_nodes(state: CycleState, pod: Pod, nodes: Any) -> Any:
+        return method(sealed_state(state), pod, _sealed_nodes(nodes))
+
+    return call_with_nodes if seals == [sealed_state, None, _sealed_nodes] else call
+
+
+def given(plugin: Plugin, state: CycleState) -> CycleState:
+    """The state to pass to a plugin's methods of ONE_BY_ONE."""
+    return state if is_own(type(plugin)) else sealed_state(state)
+
+
+class SealedState(ReadOnly, CycleState):
+    """What plugins of others remember; what ours do is not theirs to read or replace."""
+
+    __slots__ = ("_state",)
+    _state: CycleState
+
+    def __init__(self, state: CycleState) -> None:
+        object.__setattr__(self, "_state", state)
+
+    @property
+    def skipped_filters(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(self._state.skipped_filters)
+
+    @property
+    def skipped_scores(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(self._state.skipped_scores)
+
+    def write(self, thing: object) -> None:
+        _check_owner(type(thing))
+        self._state.write(thing)
+
+    def read(self, kind: type[T]) -> T:
+        _check_owner(kind)
+        return self._state.read(kind)
+
+    def find(self, kind: type[T]) -> T | None:
+        _check_owner(kind)
+        return self._state.find(kind)
+
+    def clone(self) -> CycleState:
+        return sealed_state(self._state.clone())
+
+
+def _check_owner(kind: type) -> None:
+    if kind.__module__.startswith(OWN):
+        raise PluginError(
+            f"{kind.__name__} is the state of a plugin of Stowplan's own: write a type of yours"
+        )
+
+
+class SealedNominations(ReadOnly, Nominations):
+    __slots__ = ("_nominations",)
+    _nominations: Nominations
+
+    def __init__(self, nominations: Nominations) -> None:
+        assign(self, _nominations=nominations)
+
+    def __bool__(self) -> bool:
+        return bool(self._nominations)
+
+    def put(self, pod: Pod, node_name: str) -> None:
+        raise AttributeError("a node is nominated by what `post_filter` returns")
+
+    def remove(self, pod: Pod) -> None:
+        raise AttributeError("a nomination ends when its pod is bound or rejected")
+
+    def on(self, node_name: str) -> tuple[Pod, ...]:
+        return self._nominations.on(node_name)
+
+    def before(self, pod: Pod) -> Iterator[tuple[str, tuple[Pod, ...]]]:
+        return self._nominations.before(pod)
+
+
+class SealedWaitingPod(ReadOnly):
+    __slots__ = ("_waiting",)
+    _waiting: WaitingPod
+
+    def __init__(self, waiting: WaitingPod) -> None:
+        assign(self, _waiting=waiting)
+
+    @property
+    def pod(self) -> Pod:
+        return self._waiting.pod
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """Those that have not allowed it yet."""
+        return self._waiting.plugins
+
+    def allow(self, plugin: str) -> None:
+        _check_depth()
+        self._waiting.allow(plugin)
+
+    def reject(self, plugin: str, message: str) -> None:
+        _check_depth()
+        self._waiting.reject(plugin, message)
+
+
+class SealedWaitingPods(ReadOnly):
+    __slots__ = ("_pods",)
+    _pods: Iterable[WaitingPod]
+
+    def __init__(self, pods: Iterable[WaitingPod]) -> None:
+        assign(self, _pods=pods)
+
+    def __iter__(self) -> Iterator[SealedWaitingPod]:
+        return (SealedWaitingPod(each) for each in self._pods)
+
+
+class SealedApi(ReadOnly):
+    __slots__ = ("_api",)
+    _api: Any
+
+    def __init__(self, api: Any) -> None:
+        assign(self, _api=api)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+
+class SealedHandle(ReadOnly, Handle):
+    def __init__(self, handle: Handle) -> None:
+        assign(
+            self,
+            _handle=handle,
+            cluster=SealedCluster(handle.cluster),
+            now=handle.now,
+            nominations=SealedNominations(handle.nominations),
+            waiting_pods=SealedWaitingPods(handle.waiting_pods),
+            record_event=handle.record_event,
+            counter=handle.counter,
+        )
+
+    _handle: Handle
+
+    @property
+    def api(self) -> Any:
+        return SealedApi(self._handle.api)
+
+    @property
+    def scheduler_name(self) -> str:  # type: ignore[override]
+        return self._handle.scheduler_name
+
+    def activate(self, pods: Iterable[Pod]) -> None:
+        pods = list(pods)
+        _check_depth()
+        self._handle.activate(pods)
+
+    def preempt(
+        self, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
+    ) -> Status | Nomination:
+        own = state._state if isinstance(state, SealedState) else state
+        return self._handle.preempt(own, pod, decision, percentage, absolute)
+
+
+def _check_depth() -> None:
+    """Fails before a change rather than in the middle of it, where a plugin recurses nearly too deep."""
+    try:
+        sys._getframe(sys.getrecursionlimit() - DEPTH_LEFT)
+    except ValueError:
+        return  # there are not so many frames
+    raise RecursionError("the plugin's calls are nested too deep for this")
+
+
+def sealed_decision(decision: Decision) -> Decision:
+    """A copy; what is decided does not depend on it."""
+    found = copy(decision)
+    found.names = FrozenList(decision.names)
+    found.looked_at, found.feasible = sealed_array(decision.looked_at), sealed_array(decision.feasible)
+    found.not_looked_at = _sealed_or_none(decision.not_looked_at)
+    found.differences = _sealed_or_none(decision.differences)
+    found.filters = FrozenList(map(_sealed_verdicts, decision.filters))
+    found.overruled = FrozenDict(decision.overruled)
+    found.scores = FrozenList(map(_sealed_scores, decision.scores))
+    found.state = None if decision.state is None else sealed_state(decision.state)
+    return found
+
+
+def _sealed_verdicts(each: Verdicts | Statuses) -> Verdicts | Statuses:
+    fails = sealed_array(each.fails)
+    if isinstance(each, Statuses):
+        return each._replace(fails=fails, by_row=FrozenDict(each.by_row))
+    return each._replace(fails=fails, bits=sealed_array(each.bits), reasons=tuple(each.reasons))
+
+
+def _sealed_scores(column: ScoreColumn) -> ScoreColumn:
+    everywhere = _sealed_or_none(column.everywhere)
+    return msgspec.structs.replace(column, scores=sealed_array(column.scores), everywhere=everywhere)
+
+
+def _sealed_or_none(array: Any) -> Any:
+    return None if array is None else sealed_array(array)
+
+
+def sealed_state(state: CycleState) -> CycleState:
+    if isinstance(state, SealedState):
+        return state
+    if state._view is None:
+        state._view = SealedState(state)
+    return state._view
+
+
+def _sealed_nodes(nodes: Any) -> Any:
+    return sealed_row(nodes) if isinstance(nodes, NodeRow) else sealed_table(nodes)
+
+
+_SEALS: dict[str, Callable[[Any], Any]] = {
+    "state": sealed_state,
+    "nodes": _sealed_nodes,
+    "decision": sealed_decision,
+    "queued": copy,
+    "scores": sealed_array,
+}
+"""By the names of parameters; pods and other objects cannot be changed anyway."""
