@@ -6,14 +6,18 @@ They are a dict and a list in all else, so that reading them is as fast, and enc
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NoReturn, TypeVar
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+
+from stowplan.api.quantity import Quantity
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
-_ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
+_ATOMS = frozenset((str, int, float, bool, bytes, type(None), Quantity))
 
 
 def _refuse(self: Any, *_: object, **__: object) -> NoReturn:
@@ -70,10 +74,8 @@ EMPTY: FrozenDict[Any, Any] = FrozenDict()
 def freeze(value: T) -> T:
     """The same value, in which no mapping and no list can be changed any more; structs are kept."""
     kind = type(value)
-    if kind in _ATOMS:
-        return value
     if isinstance(value, msgspec.Struct):
-        for field in kind.__struct_fields__:  # type: ignore[attr-defined]
+        for field in _changeable_fields(kind):  # type: ignore[arg-type]
             part = getattr(value, field)
             if part.__class__ not in _ATOMS and part != ():
                 frozen = freeze(part)
@@ -82,13 +84,37 @@ def freeze(value: T) -> T:
         return value
     found: Any = value
     if kind is dict:
-        found = FrozenDict(zip(found, _frozen(found.values()), strict=True)) if found else EMPTY
+        if not found:
+            return EMPTY  # type: ignore[return-value]
+        is_flat = _ATOMS.issuperset(map(type, found.values()))
+        found = FrozenDict(found if is_flat else zip(found, _frozen(found.values()), strict=True))
     elif kind is list:
         found = FrozenList(_frozen(found))
     elif kind is tuple:
         fresh = tuple(_frozen(found))
         found = value if all(a is b for a, b in zip(fresh, found, strict=True)) else fresh
     return found  # type: ignore[no-any-return]
+
+
+@cache
+def _changeable_fields(kind: type) -> tuple[str, ...]:
+    """The fields that can hold something that can be changed, by their types; most structs have none."""
+    fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
+    try:
+        hints = get_type_hints(kind)
+    except NameError:  # a class within a function
+        return fields
+    return tuple(field for field in fields if _is_changeable(hints.get(field, Any)))
+
+
+def _is_changeable(hint: Any) -> bool:
+    if isinstance(hint, type) and not get_args(hint):
+        if issubclass(hint, msgspec.Struct):
+            return bool(_changeable_fields(hint))
+        return not issubclass(hint, (str, int, float, bytes, type(None), msgspec.Raw))
+    if get_origin(hint) in (tuple, Union, UnionType, Annotated):
+        return any(_is_changeable(each) for each in get_args(hint) if each is not ...)
+    return get_origin(hint) is not Literal
 
 
 def _frozen(values: Iterable[Any]) -> list[Any]:

@@ -338,7 +338,10 @@ class LabelSet(ReadOnly):
     memo: Memo[Hashable, Any]
 
     def __init__(self, namespace: str, labels: dict[str, str]) -> None:
-        assign(self, namespace=namespace, labels=FrozenDict(labels), memo=Memo())
+        put = object.__setattr__
+        put(self, "namespace", namespace)
+        put(self, "labels", FrozenDict(labels))
+        put(self, "memo", Memo())
 
 
 class Annotations(FrozenDict[str, str]):
