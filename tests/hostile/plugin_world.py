@@ -78,6 +78,7 @@ def objects() -> Iterator[Any]:
                 "memory": "8Gi",
                 "pods": "10",
                 "example.com/gpu": row,
+                "example.com/spare": 9,
             },
             images={"docker.io/library/web:latest": 500_000_000} if row < 2 else {},
             features=["Fast"] if row == 1 else [],

@@ -328,17 +328,17 @@ class Trying(Plugin):
     def pre_filter(self, state: Any, pod: Any, nodes: NodeTable) -> None:
         if pod.name == "tries":
             part = nodes.take([1, 2])
-            before = part.requested["cpu"].tolist(), part.requested["example.com/new"].tolist()
+            before = part.requested["cpu"].tolist(), part.requested["example.com/spare"].tolist()
             part.add_pod(0, pod)
             twin = part.copy()
             part.remove_pod(0, pod)
-            after = [table.requested["example.com/new"].tolist() for table in (part, twin, nodes)]
+            after = [table.requested["example.com/spare"].tolist() for table in (part, twin, nodes)]
             type(self).found = [before, after, twin.requested["cpu"].tolist(), twin.pod_count.tolist()]
 
 
 async def test_a_copy_that_a_plugin_takes_can_be_tried_on():
     world = World(Trying)
-    world.decide(make_pod("tries", requests={"cpu": "3", "example.com/new": "4"}))
+    world.decide(make_pod("tries", requests={"cpu": "3", "example.com/spare": "4"}))
     nothing = [0, 0, 0, 0, 0]
     assert Trying.found == [([0, 2000], [0, 0]), [[0, 0], [4, 0], nothing], [3000, 2000], [2, 2]]
     world.check()
@@ -384,7 +384,7 @@ async def test_each_way_to_meddle_says_why_it_fails():
     assert [name for name, error in Meddling.ways.items() if error is None] == []
 
 
-def test_a_plugin_derived_from_one_of_ours_works_on_the_same_tables():
+async def test_a_plugin_derived_from_one_of_ours_works_on_the_same_tables():
     class StricterFit(NodeResourcesFit):
         pass
 

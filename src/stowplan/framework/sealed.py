@@ -27,7 +27,7 @@ from stowplan.framework.state import CycleState
 from stowplan.framework.status import Status
 
 T = TypeVar("T")
-OWN = "stowplan.plugins."
+OWN = "stowplan."
 ONE_BY_ONE = ("filter", "score")
 """Called for every node: the cycle passes a state that is `given` to the plugin."""
 DEPTH_LEFT = 200
@@ -36,7 +36,7 @@ DEPTH_LEFT = 200
 
 def is_own(kind: type) -> bool:
     """Whether the plugin comes with Stowplan, or is derived from one that does."""
-    return any(each.__module__.startswith(OWN) for each in kind.__mro__)
+    return any(each.__module__.startswith(OWN) for each in kind.__mro__ if each is not Plugin)
 
 
 def sealed_handle(kind: type[Plugin], handle: Handle) -> Handle:

@@ -334,7 +334,9 @@ class Stepwise:
 
 
 PACKAGE = os.path.dirname(os.path.dirname(Call.__init__.__code__.co_filename)) + os.sep
-COMMUNITY, CRITICAL = (os.path.join(PACKAGE, *path, "") for path in (("plugins", "community"), ("queue",)))
+WATCHED = tuple(os.path.join(PACKAGE, *path, "") for path in (("plugins", "community"), ("sticky",)))
+"""Plugins that come with us and have a budget all the same."""
+CRITICAL = os.path.join(PACKAGE, "queue", "")
 STANDARD_LIBRARY = os.path.dirname(inspect.__file__) + os.sep
 SITES = ("site-packages", "dist-packages")
 
@@ -342,7 +344,7 @@ SITES = ("site-packages", "dist-packages")
 def is_of_plugin(frame: FrameType, plugin: type[Plugin]) -> bool:
     """Whether it runs code of the plugin's author, rather than of a library that we use as well."""
     file, package = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).partition(".")[0]
-    if file.startswith(COMMUNITY) or package == plugin.__module__.partition(".")[0] != "stowplan":
+    if file.startswith(WATCHED) or package == plugin.__module__.partition(".")[0] != "stowplan":
         return True
     is_synthetic = not os.path.isabs(file)  # such as the __init__ that a dataclass gets
     is_standard = file.startswith(STANDARD_LIBRARY) and not any(site in file.split(os.sep) for site in SITES)
@@ -370,7 +372,7 @@ def own_libraries() -> frozenset[str]:
 
 def is_own_file(file: str) -> bool:
     """Whether it is Stowplan's, other than of a plugin that is watched."""
-    return file.startswith(PACKAGE) and not file.startswith(COMMUNITY)
+    return file.startswith(PACKAGE) and not file.startswith(WATCHED)
 
 
 def is_critical(file: str) -> bool:
