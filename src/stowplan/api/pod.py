@@ -395,8 +395,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
             spec = PodSpec(node_name=placement.spec.node_name, scheduler_name=placement.spec.scheduler_name)
             status = PodStatus(phase=placement.status.phase)
             pod = cls.of(PodObject(metadata=placement.metadata, spec=spec, status=status))
-        pod.fault, pod.is_illegible = fault, not pod.spec.containers
-        return pod
+        return msgspec.structs.replace(pod, fault=fault, is_illegible=not pod.spec.containers)
 
     @classmethod
     def of(cls, wire: PodObject) -> Pod:
