@@ -97,7 +97,7 @@ async def test_a_kill_loses_nothing_acknowledged(tmp_path: Path) -> None:
 
 def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
     store = DurableStore(tmp_path)
-    with pytest.raises(InputError, match="another process does so"):
+    with pytest.raises(InputError, match="another process is using"):
         DurableStore(tmp_path)
     store.close()
 

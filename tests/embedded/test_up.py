@@ -162,7 +162,7 @@ def test_the_kubeconfig_of_others_is_not_overwritten(tmp_path):
     command = [STOWPLAN, "up", "--kubeconfig", str(own)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 1
-    assert "name another with --kubeconfig" in ended.stderr
+    assert "name another file with --kubeconfig" in ended.stderr
     assert own.read_text() == "apiVersion: v1\n"
 
 
@@ -183,7 +183,7 @@ def test_what_is_taken_is_said(tmp_path):
     with running_up(tmp_path, f"--data={data}", "--nodes=1") as up:
         port = up.said.partition("127.0.0.1:")[2].split()[0]
         for flag, said in (
-            (f"--data={data}", "another process does so"),
+            (f"--data={data}", "another process is using this file"),
             (f"--port={port}", "cannot listen"),
         ):
             command = [STOWPLAN, "up", f"--kubeconfig={tmp_path / 'other'}", flag]

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stowplan.apiserver import schemas
-from stowplan.apiserver.failures import FieldError
+from stowplan.apiserver.failures import FieldError, unknown_resource
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.resources import ALL_VERBS, Column, Resource, Resources, ScalePaths, Subresource
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.strategies import Strategy
+from stowplan.apiserver.strategies.strategy import Lookup
 from stowplan.apiserver.structural import defaulted, errors_of, pruned
 
 Json = dict[str, Any]
@@ -28,22 +29,23 @@ class CustomResources:
 
     def __init__(self, objects: Objects, resources: Resources) -> None:
         self._objects, self._resources = objects, resources
-        objects.on_written[DEFINITIONS] = self._react
+        objects.on_written[DEFINITIONS] = self._remove_objects
+        objects.store.on_published[DEFINITIONS] = self._serve
         for record in objects.all(DEFINITIONS):
-            self._react(record, False)
+            self._serve(record, False)
 
-    def _react(self, record: Record, is_removal: bool) -> None:
-        spec = record.data()["spec"]
-        group, plural = spec["group"], spec["names"]["plural"]
-        served = [
-            resource for resource in self._resources if (resource.group, resource.plural) == (group, plural)
-        ]
-        self._resources.remove(group, plural)
+    def _remove_objects(self, record: Record, is_removal: bool) -> None:
+        """The objects of a definition go with it, in the same commit."""
         if is_removal:
-            for resource in served[:1]:
-                collection = self._objects.collection(resource)
-                for key in list(collection.records):
-                    collection.remove(key)
+            spec = record.data()["spec"]
+            collection = self._objects.store.collection(f"{spec['names']['plural']}.{spec['group']}")
+            for each in list(collection.all_latest()):
+                collection.remove(each.key)
+
+    def _serve(self, record: Record, is_removal: bool) -> None:
+        spec = record.data()["spec"]
+        self._resources.remove(spec["group"], spec["names"]["plural"])
+        if is_removal:
             return
         for version in spec["versions"]:
             if version.get("served"):
@@ -78,7 +80,7 @@ def resource_of(spec: Json, version: Json) -> Resource:
         columns=_columns(version.get("additionalPrinterColumns")),
         schema=schema,
         codec=CustomCodec(schema),
-        strategy=CustomStrategy(schema, "status" in parts),
+        strategy=CustomStrategy(schema, "status" in parts, f"{names['plural']}.{spec['group']}"),
         is_custom=True,
         scale_paths=paths,
     )
@@ -144,8 +146,13 @@ class CustomStrategy(Strategy):
     updates_need_version = True
     checks_metadata_twice = False
 
-    def __init__(self, schema: Json, has_status: bool) -> None:
-        self._schema, self._has_status = schema, has_status
+    def __init__(self, schema: Json, has_status: bool, definition: str) -> None:
+        self._schema, self._has_status, self._definition = schema, has_status, definition
+
+    def admit(self, data: Json, lookup: Lookup) -> None:
+        """Nothing is created below a definition that is about to go."""
+        if lookup.find(DEFINITIONS, self._definition) is None:
+            raise unknown_resource()
 
     def prepare_create(self, data: Json) -> None:
         if self._has_status:

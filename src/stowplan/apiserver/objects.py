@@ -54,28 +54,36 @@ class Objects:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.on_written: dict[str, Callable[[Record, bool], None]] = {}
-        """By collection: called with what was written and whether that was its removal."""
+        """By collection: called with what was written, published or not, and whether that was its removal."""
 
-    # What strategies may ask.
+    # What strategies may ask. Writers see the latest state, which may not be published yet.
 
     def find(self, collection: str, name: str, namespace: str = "") -> Record | None:
-        return self.store.collection(collection).records.get((namespace, name))
+        return self.store.collection(collection).latest((namespace, name))
 
     def all(self, collection: str) -> Iterable[Record]:
-        return self.store.collection(collection).records.values()
+        return self.store.collection(collection).all_latest()
 
     # Reading.
 
     def collection(self, resource: Resource) -> Collection:
         return self.store.collection(resource.collection, resource.fields_of)
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Record:
+    def published(self, resource: Resource, namespace: str, name: str) -> Record:
+        """The object as it is served."""
         found = self.collection(resource).records.get((namespace, name))
         if found is None:
             raise not_found(name, resource.plural, resource.group)
         return found
 
     # Writing.
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Record:
+        """The object as it is about to be changed."""
+        found = self.collection(resource).latest((namespace, name))
+        if found is None:
+            raise not_found(name, resource.plural, resource.group)
+        return found
 
     def create(
         self,
@@ -103,7 +111,7 @@ class Objects:
         self._refuse(resource, meta.get("name", ""), [*errors, *strategy.errors(data)])
         collection = self.collection(resource)
         key = (namespace, meta["name"])
-        if key in collection.records:
+        if collection.latest(key) is not None:
             raise already_exists(meta["name"], resource.plural, resource.group)
         return self._put(resource, key, data, owners, dry_run)
 
@@ -240,7 +248,7 @@ class Objects:
         ordered = {"kind": data.pop("kind"), "apiVersion": data.pop("apiVersion"), **data}
         collection = self.collection(resource)
         if dry_run:
-            before = collection.records.get(key)
+            before = collection.latest(key)
             record = Record(key, ordered, before.version if before else 0, owners, {})
             if not before:
                 record.body = record.body.replace(b',"resourceVersion":"0"', b"", 1)

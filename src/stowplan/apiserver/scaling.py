@@ -24,7 +24,8 @@ GROUP_VERSION = "autoscaling/v1"
 
 def scale(verbs: Verbs, target: Target, verb: str) -> Answer:
     resource = target.resource
-    before = verbs.objects.get(resource, target.namespace, target.name)
+    look = verbs.objects.published if verb == "get" else verbs.objects.get
+    before = look(resource, target.namespace, target.name)
     paths = resource.scale_paths
     now = scale_of(before, paths)
     if verb == "get":

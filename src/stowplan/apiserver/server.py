@@ -42,6 +42,7 @@ class ApiServer:
             self.objects.collection(resource)
         self.custom = CustomResources(self.objects, self.resources)
         bootstrap.fill(self.objects, self.resources)
+        self.store.commit()
 
     @property
     def token(self) -> str:
@@ -54,15 +55,20 @@ class ApiServer:
 
     async def handle(self, request: Request) -> Answer | Stream:
         """Never raises for what a client did."""
+        answer: Answer | Stream
         try:
             answer = self._answer(request)
         except Failure as failure:
-            return Answer.refusal(failure)
+            answer = Answer.refusal(failure)
         except Exception as error:
             log_error("Request failed", error, method=request.method, path=request.path)
-            return Answer.refusal(internal(f"Internal error occurred: {error}"))
+            answer = Answer.refusal(internal(f"Internal error occurred: {error}"))
         if request.method != "GET":
-            await self.store.committed()
+            try:
+                # A rejection waits as well: it may rest on a write of somebody else that now fails.
+                await self.store.committed()
+            except Failure as failure:
+                return Answer.refusal(failure)
         return answer
 
     def _answer(self, request: Request) -> Answer | Stream:

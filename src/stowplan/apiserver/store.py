@@ -2,16 +2,21 @@
 
 A record holds an object as the JSON text it is served as, made once per version, shared by all readers.
 Records are never changed. All of it happens between two awaits of one loop, so there are no locks.
+
+Writers see the latest state of an object, readers and watches the published one. In memory the two are the
+same; in a `DurableStore` a change is published once it is on disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
+
+from stowplan.apiserver.failures import Failure
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -19,6 +24,10 @@ Key = tuple[str, str]
 
 LOG_LENGTH = 20_000
 """Changes that a collection remembers; a watch from before them is told that they are gone."""
+LOG_BYTES = 256 * 2**20
+"""Bytes that all collections together remember; beyond it the largest log forgets its oldest quarter."""
+MAX_BYTES = 2 * 2**30
+"""Bytes of all objects together, etcd's own limit; beyond it nothing grows, but can be deleted."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -69,6 +78,17 @@ class Change:
         """Encoded events of this change, shared by the watches that want them in the same form."""
 
     @property
+    def growth(self) -> int:
+        """Bytes by which it makes the store larger."""
+        before = len(self.before.body) if self.before is not None else 0
+        return (0 if self.is_removal else len(self.record.body)) - before
+
+    @property
+    def size(self) -> int:
+        """Bytes that a log holds for it."""
+        return len(self.record.body) + sum(map(len, self.lines.values()))
+
+    @property
     def version(self) -> int:
         return self.record.version
 
@@ -79,8 +99,11 @@ class Collection:
     def __init__(self, store: Store, name: str, fields: Callable[[Json], Mapping[str, str]]) -> None:
         self.store, self.name, self._fields = store, name, fields
         self.records: dict[Key, Record] = {}
+        """What is published. Writers ask for `latest` and `all_latest` instead."""
+        self._staged: dict[Key, Change] = {}
         self._sorted: list[Key] | None = None
         self._log: list[Change] = []
+        self.log_bytes = 0
         self._first = 0  # how many changes the log has forgotten
         self.forgotten = 0
         """The last version that is forgotten; watches may start from it or any later one."""
@@ -92,29 +115,65 @@ class Collection:
             self._sorted = sorted(self.records)
         return self._sorted
 
+    def latest(self, key: Key) -> Record | None:
+        """The object as writers see it: with changes that are not published yet."""
+        if self._staged and (change := self._staged.get(key)) is not None:
+            return None if change.is_removal else change.record
+        return self.records.get(key)
+
+    def all_latest(self) -> Iterable[Record]:
+        """All objects as writers see them."""
+        if not self._staged:
+            return self.records.values()
+        keys = self.records.keys() | self._staged.keys()
+        return [record for key in keys if (record := self.latest(key)) is not None]
+
     def put(self, key: Key, data: Json, managed: Managed | None) -> Record:
-        before = self.records.get(key)
         record = Record(key, data, self.store.next_version(), managed, self._fields(data))
-        if before is None:
-            self._sorted = None
-        self.records[key] = record
-        self._append(Change(before, record))
+        self.store.write(self, Change(self.latest(key), record))
         return record
 
     def remove(self, key: Key, last: Json | None = None, managed: Managed | None = None) -> Record:
         """Take the object out; what is told of it is its last state, with the version of its end."""
-        before = self.records.pop(key)
-        self._sorted = None
+        before = self.latest(key)
+        if before is None:
+            raise KeyError(key)
         version = self.store.next_version()
         record = Record(key, last or before.data(), version, managed or before.managed, before.fields)
-        self._append(Change(before, record, is_removal=True))
+        self.store.write(self, Change(before, record, is_removal=True))
         return record
 
-    def restore(self, key: Key, body: bytes, managed: Managed | None) -> None:
+    def stage(self, change: Change) -> None:
+        """Show the change to writers alone."""
+        self._staged[change.record.key] = change
+
+    def unstage(self) -> None:
+        """Forget the changes that are not published."""
+        self._staged.clear()
+
+    def publish(self, change: Change) -> None:
+        """Show the change to everybody."""
+        key = change.record.key
+        if self._staged.get(key) is change:
+            del self._staged[key]
+        if change.is_removal:
+            self.records.pop(key, None)
+            self._sorted = None
+        else:
+            if change.before is None:
+                self._sorted = None
+            self.records[key] = change.record
+        self.store.version = change.version
+        self._append(change)
+        react = self.store.on_published.get(self.name)
+        if react is not None:
+            react(change.record, change.is_removal)
+
+    def restore(self, key: Key, data: Json, managed: Managed | None) -> None:
         """Put an object back as it was kept; nobody watches yet."""
-        data: Json = msgspec.json.decode(body)
         version = int(data["metadata"]["resourceVersion"])
-        self.records[key] = Record(key, data, version, managed, self._fields(data))
+        record = self.records[key] = Record(key, data, version, managed, self._fields(data))
+        self.store.size += len(record.body)
         self._sorted = None
 
     def at(self, version: int) -> dict[Key, Record] | None:
@@ -132,18 +191,29 @@ class Collection:
 
     def _append(self, change: Change) -> None:
         self._log.append(change)
+        self.count_log_bytes(len(change.record.body))
         if len(self._log) > LOG_LENGTH:
             self.forget(LOG_LENGTH // 4)
-        self.store.on_change(self, change)
         if self._waiting:
             waiting, self._waiting = self._waiting, set()
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
 
+    def count_log_bytes(self, count: int) -> None:
+        """Note that the log holds so much more: a change, or an event encoded for watches."""
+        self.log_bytes += count
+        self.store.log_bytes += count
+        if self.store.log_bytes > LOG_BYTES:
+            largest = max(self.store.collections.values(), key=lambda each: each.log_bytes)
+            largest.forget(len(largest._log) // 4 or len(largest._log))
+
     def forget(self, count: int) -> None:
         """Compact: drop the oldest changes."""
         if count:
+            gone = sum(change.size for change in self._log[:count])
+            self.log_bytes -= gone
+            self.store.log_bytes -= gone
             self.forgotten = self._log[count - 1].version
             del self._log[:count]
             self._first += count
@@ -181,16 +251,35 @@ class Collection:
 
 
 class Store:
-    """All collections, in memory. `on_change` hears of every change, before whoever made it is answered."""
+    """All collections, in memory."""
 
     def __init__(self) -> None:
         self.version = 0
+        """The version of the last published change."""
+        self._given = 0
+        self.size = self.log_bytes = 0
         self.collections: dict[str, Collection] = {}
-        self.on_change: Callable[[Collection, Change], None] = lambda collection, change: None
+        self.on_published: dict[str, Callable[[Record, bool], None]] = {}
+        """By collection: called with what was published and whether that was its removal."""
 
     def next_version(self) -> int:
-        self.version += 1
-        return self.version
+        self._given += 1
+        return self._given
+
+    def write(self, collection: Collection, change: Change) -> None:
+        """Take a change; raises a 507 if the store has no room for it."""
+        self.count(change)
+        collection.publish(change)
+
+    def count(self, change: Change) -> None:
+        growth = change.growth
+        if growth > 0 and self.size + growth > MAX_BYTES:
+            raise Failure(
+                507,
+                "InsufficientStorage",
+                f"the API server is full: it keeps at most {MAX_BYTES} bytes of objects; delete some of them",
+            )
+        self.size += growth
 
     def collection(
         self, name: str, fields: Callable[[Json], Mapping[str, str]] = lambda data: {}
@@ -207,4 +296,7 @@ class Store:
             collection.forget_all()
 
     async def committed(self) -> None:
-        """Until what was written so far is as durable as it gets; at once in memory."""
+        """Until what was written so far is published, at once in memory; raises a Failure if it is lost."""
+
+    def commit(self) -> None:
+        """The same for those who run before there is a loop."""

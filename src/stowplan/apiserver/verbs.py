@@ -61,7 +61,7 @@ class Verbs:
     def get(self, target: Target) -> Answer:
         form = target.form
         return forms.one(
-            form, target.resource, self.objects.get(target.resource, target.namespace, target.name)
+            form, target.resource, self.objects.published(target.resource, target.namespace, target.name)
         )
 
     def create(self, target: Target) -> Answer:
@@ -179,7 +179,7 @@ class Verbs:
 
         def change(stored: Json) -> Json:
             live = from_stored(resource, stored)
-            record = self.objects.collection(resource).records.get((target.namespace, target.name))
+            record = self.objects.collection(resource).latest((target.namespace, target.name))
             known = record.managed.resolve() if record is not None and record.managed is not None else []  # type: ignore[attr-defined]
             if record is not None and not known:
                 known = [applying.before_first(resource.schema, live, resource.group_version)]
@@ -191,7 +191,7 @@ class Verbs:
             return to_stored(resource, found)
 
         key = (target.namespace, target.name)
-        if key not in self.objects.collection(resource).records:
+        if self.objects.collection(resource).latest(key) is None:
             if subresource:
                 raise not_found(target.name, resource.plural, resource.group)
             data = change({"kind": resource.kind, "apiVersion": resource.group_version})
@@ -244,11 +244,8 @@ class Verbs:
         options = delete_options(target.request, target.query)
         selection = selection_of(resource, target.namespace, list_options(target.query))
         collection = self.objects.collection(resource)
-        chosen = [
-            collection.records[key]
-            for key in collection.sorted_keys()
-            if selection.takes(collection.records[key])
-        ]
+        chosen = [record for record in collection.all_latest() if selection.takes(record)]
+        chosen.sort(key=lambda record: record.key)
         for record in chosen:
             self.objects.delete(resource, *record.key, options)
         return forms.many(form, resource, chosen, {"resourceVersion": str(self.objects.store.version)})

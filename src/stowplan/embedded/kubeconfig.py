@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 from stowplan.errors import InputError
@@ -12,10 +15,23 @@ HEADER = "# Written by `stowplan up`, and again at its next start.\n"
 
 
 def check_may_write(path: Path) -> None:
-    """A file that somebody else wrote is left alone."""
-    if path.exists() and not path.read_text().startswith(HEADER):
+    """Leave a file alone that somebody else wrote; a link is never followed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        why = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be read: {error.strerror}"
+        raise InputError(f"{why}: name another file with --kubeconfig", where=str(path)) from None
+    try:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        is_ours = is_file and os.read(descriptor, len(HEADER)) == HEADER.encode()
+    finally:
+        os.close(descriptor)
+    if not is_ours:
         raise InputError(
-            "is there already, and not by `stowplan up`: name another with --kubeconfig", where=str(path)
+            "already exists and was not created by `stowplan up`: name another file with --kubeconfig",
+            where=str(path),
         )
 
 
@@ -40,8 +56,15 @@ users:
 """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
+        # A file of its own, put in place when it is complete: what is there is never written through.
+        descriptor, made = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+            check_may_write(path)
+            os.replace(made, path)
+        except BaseException:
+            os.unlink(made)
+            raise
     except OSError as error:
-        raise InputError(f"no kubeconfig can be written: {error.strerror}", where=str(path)) from None
+        raise InputError(f"cannot write the kubeconfig: {error.strerror}", where=str(path)) from None
