@@ -10,6 +10,8 @@ _FORM = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE
 _DECIMAL = {"n": -9, "u": -6, "m": -3, None: 0, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BY_EXPONENT = {exponent: suffix or "" for suffix, exponent in _DECIMAL.items()}
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+MAX_DIGITS, MAX_EXPONENT = 1000, 100_000
+"""kube-apiserver knows no limit, and can be kept busy for minutes with one quantity."""
 _WORDS = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
@@ -17,10 +19,16 @@ class AmountError(ValueError):
     """Says what the API says."""
 
 
-@lru_cache(maxsize=65536, typed=True)
 def canonical(value: Any) -> str:
-    text = str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
-    match = _FORM.fullmatch(text)
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        raise AmountError(_WORDS)
+    return _canonical(value)
+
+
+@lru_cache(maxsize=65536, typed=True)
+def _canonical(value: str | float) -> str:
+    text = value if isinstance(value, str) else _number_text(value)
+    match = _FORM.fullmatch(text) if len(text) <= MAX_DIGITS else None
     if match is None or not (match[2] or match[3]):
         raise AmountError(_WORDS)
     sign, whole, fraction, suffix = match[1], match[2], match[3] or "", match[4]
@@ -30,8 +38,17 @@ def canonical(value: Any) -> str:
     else:
         is_power = bool(suffix) and suffix[0] in "eE" and len(suffix) > 1
         exponent = int(suffix[1:]) if is_power else _DECIMAL[suffix]
+        if abs(exponent) > MAX_EXPONENT:
+            raise AmountError("unable to parse quantity's suffix")
         written = _decimal(digits, exponent - len(fraction), is_power)
     return "0" if written in ("", "0") else ("-" if sign == "-" else "") + written
+
+
+def _number_text(value: float) -> str:
+    try:
+        return str(value)
+    except ValueError:  # more digits than Python writes
+        return ""
 
 
 def _binary(digits: int, places: int) -> str:
@@ -50,13 +67,14 @@ def _decimal(digits: int, exponent: int, is_power: bool) -> str:
     if not digits:
         return "0"
     if exponent < -9:  # what is finer than a nano-unit is rounded up
-        digits, exponent = -(-digits // 10 ** (-9 - exponent)), -9
+        finer = min(-9 - exponent, MAX_DIGITS)  # beyond it nothing is left of any number
+        digits, exponent = -(-digits // 10**finer), -9
     while digits % 10 == 0:
         digits, exponent = digits // 10, exponent + 1
     shift = exponent % 3
     digits, exponent = digits * 10**shift, exponent - shift
-    if exponent > 18:
-        digits, exponent = digits * 10 ** (exponent - 18), 18
     if is_power:
         return f"{digits}e{exponent}" if exponent else str(digits)
+    if exponent > 18:
+        digits, exponent = digits * 10 ** (exponent - 18), 18
     return f"{digits}{_BY_EXPONENT[exponent]}"

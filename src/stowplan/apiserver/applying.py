@@ -113,12 +113,12 @@ def _merged_list(schema: Json, live: list[Any], config: list[Any]) -> list[Any]:
     if len(mine) < len(config):
         raise internal("failed to create typed patch object: duplicate entries for key")
     merged: list[Any] = []
-    rest = list(theirs)
+    rest = dict.fromkeys(theirs)
     for key, value in mine.items():
-        while rest and rest[0] not in mine:
-            merged.append(theirs[rest.pop(0)])
-        if key in rest:
-            rest.remove(key)
+        while rest and (first := next(iter(rest))) not in mine:
+            merged.append(theirs[first])
+            del rest[first]
+        rest.pop(key, None)
         merged.append(_merged(items, theirs[key], value) if key in theirs else copy.deepcopy(value))
     return merged + [theirs[key] for key in rest]
 
@@ -159,7 +159,8 @@ def check_declared(schema: Json, value: Any, where: str, path: str = "") -> None
                     f"{path}.{key}: field not declared in schema"
                 )
     elif isinstance(value, list) and "items" in schema:
+        named = {id(one): key for key, _, one in reversed(children_of(schema, value))}
         for index, each in enumerate(value):
-            shown = next((key for key, _, one in children_of(schema, value) if one is each), "")
+            shown = named.get(id(each), "")
             at = field_sets.shown(shown) if shown else f"[{index}]"
             check_declared(schema["items"], each, where, f"{path}{at}")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import yaml
 
-from stowplan.apiserver import diagnosis, protobuf, schemas
+from stowplan.apiserver import diagnosis, nesting, protobuf, schemas
 from stowplan.apiserver.failures import Failure, bad_request
+from stowplan.apiserver.messages import Request
 from stowplan.yaml_nesting import is_too_deep
 
 Json = dict[str, Any]
@@ -18,6 +20,10 @@ SCHEME = "pkg/runtime/scheme.go:111"
 _NO_KIND = "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 MEDIA_TYPES = ("application/json", "application/yaml", PROTOBUF)
+MAX_PREVIEW = 30
+MAX_PROBLEMS = 100
+MAX_YAML = 3 * 1024 * 1024
+"""Bytes of a YAML document as JSON."""
 _YAML = ("application/yaml", "application/apply-patch+yaml")
 
 
@@ -37,6 +43,8 @@ class BuiltIn(NamedTuple):
     schema: str
 
     def decoded(self, body: bytes) -> Json | None:
+        if nesting.is_too_deep(body):
+            return None
         if b"null" in body:  # a null stands for nothing, which is for `in_form` to see to
             return None
         try:
@@ -56,21 +64,23 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower() or "application/json"
 
 
+def media_of(request: Request) -> str:
+    given = request.headers.get("content-type", "")
+    return media_type(given) if "yaml" in given else given  # the common case is quick to tell
+
+
 def parsed(body: bytes, kind: str, media: str = "application/json") -> Json:
     """A body as a plain object."""
     if media == PROTOBUF:
         return protobuf.decoded(body)
-    if media in _YAML and not body.lstrip().startswith(b"{"):
-        value = _from_yaml(body)
-    else:
-        value = _from_json(body, kind)
+    value = _from_json(yaml_to_json(body) if is_yaml(media, body) else body, kind)
     if not isinstance(value, dict):
         shown = (
             '{ APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
         )
         given = f"json: cannot unmarshal {_json_name(value)}"
         said = f"json parse error: {given} into Go value of type struct {shown}"
-        raise bad_request(f"{_NO_KIND.format(kind=kind)}{said} ({body.hex()})")
+        raise bad_request(f"{_NO_KIND.format(kind=kind)}{said} ({_preview(body, is_hex=True)})")
     return value
 
 
@@ -90,7 +100,8 @@ def read_object(
     check_kind(value, group_version, kind)
     found, problems = in_form(value, codec, lambda said: _unhandled(value, kind, said))
     if media == "application/json" and validation in ("Strict", "Warn", ""):
-        problems = [f'duplicate field "{path}"' for path in diagnosis.duplicates(body)] + problems
+        twice = [f'duplicate field "{path}"' for path in diagnosis.duplicates(body)]
+        problems = (twice + problems)[:MAX_PROBLEMS]
     if problems and validation == "Strict":
         raise _unhandled(value, kind, f"strict decoding error: {', '.join(problems)}")
     found["kind"], found["apiVersion"] = kind, group_version
@@ -103,7 +114,7 @@ def in_form(value: Json, codec: Codec, refused: Callable[[str], Failure]) -> tup
         found, unknown = codec.in_form(schemas.without_nulls(value))
     except ValueError as error:
         raise refused(str(error)) from error
-    return found, [f'unknown field "{path}"' for path in unknown]
+    return found, [f'unknown field "{path}"' for path in unknown[:MAX_PROBLEMS]]
 
 
 def check_kind(value: Json, group_version: str, kind: str) -> None:
@@ -144,12 +155,21 @@ def _unhandled(value: Json, kind: str, said: str) -> Failure:
 
 def _from_json(body: bytes, kind: str) -> Any:
     try:
+        if nesting.is_too_deep(body):
+            raise ValueError(nesting.WORDS)
         return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        shown = body.decode(errors="replace") or "<empty>"
+    except ValueError as error:
+        shown = _preview(body) or "<empty>"
         raise bad_request(
             f"{_NO_KIND.format(kind=kind)}json parse error: {json_error(error)} ({shown})"
         ) from error
+
+
+def _preview(body: bytes, is_hex: bool = False) -> str:
+    """The beginning of a body, as messages show it."""
+    some = body[:MAX_PREVIEW]
+    shown = some.hex() if is_hex else some.decode(errors="replace")
+    return shown if len(body) <= MAX_PREVIEW else f"{shown} ..."
 
 
 def json_error(error: Exception) -> str:
@@ -157,13 +177,57 @@ def json_error(error: Exception) -> str:
     return "unexpected end of JSON input" if "truncated" in str(error) else str(error)
 
 
-def _from_yaml(body: bytes) -> Any:
+def is_yaml(media: str, body: bytes) -> bool:
+    return media in _YAML and not body.lstrip().startswith(b"{")
+
+
+def yaml_to_json(body: bytes) -> bytes:
+    """The same document as JSON; a 400 if there is none, or if its aliases make it too large."""
     if is_too_deep(body):
-        raise bad_request("error decoding YAML: exceeded max depth")
+        raise bad_request(f"error decoding YAML: {nesting.WORDS}")
     try:
-        return yaml.load(body, yaml.CSafeLoader)
-    except yaml.YAMLError as error:
-        raise bad_request(f"error decoding YAML: {error}") from error
+        value = yaml.load(body, _YamlLoader)
+        if _size(value, {}) > MAX_YAML:
+            raise bad_request(
+                "error decoding YAML: error converting YAML to JSON: "
+                "yaml: document contains excessive aliasing"
+            )
+        return msgspec.json.encode(value)
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise bad_request(f"error decoding YAML: {str(error)[:1000]}") from error
+    except RecursionError:
+        raise bad_request(f"error decoding YAML: {nesting.WORDS}") from None
+
+
+class _YamlLoader(yaml.CSafeLoader):
+    """What looks like a date is text, and so are all keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep)
+        if all(isinstance(key, str) for key in found):
+            return found
+        return {key if isinstance(key, str) else _json_key(key): value for key, value in found.items()}
+
+
+_YamlLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)
+
+
+def _json_key(key: Any) -> str:
+    return msgspec.json.encode(key).decode()
+
+
+def _size(value: Any, known: dict[int, float]) -> float:
+    """About how long the JSON of a value is, with all that its aliases stand for; endless in a circle."""
+    if isinstance(value, str):
+        return len(value)
+    if not isinstance(value, (dict, list)):
+        return 8
+    found = known.get(id(value))
+    if found is None:
+        known[id(value)] = math.inf
+        parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+        found = known[id(value)] = 2 + sum(_size(part, known) + 1 for part in parts)
+    return found
 
 
 def _json_name(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stowplan.apiserver import schemas
+from stowplan.apiserver import nesting, schemas
 from stowplan.apiserver.failures import FieldError, unknown_resource
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.resources import ALL_VERBS, Column, Resource, Resources, ScalePaths, Subresource
@@ -16,6 +16,7 @@ from stowplan.apiserver.store import Record
 from stowplan.apiserver.strategies import Strategy
 from stowplan.apiserver.strategies.strategy import Lookup
 from stowplan.apiserver.structural import defaulted, errors_of, pruned
+from stowplan.log import error as log_error
 
 Json = dict[str, Any]
 
@@ -44,14 +45,15 @@ class CustomResources:
 
     def _serve(self, record: Record, is_removal: bool) -> None:
         spec = record.data()["spec"]
-        self._resources.remove(spec["group"], spec["names"]["plural"])
-        if is_removal:
-            return
-        for version in spec["versions"]:
-            if version.get("served"):
-                resource = resource_of(spec, version)
-                self._resources.add(resource)
-                self._objects.collection(resource)
+        served = [] if is_removal else [each for each in spec["versions"] if each.get("served")]
+        try:
+            made = [resource_of(spec, version) for version in served]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            log_error("A CustomResourceDefinition cannot be served", error, name=record.key[1])
+            made = []
+        self._resources.replace(spec["group"], spec["names"]["plural"], made)
+        for resource in made:
+            self._objects.collection(resource)
 
 
 def resource_of(spec: Json, version: Json) -> Resource:
@@ -114,9 +116,11 @@ class CustomCodec(NamedTuple):
     schema: Json
 
     def decoded(self, body: bytes) -> Json | None:
+        if nesting.is_too_deep(body):
+            return None
         try:
             value = msgspec.json.decode(body)
-        except msgspec.DecodeError:
+        except ValueError:
             return None
         if not isinstance(value, dict) or not isinstance(value.get("metadata", {}), dict):
             return None

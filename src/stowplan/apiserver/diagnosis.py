@@ -39,8 +39,11 @@ def duplicates(body: bytes) -> list[str]:
     found: list[str] = []
 
     def pairs(items: list[tuple[str, Any]]) -> Json:
-        twice = [key for index, (key, _) in enumerate(items) if key in dict(items[:index])]
-        return {**dict(items), **({_TWICE: twice} if twice else {})}
+        found = dict(items)
+        if len(found) < len(items):
+            seen: set[str] = set()
+            found[_TWICE] = [key for key, _ in items if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
+        return found
 
     def collect(value: Any, path: str) -> None:
         if isinstance(value, dict):

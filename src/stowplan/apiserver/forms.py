@@ -18,6 +18,8 @@ from stowplan.apiserver.store import Record
 Json = dict[str, Any]
 
 WHOLE, TABLE, METADATA = "", "Table", "PartialObjectMetadata"
+MAX_YAML = 1024 * 1024
+"""Bytes of an answer, as JSON; it takes a hundred times as long to write YAML."""
 _JSON_TYPES = ("*/*", "application/*", "application/json")
 
 
@@ -106,6 +108,9 @@ def many(form: Form, resource: Resource, records: list[Record], meta: Json) -> A
 
 def answer(form: Form, status: int, body: bytes, headers: Headers = ()) -> Answer:
     if form.yaml:
+        if len(body) > MAX_YAML:
+            said = f"406: Not Acceptable\n\nmore than {MAX_YAML} bytes are only written as JSON: use limit"
+            raise Failure(406, "NotAcceptable", said, details={})
         text = yaml.dump(msgspec.json.decode(body), Dumper=yaml.CSafeDumper, sort_keys=True)
         return Answer(status, text.encode(), "application/yaml", headers)
     return Answer(status, body, headers=headers)

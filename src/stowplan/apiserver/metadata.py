@@ -147,7 +147,8 @@ def update_errors(meta: Json, old: Json) -> list[FieldError]:
         if meta.get(field) != old.get(field)
     ]
     if old.get("deletionTimestamp"):
-        grown = [each for each in meta.get("finalizers") or [] if each not in (old.get("finalizers") or [])]
+        known = set(old.get("finalizers") or ())
+        grown = [each for each in meta.get("finalizers") or () if each not in known]
         if grown:
             said = (
                 "no new finalizers can be added if the object is being deleted, "

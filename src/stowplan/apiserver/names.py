@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, wraps
 
 LABEL_FORM = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 SUBDOMAIN_FORM = rf"{LABEL_FORM}(\.{LABEL_FORM})*"
@@ -36,14 +36,24 @@ VALUE_WORDS = (
 )
 
 NameCheck = Callable[[str], tuple[str, ...]]
+MAX_REMEMBERED = 512
+"""Characters; whoever sends longer ones could fill the memory with them."""
 
 
-@lru_cache(maxsize=4096)
+def _remembered(count: int) -> Callable[[NameCheck], NameCheck]:
+    def wrap(check: NameCheck) -> NameCheck:
+        quickly = lru_cache(count)(check)
+        return wraps(check)(lambda text: quickly(text) if len(text) <= MAX_REMEMBERED else check(text))
+
+    return wrap
+
+
+@_remembered(4096)
 def subdomain_errors(name: str) -> tuple[str, ...]:
     return _checked(name, 253, _SUBDOMAIN, SUBDOMAIN_WORDS)
 
 
-@lru_cache(maxsize=4096)
+@_remembered(4096)
 def label_errors(name: str) -> tuple[str, ...]:
     return _checked(name, 63, _LABEL, LABEL_WORDS)
 
@@ -55,7 +65,7 @@ def path_segment_errors(name: str) -> tuple[str, ...]:
     return tuple(f"may not contain '{char}'" for char in ("/", "%") if char in name)
 
 
-@lru_cache(maxsize=8192)
+@_remembered(8192)
 def label_key_errors(key: str) -> tuple[str, ...]:
     prefix, slash, name = key.rpartition("/")
     found: list[str] = []
@@ -77,7 +87,7 @@ def label_key_errors(key: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=8192)
+@_remembered(8192)
 def label_value_errors(value: str) -> tuple[str, ...]:
     found = ["must be no more than 63 bytes"] if len(value) > 63 else []
     return tuple(found if _VALUE.fullmatch(value) else [*found, VALUE_WORDS])

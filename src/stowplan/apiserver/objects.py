@@ -38,6 +38,8 @@ Change = Callable[[Json], Json]
 
 _encode = msgspec.json.Encoder().encode
 GENERATE_TRIES = 8
+MAX_ERRORS = 500
+"""Field errors told at most: each has half a page of words, and an object has room for very many."""
 _PLACES = {
     "nodes": "minions",
     "services": "services/specs",
@@ -314,7 +316,7 @@ class Objects:
     @staticmethod
     def _refuse(resource: Resource, name: str, errors: list[FieldError]) -> None:
         if errors:
-            raise invalid_object(resource.kind, name, errors, resource.error_group)
+            raise invalid_object(resource.kind, name, errors[:MAX_ERRORS], resource.error_group)
 
     @staticmethod
     def _zero(resource: Resource) -> bytes:
@@ -362,7 +364,7 @@ def _check_identity(
         parts = filter(None, (place, meta.get("namespace", ""), name))
         raise other_uid(name, resource.plural, resource.group, "/".join(parts), meta["uid"], old["uid"])
     if given and given not in ("0", str(version)):
-        if not given.isdecimal():
+        if not given.isdecimal() or not given.isascii():
             error = FieldError(
                 "metadata.resourceVersion",
                 "Invalid value",

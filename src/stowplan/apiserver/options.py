@@ -26,6 +26,7 @@ Json = dict[str, Any]
 
 VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 MAX_MANAGER = 128
+MAX_DIGITS = 30
 _GROUP = "meta.k8s.io"
 
 
@@ -140,6 +141,8 @@ def _number(text: str) -> int:
         return 0
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    if len(text) > MAX_DIGITS or not -(2**63) <= int(text) < 2**63:
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": value out of range')
     return int(text)
 
 

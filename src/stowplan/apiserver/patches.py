@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from stowplan.apiserver.failures import Failure, bad_request, internal, invalid, invalid_object
 from stowplan.apiserver.schemas import resolved
@@ -13,6 +16,9 @@ from stowplan.apiserver.schemas import resolved
 Json = dict[str, Any]
 
 MAX_OPERATIONS = 10_000
+MAX_COPIED = 3 * 1024 * 1024
+"""Bytes that the copies of one JSON patch may add: each of them could double the object."""
+_encode = msgspec.json.Encoder(order="sorted").encode
 _DIRECTIVES = ("$patch", "$retainKeys")
 _ORDER, _PRIMITIVES = "$setElementOrder/", "$deleteFromPrimitiveList/"
 
@@ -27,9 +33,9 @@ class _PatchError(Exception):
 def json_patch(data: Json, patch: Any) -> Json:
     """RFC 6902. One operation that cannot be done refuses the whole."""
     if not isinstance(patch, list):
-        raise bad_request(
-            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
-        )
+        given = _json_name(patch)
+        said = f"cannot unmarshal {given} into Go value of type []handlers.jsonPatchOp"
+        raise bad_request(f"error decoding patch: json: {said}")
     if len(patch) > MAX_OPERATIONS:
         raise Failure(
             413,
@@ -38,15 +44,41 @@ def json_patch(data: Json, patch: Any) -> Json:
             f"{MAX_OPERATIONS}, got {len(patch)}",
             details={},
         )
+    for operation in patch:
+        _check_operation(operation)
     document: Any = data
+    copied = 0
     try:
         for operation in patch:
+            if operation["op"] == "copy":
+                copied += len(_encode(_value(document, _pointer(operation["from"]))))
+                if copied > MAX_COPIED:
+                    raise _PatchError
             document = _operate(document, operation)
     except (_PatchError, KeyError, IndexError, TypeError, ValueError, AttributeError):
-        message = "the server rejected our request due to an error in our request"
-        raise Failure(422, "Invalid", message, details={}) from None
-    found: Json = document
-    return found
+        raise _rejected() from None
+    if not isinstance(document, dict):
+        raise _rejected()
+    return document
+
+
+def _rejected() -> Failure:
+    message = "the server rejected our request due to an error in our request"
+    return Failure(422, "Invalid", message, details={})
+
+
+def _check_operation(operation: Any) -> None:
+    """That it is of the types that an operation has; what is in it is for `_operate` to see."""
+    if operation is None:
+        raise _rejected()
+    if not isinstance(operation, dict):
+        said = f"cannot unmarshal {_json_name(operation)} into Go value of type handlers.jsonPatchOp"
+        raise bad_request(f"error decoding patch: json: {said}")
+    for field in ("op", "path", "from"):
+        if operation.get(field) is not None and not isinstance(operation[field], str):
+            given = _json_name(operation[field])
+            said = f"cannot unmarshal {given} into Go struct field jsonPatchOp.{field} of type string"
+            raise bad_request(f"error decoding patch: json: {said}")
 
 
 def _operate(document: Any, operation: Json) -> Any:
@@ -152,13 +184,17 @@ def _strategic(schema: Json, data: Any, patch: Json) -> Any:
         raise internal(f"unknown patch type: {directive} in map: {_go(patch)}")
     merged = dict(data) if isinstance(data, dict) else {}
     if (retained := patch.get("$retainKeys")) is not None:
+        if not isinstance(retained, list):
+            raise bad_request("invalid patch format of retainKeys")
         merged = {key: value for key, value in merged.items() if key in retained}
     inner = resolved(schema)
     properties, others = inner.get("properties", {}), inner.get("additionalProperties")
     for key, value in patch.items():
         if key.startswith(_PRIMITIVES):
             field = key.removeprefix(_PRIMITIVES)
-            merged[field] = [each for each in merged.get(field) or [] if each not in value]
+            if isinstance(value, list) and isinstance(merged.get(field), list):
+                gone = set(map(_identity, value))
+                merged[field] = [each for each in merged[field] if _identity(each) not in gone]
         elif key in _DIRECTIVES or key.startswith(_ORDER):
             continue
         elif value is None:
@@ -182,72 +218,95 @@ def _merged_field(schema: Json, old: Any, value: Any) -> Any:
         if "merge" not in strategies:
             return [each for each in value if each != {"$patch": "replace"}]
         key = schema.get("x-kubernetes-patch-merge-key")
+        kept = old if isinstance(old, list) else []
         return (
-            _merged_items(schema.get("items", {}), old or [], value, key)
-            if key
-            else _merged_values(old, value)
+            _merged_items(schema.get("items", {}), kept, value, key) if key else _merged_values(kept, value)
         )
     return value
 
 
-def _merged_values(old: Any, value: list[Any]) -> list[Any]:
-    return _interleaved(old or [], list(dict.fromkeys(value)), lambda item: item)
+def _merged_values(old: list[Any], value: list[Any]) -> list[Any]:
+    return _interleaved(old, list({_identity(item): item for item in value}.values()), _identity)
 
 
 def _interleaved(old: list[Any], patch: list[Any], identity: Callable[[Any], Any]) -> list[Any]:
     """Items of a patch in its order, and between them those it does not name; new ones come first."""
     where = {identity(item): index for index, item in enumerate(old)}
     named = {identity(item) for item in patch}
-    rest = [item for item in old if identity(item) not in named]
+    rest = deque(item for item in old if identity(item) not in named)
     merged: list[Any] = []
     for item in patch:
         at = where.get(identity(item), -1)
         while rest and where[identity(rest[0])] <= at:
-            merged.append(rest.pop(0))
+            merged.append(rest.popleft())
         merged.append(item)
-    return merged + rest
+    return merged + list(rest)
 
 
 def _merged_items(schema: Json, old: list[Any], patch: list[Any], key: str) -> list[Any]:
     if {"$patch": "replace"} in patch:
         return [each for each in patch if each != {"$patch": "replace"}]
-    left, changed = list(old), []
+    left: dict[Any, Json] = {}
+    for each in old:
+        left.setdefault(_identity(each.get(key)), each)
+    changed, deleted = [], set()
     for item in patch:
-        if not isinstance(item, dict) or key not in item:
+        if not isinstance(item, dict):
+            said = f"list element types are not identical: [{_go(old)} {_go(patch)}]"
+            raise invalid_object("", "", [invalid("patch", _go(patch), said)])
+        if key not in item:
             raise internal(f"map: {_go(item)} does not contain declared merge key: {key}")
-        known: Json = next((each for each in left if each.get(key) == item[key]), {})
         if item.get("$patch") == "delete":
-            left = [each for each in left if each.get(key) != item[key]]
+            deleted.add(_identity(item[key]))
+            left.pop(_identity(item[key]), None)
         else:
-            changed.append(_strategic(schema, known, item))
-    return _interleaved(left, changed, lambda item: item.get(key))
+            changed.append(_strategic(schema, left.get(_identity(item[key]), {}), item))
+    kept = [each for each in old if _identity(each.get(key)) not in deleted]
+    return _interleaved(kept, changed, lambda item: _identity(item.get(key)))
 
 
-def _put_in_order(properties: Json, merged: Json, field: str, order: list[Any]) -> None:
+def _identity(value: Any) -> Any:
+    """What a value is found by in a dictionary; lists and objects, which no key should be, by their text."""
+    return value if isinstance(value, (str, int, float, type(None))) else (type(value), _encode(value))
+
+
+def _put_in_order(properties: Json, merged: Json, field: str, order: Any) -> None:
     """Items that the order names stand in it; others stay after the one they followed."""
     key = properties.get(field, {}).get("x-kubernetes-patch-merge-key")
 
     def identity(item: Any) -> Any:
-        return item.get(key) if key and isinstance(item, dict) else item
+        return _identity(item.get(key) if key and isinstance(item, dict) else item)
 
-    wanted = [identity(each) for each in order]
-    items = merged.get(field) or []
-    if not items:
+    items = merged.get(field)
+    if not isinstance(order, list):
+        said = f"expected a []interface {{}}, but received a {_json_name(order)}"
+        raise invalid_object("", "", [invalid("patch", _go({_ORDER + field: order}), said)])
+    if not isinstance(items, list) or not items:
         return
-    named = [each for each in items if identity(each) in wanted]
-    named.sort(key=lambda each: wanted.index(identity(each)))
-    result: list[Any] = list(named)
-    for index, item in enumerate(items):
-        if identity(item) not in wanted:
-            before = [each for each in items[:index] if each in result]
-            at = result.index(before[-1]) + 1 if before else 0
-            result.insert(at, item)
+    wanted = {identity(each): place for place, each in reversed(list(enumerate(order)))}
+    followers: dict[Any, list[Any]] = {}
+    last: int | None = None
+    named: list[tuple[int, int, Any]] = []
+    for item in items:
+        if (place := wanted.get(identity(item))) is not None:
+            last = len(named)
+            named.append((place, last, item))
+        else:
+            followers.setdefault(last, []).append(item)
+    result = followers.get(None, [])
+    for _, number, item in sorted(named, key=lambda each: each[:2]):
+        result += [item, *followers.get(number, ())]
     merged[field] = result
+
+
+def _json_name(value: Any) -> str:
+    names = {list: "array", str: "string", bool: "bool", dict: "object"}
+    return names.get(type(value), "number")
 
 
 def check_is_map(patch: Any) -> Json:
     if not isinstance(patch, dict):
-        kind = {list: "array", str: "string", bool: "bool"}.get(type(patch), "number")
+        kind = _json_name(patch)
         raise bad_request(
             f"error decoding patch: json: cannot unmarshal {kind} into Go value of type "
             "map[string]interface {}"

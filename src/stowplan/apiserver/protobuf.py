@@ -19,6 +19,9 @@ Json = dict[str, Any]
 
 MAGIC = b"k8s\0"
 _BYTES = 2
+_UNREADABLE = (
+    IndexError, ValueError, struct.error, AttributeError, TypeError, OverflowError, OSError, RecursionError
+)  # fmt: skip
 
 
 def decoded(body: bytes) -> Json:
@@ -36,7 +39,7 @@ def decoded(body: bytes) -> Json:
         if name is None:
             raise bad_request(f'no kind "{kind}" is registered for version "{version}"')
         return {"apiVersion": version, "kind": kind, **_message(name, name, envelope.get(2, b""))}
-    except (IndexError, ValueError, struct.error, AttributeError, TypeError) as error:
+    except _UNREADABLE as error:
         raise bad_request(f"the body is no protobuf of Kubernetes: {error}") from error
 
 

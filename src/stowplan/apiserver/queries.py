@@ -12,12 +12,23 @@ from stowplan.apiserver.names import label_key_errors, label_value_errors
 
 _TOKEN = re.compile(r"\s*(?:(!=|==|[=!<>(),])|([^\s=!<>(),]+))")
 _WORDS = ("in", "notin")
+MAX_REMEMBERED = 1024
+MAX_TERMS = 200
+"""Requirements of one selector; every object of a list is asked for each of them."""
 _OPERATORS = {"=", "==", "!=", "in", "notin", ">", "<"}
 
 
-@lru_cache(maxsize=1024)
 def label_selector(text: str) -> Selector:
     """`a=b,c in (d,e),!f`; raises a 400."""
+    return _remembered(text) if len(text) <= MAX_REMEMBERED else _label_selector(text)
+
+
+@lru_cache(maxsize=1024)
+def _remembered(text: str) -> Selector:
+    return _label_selector(text)
+
+
+def _label_selector(text: str) -> Selector:
     return Selector(tuple(_Parser(text).requirements())) if text.strip() else EVERYTHING
 
 
@@ -44,6 +55,8 @@ class _Parser:
             if not (token == "!" or _is_name(token)):
                 raise bad_request(f"found '{token}', expected: !, identifier, or 'end of string'")
             found.append(self.requirement())
+            if len(found) > MAX_TERMS:
+                raise bad_request(f"unable to parse requirement: more than {MAX_TERMS} requirements")
             token = self.next()
             if not token:
                 break
@@ -133,6 +146,8 @@ def field_selector(text: str, known: Collection[str], unknown: Callable[[str], E
         if field not in known:
             raise unknown(field)
         found.append((field, match[3], match[2] != "!="))
+        if len(found) > MAX_TERMS:
+            raise bad_request(f"invalid selector: more than {MAX_TERMS} terms")
     return tuple(found)
 
 

@@ -91,13 +91,18 @@ def _page(
 
 
 def version_number(text: str) -> int:
-    if not text.isdecimal():
+    if not _is_version(text):
         raise bad_request(f"invalid resource version: {unreadable_version(text)}")
     return int(text)
 
 
+def _is_version(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) < 2**64
+
+
 def unreadable_version(text: str) -> str:
-    return f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+    why = "value out of range" if text.isascii() and text.isdecimal() else "invalid syntax"
+    return f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": {why}'
 
 
 def _token(version: int, last: Key) -> str:
@@ -137,6 +142,6 @@ def _forgotten(collection: Collection, options: ListOptions, after: Key | None) 
 
 
 def watch_version(text: str) -> int:
-    if not text.isdecimal():
+    if not _is_version(text):
         raise internal(unreadable_version(text))
     return int(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -182,14 +182,12 @@ class Resources:
     def kept_in(self, collection: str) -> Resource | None:
         return next((each for each in self if each.collection == collection), None)
 
-    def add(self, resource: Resource) -> None:
-        self._by_path[resource.group, resource.version, resource.plural] = resource
-        self._count_served()
-        self.revision += 1
-
-    def remove(self, group: str, plural: str) -> None:
-        gone = [key for key in self._by_path if key[0] == group and key[2] == plural]
-        for key in gone:
-            del self._by_path[key]
+    def replace(self, group: str, plural: str, resources: Iterable[Resource]) -> None:
+        """Serve these versions of a custom resource and no others; what is built in stays."""
+        for key, each in list(self._by_path.items()):
+            if each.is_custom and key[0] == group and key[2] == plural:
+                del self._by_path[key]
+        for resource in resources:
+            self._by_path.setdefault((resource.group, resource.version, resource.plural), resource)
         self._count_served()
         self.revision += 1

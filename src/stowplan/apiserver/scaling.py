@@ -14,7 +14,7 @@ from stowplan.apiserver.messages import Answer
 from stowplan.apiserver.options import write_options
 from stowplan.apiserver.resources import ScalePaths
 from stowplan.apiserver.store import Record
-from stowplan.apiserver.verbs import Target, Verbs
+from stowplan.apiserver.verbs import Target, Verbs, decoded_patch
 
 Json = dict[str, Any]
 
@@ -90,7 +90,7 @@ def _read(data: Any, path: str) -> Any:
 
 
 def _patched(target: Target, now: Json) -> Json:
-    patch = msgspec.json.decode(target.request.body)
+    patch = decoded_patch(target.request.body)
     match target.media:
         case "application/json-patch+json":
             new = patches.json_patch(now, patch)

@@ -6,12 +6,20 @@ same process. It knows nothing of sockets, and nothing of who the client is: all
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stowplan.apiserver import bootstrap, discovery, health, openapi, openapi_v2, reviews
+from stowplan.apiserver import bodies, bootstrap, discovery, health, openapi, openapi_v2, reviews
 from stowplan.apiserver.custom import CustomResources
-from stowplan.apiserver.failures import Failure, internal, method_not_allowed, not_found, unknown_resource
+from stowplan.apiserver.failures import (
+    Failure,
+    bad_request,
+    internal,
+    method_not_allowed,
+    not_found,
+    unknown_resource,
+)
 from stowplan.apiserver.messages import Answer, Query, Request, Stream
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.options import list_options
@@ -21,10 +29,12 @@ from stowplan.apiserver.store import Store
 from stowplan.apiserver.subresources import SUBRESOURCES
 from stowplan.apiserver.verbs import Target, Verbs
 from stowplan.apiserver.watching import Watch
+from stowplan.errors import QuantityError
 from stowplan.log import error as log_error
 
 Json = dict[str, Any]
 
+LARGE_YAML = 16 * 1024
 _NO_PAGE = Answer(404, b"404 page not found\n", "text/plain; charset=utf-8")
 _ON_OBJECT = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _ON_COLLECTION = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
@@ -57,9 +67,15 @@ class ApiServer:
         """Never raises for what a client did."""
         answer: Answer | Stream
         try:
+            if request.body and bodies.is_yaml(bodies.media_of(request), request.body):
+                await self._convert_yaml(request)
             answer = self._answer(request)
         except Failure as failure:
             answer = Answer.refusal(failure)
+        except QuantityError as error:
+            answer = Answer.refusal(bad_request(str(error)))
+        except RecursionError:  # most is found out before
+            answer = Answer.refusal(bad_request("the object is nested too deeply"))
         except Exception as error:
             log_error("Request failed", error, method=request.method, path=request.path)
             answer = Answer.refusal(internal(f"Internal error occurred: {error}"))
@@ -70,6 +86,14 @@ class ApiServer:
             except Failure as failure:
                 return Answer.refusal(failure)
         return answer
+
+    @staticmethod
+    async def _convert_yaml(request: Request) -> None:
+        """YAML takes its time: a large document is read in a thread, so that others go on meanwhile."""
+        if len(request.body) > LARGE_YAML:
+            request.body = await asyncio.to_thread(bodies.yaml_to_json, request.body)
+        else:
+            request.body = bodies.yaml_to_json(request.body)
 
     def _answer(self, request: Request) -> Answer | Stream:
         parts = [part for part in request.path.split("/") if part]
@@ -83,6 +107,8 @@ class ApiServer:
         for page in (discovery.answer, openapi.answer, openapi_v2.answer, health.answer):
             found = page(self.resources, request, parts)
             if found is not None:
+                if request.method != "GET" and page is not health.answer:
+                    raise method_not_allowed()
                 return found
         return _NO_PAGE
 

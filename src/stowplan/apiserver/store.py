@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stowplan.apiserver import nesting
 from stowplan.apiserver.failures import Failure
 
 Json = dict[str, Any]
@@ -153,8 +154,9 @@ class Collection:
 
     def publish(self, change: Change) -> None:
         """Show the change to everybody."""
-        key = change.record.key
-        if self._staged.get(key) is change:
+        record = change.record
+        key = record.key
+        if self._staged and self._staged.get(key) is change:
             del self._staged[key]
         if change.is_removal:
             self.records.pop(key, None)
@@ -162,12 +164,11 @@ class Collection:
         else:
             if change.before is None:
                 self._sorted = None
-            self.records[key] = change.record
-        self.store.version = change.version
+            self.records[key] = record
+        self.store.version = record.version
         self._append(change)
-        react = self.store.on_published.get(self.name)
-        if react is not None:
-            react(change.record, change.is_removal)
+        if self.name in self.store.on_published:
+            self.store.on_published[self.name](record, change.is_removal)
 
     def restore(self, key: Key, data: Json, managed: Managed | None) -> None:
         """Put an object back as it was kept; nobody watches yet."""
@@ -191,7 +192,7 @@ class Collection:
 
     def _append(self, change: Change) -> None:
         self._log.append(change)
-        self.count_log_bytes(len(change.record.body))
+        self.count_log_bytes(change, len(change.record.body))
         if len(self._log) > LOG_LENGTH:
             self.forget(LOG_LENGTH // 4)
         if self._waiting:
@@ -200,11 +201,13 @@ class Collection:
                 if not future.done():
                     future.set_result(None)
 
-    def count_log_bytes(self, count: int) -> None:
-        """Note that the log holds so much more: a change, or an event encoded for watches."""
+    def count_log_bytes(self, change: Change, count: int) -> None:
+        """Note that the log holds so much more of a change: its object, or an event encoded for watches."""
+        if change.record.version <= self.forgotten:
+            return  # only the watch that is at it holds it
         self.log_bytes += count
         self.store.log_bytes += count
-        if self.store.log_bytes > LOG_BYTES:
+        while self.store.log_bytes > self.store.max_log_bytes:
             largest = max(self.store.collections.values(), key=lambda each: each.log_bytes)
             largest.forget(len(largest._log) // 4 or len(largest._log))
 
@@ -253,7 +256,8 @@ class Collection:
 class Store:
     """All collections, in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_bytes: int = MAX_BYTES, max_log_bytes: int = LOG_BYTES) -> None:
+        self.max_bytes, self.max_log_bytes = max_bytes, max_log_bytes
         self.version = 0
         """The version of the last published change."""
         self._given = 0
@@ -272,12 +276,14 @@ class Store:
         collection.publish(change)
 
     def count(self, change: Change) -> None:
+        if nesting.is_too_deep(change.record.body):
+            raise Failure(400, "BadRequest", f"the object {nesting.WORDS}")
         growth = change.growth
-        if growth > 0 and self.size + growth > MAX_BYTES:
+        if growth > 0 and self.size + growth > self.max_bytes:
             raise Failure(
                 507,
                 "InsufficientStorage",
-                f"the API server is full: it keeps at most {MAX_BYTES} bytes of objects; delete some of them",
+                f"the API server is full: it keeps at most {self.max_bytes} bytes; delete some of them",
             )
         self.size += growth
 

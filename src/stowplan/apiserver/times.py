@@ -7,12 +7,14 @@ import re
 import time
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 _FORM = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)",
 )
 
+_LAYOUT = "2006-01-02T15:04:05Z07:00"
+MAX_SHOWN = 100
 _MICRO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 """Already as it is to be written."""
 
@@ -30,8 +32,12 @@ def _written(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-@lru_cache(maxsize=4096)
 def canonical(value: Any) -> str:
+    return _canonical(value) if isinstance(value, str) else _unreadable(value, _LAYOUT)
+
+
+@lru_cache(maxsize=4096)
+def _canonical(value: str) -> str:
     return _at(value, "2006-01-02T15:04:05Z07:00").strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -40,7 +46,15 @@ def canonical_micro(value: Any) -> str:
         with suppress(TimeError):  # the message is to have all of it
             _at(f"{value[:19]}Z", "")  # remembered, so that it costs once a second
             return value
-    return _at(value, "2006-01-02T15:04:05.000000Z07:00").strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    layout = "2006-01-02T15:04:05.000000Z07:00"
+    if not isinstance(value, str):
+        return _unreadable(value, layout)
+    return _at(value, layout).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _unreadable(value: Any, layout: str) -> NoReturn:
+    shown = str(value)[:MAX_SHOWN]
+    raise TimeError(f'parsing time "{shown}" as "{layout}": cannot parse "{shown}" as "2006"')
 
 
 def seconds_of(text: str) -> float:
@@ -49,10 +63,10 @@ def seconds_of(text: str) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _at(value: Any, layout: str) -> datetime.datetime:
-    match = _FORM.fullmatch(value) if isinstance(value, str) else None
+def _at(value: str, layout: str) -> datetime.datetime:
+    match = _FORM.fullmatch(value) if len(value) <= MAX_SHOWN else None
     if match is None:
-        raise TimeError(f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006"')
+        _unreadable(value, layout)
     year, month, day, hour, minute, second = map(int, match.groups()[:6])
     micro = int((match[7] or "0")[:6].ljust(6, "0"))
     zone = datetime.UTC if match[8] == "Z" else _zone(match[8])

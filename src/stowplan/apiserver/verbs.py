@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from stowplan.apiserver import applying, bodies, forms, managed, patches, times
+from stowplan.apiserver import applying, bodies, forms, managed, nesting, patches, times
 from stowplan.apiserver.conversion import from_stored, to_stored
 from stowplan.apiserver.failures import Failure, bad_request, not_found
 from stowplan.apiserver.forms import Form
@@ -25,6 +26,8 @@ Json = dict[str, Any]
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+MAX_WARNINGS, MAX_WARNING_LENGTH, MAX_WARNING_LENGTHS = 100, 256, 4096
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # none of them may end a header
 APPLY_PATCH = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 
 
@@ -119,7 +122,7 @@ class Verbs:
         if is_apply:
             return self._apply(target, options, subresource, form)
         problems: list[str] = []
-        patch = _decoded_patch(target.request.body)
+        patch = decoded_patch(target.request.body)
         change = self._change(target, options, media, patch, problems)
         record = self.objects.update(
             target.resource,
@@ -169,7 +172,7 @@ class Verbs:
     def _apply(self, target: Target, options: WriteOptions, subresource: str, form: Form) -> Answer:
         """Server-side apply; an object that is not there is created."""
         resource = target.resource
-        config = bodies.parsed(target.request.body, resource.kind, "application/yaml")
+        config = bodies.parsed(target.request.body, resource.kind)
         _check_config(target, config)
         given = (config.get("metadata") or {}).get("namespace") or ""
         where = f"{given}/{target.name}; {resource.group or ''}/{resource.version}, Kind={resource.kind}"
@@ -267,11 +270,18 @@ def _updater(target: Target, options: WriteOptions, subresource: str = "") -> Ma
 
 
 def _warned(problems: list[str]) -> Headers:
-    quoted = (problem.replace("\\", "\\\\").replace('"', '\\"') for problem in problems)
+    """Warnings as headers, no more of them and no longer than kube-apiserver's."""
+    problems = problems[:MAX_WARNINGS]
+    if sum(map(len, problems)) > MAX_WARNING_LENGTHS:
+        problems = [problem[:MAX_WARNING_LENGTH] for problem in problems]
+    texts = (_CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", problem) for problem in problems)
+    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
     return tuple(("Warning", f'299 - "{text}"') for text in quoted)
 
 
-def _decoded_patch(body: bytes) -> Any:
+def decoded_patch(body: bytes) -> Any:
+    if nesting.is_too_deep(body):
+        raise bad_request(f"error decoding patch: {nesting.WORDS}")
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
@@ -290,6 +300,8 @@ def _check_config(target: Target, config: Json) -> None:
             f"got {config['apiVersion']}, Kind={kind}"
         )
     meta = config.get("metadata") or {}
+    if not isinstance(meta, dict):
+        raise bad_request(f".metadata: expected map, got {type(meta).__name__}")
     if meta.get("name") and meta["name"] != target.name:
         raise bad_request(
             f"the name of the object ({meta['name']}) does not match the name on the URL ({target.name})"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,7 +25,8 @@ Json = dict[str, Any]
 BOOKMARK_SECONDS = 55.0
 TIMEOUT_SECONDS = 1800.0
 CHUNK_LINES = 256
-"""Events that go out together at most, so that one slow watch does not hold up the loop."""
+CHUNK_BYTES = 256 * 1024
+"""Events that go out together at most, so that one slow watch holds up neither the loop nor much memory."""
 
 
 class Watch:
@@ -68,11 +71,10 @@ class Watch:
         now = time.monotonic
         limit = self.options.timeout if self.options.timeout else TIMEOUT_SECONDS
         end, bookmark_at = now() + limit, now() + BOOKMARK_SECONDS
-        for start in range(0, len(self.initial), CHUNK_LINES):
-            some = self.initial[start : start + CHUNK_LINES]
-            yield b"".join(self._line("ADDED", record) for record in some)
+        initial, self.initial = deque(self.initial), []
+        while initial:
+            yield _chunk(lambda: self._line("ADDED", initial.popleft()) if initial else None)
             await asyncio.sleep(0)
-        self.initial = []
         if self.options.initial_events and self.options.bookmarks:
             yield self._bookmark(self._asked, is_end=True)
         while True:
@@ -81,10 +83,10 @@ class Watch:
                 yield self._gone(self.collection.forgotten)
                 return
             if changes:
-                batch = changes[:CHUNK_LINES]
-                self.position += len(batch)
-                if lines := b"".join(self._lines(batch)):
+                if lines := _chunk(partial(self._next_line, iter(changes))):
                     yield lines
+                if self.position < self.collection.end:
+                    await asyncio.sleep(0)
                 continue
             left = end - now()
             if left <= 0:
@@ -94,14 +96,17 @@ class Watch:
                 bookmark_at = now() + BOOKMARK_SECONDS
             await self.collection.wait_beyond(self.position, min(left, max(bookmark_at - now(), 0.1)))
 
-    def _lines(self, changes: list[Change]) -> Iterator[bytes]:
-        for change in changes:
-            before = change.before is not None and self.selection.takes(change.before)
-            after = not change.is_removal and self.selection.takes(change.record)
-            if after:
-                yield self._shared(change, "MODIFIED" if before else "ADDED")
-            elif before:
-                yield self._shared(change, "DELETED")
+    def _next_line(self, changes: Iterator[Change]) -> bytes | None:
+        """The event of the next change, empty if it does not concern this watch; None at the end."""
+        change = next(changes, None)
+        if change is None:
+            return None
+        self.position += 1
+        before = change.before is not None and self.selection.takes(change.before)
+        after = not change.is_removal and self.selection.takes(change.record)
+        if after:
+            return self._shared(change, "MODIFIED" if before else "ADDED")
+        return self._shared(change, "DELETED") if before else b""
 
     def _shared(self, change: Change, kind: str) -> bytes:
         key = (kind, self._key)
@@ -113,6 +118,7 @@ class Watch:
             line = self._line(kind, record)
             if self.form.what != forms.TABLE:
                 change.lines[key] = line
+                self.collection.count_log_bytes(change, len(line))
         return line
 
     def _as_it_was(self, change: Change) -> Record:
@@ -139,3 +145,13 @@ class Watch:
     def _gone(self, asked: int) -> bytes:
         failure = expired(f"too old resource version: {asked} ({self.collection.forgotten})")
         return msgspec.json.encode({"type": "ERROR", "object": failure.status}) + b"\n"
+
+
+def _chunk(next_line: Callable[[], bytes | None]) -> bytes:
+    """Lines until there are enough for once, or no more."""
+    lines: list[bytes] = []
+    size = 0
+    while len(lines) < CHUNK_LINES and size < CHUNK_BYTES and (line := next_line()) is not None:
+        lines.append(line)
+        size += len(line)
+    return b"".join(lines)

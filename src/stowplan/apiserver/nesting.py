@@ -1,0 +1,25 @@
+"""How deeply a JSON text is nested. What walks through objects recurses, and Python allows only so much."""
+
+from __future__ import annotations
+
+import re
+
+MAX_DEPTH = 128
+"""kube-apiserver allows 10,000; no object that means something comes near to this."""
+WORDS = f"exceeded max depth of {MAX_DEPTH}"
+_PARTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+def is_too_deep(text: bytes) -> bool:
+    if text.count(b"{") + text.count(b"[") <= MAX_DEPTH:  # nearly always so, and quickly told
+        return False
+    depth = 0
+    for part in _PARTS.finditer(text):
+        first = part[0][:1]
+        if first in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif first in b"]}":
+            depth -= 1
+    return False
