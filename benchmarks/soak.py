@@ -87,6 +87,7 @@ class Sample(NamedTuple):
     files: int
     threads: int
     queues: dict[str, int]
+    pid: int
 
 
 class Soak:
@@ -478,6 +479,7 @@ class Soak:
             len(os.listdir(folder / "fd")),
             int(status["Threads"]),
             dict(self.queues(process)),
+            process.pid,
         )
 
     def queues(self, process: Process) -> Iterator[tuple[str, int]]:
@@ -524,13 +526,9 @@ class Soak:
         return not problems
 
     def life(self, name: str) -> list[Sample]:
-        """The samples of the longest-lived process: memory that falls to a third is another's."""
-        samples, start = self.samples[name], 0
-        for at in range(1, len(samples)):
-            gap = samples[at].seconds - samples[at - 1].seconds
-            if gap > 2 * SAMPLE_SECONDS or samples[at].rss_mb < 0.8 * samples[at - 1].rss_mb:
-                start = at
-        return samples[start:]
+        """The samples of the last process, which lives the longest."""
+        samples = self.samples[name]
+        return [each for each in samples if each.pid == samples[-1].pid]
 
     def quarters(self, name: str, field: str) -> list[float]:
         """Medians of four equal parts of a life, without its first minute."""
@@ -593,7 +591,7 @@ def draw_svg(samples: dict[str, list[Sample]], faults: list[tuple[float, str]], 
         for name, lives in samples.items():
             run: list[Sample] = []
             for each in [*lives, None]:
-                if each is None or (run and each.seconds - run[-1].seconds > 2 * SAMPLE_SECONDS):
+                if each is None or (run and each.pid != run[-1].pid):
                     line = " ".join(place(one.seconds, value_of(one)) for one in run)
                     parts.append(f'<polyline points="{line}" fill="none" stroke="{COLORS[name]}"/>')
                     run = []
