@@ -294,7 +294,7 @@ async def hangs_in_vain(folder: Path, source: str) -> None:
 
 
 async def test_a_pod_is_not_lost_while_its_sort_key_is_compared(tmp_path):
-    """The queue compares keys while it moves a pod: an interrupt waits until it has done so."""
+    """Whatever becomes of the comparison, which takes longer than the budget, each pod is in one place."""
     source = """
 import time
 from stowplan import Plugin
@@ -314,7 +314,6 @@ class Key:
 class Sorting(Plugin):
     budget = 0.1
     others = ()
-    reached = []
 
     def queue_sort(self, queued):
         return Key(queued.pod.name)
@@ -324,7 +323,6 @@ class Sorting(Plugin):
             Key.armed = True
             try:
                 self.handle.activate(self.others)
-                self.reached.append(pod.name)
             finally:
                 Key.armed = False
 """
@@ -332,8 +330,7 @@ class Sorting(Plugin):
         plugin = modules["sorting_plugin"].Sorting
         world = World(plugin, guard, sort="Sorting")
         plugin.others = [*world.waiting.values()]
-        world.schedule(make_pod("cursed"))
-        assert plugin.reached == []
+        world.schedule(make_pod("cursed", requests={"cpu": "100"}))
         world.check()
 
 
