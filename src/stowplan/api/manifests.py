@@ -282,7 +282,7 @@ def _objects(file: str, text: bytes, faults: list[InputError]) -> Iterator[Found
 def _documents(text: bytes) -> Iterator[Any]:
     try:
         if text.lstrip()[:1] in (b"{", b"["):
-            yield _plain(text)
+            yield _parse_json(text)
         elif is_too_deep(text):
             raise RecursionError
         else:
@@ -299,10 +299,10 @@ def _documents(text: bytes) -> Iterator[Any]:
         raise InputError("is nested too deeply") from None
 
 
-def _plain(text: bytes) -> Any:
+def _parse_json(text: bytes) -> Any:
     try:
         return msgspec.json.decode(text)
-    except RecursionError:  # in what a cluster has there may be some; nothing that decides is that deep
+    except RecursionError:  # a cluster may hold such objects; nothing that matters is nested that deep
         return msgspec.json.decode(flattened(text))
 
 

@@ -144,8 +144,6 @@ class Reflector:
             if self._current is None or len(self.objects) >= self._page_size:
                 await self._watch()
         except Exception as error:  # a reader goes on whatever it is sent
-            if isinstance(error, TimeoutError) and self._step.expired():
-                raise  # `catch_up` has ended this step
             if not isinstance(error, (ApiError, InputError)):
                 log.error(
                     "Watch failed; listing again",
