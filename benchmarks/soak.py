@@ -1,13 +1,14 @@
 """Two schedulers on a real control plane for half an hour, under load and faults: `make soak`.
 
-Pods of all kinds come and go: plain ones, with affinity, spread constraints, host ports, volumes, device claims and
-priorities. Replica A lives from start to end. Replica B leads at first and is killed and frozen from time to time until
-40 % of the time have passed; then it lives on as the standby and takes over when A is killed at the very end. On the
-way to the API server both meet 500s, 429s, answers that are lost, watches that are cut and connections that are
-half-open; etcd is compacted.
+Pods of all kinds come and go: plain ones, with affinity, spread constraints, host ports, volumes, device
+claims and priorities. Replica A lives from start to end. Replica B leads at first and is killed and frozen
+from time to time until 40 % of the time have passed; then it lives on as the standby and takes over when A is
+killed at the very end. On the way to the API server both meet 500s, 429s, answers that are lost, watches that
+are cut and connections that are half-open; etcd is compacted.
 
-`soak_checker.py`, a program of its own, says whether a node was ever overcommitted or a pod forgotten. Memory, file
-descriptors and queue sizes of both replicas are drawn into an SVG. The exit status is 1 if anything was wrong.
+`soak_checker.py`, a program of its own, says whether a node was ever overcommitted or a pod forgotten.
+Memory, file descriptors and queue sizes of both replicas are drawn into an SVG. The exit status is 1 if
+anything was wrong.
 """
 
 from __future__ import annotations
@@ -507,14 +508,16 @@ class Soak:
         lines = [
             f"{self.minutes:g} minutes, {self.made} pods made, {checked.get('bound', 0)} bound, "
             f"{len(self.faults)} faults, B started again {self.restarts} times",
-            f"checker: {checked.get('events', 0)} changes, {checked.get('checks', 0)} checks of nodes, fullest node "
+            f"checker: {checked.get('events', 0)} changes, {checked.get('checks', 0)} checks of nodes, "
+            "fullest node "
             + ", ".join(f"{share:.0%} of {name}" for name, share in checked.get("highest", {}).items()),
         ]
         for name, samples in self.samples.items():
             if samples:
                 first, last = self.life(name)[0], samples[-1]
                 lines.append(
-                    f"{name}: lived {last.seconds - first.seconds:.0f} s; RSS {self.medians(name, 'rss_mb')} MB; "
+                    f"{name}: lived {last.seconds - first.seconds:.0f} s; "
+                    f"RSS {self.medians(name, 'rss_mb')} MB; "
                     f"file descriptors {self.medians(name, 'files')}; threads {self.medians(name, 'threads')}"
                 )
         lines += [f"PROBLEM: {each}" for each in problems] or ["no problem found"]

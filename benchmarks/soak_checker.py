@@ -1,15 +1,15 @@
 """Watches a cluster by plain HTTP and says whether its scheduler ever went wrong. Standard library alone.
 
-It shares no code with the scheduler: its own watch, its own arithmetic, its own idea of what fits. Every change of
-a pod, node or claim is checked as it comes:
+It shares no code with the scheduler: its own watch, its own arithmetic, its own idea of what fits. Every
+change of a pod, node or claim is checked as it comes:
 
 - the pods on a node never ask for more CPU, memory or pods than it has, nor for the same host port twice;
 - no two pods that exclude each other by hostname are on the same node;
 - no device is allocated to two claims, and no volume to two pods' claims;
 - no pod waits for longer than FORGOTTEN_SECONDS although some node had room for it all that time.
 
-`python soak_checker.py SERVER CA TOKEN REPORT` runs until its standard input is closed, then checks that no pod waits
-any more and writes REPORT, a JSON file with everything found.
+`python soak_checker.py SERVER CA TOKEN REPORT` runs until its standard input is closed, then checks that no
+pod waits any more and writes REPORT, a JSON file with everything found.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def is_simple(pod: Json) -> bool:
 
 
 def excludes(pod: Json) -> str:
-    """The label value that a pod does not want beside it on a node, for the one kind of rule the soak makes."""
+    """The label value that a pod does not want beside it on a node, by the one kind of rule in the soak."""
     rules = pod["spec"].get("affinity", {}).get("podAntiAffinity", {})
     for rule in rules.get("requiredDuringSchedulingIgnoredDuringExecution", ()):
         if rule["topologyKey"] == "kubernetes.io/hostname":
