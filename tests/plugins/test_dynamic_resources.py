@@ -574,8 +574,8 @@ async def test_nobody_is_told_of_devices_that_need_no_waiting():
     assert waits == []
 
 
-def test_a_search_is_given_up_after_the_filter_timeout():
-    """And no other is begun for the pod, also on other nodes: nobody else is served meanwhile."""
+def hard_search(filter_timeout):
+    """Two nodes with devices whose counters make the search try very many combinations."""
     devices = [
         device(f"d{i}", consumesCounters=[{"counterSet": "set", "counters": {"x": {"value": str(100 + i)}}}])
         for i in range(24)
@@ -589,13 +589,26 @@ def test_a_search_is_given_up_after_the_filter_timeout():
             a_slice(f"{name}-b", nodeName=name, count=2, sharedCounters=counters),
         )
     ]
-    world = World(GPU, node("n1"), node("n2"), *slices, claim(ask(count=12)), filter_timeout=2.0)
+    return World(GPU, node("n1"), node("n2"), *slices, claim(ask(count=12)), filter_timeout=filter_timeout)
+
+
+def test_a_search_is_given_up_after_the_filter_timeout():
+    """And no other is begun for the pod, also on other nodes: nobody else is served meanwhile."""
+    world = hard_search(filter_timeout=2.0)
     ticks = itertools.count()
     world.handle.now = lambda: NOW + next(ticks)
     found = world.filtered(pod(uses()))[1]
     late = ("Error", "node n1: timed out trying to allocate devices")
     assert found == {"n1": late, "n2": late}
     assert next(ticks) < 10
+
+
+def test_searches_of_one_attempt_are_given_up_in_time_to_renew_the_lease():
+    world = hard_search(filter_timeout=0.0)  # no limit of its own
+    began = time.thread_time()
+    late = ("Error", "node n1: timed out trying to allocate devices")
+    assert world.filtered(pod(uses()))[1] == {"n1": late, "n2": late}
+    assert time.thread_time() - began < 9
 
 
 def test_devices_that_are_alike_are_not_all_tried():

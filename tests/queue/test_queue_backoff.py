@@ -197,3 +197,29 @@ def test_a_flush_counts_as_an_event_for_pods_being_tried():
     room.queue.flush_unschedulable()
     room.queue.return_failed(queued, rejectors={"Fit"})
     assert room.place(pod) == "backoff"
+
+
+def test_pods_whose_attempts_take_long_leave_time_to_others():
+    """All slow pods of a namespace together get a tenth of the time; those of others are not held back."""
+    room = Room()
+    slow = room.add("a", "b", "c")
+    for _ in slow:
+        room.now += 2
+        room.queue.return_failed(room.take(), rejectors=["Fit"], seconds=2.0)
+    room.queue.on_happening(GOOD)
+    found = {}
+    while len(found) < len(slow):
+        room.now = float(int(room.now) + 1)
+        room.queue.flush_backoff()
+        if (queued := room.queue.pop_nowait()) is not None:
+            found[queued.pod.name] = room.now - START
+    assert sorted(found.values()) == list(found.values())
+    assert found["a"] >= 2 + 20
+    assert found["c"] >= 2 + 60
+
+    (other,) = room.add("quick")
+    room.queue.return_failed(room.take(), rejectors=["Fit"], seconds=0.1)
+    room.queue.on_happening(GOOD)
+    room.now += 2
+    room.queue.flush_backoff()
+    assert room.place(other) == "active"

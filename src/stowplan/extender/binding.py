@@ -45,7 +45,7 @@ class Binder:
         if refusal is not None:
             return f"node {args.node} does not take the pod: {refusal.message}"
         host = self._host
-        attempt = Attempt(QueuedPod(pod, host.now()), self._verbs.profile, decision, host.now())
+        attempt = Attempt(QueuedPod(pod, host.now()), self._verbs.profile, decision, host.clock())
         placed = place(host, attempt, args.node)
         if isinstance(placed, Failure):
             return placed.message

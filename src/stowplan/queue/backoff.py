@@ -56,7 +56,8 @@ class BackoffQueue:
         if count == 0 or self._longest == 0:
             return -math.inf
         if queued.backoff_expiration is None:
-            queued.backoff_expiration = math.floor(queued.timestamp + self._duration(count))
+            ends = max(queued.timestamp + self._duration(count), queued.held_until)
+            queued.backoff_expiration = math.floor(ends)
         return queued.backoff_expiration
 
     def _duration(self, count: int) -> float:

@@ -36,6 +36,8 @@ class QueuedPod:
     unschedulable_count: int = 0
     consecutive_errors: int = 0
     backoff_expiration: int | None = None
+    held_until: float = 0.0
+    """Backs off at least until then, since its attempts hold up others."""
     waits_out_backoff: bool = False
     """Whether even an idle scheduler must not try it before its backoff is over."""
     promised_node: str = ""

@@ -44,6 +44,12 @@ from stowplan.queue.unschedulable import UnschedulablePods
 _READY = (Place.ACTIVE, Place.BACKOFF)
 _HELD = (Place.UNSCHEDULABLE, Place.GATED)
 
+SLOW_SECONDS = 0.5
+"""An attempt that takes longer, and comes to nothing, counts against its namespace."""
+SLOW_SHARE = 10
+"""Such attempts take at most one part in this many of the time, for each namespace."""
+MAX_HELD_NAMESPACES = 1000
+
 
 class SchedulingQueue:
     """All profiles share it; `clock` tells the time of day, since backoffs end on whole seconds."""
@@ -69,6 +75,8 @@ class SchedulingQueue:
         self.nominations = Nominations() if nominations is None else nominations
         self.in_flight = InFlight(recorder)
         self._active = Heap(self._order)
+        self._held: dict[str, float] = {}
+        """Until when the slow pods of a namespace are held back."""
         self._backoff = BackoffQueue(self._order, clock=clock, initial=initial_backoff, longest=max_backoff)
         self._unschedulable = UnschedulablePods()
         self._stores: dict[Place, Heap | BackoffQueue | UnschedulablePods] = {
@@ -197,9 +205,14 @@ class SchedulingQueue:
         self.in_flight.end(uid)
 
     def return_failed(
-        self, queued: QueuedPod, *, rejectors: Iterable[str] = (), pending: Iterable[str] = ()
+        self,
+        queued: QueuedPod,
+        *,
+        rejectors: Iterable[str] = (),
+        pending: Iterable[str] = (),
+        seconds: float = 0.0,
     ) -> None:
-        """Takes back a pod that was refused by plugins or, if there are none, failed."""
+        """Take back a pod that plugins rejected or, without any, failed; deciding it took `seconds`."""
         happened = self.in_flight.end(queued.pod.uid)
         present = self._pods.get(queued.pod.uid)
         if present is not None:
@@ -215,6 +228,8 @@ class SchedulingQueue:
             queued.consecutive_errors += 1
         queued.flush_timestamp, queued.was_flushed = 0.0, False
         self._start_backoff(queued)
+        if seconds > SLOW_SECONDS:
+            self._hold_back(queued, seconds)
         self._requeue(queued, self._strategy_after(queued, happened), ATTEMPT_FAILED)
 
     def activate(self, pods: Iterable[Pod], *, backoff: bool = False) -> None:
@@ -399,6 +414,18 @@ class SchedulingQueue:
         return holder != ""
 
     # Bookkeeping
+
+    def _hold_back(self, queued: QueuedPod, seconds: float) -> None:
+        """Have the slow pods of a namespace, all together, use no more than a share of the time.
+
+        Nobody else is scheduled during an attempt, and anyone may create pods that take long to decide.
+        """
+        now, namespace = self._clock(), queued.pod.namespace
+        if len(self._held) > MAX_HELD_NAMESPACES:
+            self._held = {name: until for name, until in self._held.items() if until > now}
+        until = max(now, self._held.get(namespace, now)) + seconds * SLOW_SHARE
+        queued.held_until = self._held[namespace] = until
+        queued.waits_out_backoff = True
 
     def _start_backoff(self, queued: QueuedPod) -> None:
         queued.timestamp, queued.backoff_expiration = self._clock(), None

@@ -18,6 +18,8 @@ class Attempt(NamedTuple):
     decision: Decision
     began: float
     """When the attempt began, by the host's clock."""
+    seconds: float = 0.0
+    """How long deciding took, during which nobody else was scheduled."""
     is_measured: bool = False
     """Whether the time of each plugin is measured too, as it is now and then."""
 

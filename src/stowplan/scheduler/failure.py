@@ -37,7 +37,9 @@ def handle_failure(host: Host, attempt: Attempt, failure: Failure, nominated: st
         log.log(3, "Pod is gone or has a node; not queued again", pod=queued.pod, err=failure.message)
         return
     queued.pod = pod
-    host.queue.return_failed(queued, rejectors=failure.rejectors, pending=failure.pending)
+    host.queue.return_failed(
+        queued, rejectors=failure.rejectors, pending=failure.pending, seconds=attempt.seconds
+    )
     host.queue.nominate(pod, nominated)
     recorder = host.recorders[attempt.profile.scheduler_name]
     recorder.record(pod, "Warning", "FailedScheduling", "Scheduling", failure.message)

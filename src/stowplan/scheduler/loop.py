@@ -150,10 +150,13 @@ class SchedulingLoop:
         handle_failure(host, attempt, failure_of(attempt.decision), UNCHANGED)
 
     def _decided(self, queued: QueuedPod, profile: Profile, decision: Decision, began: float) -> Attempt:
-        self.host.metrics.algorithm(self.host.clock() - began)
+        seconds = self.host.clock() - began
+        self.host.metrics.algorithm(seconds)
         log_nodes(profile, decision)
         is_measuring = self._measured[profile.scheduler_name].is_measuring
-        return Attempt(queued, profile, decision, began, is_measuring)
+        if self.host.extended is not None:
+            seconds = 0.0  # what extenders take is not the pod's doing
+        return Attempt(queued, profile, decision, began, seconds, is_measuring)
 
     def _hand_on(self, attempt: Attempt) -> None:
         host, decision = self.host, attempt.decision

@@ -26,11 +26,11 @@ from stowplan.plugins.default.device_constraints import (
 from stowplan.plugins.default.device_pools import (
     AllocationError,
     BudgetSpentError,
+    DeviceBudget,
     DeviceId,
     OfferedDevice,
     Pool,
     ReachablePool,
-    SelectorBudget,
     is_in_scope,
 )
 
@@ -50,7 +50,7 @@ def allocate(
     usage: Usage,
     *,
     is_late: Callable[[], bool] = lambda: False,
-    budget: SelectorBudget | None = None,
+    budget: DeviceBudget | None = None,
     new_share_id: Callable[[], str] = lambda: str(uuid.uuid4()),
 ) -> list[Allocation] | str:
     """Devices for all demands, in their order, or the reason why there are none.
@@ -90,7 +90,7 @@ class _Search:
         usage: Usage,
         is_late: Callable[[], bool],
         new_share_id: Callable[[], str],
-        budget: SelectorBudget | None,
+        budget: DeviceBudget | None,
     ) -> None:
         self.budget = budget
         self.demands, self.node, self.pools, self.usage = demands, node, pools, usage

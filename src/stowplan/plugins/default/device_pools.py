@@ -34,21 +34,26 @@ MAX_ANSWERS = 32
 """Of selectors, kept for each device. Anyone who may make claims can make new selectors."""
 MAX_ATTEMPT_COST = 5_000_000
 """What evaluating selectors may cost in one attempt to place a pod: one to three seconds."""
+MAX_SEARCH_SECONDS = 3.0
+"""Searching devices, on all nodes together, takes no longer in one attempt: nobody else is scheduled
+meanwhile, and a leader that does not renew its lease for ten seconds loses it."""
 COMPILE_COST = 100
 """Of compiling a selector, for each of its characters."""
 
 
-class SelectorBudget:
-    """What evaluating selectors may still cost in an attempt.
+class DeviceBudget:
+    """What evaluating selectors and searching devices may still cost in an attempt.
 
     An expression may cost as much as an API server lets it, but not for thousands of devices at a stretch.
     Answers are kept: the next attempt begins where this one ended.
     """
 
-    __slots__ = ("left",)
+    __slots__ = ("left", "searches_end")
 
     def __init__(self) -> None:
         self.left = MAX_ATTEMPT_COST
+        self.searches_end = 0.0
+        """When searches on all nodes must be over, by the CPU time of this thread; 0 before the first."""
 
 
 class BudgetSpentError(StowplanError):
@@ -77,7 +82,7 @@ class OfferedDevice:
         self._answers: dict[str, bool | str] = {}
         self._attributes: dict[str, Value | None] = {}
 
-    def satisfies(self, expression: str, budget: SelectorBudget | None = None) -> bool:
+    def satisfies(self, expression: str, budget: DeviceBudget | None = None) -> bool:
         """What a selector says of the device; CelError if it cannot tell, BudgetSpentError if not now."""
         answer = self._answers.get(expression)
         if answer is None:
@@ -85,7 +90,7 @@ class OfferedDevice:
                 raise BudgetSpentError
             if len(self._answers) >= MAX_ANSWERS:
                 del self._answers[next(iter(self._answers))]
-            answer = self._answers[expression] = self._ask(expression, budget or SelectorBudget())
+            answer = self._answers[expression] = self._ask(expression, budget or DeviceBudget())
         if isinstance(answer, str):
             raise CelError(answer)
         return answer
@@ -100,7 +105,7 @@ class OfferedDevice:
             self._attributes[name] = found.typed_value if found is not None else None
         return self._attributes[name]
 
-    def _ask(self, expression: str, budget: SelectorBudget) -> bool | str:
+    def _ask(self, expression: str, budget: DeviceBudget) -> bool | str:
         known = compilations()
         try:
             program = compile_cel(expression)

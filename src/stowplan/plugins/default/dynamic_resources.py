@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from time import thread_time
 from typing import Any
 
 import msgspec
@@ -52,7 +53,7 @@ from stowplan.plugins.default.device_extended import (
     with_requests,
 )
 from stowplan.plugins.default.device_ledger import ClaimLedger
-from stowplan.plugins.default.device_pools import AllocationError, Inventory, SelectorBudget
+from stowplan.plugins.default.device_pools import MAX_SEARCH_SECONDS, AllocationError, DeviceBudget, Inventory
 from stowplan.plugins.default.device_writer import (
     ClaimError,
     ClaimWriter,
@@ -89,7 +90,7 @@ class PodClaims:
     by_node: dict[str, NodeAllocation] = field(default_factory=dict)
     unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
     """Claims that kept the pod off some node."""
-    budget: SelectorBudget = field(default_factory=SelectorBudget)
+    budget: DeviceBudget = field(default_factory=DeviceBudget)
     timed_out: str = ""
     """Why no more searches are made: one of them took too long, and nobody else is served meanwhile."""
 
@@ -360,17 +361,18 @@ class DynamicResources(Plugin):
             return True
         return not has_failed(claim) and (is_ready(claim) or not self._is_overdue(claim.allocation))
 
-    def _allocate(self, demands: list[Demand], node: Node, budget: SelectorBudget) -> list[Allocation] | str:
+    def _allocate(self, demands: list[Demand], node: Node, budget: DeviceBudget) -> list[Allocation] | str:
         slices, timeout = self.handle.cluster.resource_slices, self.args.filter_timeout
         if self._inventory[0] != slices.version:
             self._inventory = slices.version, Inventory(slices)
         end = self.handle.now() + timeout if timeout else float("inf")
+        budget.searches_end = budget.searches_end or thread_time() + MAX_SEARCH_SECONDS
         return allocate(
             demands,
             node,
             self._inventory[1].pools_for(node),
             self.ledger.usage,
-            is_late=lambda: self.handle.now() > end,
+            is_late=lambda: self.handle.now() > end or thread_time() > budget.searches_end,
             budget=budget,
         )
 
