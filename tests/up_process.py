@@ -52,7 +52,7 @@ def running_up(folder: Path, *flags: str) -> Iterator[Up]:
     try:
         assert process.stdout is not None
         said = ""
-        while "Ctrl-C ends it." not in said:
+        while "Press Ctrl-C to stop." not in said:
             line = process.stdout.readline()
             assert line, f"{said}{errors.read_text()}"
             said += line
