@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from make import make_pod
 from stowplan import Plugin, Status
 from stowplan.client.errors import ApiError
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
@@ -394,7 +393,6 @@ class OneNode(Hostile):
     def __init__(self, args: Any, handle: Any) -> None:
         super().__init__(args, handle)
         self._rejected: set[str] = set()
-        self._promised = make_pod("promised", priority=1000)
 
     def events_to_register(self) -> Any:
         return [ClusterEvent(Resource.NODE, Action.ALL), ClusterEvent(Resource.POD, Action.ALL)]
@@ -403,10 +401,6 @@ class OneNode(Hostile):
         return self.act("pre_enqueue", pod, None)
 
     def pre_filter(self, state: Any, pod: Any, nodes: Any) -> Any:
-        if self.is_about("add_pod", pod) or self.is_about("clone", pod):
-            self.handle.nominations.put(self._promised, "node-0")
-        else:
-            self.handle.nominations.remove(self._promised)
         if self.is_about("clone", pod):
             state.write(Remembered(lambda: self.act("clone", pod, None)))
         return self.act("pre_filter", pod, None)

@@ -20,6 +20,7 @@ import pytest_asyncio
 import yaml
 from hostile_plugins import AWAITED, BACKGROUND, CASES, PLUGINS, RAISED, REACHED, configuration
 
+from make import make_pod
 from stowplan.apiserver import ApiServer
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError
@@ -186,6 +187,10 @@ async def test_a_fault_is_its_pods_alone(world, caplog, method, fault):
         for each in fillers:
             await world.create(each, "default-scheduler", cpu="2")
             await world.bound(each)
+    nominations, nominated = world.service.scheduler.queue.nominations, make_pod("nominated", priority=1000)
+    nominations.remove(nominated)
+    if point in ("add_pod", "clone"):  # which are called where a pod is nominated
+        nominations.put(nominated, "node-0")
     await world.create(name, profile, f"{method}--{fault}", **spec)
     if point == "queueing_hint":
         await world.failure(name)
