@@ -395,11 +395,12 @@ def test_agrees_with_the_reference_on_random_expressions(expression):
 
 SOME_TEXTS = st.text("aAbB ,. \t", min_size=1, max_size=8)
 CALLS_ON_TEXTS = (
-    "startsWith($)", "endsWith($)", "contains($)", "charAt(#)", "substring(#)", "substring(#, #)",
+    "startsWith($)", "endsWith($)", "contains($)", "charAt(#)", "substring(#)",
     "indexOf($)", "split($)", "split($, #)", "replace($, $)", "replace($, $, #)", "lowerAscii()",
     "upperAscii()", "trim()",
     "size()", "matches($)", "format([$, #])", "split($).join($)",
 )  # fmt: skip
+# Not substring(#, #): the reference fails on "A".substring(0, 1), which Kubernetes answers.
 
 
 @settings(max_examples=400, deadline=None)
