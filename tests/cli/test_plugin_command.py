@@ -163,7 +163,7 @@ def test_check_finds_all_faults_of_a_folder(here):
     said = [text for _, text in found]
     assert said[0].startswith("SyntaxError: invalid syntax")
     assert "No module named 'no_such_dependency'; install it" in said[1]
-    assert "Wrong.filter_node is no extension point; filter_nodes is one" in said[2]
+    assert "Wrong.filter_node is not an extension point; did you mean filter_nodes?" in said[2]
     assert "Same is the name of a plugin in bad/d_first.py too" in said[4]
     assert "NodeName is the name of an installed plugin too" in said[5]
     assert "Twice is defined in line 3 already" in said[6]

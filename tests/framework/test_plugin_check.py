@@ -13,6 +13,7 @@ from stowplan.framework.registry import Registry
 
 HEAD = """\
 from typing import ClassVar
+import numpy as np
 from stowplan import CustomResource, Plugin, PluginArgs, Reads
 
 class Mine(Plugin):
@@ -44,14 +45,19 @@ GOOD = "def filter(self, state, pod, node): ..."
     ("body", "line", "words"),
     [
         pytest.param(
-            "def filter_node(self, state, pod, node): ...", 0, "filter_nodes is one", id="one letter"
+            "def filter_node(self, state, pod, node): ...", 0, "did you mean filter_nodes?", id="one letter"
         ),
         pytest.param(
-            f"{GOOD}\ndef preFilter(self, state, pod, nodes): ...", 1, "pre_filter is one", id="camelCase"
+            f"{GOOD}\ndef preFilter(self, state, pod, nodes): ...",
+            1,
+            "did you mean pre_filter?",
+            id="camelCase",
         ),
-        pytest.param("def prefilter(self, state, pod, nodes): ...", 0, "pre_filter is one", id="one word"),
-        pytest.param("def normalise_score(self): ...", 0, "normalize_score is one", id="British"),
-        pytest.param("def Less(self, a, b): ...", 0, "queue_sort is one", id="the name elsewhere"),
+        pytest.param(
+            "def prefilter(self, state, pod, nodes): ...", 0, "did you mean pre_filter?", id="one word"
+        ),
+        pytest.param("def normalise_score(self): ...", 0, "did you mean normalize_score?", id="British"),
+        pytest.param("def Less(self, a, b): ...", 0, "did you mean queue_sort?", id="the name elsewhere"),
         pytest.param(
             "def filter(self, pod, node): ...",
             0,
@@ -61,6 +67,57 @@ GOOD = "def filter(self, state, pod, node): ..."
         pytest.param("def score(self, state, pod, node, extra): ...", 0, "it is called with", id="too many"),
         pytest.param("def filter(state, pod, node): ...", 0, "it is called with", id="no self"),
         pytest.param(f"{GOOD}\ndef __init__(self): ...", 1, "called with (self, args, handle)", id="init"),
+        pytest.param(
+            "def score(self, state, node, pod): return 1",
+            0,
+            "Mine.score takes (self, state, node, pod); it is called with score(self, state, pod, node)",
+            id="swapped parameters",
+        ),
+        pytest.param(
+            "def score(self, state, pod, node) -> str: ...",
+            0,
+            "Mine.score returns str; expected int",
+            id="score of text",
+        ),
+        pytest.param(
+            "def filter(self, state, pod, node) -> bool: ...",
+            0,
+            "Mine.filter returns bool; expected Status | None",
+            id="filter of truth",
+        ),
+        pytest.param(
+            "def reserve(self, state, pod, node_name) -> bool | None: ...",
+            0,
+            "Mine.reserve returns bool | None; expected Status | None",
+            id="reserve of truth",
+        ),
+        pytest.param(
+            "def pre_filter(self, state, pod, nodes) -> list[str]: ...",
+            0,
+            "Mine.pre_filter returns list[str]; expected Status | frozenset[str] | None",
+            id="pre_filter of a list",
+        ),
+        pytest.param(
+            "def filter_nodes(self, state, pod, nodes) -> list[str]: ...",
+            0,
+            "Mine.filter_nodes returns list[str]; expected Iterable[Reject]",
+            id="filter_nodes of texts",
+        ),
+        pytest.param(
+            "def score_nodes(self, state, pod, nodes) -> list[int]: ...",
+            0,
+            "Mine.score_nodes returns list[int]; expected Scores",
+            id="score_nodes of a list",
+        ),
+        pytest.param(
+            "def filter(self, state, pod, node: str): ...",
+            0,
+            "Mine.filter takes node: str; it is called with Node",
+            id="a parameter of another type",
+        ),
+        pytest.param(
+            "def filtre(self, state, pod, node): ...", 0, "did you mean filter?", id="letters swapped"
+        ),
         pytest.param("filter = True", 0, "Mine.filter is no method but bool", id="no method"),
         pytest.param("def bind(self, state, pod, node_name): ...", 0, "write `async def`", id="sync bind"),
         pytest.param("async def filter(self, state, pod, node): ...", 0, "without async", id="async filter"),
@@ -123,6 +180,12 @@ def test_a_fault_is_named_at_its_line(written, body, line, words):
         pytest.param(f"{GOOD}\ndef score(self, *anything): return 1", id="any parameters"),
         pytest.param("@staticmethod\ndef filter(state, pod, node): ...", id="static"),
         pytest.param("@classmethod\ndef filter(cls, state, pod, node): ...", id="of the class"),
+        pytest.param("def filter(self, s, p, n) -> None: ...", id="names of one's own"),
+        pytest.param(
+            "def filter(self, state, pod, node) -> 'Unknown': ...", id="what only a type checker knows"
+        ),
+        pytest.param("def score(self, state, pod, node) -> np.int64: ...", id="a number of NumPy's"),
+        pytest.param("def queue_sort(self, queued) -> tuple[int, str]: ...", id="a sort key"),
         pytest.param(f"{GOOD}\ndef _filter_node(self): ...", id="an own method like a point"),
         pytest.param(f"{GOOD}\nasync def run(self): ...", id="background work"),
         pytest.param("def score(self, state, pod, node, scale=2): return 1", id="a parameter with a default"),

@@ -20,6 +20,7 @@ from stowplan.api.storage import (
 )
 from stowplan.cluster import Cluster
 from stowplan.framework import CycleState, Handle, Plugin, PluginArgs, Status
+from stowplan.framework.plugin import overrides
 
 Manifest = dict[str, Any]
 
@@ -193,7 +194,7 @@ def refusals(plugin: Any, manifest: Manifest) -> dict[str, Verdict] | Status | N
 
 def filtered(plugin: Any, state: CycleState, waiting: Pod, nodes: Any) -> dict[str, Verdict]:
     found: dict[str, Verdict] = {}
-    if hasattr(plugin, "filter"):
+    if overrides(plugin, "filter"):
         for each in nodes:
             status = plugin.filter(state, waiting, each)
             if status is not None:

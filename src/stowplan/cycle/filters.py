@@ -24,7 +24,7 @@ from stowplan.framework.answers import (
 )
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Failures, Statuses, Verdicts
 from stowplan.framework.nominations import Nominations
-from stowplan.framework.plugin import FilterError, Reject
+from stowplan.framework.plugin import FilterError, Reject, overrides
 from stowplan.framework.profile import FilterStep, Profile, TooManyReasonsError
 from stowplan.framework.sealed import given
 from stowplan.framework.state import CycleState
@@ -87,7 +87,7 @@ def run_filters(
         if step.name in state.skipped_filters:
             continue
         try:
-            if step.sign is not None:
+            if step.is_cached:
                 refused: Verdicts | Statuses | None = _ask_kept(step, state, pod, nodes)
             else:
                 passing = passing_all(found)
@@ -146,7 +146,7 @@ def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -
             lambda part: (_all_bits(step, step.filter_nodes(state, pod, part), len(part)),),
             usage=step.reads_usage,
             finish=step.verdicts,
-            compute_row=(lambda row: _numbers(step, step.filter_nodes(state, pod, row)))
+            compute_row=(lambda row: _numbers(step, step.filter_row(state, pod, row)))
             if step.takes_rows
             else None,
         )
@@ -165,7 +165,7 @@ def _ask_all(
     passing: Mask | None,
     first_error: bool,
 ) -> Verdicts | Statuses | None:
-    if step.filter_nodes is None:
+    if not step.takes_columns:
         return _ask_each(step, state, pod, nodes, passing, first_error)
     try:
         step.make_room()
@@ -355,12 +355,12 @@ def error_status(error: CycleError) -> Status:
 def tell(profile: Profile, state: CycleState, method: str, pod: Pod, other: Pod, node: NodeSubset) -> None:
     """Lets plugins follow, in their state, that `other` came to or left a node that is tried out."""
     for name, plugin in profile.pre_filters:
-        if name in state.skipped_filters:
+        if name in state.skipped_filters or not overrides(plugin, method):
             continue
         doing = f'running {"AddPod" if method == "add_pod" else "RemovePod"} on PreFilter plugin "{name}"'
         try:
-            follow = getattr(plugin, method, None)
-            status = None if follow is None else status_of(method, follow(state, pod, other, node.node(0)))
+            follow = plugin.add_pod if method == "add_pod" else plugin.remove_pod
+            status = status_of(method, follow(state, pod, other, node.node(0)))
         except BaseException as error:
             raise failure(doing, error, pod, node.names[0]) from error
         if status is not None:

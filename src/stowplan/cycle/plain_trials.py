@@ -110,7 +110,7 @@ class _Trial:
         _, state, pod, _ = self._preemptor
         for step in self._steps:
             try:
-                answers = step.filter_nodes(state, pod, self._node)
+                answers = step.filter_row(state, pod, self._node)
                 found = [row_reject_of(each) for each in answers if each.mask is not False]
                 rejects = [(reason_of(why), hard) for is_rejected, why, hard in found if is_rejected]
             except FilterError as error:

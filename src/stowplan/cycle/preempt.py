@@ -100,7 +100,7 @@ def _search(preemptor: Preemptor, decision: Decision, percentage: int, absolute:
 def _looks_at_one_node(profile: Profile, state: CycleState) -> bool:
     """Whether no filter at work needs to know of pods on other nodes."""
     return all(
-        step.plugin.reads is not Reads.ANYTHING and step.filter_nodes is not None
+        step.plugin.reads is not Reads.ANYTHING and step.takes_columns
         for step in profile.filters
         if step.name not in state.skipped_filters
     )

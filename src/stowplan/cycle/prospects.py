@@ -36,7 +36,7 @@ MEMORY = "preemption"
 def kind_of(profile: Profile, state: CycleState, pod: Pod) -> Hashable | None:
     """Equal for pods with the same prospects; None where these cannot be kept."""
     steps = [step for step in profile.filters if step.name not in state.skipped_filters]
-    if any(step.sign is None or step.filter_nodes is None for step in steps):
+    if any(not (step.is_cached and step.takes_columns) for step in steps):
         return None
     try:
         kind = (pod.priority, *((step.plugin.serial, step.sign(pod)) for step in steps))

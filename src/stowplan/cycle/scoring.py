@@ -66,7 +66,7 @@ class KeptScores:
 
 
 def _column(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> ScoreColumn:
-    if step.sign is None:
+    if not step.is_cached:
         asked = _asked(step, state, pod, nodes)
         return ScoreColumn(step.name, step.weight, _normalized(step, state, pod, nodes, asked), None)
     kept = _kept(step, state, pod, nodes)
@@ -99,7 +99,7 @@ def _refreshed(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, k
         return (scores if step.normalize is not None else _checked(step, pod, part, scores),)
 
     def compute_row(row: NodeRow) -> tuple[int]:
-        answer = step.score_nodes(state, pod, row)
+        answer = step.score_row(state, pod, row)
         score = answer if answer.__class__ is int and 0 <= answer <= MAX_SCORE else score_of(answer)
         if step.normalize is None and not 0 <= score <= MAX_SCORE:
             raise ValueError(f"score {score} is not in the range of [0, {MAX_SCORE}]")
@@ -116,7 +116,7 @@ def _refreshed(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, k
 
 
 def _asked(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-    if step.score_nodes is None:
+    if not step.takes_columns:
         return _score_each(step, state, pod, nodes)
     try:
         return scores_of(step.score_nodes(state, pod, nodes), len(nodes))

@@ -61,7 +61,7 @@ class ProfileVerbs:
 
     def __init__(self, profile: Profile, cluster: Cluster, most: int = 10) -> None:
         self.profile, self._cluster, self._most = profile, cluster, most
-        self._is_columnar = all(step.filter_nodes is not None for step in profile.filters)
+        self._is_columnar = all(step.takes_columns for step in profile.filters)
         self._last: Filtered | None = None
         self._lines = ScoreLines()
 

@@ -8,7 +8,7 @@ from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import Decision
 from stowplan.framework.events import QUEUE, SKIP_HINT, Action, ClusterEvent, Hint, Resource
 from stowplan.framework.handle import Api, Handle
-from stowplan.framework.plugin import FilterError, Mask, Nomination, Plugin, Reads, Reject
+from stowplan.framework.plugin import FilterError, Mask, Nomination, Plugin, Queued, Reads, Reject, SortKey
 from stowplan.framework.rights import Right
 from stowplan.framework.scores import MAX_SCORE, Scores, scale_to_max
 from stowplan.framework.state import CycleState, StateMissing
@@ -38,11 +38,13 @@ __all__ = [
     "Plugin",
     "PluginArgs",
     "Pod",
+    "Queued",
     "Reads",
     "Reject",
     "Resource",
     "Right",
     "Scores",
+    "SortKey",
     "StateMissing",
     "Status",
     "Wire",

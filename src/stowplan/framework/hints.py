@@ -28,7 +28,7 @@ from stowplan.api.storage import (
 )
 from stowplan.framework.answers import events_of, hint_of, plugin_error, raise_interrupt
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
-from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin import Plugin, overrides
 from stowplan.framework.profile import Profile
 
 RESOURCES: Mapping[type[Object], Resource] = {
@@ -99,7 +99,7 @@ class QueueingHints:
         refusing = {name for point in REFUSING_POINTS for name in profile.points.get(point, ())}
         self._registered: dict[str, list[tuple[ClusterEvent, AskHint]]] = {}
         for name, plugin in profile.plugins.items():
-            if hasattr(plugin, "events_to_register"):
+            if overrides(plugin, "events_to_register"):
                 self._registered[name] = _registered(name, plugin, _wanted(name, plugin))
             elif name in refusing:
                 self._registered[name] = _registered(name, plugin, EVERYTHING)
@@ -151,7 +151,7 @@ def _registered(
 
 
 def _asking(name: str, plugin: Plugin) -> AskHint:
-    hint = getattr(plugin, "queueing_hint", None)
+    hint = plugin.queueing_hint if overrides(plugin, "queueing_hint") else None
     if hint is None:
         return _always
     silent_until = -math.inf

@@ -1,11 +1,11 @@
-"""The class a plugin derives from. Its methods are the extension points it takes part in."""
+"""The class a plugin derives from. The methods it overrides are the extension points it takes part in."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -14,10 +14,17 @@ from numpy.typing import NDArray
 from stowplan.api.custom import CustomResource
 from stowplan.errors import StowplanError
 from stowplan.framework.args import PluginArgs
+from stowplan.framework.events import ClusterEvent, Hint
 from stowplan.framework.rights import Right
+from stowplan.framework.status import Status
 
 if TYPE_CHECKING:
+    from stowplan.api.pod import Pod
+    from stowplan.cluster import Node, NodeTable
+    from stowplan.framework.decision import Decision
     from stowplan.framework.handle import Handle
+    from stowplan.framework.scores import Scores
+    from stowplan.framework.state import CycleState
 
 Mask = NDArray[np.bool_]
 _serials = itertools.count()
@@ -61,43 +68,203 @@ class Nomination(NamedTuple):
     victims: tuple[Any, ...] = ()
 
 
+class Queued(Protocol):
+    """A pod in the scheduling queue, as `queue_sort` sees it."""
+
+    @property
+    def pod(self) -> Pod: ...
+    @property
+    def timestamp(self) -> float:
+        """When the pod was added to the queue, or added again after a failed attempt."""
+
+    @property
+    def attempts(self) -> int:
+        """How many times it was attempted before."""
+
+
+class SortKey(Protocol):
+    """Anything that can be compared with `<`: numbers, strings, tuples of them."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
 class Plugin:
-    """Stores its arguments and its handle; everything else a plugin adds itself.
+    """The base class of all plugins. Override the extension points that the plugin takes part in.
 
-    Extension points, all optional, by the names of the methods: pre_enqueue, queue_sort, pre_filter,
-    add_pod, remove_pod, filter or filter_nodes, post_filter, pre_score, score or score_nodes,
-    normalize_score, reserve, unreserve, permit, pre_bind, bind, post_bind, events_to_register,
-    queueing_hint, sign_pod, run.
+    A method that is not overridden is never called; its default here is what would have no effect. Where a
+    method returns a `Status`, `None` means success. A plugin is created once per profile, with the arguments
+    of its `pluginConfig` (`self.args`) and a `Handle` (`self.handle`).
 
-    `filter_nodes` and `score_nodes` of a plugin that has `sign_pod` and sets `reads` are kept per signature
-    and worked out again only for nodes that changed.
+    Methods run on the scheduler's event loop: those that are not `async` must not wait, and none may take
+    longer than its `budget`. A method that raises fails the attempt of that pod; others go on.
     """
 
     args: PluginArgs
+    """The plugin's arguments. Annotate it with a struct derived from `PluginArgs`."""
     reads: ClassVar[Reads] = Reads.ANYTHING
+    """What `filter_nodes` and `score_nodes` depend on; less than ANYTHING with `sign_pod` allows caching."""
     takes_rows: ClassVar[bool] = False
-    """Whether `filter_nodes` and `score_nodes` also work on a NodeRow, which has numbers for columns."""
+    """Whether `filter_nodes` and `score_nodes` also work on a NodeRow: numbers instead of columns."""
     watches: ClassVar[tuple[type[CustomResource], ...]] = ()
-    """Kinds beyond those of every scheduler that the host watches for it; `handle.watched` has them."""
+    """Kinds to watch for this plugin besides those every scheduler watches; see `handle.watched`."""
     budget: ClassVar[float] = 1.0
-    """Seconds that a call may take, for all nodes together; then it is interrupted, and the attempt fails."""
+    """Seconds a call may take, for all nodes together. Then it is interrupted, and the attempt fails."""
     bind_budget: ClassVar[float] = 60.0
-    """The same for `pre_bind`, `bind` and `post_bind`, which may wait without holding up others."""
+    """The same for `pre_bind`, `bind` and `post_bind`, which may wait without holding up other pods."""
     rights: ClassVar[tuple[Right, ...]] = ()
-    """What it asks of `handle.api`, for `stowplan manifests`; what it `watches` need not be said again."""
-
+    """What the plugin writes through `handle.api`, for `stowplan manifests`; `watches` need no entry."""
     controllers: ClassVar[tuple[str, ...]] = ()
-    """What the leader runs for it besides, as `module:Class`: called with the plugin's arguments and handle,
-    then `async def run(self)`, which is started over if it fails."""
+    """Controllers that the leader runs for this plugin, as `module:Class`. Each is created with the plugin's
+    arguments and handle; its `async def run(self)` is restarted if it fails."""
 
     def __init__(self, args: PluginArgs, handle: Handle) -> None:
         self.args, self.handle = args, handle
         self.serial = next(_serials)
-        """A number no other instance has: a key for what it keeps in the memo of a pod's shape or labels."""
+        """Unique per instance: a key for what the plugin caches in the memo of a pod's shape or labels."""
 
     @property
     def name(self) -> str:
         return type(self).__name__
+
+    # Before a pod is attempted.
+
+    def pre_enqueue(self, pod: Pod) -> Status | None:
+        """Decide whether the pod may enter the active queue; anything but success keeps it gated.
+
+        A gated pod is asked again when an event that the plugin registered for happens.
+        """
+        return None
+
+    def queue_sort(self, queued: Queued) -> SortKey:
+        """Return the key by which waiting pods are sorted; the lowest is attempted first.
+
+        All profiles share one queue and one plugin that sorts it. All keys must be comparable.
+        """
+        return 0
+
+    def events_to_register(self) -> Iterable[ClusterEvent]:
+        """Return the events that can make a pod schedulable which this plugin rejected.
+
+        Without this method, every event does.
+        """
+        return ()
+
+    def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        """Say whether a registered event is worth another attempt of a pod that this plugin rejected.
+
+        `old` is None for an object that was added, `new` for one that was deleted. Without this method, every
+        registered event is.
+        """
+        return Hint.QUEUE
+
+    # Which nodes can take the pod.
+
+    def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | frozenset[str] | None:
+        """Prepare an attempt, once per pod and before any filter.
+
+        Return a rejection to reject the pod on all nodes, `Status.skip()` to leave out this plugin's filter,
+        or a frozenset of node names to consider only these nodes.
+        """
+        return None
+
+    def filter(self, state: CycleState, pod: Pod, node: Node) -> Status | None:
+        """Reject the node with `Status.unschedulable(reason)`, or with `Status.unresolvable(reason)` where
+        evicting pods would not help. Called for each node that no earlier filter rejected."""
+        return None
+
+    def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterable[Reject]:
+        """Do the same for all nodes at once: yield a `Reject` with a mask of nodes for each reason.
+
+        Override this or `filter`, not both.
+        """
+        return ()
+
+    def add_pod(self, state: CycleState, pod: Pod, other: Pod, node: Node) -> None:
+        """Update what `pre_filter` wrote into `state`, as if `other` ran on `node` too.
+
+        Called while preemption and nominated pods are tried out. Needs `pre_filter`.
+        """
+
+    def remove_pod(self, state: CycleState, pod: Pod, other: Pod, node: Node) -> None:
+        """Update what `pre_filter` wrote into `state`, as if `other` did not run on `node` any more."""
+
+    def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Nomination | Status | None:
+        """Make room when no node fits: return a `Nomination` of a node, with the pods to evict.
+
+        A rejection says why there is none. None means nothing was found and nothing is to be said. In both
+        cases the next plugin is asked.
+        """
+        return None
+
+    # Which of these nodes is best.
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
+        """Prepare scoring, with the feasible nodes. `Status.skip()` leaves out this plugin's score."""
+        return None
+
+    def score(self, state: CycleState, pod: Pod, node: Node) -> int:
+        """Return the node's score: 0 to 100, or any number if the plugin overrides `normalize_score`."""
+        return 0
+
+    def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+        """Do the same for all feasible nodes at once: return an array of int64, one number per node.
+
+        Override this or `score`, not both.
+        """
+        return np.zeros(len(nodes), np.int64)
+
+    def normalize_score(self, state: CycleState, pod: Pod, scores: Scores) -> Scores:
+        """Scale the scores of all nodes to 0 to 100; see `scale_to_max`. Needs `score` or `score_nodes`."""
+        return scores
+
+    def sign_pod(self, pod: Pod) -> Hashable:
+        """Return what of the pod the answers of `filter_nodes` and `score_nodes` depend on.
+
+        Answers for equal signatures are cached, and computed again only for nodes that changed. Needs `reads`
+        to be `Reads.NODE` or `Reads.USAGE`.
+        """
+        return None
+
+    # Once a node is chosen.
+
+    def reserve(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
+        """Claim what the pod will use on the node. A rejection undoes the choice: see `unreserve`."""
+        return None
+
+    def unreserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
+        """Give back what `reserve` claimed: the pod was not bound after all.
+
+        Called in reverse order for every plugin with `reserve`, even where `reserve` was not reached or
+        failed: it must be safe to call twice, and must not fail. Needs `reserve`.
+        """
+
+    def permit(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
+        """Allow, reject or delay binding. `Status.wait(seconds)` holds the pod until every plugin that
+        returned it calls `allow` on the pod's entry in `handle.waiting_pods`, one rejects it, or the time is
+        over."""
+        return None
+
+    async def pre_bind(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
+        """Do what must be done before the pod is bound, such as provisioning a volume."""
+        return None
+
+    async def bind(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
+        """Bind the pod. `Status.skip()` leaves it to the next plugin."""
+        return Status.skip()
+
+    async def post_bind(self, state: CycleState, pod: Pod, node_name: str) -> None:
+        """Clean up after the pod was bound."""
+
+    # Beside the cycle.
+
+    async def run(self) -> None:
+        """Work in the background, such as reading metrics. Restarted if it raises, cancelled at the end."""
+
+
+def overrides(plugin: type[Plugin] | Plugin, *methods: str) -> bool:
+    """Whether a plugin has one of these methods of its own, and so takes part in that extension point."""
+    kind = plugin if isinstance(plugin, type) else type(plugin)
+    return any(getattr(kind, method) is not getattr(Plugin, method) for method in methods)
 
 
 def is_trusted(plugin: type[Plugin]) -> bool:

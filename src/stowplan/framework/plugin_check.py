@@ -6,17 +6,22 @@ It looks at the class alone. What arguments a configuration gives is checked whe
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Hashable, Iterator
 from difflib import get_close_matches
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from stowplan.api.custom import CustomResource, Definition
 from stowplan.errors import ConfigError
+from stowplan.framework import exports
 from stowplan.framework.answers import describe, raise_interrupt
 from stowplan.framework.args import args_of
-from stowplan.framework.plugin import Plugin, Reads
+from stowplan.framework.plugin import Plugin, Reads, overrides
 from stowplan.framework.plugin_source import Fault, fault_at
-from stowplan.framework.points import ASYNC, MAY_YIELD, METHODS_OF_POINT, NEEDS, PARAMETERS
+from stowplan.framework.points import ASYNC, MAY_YIELD, METHODS, METHODS_OF_POINT, NEEDS, PARAMETERS
 
 EXTENSION_METHODS = tuple(method for methods in METHODS_OF_POINT.values() for method in methods)
 OTHER_NAMES = {"less": "queue_sort", "normalize": "normalize_score", "prefilterextensions": "add_pod"}
@@ -50,7 +55,7 @@ def checked(plugin: type[Plugin]) -> type[Plugin]:
 
 def methods_of(plugin: type[Plugin], among: tuple[str, ...] = tuple(PARAMETERS)) -> list[str]:
     """Which of the methods the plugin has."""
-    return [name for name in among if callable(getattr(plugin, name, None))]
+    return [name for name in among if overrides(plugin, name)]
 
 
 def _misspelt(plugin: type[Plugin]) -> Iterator[Fault]:
@@ -59,8 +64,8 @@ def _misspelt(plugin: type[Plugin]) -> Iterator[Fault]:
             if name.startswith("_") or name in PARAMETERS or not inspect.isroutine(_function(member)):
                 continue
             if meant := _meant(name):
-                way_out = "a method of your own that is called so starts with an underscore"
-                yield _fault(plugin, name, f"is no extension point; {meant} is one ({way_out})")
+                way_out = "start the name of a method of your own with an underscore"
+                yield _fault(plugin, name, f"is not an extension point; did you mean {meant}? ({way_out})")
 
 
 def _meant(name: str) -> str | None:
@@ -69,20 +74,30 @@ def _meant(name: str) -> str | None:
         if plain == known.replace("_", ""):
             return known
     close = get_close_matches(name, PARAMETERS, 1, CLOSE)
+    close = close or [known for known in PARAMETERS if sorted(known) == sorted(name)]  # filtre, scoer
     return OTHER_NAMES.get(plain) or (close[0] if close else None)
 
 
 def _wrong_methods(plugin: type[Plugin]) -> Iterator[Fault]:
     for name, parameters in PARAMETERS.items():
-        if (member := inspect.getattr_static(plugin, name, None)) is None:
+        if not overrides(plugin, name):
             continue
+        member = inspect.getattr_static(plugin, name)
         function = _function(member)
         if not callable(function):
             yield _fault(plugin, name, f"is no method but {type(function).__name__}")
             continue
-        if not _takes(function, len(parameters) + (not isinstance(member, staticmethod))):
-            found = f"takes {inspect.signature(function)}"
-            yield _fault(plugin, name, f"{found}; it is called with {_call(name, parameters)}")
+        taken = list(inspect.signature(function).parameters)
+        given = taken[not isinstance(member, staticmethod) :]
+        if not _takes(function, len(parameters) + (not isinstance(member, staticmethod))) or any(
+            # Names of one's own are fine, but not those of parameters that stand elsewhere.
+            one in parameters and one != other
+            for one, other in zip(given, parameters, strict=False)
+        ):
+            text = f"takes ({', '.join(taken)}); it is called with {_call(name, parameters)}"
+            yield _fault(plugin, name, text)
+        else:
+            yield from (_fault(plugin, name, text) for text in _wrong_types(name, function, given))
         if text := _wrong_colour(name, inspect.unwrap(function)):
             yield _fault(plugin, name, text)
     if not _takes(plugin.__init__, 3):
@@ -176,6 +191,61 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _wrong_types(name: str, function: Callable[..., Any], parameters: list[str]) -> Iterator[str]:
+    """Annotations that contradict the base class. Those that do not resolve are left to a type checker."""
+    try:
+        given = get_type_hints(inspect.unwrap(function))
+    except Exception:  # a name that only a type checker knows, or anything else that an annotation may raise
+        return
+    expected = get_type_hints(METHODS[name], localns=vars(exports))
+    for parameter, declared in zip(parameters, PARAMETERS[name], strict=False):
+        found = given.get(parameter, Any)
+        if not fits(expected[declared], found):
+            yield f"takes {parameter}: {type_text(found)}; it is called with {type_text(expected[declared])}"
+    answer, wanted = given.get("return", Any), expected["return"]
+    if not fits(answer, wanted):
+        yield f"returns {type_text(answer)}; expected {type_text(wanted)}"
+
+
+def fits(given: Any, wanted: Any) -> bool:
+    """Whether every value of one annotation is one of the other; where that is hard to tell, it is."""
+    if Any in (given, wanted):
+        return True
+    if _members(given) != [given]:
+        return all(fits(each, wanted) for each in _members(given))
+    if _members(wanted) != [wanted]:
+        return any(fits(given, each) for each in _members(wanted))
+    one, other = get_origin(given) or given, get_origin(wanted) or wanted
+    if not (isinstance(one, type) and isinstance(other, type)):
+        return True
+    if getattr(other, "_is_protocol", False) or other is Hashable:
+        return one is not type(None) or other is Hashable
+    if other is int and issubclass(one, np.integer):
+        return True
+    if not issubclass(one, other):
+        return False
+    # The elements of what is yielded or returned; the key and value of anything else are not looked at.
+    mine, theirs = get_args(given), get_args(wanted)
+    return one is np.ndarray or not (mine and theirs) or fits(mine[0], theirs[0])
+
+
+def _members(kind: Any) -> list[Any]:
+    return list(get_args(kind)) if get_origin(kind) in (Union, UnionType) else [kind]
+
+
+def type_text(kind: Any) -> str:
+    """The annotation as an author writes it."""
+    if kind is type(None):
+        return "None"
+    if isinstance(kind, type) and not get_args(kind):
+        return kind.__name__
+    if members := _members(kind)[1:]:
+        return " | ".join(map(type_text, [_members(kind)[0], *members]))
+    if get_origin(kind) is np.ndarray:
+        return "Scores" if kind == exports.Scores else "NDArray"
+    return re.sub(r"\b(?:\w+\.)+", "", str(kind))
 
 
 def _call(name: str, parameters: tuple[str, ...]) -> str:

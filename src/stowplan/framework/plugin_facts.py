@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import re
 from typing import Any
 
 import msgspec
 
 from stowplan.framework.args import args_of
 from stowplan.framework.plugin import Plugin
-from stowplan.framework.plugin_check import methods_of
+from stowplan.framework.plugin_check import methods_of, type_text
 from stowplan.framework.plugin_source import fault_at
 from stowplan.framework.points import METHODS_OF_POINT
 
@@ -61,10 +60,4 @@ def _argument(field: msgspec.structs.FieldInfo) -> Argument:
     elif field.default is not msgspec.NODEFAULT:
         default = field.default
     plain = msgspec.json.decode(msgspec.json.encode(default, enc_hook=str))
-    return Argument(field.encode_name, _type_text(field.type), field.required, plain)
-
-
-def _type_text(kind: Any) -> str:
-    if isinstance(kind, type) and not getattr(kind, "__args__", None):
-        return kind.__name__
-    return re.sub(r"\b(?:\w+\.)+", "", str(kind))
+    return Argument(field.encode_name, type_text(field.type), field.required, plain)

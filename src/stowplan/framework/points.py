@@ -1,6 +1,10 @@
-"""The methods that are called on a plugin: by extension point, with what, and how."""
+"""The methods of a plugin by extension point, read off the base class."""
 
 from __future__ import annotations
+
+import inspect
+
+from stowplan.framework.plugin import Plugin
 
 METHODS_OF_POINT = {
     "preEnqueue": ("pre_enqueue",),
@@ -16,24 +20,15 @@ METHODS_OF_POINT = {
     "bind": ("bind",),
     "postBind": ("post_bind",),
 }
-"""What makes a plugin take part in a point, as files name it."""
-PARAMETERS: dict[str, tuple[str, ...]] = {
-    "pre_enqueue": ("pod",),
-    "queue_sort": ("queued",),
-    **dict.fromkeys(("pre_filter", "filter_nodes", "pre_score", "score_nodes"), ("state", "pod", "nodes")),
-    **dict.fromkeys(("filter", "score"), ("state", "pod", "node")),
-    **dict.fromkeys(("add_pod", "remove_pod"), ("state", "pod", "other", "node")),
-    "post_filter": ("state", "pod", "decision"),
-    "normalize_score": ("state", "pod", "scores"),
-    **dict.fromkeys(("reserve", "unreserve", "permit"), ("state", "pod", "node_name")),
-    **dict.fromkeys(("pre_bind", "bind", "post_bind"), ("state", "pod", "node_name")),
-    "events_to_register": (),
-    "queueing_hint": ("pod", "event", "old", "new"),
-    "sign_pod": ("pod",),
-    "run": (),
+"""Which methods make a plugin take part in an extension point, by its name in a configuration."""
+METHODS = {
+    name: method
+    for name, method in vars(Plugin).items()
+    if inspect.isfunction(method) and not name.startswith("_")
 }
-"""All methods, with what they are called with."""
-ASYNC = frozenset(("pre_bind", "bind", "post_bind", "run"))
+"""All methods of a plugin that are called, as the base class declares them."""
+PARAMETERS = {name: tuple(inspect.signature(method).parameters)[1:] for name, method in METHODS.items()}
+ASYNC = frozenset(name for name, method in METHODS.items() if inspect.iscoroutinefunction(method))
 MAY_YIELD = frozenset(("filter_nodes", "events_to_register"))
 NEEDS = {
     "add_pod": ("pre_filter",),
@@ -42,4 +37,4 @@ NEEDS = {
     "unreserve": ("reserve",),
     "queueing_hint": ("events_to_register",),
 }
-"""Methods that are called only on a plugin that has one of these too."""
+"""Methods that are called only on a plugin that overrides one of these too."""

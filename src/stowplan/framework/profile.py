@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 
+from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Rows
+from stowplan.cluster.node_table import NodeRow
 from stowplan.errors import ConfigError, PluginError
 from stowplan.framework.answers import built, describe, raise_interrupt, reason_of
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Statuses, Verdicts
 from stowplan.framework.handle import Handle
-from stowplan.framework.plugin import Plugin, Reads
+from stowplan.framework.plugin import Plugin, Reads, overrides
 from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.scores import MAX_SCORE
 from stowplan.framework.sealed import seal, sealed_handle
+from stowplan.framework.state import CycleState
 
 MAX_REASONS = UNRESOLVABLE_BIT
 """How many a verdict has bits for."""
@@ -27,14 +30,24 @@ class TooManyReasonsError(PluginError):
     """A filter has given more different reasons in one go than a verdict has bits for."""
 
 
+class RowReject(Protocol):
+    """A `Reject` of `filter_nodes` for one row: truth values in the place of masks."""
+
+    mask: bool
+    reason: str
+    unresolvable: bool
+
+
 class FilterStep:
     """A plugin's filter and how to ask it."""
 
     def __init__(self, plugin: Plugin, name: str) -> None:
         self.plugin, self.name = plugin, name
-        self.filter: Any = getattr(plugin, "filter", None)
-        self.filter_nodes: Any = getattr(plugin, "filter_nodes", None)
-        self.sign, self.reads_usage = _keeping(plugin)
+        self.filter, self.filter_nodes, self.sign = plugin.filter, plugin.filter_nodes, plugin.sign_pod
+        self.filter_row = cast(Callable[[CycleState, Pod, NodeRow], Iterable[RowReject]], plugin.filter_nodes)
+        """`filter_nodes`, for plugins that take rows."""
+        self.takes_columns = overrides(plugin, "filter_nodes")
+        self.is_cached, self.reads_usage = is_cached(plugin), plugin.reads is Reads.USAGE
         self.takes_rows = plugin.takes_rows
         self.reasons: list[str] = []
         """Reasons this filter has given so far; verdicts refer to them by number."""
@@ -68,10 +81,12 @@ class ScoreStep:
 
     def __init__(self, plugin: Plugin, name: str, weight: int) -> None:
         self.plugin, self.name, self.weight = plugin, name, weight
-        self.score: Any = getattr(plugin, "score", None)
-        self.score_nodes: Any = getattr(plugin, "score_nodes", None)
-        self.normalize: Any = getattr(plugin, "normalize_score", None)
-        self.sign, self.reads_usage = _keeping(plugin)
+        self.score, self.score_nodes, self.sign = plugin.score, plugin.score_nodes, plugin.sign_pod
+        self.score_row = cast(Callable[[CycleState, Pod, NodeRow], int], plugin.score_nodes)
+        """`score_nodes`, for plugins that take rows."""
+        self.normalize = plugin.normalize_score if overrides(plugin, "normalize_score") else None
+        self.takes_columns = overrides(plugin, "score_nodes")
+        self.is_cached, self.reads_usage = is_cached(plugin), plugin.reads is Reads.USAGE
         self.takes_rows = plugin.takes_rows
 
 
@@ -129,7 +144,7 @@ class Profile:
             found = self._feasible[key] = (tuple(refusals), rows, rows[~refused])
         return found[2]
 
-    def at(self, point: str) -> Sequence[tuple[str, Any]]:
+    def at(self, point: str) -> Sequence[tuple[str, Plugin]]:
         """The plugins of an extension point, by name and in order."""
         return self._at.get(point, ())
 
@@ -149,7 +164,6 @@ def _build(name: str, kind: type[Plugin], args: PluginArgs, handle: Handle, kept
         raise ConfigError(f'initializing plugin "{name}": {describe(error)}', stage="framework") from error
 
 
-def _keeping(plugin: Plugin) -> tuple[Any, bool]:
-    """How to sign a pod for answers that can be kept; None where they cannot."""
-    sign = getattr(plugin, "sign_pod", None) if plugin.reads is not Reads.ANYTHING else None
-    return sign, plugin.reads is Reads.USAGE
+def is_cached(plugin: Plugin) -> bool:
+    """Whether answers for pods with equal signatures are cached."""
+    return plugin.reads is not Reads.ANYTHING and overrides(plugin, "sign_pod")

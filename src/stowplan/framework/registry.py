@@ -14,7 +14,7 @@ from stowplan.config.load import ReadArgs
 from stowplan.errors import ConfigError
 from stowplan.framework.answers import describe, raise_interrupt
 from stowplan.framework.args import PluginArgs, args_of
-from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin import Plugin, overrides
 from stowplan.framework.plugin_check import checked
 from stowplan.framework.plugin_files import PluginFiles
 from stowplan.framework.points import METHODS_OF_POINT
@@ -99,7 +99,7 @@ class Registry:
 
     def extends(self, name: str, point: str) -> bool:
         plugin = self.find(name)
-        return any(callable(getattr(plugin, method, None)) for method in METHODS_OF_POINT[point])
+        return overrides(plugin, *METHODS_OF_POINT[point])
 
     def _import(self, name: str) -> type[Plugin]:
         entry = self._installed.get(name)

@@ -21,7 +21,7 @@ from stowplan.errors import PluginError
 from stowplan.framework.decision import Decision, ScoreColumn, Statuses, Verdicts
 from stowplan.framework.handle import Handle, WaitingPod
 from stowplan.framework.nominations import Nominations
-from stowplan.framework.plugin import Nomination, Plugin
+from stowplan.framework.plugin import Nomination, Plugin, overrides
 from stowplan.framework.points import PARAMETERS
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Status
@@ -49,7 +49,7 @@ def seal(plugin: Plugin) -> Plugin:
     if not is_own(type(plugin)):
         for method, parameters in PARAMETERS.items():
             seals = [_SEALS.get(name) for name in parameters]
-            if hasattr(plugin, method) and any(seals) and method not in ONE_BY_ONE:
+            if overrides(plugin, method) and any(seals) and method not in ONE_BY_ONE:
                 setattr(plugin, method, _sealing(getattr(plugin, method), seals))
     return plugin
 

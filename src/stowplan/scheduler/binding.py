@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
@@ -20,7 +21,7 @@ from stowplan.framework.answers import (
     stack_of,
     status_of,
 )
-from stowplan.framework.plugin import Plugin, is_trusted
+from stowplan.framework.plugin import Plugin, is_trusted, overrides
 from stowplan.framework.status import Code, Status
 from stowplan.scheduler.attempt import Attempt, Failure, failure_at
 from stowplan.scheduler.bind_outcome import node_after
@@ -335,9 +336,11 @@ def undo(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
     host.waiting.remove(placed.uid)
     began = perf_counter()
     for name, plugin in reversed(attempt.profile.at("reserve")):
+        if not overrides(plugin, "unreserve"):
+            continue
         try:
-            if (unreserve := getattr(plugin, "unreserve", None)) is not None:
-                nothing_of("unreserve", unreserve(attempt.state, placed, node_name))
+            unreserve: Callable[..., object] = plugin.unreserve  # whatever its annotation says
+            nothing_of("unreserve", unreserve(attempt.state, placed, node_name))
         except BaseException as error:
             _log_fault("Unreserve plugin failed", error, placed, name)
     _measure(host, attempt, "Unreserve", began)

@@ -31,7 +31,7 @@ from stowplan import log
 from stowplan.client.errors import ApiError
 from stowplan.errors import PluginError
 from stowplan.framework.answers import RaisedError, await_answer, awaitable_of
-from stowplan.framework.plugin import Plugin, is_trusted
+from stowplan.framework.plugin import Plugin, is_trusted, overrides
 from stowplan.framework.profile import Profile
 from stowplan.metrics import Metrics
 
@@ -132,12 +132,12 @@ class Guard:
             return  # it was kept from a profile before this one
         self._covered.add(plugin)
         for method in SYNC_METHODS:
-            if hasattr(plugin, method):
+            if overrides(plugin, method):
                 setattr(plugin, method, self._guarded(plugin, method, getattr(plugin, method)))
         for method in ASYNC_METHODS:
-            if hasattr(plugin, method):
+            if overrides(plugin, method):
                 setattr(plugin, method, self._guarded_async(plugin, method, getattr(plugin, method)))
-        if hasattr(plugin, "run"):
+        if overrides(plugin, "run"):
             run = plugin.run
             plugin.run = lambda: Stepwise(self, plugin, "run", awaitable_of(run()))
 

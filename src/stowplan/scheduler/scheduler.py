@@ -30,7 +30,7 @@ from stowplan.framework.answers import await_answer, describe, stack_of
 from stowplan.framework.handle import Handle, Preempt
 from stowplan.framework.hints import Happening, QueueingHints
 from stowplan.framework.nominations import Nominations
-from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin import Plugin, overrides
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import ResolvedProfile, resolve_profiles, watched_kinds
@@ -361,7 +361,7 @@ class Scheduler:
         wanted: dict[tuple[Plugin, str], Callable[[], object]] = {}
         controllers: set[tuple[object, ...]] = set()
         for plugin in self._plugins():
-            if hasattr(plugin, "run"):
+            if overrides(plugin, "run"):
                 wanted[plugin, ""] = plugin.run
             for reference in plugin.controllers:
                 # Profiles that have the plugin for the same kinds share its controllers.

@@ -301,7 +301,7 @@ def _ended(waiting: Fate, ending: Ending, message: str) -> Fate:
 
 def _reserve(profile: Profile, decision: Decision) -> str:
     """Lets plugins count the volumes and devices that the pod takes; what went wrong, if something did."""
-    if decision.chosen is None:
+    if decision.chosen is None or decision.state is None:
         return ""
     for name, plugin in profile.at("reserve"):
         try:

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from stowplan.framework import Plugin, Pod
-
-
-class Queued(Protocol):
-    """A pod in the queue and when it came there."""
-
-    pod: Pod
-    timestamp: float
+from stowplan.framework import Plugin, Queued
 
 
 class PrioritySort(Plugin):
