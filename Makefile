@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --quiet \
 	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
 
-.PHONY: demo test test-cluster test-page check golden bench bench-cluster soak image lock audit clean
+.PHONY: demo docs test test-cluster test-page check golden bench bench-cluster soak image lock audit clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -31,14 +31,17 @@ test-page: $(READY) ## the page in a real Chromium, which must be installed
 	$(BIN)/pytest tests/page
 
 check: $(READY) ## what must be clean on every commit
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests docs
+	$(BIN)/ruff check src tests docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n auto tests --ignore tests/golden --ignore tests/properties
 
 golden: $(READY) ## the recorded decisions, configurations and events of kube-scheduler
 	$(BIN)/pytest -n auto tests/golden
+
+docs: $(READY) ## the pages that are made from the code: docs/plugin-api.md
+	$(BIN)/python docs/generate_plugin_api.py
 
 bench: $(READY) ## decisions a second by shape of pod, at 5,000 and 50,000 nodes
 	$(BIN)/stowplan bench decisions --nodes 5000 --nodes 50000

@@ -24,3 +24,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module("stowplan.framework"), name)
     except AttributeError:
         raise AttributeError(f"stowplan has no {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *dir(import_module("stowplan.framework"))})

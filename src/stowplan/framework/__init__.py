@@ -16,3 +16,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     return getattr(import_module("stowplan.framework.exports"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *import_module("stowplan.framework.exports").__all__})

@@ -68,4 +68,7 @@ class Hint(StrEnum):
     SKIP = "Skip"
 
 
-QUEUE, SKIP_HINT = Hint.QUEUE, Hint.SKIP
+QUEUE = Hint.QUEUE
+"""Another attempt is worth it: shorthand for `Hint.QUEUE`."""
+SKIP_HINT = Hint.SKIP
+"""The event changes nothing for the pod: shorthand for `Hint.SKIP`."""
