@@ -203,14 +203,22 @@ def test_answers_that_are_none(methods):
     assert POD in decision.error
 
 
-def test_an_answer_of_post_filter_that_is_none():
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        pytest.param(None, "0/1 nodes are available: 1 full.", id="nothing found, nothing to say"),
+        pytest.param(
+            True, '0/1 nodes are available: 1 full. running PostFilter plugin "Faulty": ', id="no answer"
+        ),
+    ],
+)
+def test_answers_of_post_filter(answer, message):
     plugin = faulty(
-        filter=lambda self, *given: Status.unschedulable("full"), post_filter=lambda self, *given: None
+        filter=lambda self, *given: Status.unschedulable("full"), post_filter=lambda self, *given: answer
     )
     decision = plan(nodes("a"), plugin).decide(make_pod("bad"))
-    assert decision.message.startswith(
-        '0/1 nodes are available: 1 full. running PostFilter plugin "Faulty": '
-    )
+    assert decision.message.startswith(message)
+    assert (decision.message.strip() == message) is (answer is None)
 
 
 @pytest.mark.parametrize(

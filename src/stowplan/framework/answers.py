@@ -252,9 +252,11 @@ def pre_filter_of(answer: Any) -> Status | frozenset[str] | None:
 
 
 def post_filter_of(answer: Any) -> Status | Nomination:
+    if answer is None:  # nothing found, and nothing to say: the next plugin is asked
+        return Status.unschedulable()
     if type(answer) is not Nomination:
         if type(answer) is not Status:
-            _expect("a Status or a Nomination", answer)
+            _expect("a Nomination, a Status or None", answer)
         return status_of("post_filter", answer) or Status()
     name, victims = answer
     if type(name) is not str:
