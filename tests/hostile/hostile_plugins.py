@@ -252,7 +252,6 @@ NAMES: dict[str, Callable[[], Any]] = {
     "names-in-dict": lambda: {"node-0": 1},
 }
 NOMINATIONS: dict[str, Callable[[], Any]] = {
-    "None": lambda: None,
     "number": lambda: Nomination(5),  # type: ignore[arg-type]
     "victims-text": lambda: Nomination("node-0", "pods"),  # type: ignore[arg-type]
     "victims-names": lambda: Nomination("node-0", ("some-pod",)),
