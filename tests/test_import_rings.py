@@ -16,7 +16,7 @@ TYPE_ONLY = {
     ("stowplan.framework.plugin", "stowplan.framework.state"),
     ("stowplan.framework.plugin", "stowplan.framework.decision"),
 }
-"""Imports under TYPE_CHECKING that close a ring; all but those of `plugin` are still to be removed. Add none."""
+"""Imports under TYPE_CHECKING that close a ring; all but those of `plugin` are to be removed. Add none."""
 
 
 @pytest.mark.parametrize("runtime_only", [True, False], ids=["when run", "with types"])
