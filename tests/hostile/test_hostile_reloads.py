@@ -179,8 +179,8 @@ async def test_the_old_ones_stay(tmp_path, caplog):
             text = textwrap.dedent(text)
             head = "from stowplan import Plugin, PluginArgs\n" if name != "no Python" else ""
             (tmp_path / "plugins" / "changed.py").write_text(f"{head}{text}")
+            await bind(api, f"pod-{number}")  # files are looked at before a pod is decided
             await until(lambda: said(caplog, refused))
-            await bind(api, f"pod-{number}")
             assert service.scheduler.profiles["default-scheduler"].plugins["Changed"] is old, name
         (tmp_path / "plugins" / "changed.py").write_text(GOOD)
         await until(lambda: said(caplog, "Plugins reloaded"))
