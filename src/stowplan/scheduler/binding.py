@@ -238,7 +238,7 @@ async def _run_pre_binds(host: Host, attempt: Attempt, placed: Pod, node_name: s
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            status, stack = _error(error, placed, node_name)
+            status, stack = _error(error, plugin, placed, node_name)
             advice = error.advice if isinstance(error, ApiError) else ""
         _measure_plugin(host, attempt, "PreBind", name, asked_at, status)
         if status is not None:
@@ -270,7 +270,7 @@ async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) 
             if not host.is_leading():
                 return NOT_LEADING
             # It may have bound the pod before it failed, or its request may still be under way.
-            status, stack = _error(error, placed, node_name)
+            status, stack = _error(error, plugin, placed, node_name)
             if isinstance(error, ApiError):
                 refusal, advice = error, error.advice
                 status = Status.error(plain_text(error.message))
@@ -355,12 +355,15 @@ def _ask(
     try:
         return status_of(method, getattr(plugin, method)(attempt.state, placed, node_name)), ""
     except BaseException as error:
-        return _error(error, placed, node_name)
+        return _error(error, plugin, placed, node_name)
 
 
-def _error(error: BaseException, placed: Pod, node_name: str) -> tuple[Status, str]:
+def _error(error: BaseException, plugin: Plugin, placed: Pod, node_name: str) -> tuple[Status, str]:
     raise_interrupt(error)
-    return Status.error(f"{describe(error)} (pod {placed.key}, node {node_name})"), stack_of(error)
+    # Our own plugins raise such errors where they foresee them, as while an API server cannot be reached.
+    is_foreseen = isinstance(error, StowplanError) and is_trusted(type(plugin))
+    stack = "" if is_foreseen else stack_of(error)
+    return Status.error(f"{describe(error)} (pod {placed.key}, node {node_name})"), stack
 
 
 def _log_fault(message: str, error: BaseException, placed: Pod, name: str) -> None:
