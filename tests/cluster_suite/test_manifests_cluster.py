@@ -365,8 +365,8 @@ async def test_a_plugin_is_updated_by_its_config_map(control_plane, config, tmp_
 
 
 async def test_plugins_with_kinds_and_controllers_have_the_rights_they_need(control_plane, config, tmp_path):
-    names = ("sticky:Sticky", "node_crd_resource_fit:NodeCRDResourceFit")
-    enabled = [{"name": f"stowplan.plugins.community.{name}"} for name in names]
+    names = ("sticky.plugin:Sticky", "plugins.community.node_crd_resource_fit:NodeCRDResourceFit")
+    enabled = [{"name": f"stowplan.{name}"} for name in names]
     config.write_text(f"{CONFIG}  plugins: {json.dumps({'multiPoint': {'enabled': enabled}})}\n")
     add_nodes(control_plane, node("n1"))
     with applied(control_plane, rendered(config), tmp_path) as objects:
