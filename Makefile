@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --quiet \
 	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
 
-.PHONY: demo docs test test-cluster test-page check golden bench bench-cluster soak image lock audit clean
+.PHONY: demo docs lint test test-cluster test-page check golden bench bench-cluster soak image lock audit clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -30,11 +30,13 @@ test-cluster: $(READY) ## tests on a real control plane, which Go builds once (m
 test-page: $(READY) ## the page in a real Chromium, which must be installed
 	$(BIN)/pytest tests/page
 
-check: $(READY) ## what must be clean on every commit
+lint: $(READY) ## formatting, lint, types, and imports between packages
 	$(BIN)/ruff format --check src tests docs
 	$(BIN)/ruff check src tests docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint ## what must be clean on every commit
 	$(BIN)/pytest -n auto tests --ignore tests/golden --ignore tests/properties
 
 golden: $(READY) ## the recorded decisions, configurations and events of kube-scheduler
