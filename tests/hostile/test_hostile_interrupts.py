@@ -201,10 +201,12 @@ async def interrupt_everywhere(plugins: Any, door: Any, pod_name: str) -> int:
             world.check()
 
 
-@pytest.mark.parametrize("door", doors("DOORS"))
+ENDLESS = "only ever our code"
+"""A door that never ends by itself: it has a test of its own."""
+
+
+@pytest.mark.parametrize("door", [door for door in doors("DOORS") if door != ENDLESS])
 async def test_our_code_runs_to_its_end_and_the_plugin_is_interrupted_then(plugins, door):
-    if door == "only ever our code":
-        pytest.skip("it never ends by itself")
     lines = await interrupt_everywhere(plugins, plugins.DOORS[door], "cursed")
     assert lines
 
