@@ -3,7 +3,8 @@
     python benchmarks/before_after.py main~20
     python benchmarks/before_after.py v0.1.0 --cluster
 
-Rounds are interleaved: each measures both versions, in alternating order, so that a busy machine slows both.
+Rounds are interleaved so that a busy machine slows both versions: decisions are measured in two processes
+that take turns on one CPU every few milliseconds; a control plane serves the two in alternating order.
 The result of a workload is the median of its rounds' ratios. A workload over the limit is measured for as
 many rounds again before it counts as slower.
 """
@@ -25,6 +26,7 @@ import click
 ROOT = Path(__file__).parents[1]
 Pair = tuple[float, float]
 """CPU before and after, of one round."""
+WARM_UP = 10
 Measure = Callable[[int], Pair]
 """Run one round; its number decides which version goes first."""
 
@@ -47,6 +49,50 @@ def checkout(before: str) -> Iterator[Path]:
             subprocess.run(["git", "worktree", "remove", "--force", folder], cwd=ROOT, check=True)
 
 
+class Decider:
+    """A process of one version that decides the next few pods of a workload when it is told to."""
+
+    SCRIPT = """
+import gc, sys, time
+from stowplan.bench import decisions as bench
+from stowplan.bench.workloads import read_workloads
+[workload] = [each for each in read_workloads() if each.name == sys.argv[1]]
+planner = bench.Planner(bench.build(workload, int(sys.argv[2])))
+pods = list(bench.pending(workload, workload.measured))
+gc.collect()
+gc.freeze()
+slice = len(pods) // 100
+for first in range(0, len(pods), slice):
+    sys.stdin.readline()
+    began = time.process_time_ns()
+    for pod in pods[first : first + slice]:
+        bench._place(planner, pod)
+    print((time.process_time_ns() - began) / 1000 / slice, first + slice >= len(pods), flush=True)
+"""
+
+    def __init__(self, version: Path, workload: str, nodes: int, cpu: str) -> None:
+        command = ["taskset", "-c", cpu, sys.executable, "-c", self.SCRIPT, workload, str(nodes)]
+        environment = {**os.environ, "PYTHONPATH": str(version / "src")}
+        self.done = False
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def decide(self) -> float:
+        """Return the CPU of a decision in this turn, in µs."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        cpu, done = self._process.stdout.readline().split()
+        self.done = done == "True"
+        return float(cpu)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
 def decision_rows(
     before: Path, nodes: tuple[int, ...], only: tuple[str, ...]
 ) -> Iterator[tuple[str, Measure]]:
@@ -54,20 +100,20 @@ def decision_rows(
     sys.path.insert(0, str(ROOT / "src"))
     from stowplan.bench.workloads import read_workloads
 
-    def decide(source: Path, workload: str, size: int) -> float:
-        command = [sys.executable, "-m", "stowplan.cli", "bench", "decisions", "-o", "json"]
-        done = subprocess.run(
-            [*command, f"--workload={workload}", f"--nodes={size}"],
-            env={**os.environ, "PYTHONPATH": str(source / "src")},
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        return float(json.loads(done.stdout)["cpu"])
+    cpus = sorted(os.sched_getaffinity(0))
 
     def measure(workload: str, size: int, number: int) -> Pair:
-        versions = (before, ROOT) if number % 2 else (ROOT, before)
-        found = {version: decide(version, workload, size) for version in versions}
-        return found[before], found[ROOT]
+        cpu = str(cpus[number % len(cpus)])
+        was, now = (Decider(version, workload, size, cpu) for version in (before, ROOT))
+        for _ in range(WARM_UP):
+            was.decide(), now.decide()
+        pairs = []
+        while not (was.done or now.done):
+            first, second = (was, now) if len(pairs) % 2 else (now, was)
+            spent = {first: first.decide(), second: second.decide()}
+            pairs.append((spent[was], spent[now]))
+        was.stop(), now.stop()
+        return tuple(statistics.median(side) for side in zip(*pairs, strict=True))
 
     for size in nodes:
         for workload in [each.name for each in read_workloads()]:

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from operator import index
+from types import GeneratorType
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -318,7 +319,9 @@ def _truth(value: Any) -> bool:
 
 def iterable_of(answer: Any) -> Iterable[Any]:
     """What filter_nodes yields or returns; nothing is no way to say that all nodes are fine."""
-    if not isinstance(answer, Iterable) or isinstance(answer, (str, bytes)):
+    if type(answer) is not GeneratorType and (
+        not isinstance(answer, Iterable) or isinstance(answer, (str, bytes))
+    ):
         _expect("Rejects, yielded or in a list", answer)
     return answer
 

@@ -191,15 +191,13 @@ class InterPodAffinity(Plugin):
                 yield key, sign * entry.weight, live.tallies.of_term(entry).by_domain(key)
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-        total = np.zeros(len(nodes), np.int64)
+        total: Scores | None = None
         for key, points in state.read(SoftState).points.items():
-            ids = nodes.label(key).ids
-            part = points[ids]
-            missing = ids < 0
-            if np.count_nonzero(missing):
-                part[missing] = 0
-            total += part
-        return total
+            padded = np.zeros(len(points) + 1, np.int64)
+            padded[:-1] = points
+            part = padded[nodes.label(key).ids]  # nodes without the label have the id -1: nothing
+            total = part if total is None else total + part
+        return np.zeros(len(nodes), np.int64) if total is None else total
 
     def normalize_score(self, state: CycleState, pod: Pod, scores: Scores) -> Scores:
         lowest, highest = int(scores.min()), int(scores.max())
@@ -302,8 +300,11 @@ def _any_in(counts: Iterable[tuple[str, Ints]], nodes: NodeTable) -> Mask:
     found = np.zeros(len(nodes), np.bool_)
     for key, by_domain in counts:
         if len(by_domain):
-            ids = nodes.label(key).ids
-            found |= (by_domain > 0)[ids] & (ids >= 0)
+            occupied = np.zeros(len(by_domain) + 1, np.bool_)
+            np.greater(by_domain, 0, out=occupied[:-1])
+            found |= occupied[
+                nodes.label(key).ids
+            ]  # nodes without the label have the id -1, which is the last
     return found
 
 

@@ -77,14 +77,17 @@ class NodeResourcesFit(Plugin):
             full = wanted > capacity - nodes.requested[resource]
             if self._class_for(resource):  # nodes that do not count it leave it to DynamicResources
                 full = full & (capacity > 0)
-            # Evicting pods cannot help a node that is too small even when empty.
-            yield Reject(full, f"Insufficient {resource}", unresolvable=wanted > capacity)
+            # Evicting pods cannot help a node that is too small even when empty; most of the time none is.
+            is_any = np.count_nonzero(full) if isinstance(full, np.ndarray) else full
+            yield Reject(
+                full, f"Insufficient {resource}", unresolvable=wanted > capacity if is_any else False
+            )
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-        points: Number = nodes.pod_count * 0
+        points: Number = None
         weights: Number = 0
         exact = nodes.live.largest >= EXACT_BELOW
         for resource, amount, weight in self._demand(pod).scored:
@@ -104,8 +107,11 @@ class NodeResourcesFit(Plugin):
                 counts = counts * (capacity > 0)
             if self.curve is not None:
                 counts = counts * (score > 0)
-            points = points + score * counts
+            weighted = score if counts is weight and weight == 1 else score * counts
+            points = weighted if points is None else points + weighted
             weights = weights + counts
+        if points is None:
+            return nodes.pod_count * 0
         if self.curve is not None:
             return cast(Scores, whole(points / larger(weights, 1) + 0.5))
         return cast(Scores, points // larger(weights, 1))
