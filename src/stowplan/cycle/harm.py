@@ -32,20 +32,27 @@ def no_harm(length: int) -> Harm:
 
 
 def add_harm(harm: Harm, live: LiveNodeTable, victims: Victims) -> None:
-    """Fills in the rows that the victims are on."""
-    rows, where = np.unique(victims.rows, return_inverse=True)
+    """Fills in the rows that the victims are on; the victims of a row stand together."""
+    if not len(victims.rows):
+        return
+    starts = first_of_each_row(victims.rows)
+    rows = victims.rows[starts]
+    counts = np.diff(starts, append=len(victims.rows))
     priority, start = live.pods.priority[victims.slots], live.pods.start[victims.slots]
-    highest = np.full(len(rows), np.iinfo(np.int64).min)
-    np.maximum.at(highest, where, priority)
-    earliest = np.full(len(rows), np.inf)
-    top = priority == highest[where]
-    np.minimum.at(earliest, where[top], start[top])
-    weight = np.zeros(len(rows), np.int64)
-    np.add.at(weight, where, priority + 2**31)
-    harm.violations[rows] = np.bincount(where, victims.violating, len(rows))
-    harm.highest[rows], harm.weight[rows] = highest, weight
-    harm.victims[rows] = np.bincount(where, minlength=len(rows))
-    harm.youth[rows] = -earliest
+    highest = np.maximum.reduceat(priority, starts)
+    is_top = priority == np.repeat(highest, counts)
+    harm.violations[rows] = np.add.reduceat(victims.violating, starts, dtype=np.int64)
+    harm.highest[rows] = highest
+    harm.weight[rows] = np.add.reduceat(priority + 2**31, starts)
+    harm.victims[rows] = counts
+    harm.youth[rows] = -np.minimum.reduceat(np.where(is_top, start, np.inf), starts)
+
+
+def first_of_each_row(rows: Slots) -> Slots:
+    """Where each row begins in a column in which equal rows stand together."""
+    is_first = np.ones(len(rows), np.bool_)
+    np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)
 
 
 def least(live: LiveNodeTable, rows: Slots, harm: Harm) -> int:

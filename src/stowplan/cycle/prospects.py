@@ -18,7 +18,7 @@ from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cluster.store import ObjectStore
 from stowplan.cycle.budgets import Budgets
-from stowplan.cycle.harm import add_harm, no_harm
+from stowplan.cycle.harm import add_harm, first_of_each_row, no_harm
 from stowplan.cycle.victims import Slots, Victims
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
@@ -77,7 +77,7 @@ class Prospects:
         """Takes in what was found on these rows; the victims of a row stand together."""
         self.harm.victims[rows], self.harm.violations[rows], self._refusal[rows] = 0, 0, NOT_REFUSED
         where = victims.rows
-        starts = np.flatnonzero(np.r_[True, where[1:] != where[:-1]][: len(where)])
+        starts = first_of_each_row(where)
         self._first[where[starts]] = len(self._places) + starts
         self._places += live.pods.place[victims.slots].tolist()
         add_harm(self.harm, live, victims)

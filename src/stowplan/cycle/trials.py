@@ -22,6 +22,7 @@ from stowplan.cycle.filters import (
     run_filters,
     tell,
 )
+from stowplan.cycle.harm import first_of_each_row
 from stowplan.cycle.victims import (
     NO_VICTIMS,
     Preemptor,
@@ -77,8 +78,8 @@ def _reprieve(preemptor: Preemptor, table: NodeSubset, places: Slots, slots: Slo
     kept = np.zeros(len(slots), np.bool_)
     if not len(slots):
         return kept
-    starts = np.flatnonzero(np.r_[True, where[1:] != where[:-1]])
-    turn = np.arange(len(slots)) - np.repeat(starts, np.diff(np.r_[starts, len(slots)]))
+    starts = first_of_each_row(where)
+    turn = np.arange(len(slots)) - np.repeat(starts, np.diff(starts, append=len(slots)))
     state = _asking_again(preemptor, preemptor.state)
     for number in range(int(turn.max()) + 1):
         mine = np.flatnonzero(turn == number)
