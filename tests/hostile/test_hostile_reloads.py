@@ -21,7 +21,7 @@ from stowplan.client.api import ApiClient
 from stowplan.embedded.pool import InProcess
 from stowplan.errors import StowplanError
 from stowplan.framework.registry import Registry
-from stowplan.scheduler.main import Service
+from stowplan.scheduler.main import LOOK_SECONDS, Service
 from stowplan.scheduler.options import parse
 
 V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -179,7 +179,9 @@ async def test_the_old_ones_stay(tmp_path, caplog):
             text = textwrap.dedent(text)
             head = "from stowplan import Plugin, PluginArgs\n" if name != "no Python" else ""
             (tmp_path / "plugins" / "changed.py").write_text(f"{head}{text}")
-            await bind(api, f"pod-{number}")  # files are looked at before a pod is decided
+            # Before a pod is decided, files are checked for changes, unless that was a moment ago.
+            await asyncio.sleep(LOOK_SECONDS)
+            await bind(api, f"pod-{number}")
             await until(lambda: said(caplog, refused))
             assert service.scheduler.profiles["default-scheduler"].plugins["Changed"] is old, name
         (tmp_path / "plugins" / "changed.py").write_text(GOOD)
