@@ -149,9 +149,12 @@ def test_libraries_lines_have_the_same_shape(text: io.StringIO):
     assert "not shown" not in shown
 
 
-def test_lines_that_nobody_can_read_any_more_stop_nobody(text: io.StringIO):
+def test_a_closed_stream_stops_nobody(text: io.StringIO, capsys: pytest.CaptureFixture[str]):
+    log(0, "Message before")
+    assert "Message before" in text.getvalue()
     text.close()
-    log(0, "Successfully bound pod to node")
+    log(0, "Message after")
+    assert capsys.readouterr().err == ""  # nor a traceback of Python's logging for each line
 
 
 @pytest.mark.parametrize(

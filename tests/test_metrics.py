@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -27,15 +30,31 @@ MINUTES = (
     "2621.44 5242.88"
 )
 Call = Callable[[Metrics], None]
-SHOWN_AT_START = {
-    "scheduler_cache_size",
-    "scheduler_pending_pods",
-    "scheduler_pod_scheduled_after_flush_total",
-    "scheduler_pod_scheduling_attempts",
-    "scheduler_preemption_attempts_total",
-    "scheduler_preemption_victims",
-    "scheduler_scheduling_algorithm_duration_seconds",
-}
+
+
+class Family(NamedTuple):
+    type: str
+    stability: str
+    labels: frozenset[str]
+    bounds: tuple[str, ...]
+
+
+def read_reference() -> tuple[dict[str, Family], set[str]]:
+    """The scheduler_* families of kube-scheduler's page, and the names of those it shows at its start."""
+    text = (Path(__file__).parent / "kube_scheduler_metrics.txt").read_text().partition("# Registered")[0]
+    families, at_start = {}, set()
+    for block in re.split(r"\n(?=scheduler_)", text)[1:]:
+        head, *rest = block.splitlines()
+        name, kind, stability, *notes = head.split(None, 3)
+        labels = dict(line.strip().split(": ", 1) for line in rest if line.strip())
+        bounds = tuple(labels.pop("le", "").split())
+        families[name] = Family(kind, stability, frozenset(labels), bounds)
+        if notes == ["(at start)"]:
+            at_start.add(name)
+    return families, at_start
+
+
+REFERENCE, SHOWN_AT_START = read_reference()
 
 
 def evicted(metrics: Metrics) -> None:
@@ -250,13 +269,31 @@ def below(bound: str) -> str:
     return f'le="{bound}"'
 
 
-def test_all_families_are_there():
-    names = {f"scheduler_{row[0]}" for row in (*NUMBERS, *HISTOGRAMS)}
-    assert {name for name in Metrics().page.families if name.startswith("scheduler_")} == names
+def test_every_family_is_as_on_kube_schedulers_page():
+    metrics = Metrics()
+    for *_, call in (*NUMBERS, *HISTOGRAMS):
+        call(metrics)
+    assert read_families(metrics.render().decode()) == REFERENCE
+
+
+def read_families(page: str) -> dict[str, Family]:
+    types = dict(re.findall(r"^# TYPE (scheduler_\w+) (\w+)$", page, re.MULTILINE))
+    stabilities = dict(re.findall(r"^# HELP (scheduler_\w+) \[(\w+)\] ", page, re.MULTILINE))
+    found = {}
+    for name, kind in types.items():
+        suffix = "_bucket" if kind == "histogram" else ""
+        samples = re.findall(rf"^{name}{suffix}(?:{{(.*)}})? ", page, re.MULTILINE)
+        labels = [dict(re.findall(r'(\w+)="([^"]*)"', inside)) for inside in samples]
+        bounds = tuple(dict.fromkeys(each.pop("le") for each in labels)) if suffix else ()
+        (names,) = {frozenset(each) for each in labels}
+        found[name] = Family(kind, stabilities[name], names, bounds)
+    return found
 
 
 def test_what_is_shown_before_the_first_pod():
-    assert shown(Metrics().render()) == SHOWN_AT_START
+    metrics = Metrics()
+    metrics.profile_started("prof", {"filter": ["NodeName"]})
+    assert shown(metrics.render()) == SHOWN_AT_START
 
 
 @pytest.mark.parametrize(

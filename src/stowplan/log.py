@@ -105,6 +105,11 @@ class LineHandler(logging.StreamHandler[TextIO]):
             self.stream.write(f"{self._shown(line)}\n")
             self.stream.flush()
 
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name is logging's)
+        """Print no traceback for each line when the stream is closed."""
+        if not isinstance(sys.exc_info()[1], (OSError, ValueError)):
+            super().handleError(record)
+
     def format(self, record: logging.LogRecord) -> str:
         place, verbosity = f"{record.filename}:{record.lineno}", getattr(record, "verbosity", 0)
         message, fields = record.getMessage(), _fields(record)

@@ -54,20 +54,23 @@ def request(method: str, path: str, body: bytes = b"", token: str = TOKEN) -> by
 
 
 @pytest.mark.parametrize(
-    ("data", "expected"),
+    ("data", "status", "text"),
     [
-        pytest.param(request("GET", "/api/v1/nodes"), b" 200 OK", id="the token"),
-        pytest.param(request("GET", "/api/v1/nodes", token="x"), b'"Unauthorized"', id="another token"),
-        pytest.param(b"GET /api/v1/nodes HTTP/1.1\r\nHost: x\r\n\r\n", b"401", id="no token"),
-        pytest.param(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n", b"ok", id="health needs none"),
-        pytest.param(b"nonsense\r\n\r\n", b"400", id="no HTTP"),
-        pytest.param(request("POST", "/api/v1/nodes", b"{"), b"unexpected end of JSON input", id="no JSON"),
-        pytest.param(request("POST", "/api/v1/nodes", b" " * (MAX_BODY + 1)), b" 413 ", id="too large"),
-        pytest.param(request("GET", "/version") * 3, b"gitVersion", id="three requests at once"),
+        pytest.param(request("GET", "/api/v1/nodes"), 200, b'"NodeList"', id="the token"),
+        pytest.param(request("GET", "/api/v1/nodes", token="x"), 401, b'"Unauthorized"', id="another token"),
+        pytest.param(b"GET /api/v1/nodes HTTP/1.1\r\nHost: x\r\n\r\n", 401, b'"Unauthorized"', id="no token"),
+        pytest.param(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n", 200, b"ok", id="health needs none"),
+        pytest.param(b"nonsense\r\n\r\n", 400, b"", id="no HTTP"),
+        pytest.param(
+            request("POST", "/api/v1/nodes", b"{"), 400, b"unexpected end of JSON input", id="no JSON"
+        ),
+        pytest.param(request("POST", "/api/v1/nodes", b" " * (MAX_BODY + 1)), 413, b"", id="too large"),
     ],
 )
-async def test_answers(front: Front, data: bytes, expected: bytes) -> None:
-    assert expected in await talk(front, data)
+async def test_answers(front: Front, data: bytes, status: int, text: bytes) -> None:
+    head, _, body = (await talk(front, data)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert text in body
 
 
 async def test_requests_are_answered_in_their_order(front: Front) -> None:

@@ -110,7 +110,7 @@ async def _agrees(
     while True:
         there = {node["metadata"]["name"] for node in control_plane.request("GET", "/api/v1/nodes")["items"]}
         truth = _truth(control_plane, scheduler_name)
-        dump = await _dumped(scheduler)
+        dump = await read_dump(scheduler)
         known, left = _read(dump)
         expected = Seen(
             {node: pods for node, pods in truth.pods.items() if node in there},
@@ -123,7 +123,7 @@ async def _agrees(
         await asyncio.sleep(0.5)
 
 
-async def _dumped(scheduler: Process) -> str:
+async def read_dump(scheduler: Process) -> str:
     """What the scheduler writes when it is asked for all it knows."""
     start = scheduler.log.stat().st_size
     kill(scheduler.pid, signal.SIGUSR2)

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from checking import JSON_LOG, _dumped
+from checking import JSON_LOG, read_dump
 
 from controlplane.control_plane import ADMIN, ControlPlane, token_of
 from controlplane.objects import node, pod
@@ -239,7 +239,7 @@ async def _counts_every_pod(fuzz: Fuzz, scheduler: Any) -> None:
             if any("resources" in status for status in each["status"].get("containerStatuses", ())):
                 unsure.add(where)
             expected[where].update(usage(each["spec"]))
-        known, pods = _read(await _dumped(scheduler))
+        known, pods = _read(await read_dump(scheduler))
         if all(pods[name] == names[name] for name in expected):
             break
         assert attempt < 19, {

@@ -299,7 +299,7 @@ async def test_a_second_scheduler_needs_what_its_page_says_and_no_more(control_p
             assert ask(server, "/metrics", token_of(ADMIN))[0] == 200
             leases = control_plane.request("GET", LEASE.rpartition("/")[0])["items"]
             names = [each["metadata"]["name"] for each in leases]
-            # Every ten seconds the API server renews a lease of its own, which the wipe before the test deletes.
+            # The API server renews a lease of its own, which the wipe before the test deleted.
             assert [name for name in names if not name.startswith("apiserver-")] == ["stowplan"]
             assert "orbidden" not in ours.output
         finally:

@@ -22,7 +22,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from controlplane.control_plane import ADMIN, ControlPlane, _open, token_of  # noqa: E402
+from controlplane.control_plane import ADMIN, ControlPlane, open_url, token_of  # noqa: E402
 
 Json = dict[str, Any]
 
@@ -93,7 +93,7 @@ def collect(control_plane: ControlPlane) -> Json:
 def _table(control_plane: ControlPlane, path: str) -> Json:
     headers = {"Authorization": f"Bearer {token_of(ADMIN)}", "Accept": TABLE}
     asked = urllib.request.Request(control_plane.server + path, headers=headers)
-    with _open(asked, ssl.create_default_context(cafile=str(control_plane.certificate))) as answer:
+    with open_url(asked, ssl.create_default_context(cafile=str(control_plane.certificate))) as answer:
         table: Json = json.loads(answer.read())
     return table
 

@@ -143,7 +143,7 @@ class ControlPlane:
             {"Authorization": f"Bearer {token_of(user)}", "Content-Type": kind},
             method=method,
         )
-        with _open(asked, ssl.create_default_context(cafile=str(self.certificate))) as answer:
+        with open_url(asked, ssl.create_default_context(cafile=str(self.certificate))) as answer:
             data = answer.read()
         return json.loads(data) if data.startswith(b"{") else {"text": data.decode()}
 
@@ -308,13 +308,13 @@ def _is_ok(url: str) -> bool:
     careless = ssl.create_default_context()
     careless.check_hostname, careless.verify_mode = False, ssl.CERT_NONE
     try:
-        with _open(url, careless) as answer:
+        with open_url(url, careless) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
 
 
-def _open(asked: urllib.request.Request | str, trusted: ssl.SSLContext) -> Any:
+def open_url(asked: urllib.request.Request | str, trusted: ssl.SSLContext) -> Any:
     """Ask a loopback address, which no proxy of the machine's is to see."""
     no_proxy = urllib.request.ProxyHandler({})
     opener = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=trusted))
