@@ -13,14 +13,22 @@ from typing import Any, NamedTuple
 
 from controlplane.control_plane import ControlPlane
 from controlplane.process import Process
+from controlplane.proxy import Proxy
+from controlplane.tcp_proxy import TcpProxy
 from stowplan.api.quantity import milli_units, parse
 
 Json = dict[str, Any]
 
 JSON_LOG = "--logging-format=json"
 """For a scheduler whose dumps are to be read."""
+QUICK_LEASE = {"leaderElect": True, "leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
 NOTHING_LEFT = "assumed:0; being tried:0; waiting on permit:0; work under way:0"
 PLACED = re.compile(r"(\S+): requested (\{.*?\}), allocatable .*, pods \[(.*)\]")
+
+
+def through(proxy: TcpProxy | Proxy, qps: int = 5000) -> Json:
+    """Configuration for a scheduler that reaches the API server through the proxy."""
+    return {"clientConnection": {"kubeconfig": str(proxy.kubeconfig()), "qps": qps, "burst": qps}}
 
 
 class Seen(NamedTuple):

@@ -9,6 +9,8 @@ They run only when this folder, or a file of it, is named: `make test-cluster`. 
 - `connect(user)`: makes an `ApiClient` as ADMIN (the default), SCHEDULER (the rights that RBAC gives
   kube-scheduler and no more) or NOBODY; closed after the test. Its client-side rate limit is out of the way.
 - `api`: `connect(ADMIN)`.
+- `start(name, **config)`: runs our scheduler with a log of its own; another `name` for a second one.
+- `proxy`, `tcp_proxy`: between a scheduler and the API server, to spoil requests or to cut connections.
 - `kubelets`: `SimulatedKubelets` at work on the control plane: `await kubelets.register(template, names)`
   adds nodes; pods bound to any node become Running, and deleted ones go away.
 
@@ -19,13 +21,19 @@ No fixtures, but as useful: `controlplane.objects` makes small nodes and pods as
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from checking import JSON_LOG
 
 from controlplane.control_plane import ADMIN, ControlPlane
+from controlplane.process import Process
+from controlplane.proxy import Proxy
+from controlplane.tcp_proxy import TcpProxy
 from stowplan.client.api import ApiClient
 from stowplan.client.kubeconfig import load
 from stowplan.kubelet import SimulatedKubelets
@@ -56,6 +64,30 @@ def running_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def control_plane(running_control_plane: ControlPlane) -> ControlPlane:
     running_control_plane.wipe()
     return running_control_plane
+
+
+@pytest.fixture
+def start(
+    control_plane: ControlPlane, request: pytest.FixtureRequest
+) -> Callable[..., AbstractContextManager[Process]]:
+    test = re.sub(r"\W+", "-", request.node.name)
+
+    def run(name: str = "", **config: Any) -> AbstractContextManager[Process]:
+        return control_plane.stowplan(JSON_LOG, "-v=2", name=f"{test}{name}", **config)
+
+    return run
+
+
+@pytest.fixture
+def proxy(control_plane: ControlPlane) -> Iterator[Proxy]:
+    with Proxy(control_plane) as running:
+        yield running
+
+
+@pytest.fixture
+def tcp_proxy(control_plane: ControlPlane) -> Iterator[TcpProxy]:
+    with TcpProxy(control_plane) as running:
+        yield running
 
 
 @pytest.fixture

@@ -8,52 +8,26 @@ import random
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from checking import JSON_LOG, settled, sound
+from checking import QUICK_LEASE, settled, sound, through
 
 from controlplane.control_plane import SCHEDULER, ControlPlane
 from controlplane.objects import node, pod
 from controlplane.process import Process
-from controlplane.proxy import Proxy, Spoilt
+from controlplane.proxy import Spoilt
 from controlplane.waiting import eventually
 from stowplan.client.api import MERGE_PATCH, ApiClient
 
 Json = dict[str, Any]
-Start = Callable[..., AbstractContextManager[Process]]
 
 PODS = "/api/v1/namespaces/default/pods"
 A_NODE_TAKES = 20
 """Pods of a crowd: a node has 4 cpu."""
 OUTAGE_SECONDS = 8.0
-QUICK_LEASE = {"leaderElect": True, "leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
 HOLDING = "holding:Holding"
-
-
-@pytest.fixture
-def start(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Start:
-    """Starts a scheduler whose log is its own; a second one beside it by another `name`."""
-    test = re.sub(r"\W+", "-", request.node.name)
-
-    def run(name: str = "", **config: Any) -> AbstractContextManager[Process]:
-        return control_plane.stowplan(JSON_LOG, "-v=2", name=f"{test}{name}", **config)
-
-    return run
-
-
-@pytest.fixture
-def proxy(control_plane: ControlPlane) -> Iterator[Proxy]:
-    with Proxy(control_plane) as running:
-        yield running
-
-
-def by(proxy: Proxy, qps: int = 5000) -> Json:
-    """Configuration of a scheduler that talks to the API server by the proxy."""
-    return {"clientConnection": {"kubeconfig": str(proxy.kubeconfig()), "qps": qps, "burst": qps}}
 
 
 def slowly(control_plane: ControlPlane, qps: int = 100) -> Json:
@@ -158,7 +132,7 @@ async def test_the_leader_is_killed_and_the_other_takes_over(control_plane, api,
 async def test_the_leader_is_frozen_past_its_lease_and_binds_nothing_after(control_plane, api, start, proxy):
     """It is slow, so that it wakes up with many binds that wait for their turn."""
     await make_crowd(api, 400, nodes=16)
-    with start("-first", leaderElection=QUICK_LEASE, **by(proxy, qps=25)) as first:
+    with start("-first", leaderElection=QUICK_LEASE, **through(proxy, qps=25)) as first:
         await until_bound(first, 10)
         with start("-second", leaderElection=QUICK_LEASE) as second:
             os.kill(first.pid, signal.SIGSTOP)
@@ -177,7 +151,7 @@ async def test_the_leader_is_frozen_past_its_lease_and_binds_nothing_after(contr
 async def test_watches_are_cut_at_random(control_plane, api, start, proxy):
     draw, cut = random.Random(36), 0
     await make_crowd(api, 0, nodes=8)
-    with start(**by(proxy)) as scheduler:
+    with start(**through(proxy)) as scheduler:
         for wave in range(10):
             await make_crowd(api, 20, nodes=0, first=20 * wave)
             cut += proxy.cut_watches(draw)
@@ -213,7 +187,7 @@ async def test_binds_that_fail_at_first(control_plane, api, start, proxy, spoilt
 
     proxy.spoil = spoil
     await make_crowd(api, 50, nodes=2)
-    with start(**by(proxy)) as scheduler:
+    with start(**through(proxy)) as scheduler:
         await eventually(lambda: len(spoilt_once), lambda count: count >= 2 * A_NODE_TAKES)
         placed = await until_on_nodes(control_plane, 2 * A_NODE_TAKES)
         if spoilt.passed_on:
@@ -225,7 +199,7 @@ async def test_a_node_is_deleted_while_a_pod_is_on_its_way(control_plane, api, s
     """The API server takes binds to nodes that it does not have."""
     await make_nodes(api, node("gone"))
     proxy.open_gate.clear()
-    with start(**by(proxy)) as scheduler:
+    with start(**through(proxy)) as scheduler:
         await make_pods(api, pod("p", requests={"cpu": "3"}))
         await eventually(lambda: proxy.binds, lambda binds: binds == ["p"])
         await api.request("DELETE", "/api/v1/nodes/gone")
@@ -275,7 +249,7 @@ async def test_a_pod_is_deleted_on_its_way(control_plane, api, start, proxy, hol
     """Another one waits for the room that it had."""
     await make_nodes(api, node("n1"))
     hold = {"waiting": "permit", "assumed": "preBind", "binding": ""}[phase]
-    with start(**by(proxy), **holding) as scheduler:
+    with start(**through(proxy), **holding) as scheduler:
         proxy.open_gate.clear()
         await make_pods(api, pod("p", requests={"cpu": "4"}, labels={"hold": hold}))
         await eventually(lambda: dumped_attempts(scheduler), lambda found: "assumed:1" in found)
@@ -294,7 +268,7 @@ async def test_a_pod_is_bound_by_someone_else(control_plane, api, start, proxy):
     theirs = node("theirs", taints=[{"key": "theirs", "effect": "NoSchedule"}])
     await make_nodes(api, node("ours"), theirs)
     proxy.open_gate.clear()
-    with start(**by(proxy)) as scheduler:
+    with start(**through(proxy)) as scheduler:
         await make_pods(api, pod("p", requests={"cpu": "4"}))
         await eventually(lambda: proxy.binds, lambda binds: binds == ["p"])
         await make_pods(api, pod("q", requests={"cpu": "4"}))

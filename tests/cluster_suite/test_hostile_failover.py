@@ -7,52 +7,20 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Any
+from contextlib import ExitStack, suppress
 
 import pytest
-from checking import JSON_LOG
+from checking import QUICK_LEASE, through
 
 from controlplane.control_plane import ControlPlane
 from controlplane.objects import node, pod
 from controlplane.pods import add_nodes, create, placed
 from controlplane.process import Process
 from controlplane.proxy import Proxy
-from controlplane.tcp_proxy import TcpProxy
 from controlplane.waiting import eventually
 
-Start = Callable[..., AbstractContextManager[Process]]
-
-QUICK_LEASE = {"leaderElect": True, "leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
 FOUND_SECONDS = 42
 """In which a half-open watch is found and its changes are here: 35 s of silence, and a busy machine."""
-
-
-@pytest.fixture
-def start(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Start:
-    test = re.sub(r"\W+", "-", request.node.name)
-
-    def run(name: str = "", **config: Any) -> AbstractContextManager[Process]:
-        return control_plane.stowplan(JSON_LOG, "-v=2", name=f"{test}{name}", **config)
-
-    return run
-
-
-@pytest.fixture
-def proxy(control_plane: ControlPlane) -> Iterator[TcpProxy]:
-    with TcpProxy(control_plane) as running:
-        yield running
-
-
-@pytest.fixture
-def gate(control_plane: ControlPlane) -> Iterator[Proxy]:
-    with Proxy(control_plane, "gate") as running:
-        yield running
-
-
-def by(proxy: TcpProxy | Proxy) -> dict[str, Any]:
-    return {"clientConnection": {"kubeconfig": str(proxy.kubeconfig()), "qps": 5000, "burst": 5000}}
 
 
 def on_node(control_plane: ControlPlane) -> list[str]:
@@ -68,23 +36,23 @@ async def until_said(scheduler: Process, text: str, seconds: float = 60) -> None
 
 
 @pytest.mark.parametrize("way", ["watch of pods", "both", "down", "up"])
-async def test_a_standby_with_half_open_connections_takes_over(control_plane, start, proxy, gate, way):
+async def test_a_standby_with_half_open_connections_takes_over(control_plane, start, tcp_proxy, proxy, way):
     """It knows two pods that wait, and does not hear of two others that take their room."""
     add_nodes(control_plane, node("n0"))
     with ExitStack() as stack:
         stalling = stack.enter_context(Proxy(control_plane, "stalling"))
-        gate.open_gate.clear()
-        first = stack.enter_context(start("-first", leaderElection=QUICK_LEASE, **by(gate)))
-        via = stalling if way == "watch of pods" else proxy
-        second = stack.enter_context(start("-second", leaderElection=QUICK_LEASE, **by(via)))
+        proxy.open_gate.clear()
+        first = stack.enter_context(start("-first", leaderElection=QUICK_LEASE, **through(proxy)))
+        via = stalling if way == "watch of pods" else tcp_proxy
+        second = stack.enter_context(start("-second", leaderElection=QUICK_LEASE, **through(via)))
         create(control_plane, *(pod(name, requests={"cpu": "1450m"}) for name in "ab"))
-        await eventually(lambda: gate.binds, lambda binds: len(binds) == 2)
+        await eventually(lambda: proxy.binds, lambda binds: len(binds) == 2)
         time.sleep(1)  # until the standby has them, too
         if via is stalling:
             began = time.monotonic()  # what is opened later works
             stalling.stalls = lambda path: path.endswith("/pods") and time.monotonic() < began + 5
         else:
-            assert proxy.make_half_open(way) > 15
+            assert tcp_proxy.make_half_open(way) > 15
         create(control_plane, *(pod(name, requests={"cpu": "1450m"}, nodeName="n0") for name in "cd"))
         first.kill()
         await until_said(second, "Starting to schedule")
@@ -94,29 +62,29 @@ async def test_a_standby_with_half_open_connections_takes_over(control_plane, st
 
 
 @pytest.mark.parametrize("way", ["both", "down", "up"])
-async def test_a_half_open_watch_is_found_while_scheduling(control_plane, start, proxy, way):
+async def test_a_half_open_watch_is_found_while_scheduling(control_plane, start, tcp_proxy, way):
     add_nodes(control_plane, node("n0"))
-    with start(**by(proxy)) as scheduler:
+    with start(**through(tcp_proxy)) as scheduler:
         await until_said(scheduler, "Starting to schedule")
-        assert proxy.make_half_open(way) > 15
+        assert tcp_proxy.make_half_open(way) > 15
         create(control_plane, pod("p"))
         await eventually(lambda: placed(control_plane)["p"], bool, seconds=FOUND_SECONDS)
 
 
-async def test_a_replica_that_can_reach_nothing_does_not_lead(control_plane, start, proxy):
+async def test_a_replica_that_can_reach_nothing_does_not_lead(control_plane, start, tcp_proxy):
     """Nothing that it can prove, so it decides nothing; it cannot renew its lease either, and ends."""
     add_nodes(control_plane, node("n0"))
     with (
         start("-first", leaderElection=QUICK_LEASE) as first,
-        start("-second", leaderElection=QUICK_LEASE, **by(proxy)) as second,
+        start("-second", leaderElection=QUICK_LEASE, **through(tcp_proxy)) as second,
     ):
-        proxy.make_half_open(new_ones_too=True)
+        tcp_proxy.make_half_open(new_ones_too=True)
         first.kill()
         create(control_plane, pod("p"))
         time.sleep(10)
         assert not says(second, "Starting to schedule")
         assert placed(control_plane) == {"p": ""}
-        proxy.heal_new_ones()
+        tcp_proxy.heal_new_ones()
         await eventually(lambda: placed(control_plane)["p"], bool, seconds=60)
 
 

@@ -85,4 +85,5 @@ def test_our_page_shows_what_the_example_gives():
 
 def test_the_definition_of_the_example_is_the_generated_one():
     run = CliRunner().invoke(stowplan, ["crd", "NodeCRDResourceFit"])
+    assert run.exit_code == 0, (run.output, run.exception)
     assert run.stdout == (EXAMPLE / "crd.yaml").read_text()
