@@ -16,7 +16,7 @@ from deployed import account_kubeconfig, applied, mount
 from extending import alone, extending, notes
 from traffic import Prometheus
 
-from client.certificates import Authority
+from certificates import Authority
 from controlplane.control_plane import ControlPlane
 from controlplane.objects import node, pod
 from controlplane.pods import add_nodes, create, placed

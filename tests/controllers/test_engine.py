@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from client.virtual_time import elapsed, in_virtual_time
 from stowplan.controllers.clock import Clock
 from stowplan.controllers.engine import WorkQueue
+from virtual_time import elapsed, in_virtual_time
 
 
 @in_virtual_time

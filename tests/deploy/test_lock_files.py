@@ -27,8 +27,10 @@ def locked_requirements(path: Path) -> dict[str, list[tuple[Requirement, int]]]:
 def wanted() -> list[tuple[str, str]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     runtime = [*project["dependencies"], *project["optional-dependencies"]["journal"]]
+    development = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     build = [line for line in (ROOT / "requirements/build.in").read_text().splitlines() if line[0] != "#"]
-    return [*(("image.txt", each) for each in runtime), *(("build.txt", each) for each in build)]
+    files = {"image.txt": runtime, "build.txt": build, "dev.txt": development}
+    return [(file, requirement) for file, requirements in files.items() for requirement in requirements]
 
 
 @pytest.mark.parametrize(("file", "requirement"), wanted())
@@ -43,7 +45,7 @@ def test_every_requirement_is_pinned_to_a_version_it_allows(file, requirement):
         assert asked.specifier.contains(pin.version), f"{each} is not {requirement}: run `make lock`"
 
 
-@pytest.mark.parametrize("file", ["image.txt", "build.txt"])
+@pytest.mark.parametrize("file", ["image.txt", "build.txt", "dev.txt"])
 def test_every_pin_has_a_hash(file):
     pinned = locked_requirements(ROOT / "requirements" / file)
     assert pinned

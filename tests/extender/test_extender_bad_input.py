@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from extender_staging import Stage, alone, asking, binding, node, pod, reply_of, serving
 
-from client.certificates import Authority
+from certificates import Authority
 from stowplan import CycleState, Node, NodeTable, Plugin, Pod, Reject, Status
 
 NODES = [node("n1"), node("n2")]

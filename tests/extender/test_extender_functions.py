@@ -9,7 +9,7 @@ import time
 import pytest
 from extender_staging import asking, node, pod, serving, serving_functions
 
-from plugins.fake_prometheus import fake_prometheus, until, vector
+from fake_prometheus import fake_prometheus, until, vector
 from stowplan.errors import InputError
 from stowplan.extender import predicate, priority
 from stowplan.extender.functions import load_functions, with_settings

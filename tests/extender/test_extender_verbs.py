@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,7 +218,7 @@ class Steps(Plugin):
 
 
 async def bound(refuse="", *, about=None, objects=NODES, fails=None, node_name="n1"):
-    kind = type("Steps", (Steps,), {"done": [], "refuse": refuse})
+    kind: Any = type("Steps", (Steps,), {"done": [], "refuse": refuse})
     async with serving(*objects, plugins={"X": kind}, profiles=[alone("X", "NodeResourcesFit")]) as stage:
         stage.api.refuse = fails
         await stage.ask("/p/filter", asking(about or pod(), "n1"))

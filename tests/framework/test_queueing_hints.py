@@ -227,7 +227,7 @@ def test_other_kinds(kind, resource):
     item = object_of({"kind": kind, "metadata": {"name": "x"}})
     changes = {"Add": (None, item), "Delete": (item, None), "Update": (item, item)}
     for action, (old, new) in changes.items():
-        found = [(event.resource.value, event.action) for event, _, _ in happenings(old, new)]
+        found = [(Resource(event.resource).value, event.action) for event, _, _ in happenings(old, new)]
         assert found == ([(resource, Action[action.upper()])] if resource else [])
 
 

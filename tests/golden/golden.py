@@ -64,7 +64,7 @@ def comparable_reservations(decision: Json) -> Json:
         node: {kind: planned for kind, planned in (found or {}).items() if planned}
         for node, found in (decision.get("bindings") or {}).items()
     }
-    found = {"allocations": allocations, "bindings": bindings}
+    found: dict[str, dict[str, Any]] = {"allocations": allocations, "bindings": bindings}
     return {what: {node: each for node, each in by_node.items() if each} for what, by_node in found.items()}
 
 

@@ -12,11 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-sys.path.append(str(Path(__file__).parent.parent / "scheduler"))
-
-from scheduler_staging import RecordingApi
-
 from make import make_node, make_pod
+from scheduler_staging import RecordingApi
 from stowplan.api.kinds import object_of
 from stowplan.api.meta import decode
 from stowplan.api.pod import HostPort, Pod

@@ -12,13 +12,13 @@ from hostile_plugins import ANSWERS, AWAITED, RAISED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.virtual_time import VirtualTimeLoop
-from scheduler.scheduler_staging import RecordingApi, Stage, node, pod, staged
+from scheduler_staging import RecordingApi, Stage, node, pod, staged
 from stowplan import Plugin, Status
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound, TooMany, Unreachable
 from stowplan.metrics import Metrics
 from stowplan.scheduler.guard import Guard
+from virtual_time import VirtualTimeLoop
 
 FAULTS = {**RAISED, **{f"answers {name}": answer for name, answer in ANSWERS.items()}}
 LATER = {**FAULTS, **AWAITED}

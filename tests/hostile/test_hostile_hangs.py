@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.scheduler_staging import node, pod, staged
+from scheduler_staging import node, pod, staged
 from stowplan import Plugin
 from stowplan.metrics import Metrics
 from stowplan.scheduler.guard import Guard

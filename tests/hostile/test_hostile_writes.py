@@ -352,11 +352,12 @@ class Meddling(Plugin):
     def pre_filter(self, state: Any, pod: Any, nodes: Any) -> None:
         from stowplan.plugins.default.node_resources_fit import Demand
 
-        cluster = self.handle.cluster
+        cluster: Any = self.handle.cluster
+        activate: Any = self.handle.activate
         acts = {
             "skip": lambda: state.skipped_filters.add("NodeResourcesFit"),
             "state of others": lambda: state.read(Demand),
-            "overwritten state": lambda: state.write(Demand({})),
+            "overwritten state": lambda: state.write(Demand((), ())),
             "remove a node": lambda: cluster.remove_node("n0"),
             "remove from the table": lambda: cluster.nodes.remove_node("n0"),
             "store": lambda: cluster.pvs.put("x"),
@@ -368,7 +369,7 @@ class Meddling(Plugin):
             "labels": lambda: pod.labels.update(zone="a"),
             "container": lambda: pod.spec.containers[0].resources.requests.clear(),
             "selector": lambda: pod.spec.node_selector.clear(),
-            "queue of another": lambda: self.handle.activate.__self__.queue,
+            "queue of another": lambda: activate.__self__.queue,
         }
         for name, act in acts.items():
             try:

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from scheduler_staging import Stage, node, pod, staged
 
 from other_extender import OtherExtender, other_extender
 from other_extender import Raw as RawAnswer
+from scheduler_staging import Stage, node, pod, staged
 from stowplan import log
 from stowplan.client.errors import ApiError
 from stowplan.errors import ConfigError
@@ -374,7 +374,7 @@ async def test_what_extenders_manage_replaces_what_the_profile_ignores():
         config = calling(other, filterVerb="filter", managedResources=managed)
         async with extended(config, profiles=[profile]) as stage:
             (found,) = stage.scheduler.profiles.values()
-            assert found.plugins["NodeResourcesFit"].args.ignored_resources == ("e.com/gpu",)
+            assert found.plugins["NodeResourcesFit"].args.as_json()["ignoredResources"] == ["e.com/gpu"]
 
 
 async def test_nothing_to_ignore_in_is_an_error_at_the_start():
@@ -757,7 +757,9 @@ async def decided(stage: Stage, name: str, monkeypatch) -> Decision:
     found: list[Decision] = []
     hand_on = stage.scheduler.loop._hand_on
     monkeypatch.setattr(
-        stage.scheduler.loop, "_hand_on", lambda each: (found.append(each.decision), hand_on(each))
+        stage.scheduler.loop,
+        "_hand_on",
+        lambda each: (found.append(each.decision), hand_on(each)),  # type: ignore[func-returns-value]
     )
     see(stage, pod(name))
     await until(lambda: found)

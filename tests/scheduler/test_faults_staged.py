@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from scheduler_staging import node, pod, staged
 
-from client.virtual_time import in_virtual_time
+from scheduler_staging import node, pod, staged
 from stowplan import Plugin
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound, TooMany, Unreachable
+from virtual_time import in_virtual_time
 
 CUT = Unreachable("the connection broke")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scheduler_staging import Stage, node, pod, staged
 
+from scheduler_staging import Stage, node, pod, staged
 from stowplan.config import load
 from stowplan.errors import ConfigError
 from stowplan.framework.registry import Registry
@@ -124,7 +124,7 @@ async def test_a_decision_under_way_finishes_with_the_old_one(folder):
     registry = Registry.installed([folder])
     async with staged(CONFIG, registry=registry) as stage:
         stage.see(node("n1"), node("n2"), pod("first"))
-        old = next(iter(stage.scheduler.profiles.values())).plugins["Favourite"]
+        old: Any = next(iter(stage.scheduler.profiles.values())).plugins["Favourite"]
         stage.scheduler.loop.schedule_one(await stage.scheduler.queue.pop())
         write(folder, '"n2"')
         reload(stage, registry)
@@ -136,12 +136,12 @@ async def test_a_decision_under_way_finishes_with_the_old_one(folder):
 async def test_the_background_work_of_the_old_one_ends(folder):
     registry = Registry.installed([folder])
     async with staged(CONFIG, registry=registry) as stage, running_plugins(stage):
-        old = next(iter(stage.scheduler.profiles.values())).plugins["Favourite"]
+        old: Any = next(iter(stage.scheduler.profiles.values())).plugins["Favourite"]
         await stage.settle()
         write(folder, '"n2"')
         reload(stage, registry)
         await stage.settle()
-        new = next(iter(stage.scheduler.profiles.values())).plugins["Favourite"]
+        new: Any = next(iter(stage.scheduler.profiles.values())).plugins["Favourite"]
         assert (old.log, new.log) == (["ended"], [])
         write(folder, '"n3"', gate="1 / 0")
         reload(stage, registry, CONFIG | {"profiles": [{}]})

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from client.virtual_time import in_virtual_time
 from stowplan import CustomResource, Definition, Plugin, Status
 from stowplan.client.api import Answer
 from stowplan.client.errors import NotFound
 from stowplan.config import load
 from stowplan.framework.registry import Registry
 from stowplan.scheduler.scheduler import Scheduler
+from virtual_time import in_virtual_time
 
 NODE = {
     "metadata": {"name": "n", "uid": "1", "resourceVersion": "1"},

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from scheduler_staging import Stage, node, pod, staged
 
+from scheduler_staging import Stage, node, pod, staged
 from stowplan import Plugin, Status
 from stowplan.api.kinds import object_of
 from stowplan.client.errors import Conflict, Forbidden
@@ -113,7 +113,7 @@ async def without_its_volume(stage: Stage) -> None:
     async def refuse(item: object) -> None:
         raise Conflict(409, "Conflict", "the volume has changed")
 
-    stage.api.update = refuse
+    stage.api.update = refuse  # type: ignore[attr-defined]
     late = {"kind": "StorageClass", "metadata": {"name": "late"}, "provisioner": "example.com/disk"}
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "late"}
     stage.see(

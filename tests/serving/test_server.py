@@ -68,7 +68,7 @@ async def test_given_certificates(tmp_path: Path):
         "tls_cert_file": str(default[0]),
         "tls_private_key_file": str(default[1]),
         "tls_sni_cert_key": (
-            NamedCertificate(*map(str, authority.issue("named")), ("one.example",)),
+            NamedCertificate(*map(str, authority.issue("named")), names=("one.example",)),
             NamedCertificate(*map(str, authority.issue("own", hosts=["two.example", "*.three.example"]))),
         ),
     }

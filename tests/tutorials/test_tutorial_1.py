@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fake_prometheus import fake_prometheus, running, until, vector
 from make import REGISTRY, make_node, make_pod, planner
-from plugins.fake_prometheus import fake_prometheus, running, until, vector
 from stowplan.api.kinds import object_of
 from stowplan.config import load
 

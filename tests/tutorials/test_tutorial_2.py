@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from make import Json, planner
-from scheduler.scheduler_staging import node, staged
+from scheduler_staging import node, staged
 from stowplan import Decision, log
 from stowplan.api.kinds import object_of
 

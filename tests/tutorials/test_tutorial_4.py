@@ -48,7 +48,7 @@ def test_the_extender_of_the_policy_is_called_after_conversion(file):
     assert {"NodePorts", "NodeResourcesFit", "VolumeRestrictions", "NodeAffinity", "NodeName"} <= {
         name for name, _ in profile.points["filter"]
     }
-    assert profile.args["InterPodAffinity"].hard_pod_affinity_weight == 10
+    assert profile.args["InterPodAffinity"].as_json()["hardPodAffinityWeight"] == 10
 
 
 def test_the_policy_is_converted_to_a_file_that_kube_scheduler_reads(tmp_path):

@@ -219,6 +219,7 @@ def _wrong_types(name: str, function: Callable[..., Any], parameters: list[str])
 
 def fits(given: Any, wanted: Any) -> bool:
     """Whether every value of one annotation is one of the other; where that is hard to tell, it is."""
+    given, wanted = _expand_alias(given), _expand_alias(wanted)
     if Any in (given, wanted):
         return True
     if _members(given) != [given]:
@@ -239,6 +240,14 @@ def fits(given: Any, wanted: Any) -> bool:
     return one is np.ndarray or not (mine and theirs) or fits(mine[0], theirs[0])
 
 
+def _expand_alias(kind: Any) -> Any:
+    """What an alias of a `type` statement stands for; NumPy's NDArray is one from Python 3.12 on."""
+    alias = get_origin(kind) or kind
+    if not hasattr(alias, "__value__"):
+        return kind
+    return alias.__value__[get_args(kind)] if get_args(kind) else alias.__value__
+
+
 def _members(kind: Any) -> list[Any]:
     return list(get_args(kind)) if get_origin(kind) in (Union, UnionType) else [kind]
 
@@ -251,7 +260,7 @@ def type_text(kind: Any) -> str:
         return kind.__name__
     if members := _members(kind)[1:]:
         return " | ".join(map(type_text, [_members(kind)[0], *members]))
-    if get_origin(kind) is np.ndarray:
+    if get_origin(_expand_alias(kind)) is np.ndarray:
         return "Scores" if kind == exports.Scores else "NDArray"
     return re.sub(r"\b(?:\w+\.)+", "", str(kind))
 

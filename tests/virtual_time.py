@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import deque
 from collections.abc import Callable, Coroutine
 
 
@@ -11,6 +12,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """For code that waits by timers alone; whatever comes from outside the loop would be overtaken."""
 
     elapsed = 0.0
+    _scheduled: list[asyncio.TimerHandle]  # private to asyncio, which offers no clock to replace
+    _ready: deque[asyncio.Handle]
 
     def time(self) -> float:
         return self.elapsed
