@@ -8,7 +8,7 @@ from stowplan.framework.args import PluginArgs
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
-from stowplan.plugins.default.args import NodeResourcesFitArgs
+from stowplan.plugins.args import NodeResourcesFitArgs
 
 
 class ByLabelArgs(PluginArgs):

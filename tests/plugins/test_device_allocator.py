@@ -24,9 +24,9 @@ from device_objects import (
     selects,
 )
 
-from stowplan.plugins.default.device_allocator import INVALID_POOLS, NO_SOLUTION, allocate
-from stowplan.plugins.default.device_claims import Usage, demand_of
-from stowplan.plugins.default.device_pools import AllocationError, Inventory
+from stowplan.plugins.devices.allocator import INVALID_POOLS, NO_SOLUTION, allocate
+from stowplan.plugins.devices.claims import Usage, demand_of
+from stowplan.plugins.devices.pools import AllocationError, Inventory
 
 
 def solve(claims, slices, *, classes=(), taken=(), on=None, **more):

@@ -25,8 +25,7 @@ from stowplan.api.kinds import object_of
 from stowplan.api.resource import Allocation, DeviceClassIndex
 from stowplan.cycle import Planner
 from stowplan.framework import Handle
-from stowplan.plugins.default.device_counts import DeviceCounts
-from stowplan.plugins.default.device_ledger import ClaimLedger
+from stowplan.plugins.devices.ledger import ClaimLedger, DeviceCounts
 
 GPU = "example.com/gpu"
 IMPLICIT = "deviceclass.resource.kubernetes.io/gpu"

@@ -9,9 +9,9 @@ from device_objects import DRIVER, GPU, a_slice, ask, claim, cluster_of, device,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stowplan.plugins.default.device_allocator import NO_SOLUTION, allocate
-from stowplan.plugins.default.device_claims import Usage, demand_of
-from stowplan.plugins.default.device_pools import Inventory
+from stowplan.plugins.devices.allocator import NO_SOLUTION, allocate
+from stowplan.plugins.devices.claims import Usage, demand_of
+from stowplan.plugins.devices.pools import Inventory
 
 Json = dict[str, Any]
 

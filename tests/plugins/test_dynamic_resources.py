@@ -44,9 +44,9 @@ from stowplan.framework import (
     Resource,
     Status,
 )
-from stowplan.plugins.default.args import DynamicResourcesArgs
-from stowplan.plugins.default.device_pools import OfferedDevice
+from stowplan.plugins.args import DynamicResourcesArgs
 from stowplan.plugins.default.dynamic_resources import DynamicResources
+from stowplan.plugins.devices.pools import OfferedDevice
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 NO_SOLUTION = ("UnschedulableAndUnresolvable", "cannot allocate all claims")

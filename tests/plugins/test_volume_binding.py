@@ -30,7 +30,7 @@ from stowplan.framework import (
     Handle,
     Status,
 )
-from stowplan.plugins.default.args import VolumeBindingArgs
+from stowplan.plugins.args import VolumeBindingArgs
 from stowplan.plugins.default.volume_binding import VolumeBinding
 
 UNRESOLVABLE = "UnschedulableAndUnresolvable"

@@ -21,7 +21,7 @@ from volume_objects import (
 )
 
 from stowplan.framework import QUEUE, SKIP_HINT, Action, ClusterEvent, Handle, Resource
-from stowplan.plugins.default.args import VolumeBindingArgs
+from stowplan.plugins.args import VolumeBindingArgs
 from stowplan.plugins.default.volume_binding import VolumeBinding
 
 ZONE = "topology.kubernetes.io/zone"

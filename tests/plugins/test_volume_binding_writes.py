@@ -29,7 +29,7 @@ from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.errors import StowplanError
 from stowplan.framework import CycleState, Handle, Status
-from stowplan.plugins.default.args import VolumeBindingArgs
+from stowplan.plugins.args import VolumeBindingArgs
 from stowplan.plugins.default.volume_binding import VolumeBinding
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"

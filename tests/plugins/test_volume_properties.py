@@ -26,7 +26,7 @@ from volume_objects import (
 )
 
 from stowplan.framework import Code, Status
-from stowplan.plugins.default.args import VolumeBindingArgs
+from stowplan.plugins.args import VolumeBindingArgs
 from stowplan.plugins.default.node_volume_limits import NodeVolumeLimits
 from stowplan.plugins.default.volume_binding import VolumeBinding
 from stowplan.plugins.default.volume_zone import VolumeZone

@@ -19,7 +19,7 @@ import numpy as np
 from stowplan import CycleState, Handle, NodeTable, Plugin, PluginArgs, Pod, Reads, Scores, log, scale_to_max
 from stowplan.api.node import NodeObject
 from stowplan.config.field_errors import child, forbidden, invalid, required
-from stowplan.plugins.community.prometheus import PrometheusError, ask
+from stowplan.plugins.prometheus import PrometheusError, ask
 
 NO_DATA = -1
 LARGEST = 2**62

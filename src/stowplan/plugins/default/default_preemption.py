@@ -20,7 +20,7 @@ from stowplan.framework import (
     Right,
     Status,
 )
-from stowplan.plugins.default.args import DefaultPreemptionArgs
+from stowplan.plugins.args import DefaultPreemptionArgs
 
 NO_CANDIDATE = "no candidate node for preemption"
 """Extenders have dropped all that there were."""

@@ -41,20 +41,21 @@ from stowplan.framework import (
     Status,
     scale_to_max,
 )
-from stowplan.plugins.default.args import DynamicResourcesArgs
-from stowplan.plugins.default.device_allocator import TimedOutError, allocate
-from stowplan.plugins.default.device_claims import Demand, demand_of
-from stowplan.plugins.default.device_extended import (
+from stowplan.plugins.args import DynamicResourcesArgs
+from stowplan.plugins.devices.allocator import TimedOutError, allocate
+from stowplan.plugins.devices.claims import (
     NOT_YET_NAMED,
+    Demand,
     RequestMapping,
+    demand_of,
     device_resources,
     requests_for,
     special_claim,
     with_requests,
 )
-from stowplan.plugins.default.device_ledger import ClaimLedger
-from stowplan.plugins.default.device_pools import MAX_SEARCH_SECONDS, AllocationError, DeviceBudget, Inventory
-from stowplan.plugins.default.device_writer import (
+from stowplan.plugins.devices.ledger import ClaimLedger
+from stowplan.plugins.devices.pools import MAX_SEARCH_SECONDS, AllocationError, DeviceBudget, Inventory
+from stowplan.plugins.devices.writer import (
     ClaimError,
     ClaimWriter,
     has_failed,

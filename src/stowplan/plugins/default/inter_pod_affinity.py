@@ -30,7 +30,7 @@ from stowplan.framework import (
     Scores,
     Status,
 )
-from stowplan.plugins.default.args import InterPodAffinityArgs
+from stowplan.plugins.args import InterPodAffinityArgs
 
 Ints = NDArray[np.int64]
 Counts = dict[str, Ints]

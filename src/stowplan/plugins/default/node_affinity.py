@@ -27,8 +27,8 @@ from stowplan.framework import (
     Status,
     scale_to_max,
 )
-from stowplan.plugins.default.args import NodeAffinityArgs
-from stowplan.plugins.default.node_matching import (
+from stowplan.plugins.args import NodeAffinityArgs
+from stowplan.plugins.node_matching import (
     node_affinity,
     node_affinity_key,
     required_nodes,

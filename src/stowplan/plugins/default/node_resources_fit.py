@@ -26,12 +26,12 @@ from stowplan.framework import (
     Status,
 )
 from stowplan.framework.scores import EXACT_BELOW, Number, larger, percent, smaller, whole
-from stowplan.plugins.default.args import (
+from stowplan.plugins.args import (
     LEAST_ALLOCATED,
     NodeResourcesFitArgs,
     ShapePoint,
 )
-from stowplan.plugins.default.device_counts import DeviceCounts
+from stowplan.plugins.devices.ledger import DeviceCounts
 
 Ints = NDArray[np.int64]
 

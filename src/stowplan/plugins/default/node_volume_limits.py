@@ -37,7 +37,7 @@ from stowplan.framework import (
     Resource,
     Status,
 )
-from stowplan.plugins.default.volume_claims import (
+from stowplan.plugins.volumes import (
     claim_name,
     claim_not_found,
     is_made_for,

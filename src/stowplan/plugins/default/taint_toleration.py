@@ -24,7 +24,7 @@ from stowplan.framework import (
     Status,
     scale_to_max,
 )
-from stowplan.plugins.default.node_matching import untolerated
+from stowplan.plugins.node_matching import untolerated
 
 
 class TaintToleration(Plugin):

@@ -49,20 +49,18 @@ from stowplan.framework import (
     Right,
     Status,
 )
-from stowplan.plugins.default.args import VolumeBindingArgs
-from stowplan.plugins.default.volume_claims import (
+from stowplan.plugins.args import VolumeBindingArgs
+from stowplan.plugins.volumes import (
+    Unbound,
     claim_name,
     claim_not_found,
+    in_turn,
     is_made_for,
     mode_not_set,
     not_made_for,
-    uses_claim,
-)
-from stowplan.plugins.default.volume_matching import (
-    Unbound,
-    in_turn,
     plan_volumes,
     reached_from,
+    uses_claim,
     with_volumes,
 )
 

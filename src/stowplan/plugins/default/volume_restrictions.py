@@ -21,7 +21,7 @@ from stowplan.framework import (
     Resource,
     Status,
 )
-from stowplan.plugins.default.volume_claims import claim_not_found, named_claims, names_claim
+from stowplan.plugins.volumes import claim_not_found, named_claims, names_claim
 
 Disk = GcePersistentDisk | AwsElasticBlockStore | Rbd | Iscsi
 

@@ -24,7 +24,7 @@ from stowplan.framework import (
     Resource,
     Status,
 )
-from stowplan.plugins.default.volume_claims import claim_not_found, mode_not_set, named_claims, names_claim
+from stowplan.plugins.volumes import claim_not_found, mode_not_set, named_claims, names_claim
 
 ZONE_CONFLICT = "node(s) had no available volume zone"
 TOPOLOGY_LABELS = (BETA_ZONE, BETA_REGION, ZONE, REGION)

@@ -13,8 +13,8 @@ from stowplan.api.pod import Pod
 from stowplan.api.resource import FINALIZER, Allocation, ConsumerReference, ResourceClaim
 from stowplan.errors import StowplanError
 from stowplan.framework import Handle
-from stowplan.plugins.default.device_extended import RequestMapping
-from stowplan.plugins.default.device_ledger import ClaimLedger
+from stowplan.plugins.devices.claims import RequestMapping
+from stowplan.plugins.devices.ledger import ClaimLedger
 
 POLL_SECONDS = 5.0
 WRITE_ATTEMPTS = 5

@@ -1,0 +1,1 @@
+"""Device allocation (DRA) for the DynamicResources and NodeResourcesFit plugins."""
