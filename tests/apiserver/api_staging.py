@@ -8,7 +8,7 @@ from typing import Any
 
 from conformance.conformance_steps import Step
 
-from stowplan.apiserver import Answer, ApiServer, Request, Stream
+from stowplan.apiserver import ApiServer, Request, Response, Stream
 
 QUIET_SECONDS = 0.02
 
@@ -21,7 +21,7 @@ class Staged:
 
     async def __call__(self, method: str, target: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         answer = await self.server.handle(Request.of(method, target, body, **headers))
-        if isinstance(answer, Answer):
+        if isinstance(answer, Response):
             return answer.status, parsed(answer.body)
         return 200, parsed(await until_quiet(answer))
 

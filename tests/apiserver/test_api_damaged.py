@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.apiserver import Answer, ApiServer, Request
+from stowplan.apiserver import ApiServer, Request, Response
 from stowplan.apiserver.durable import FILE, DurableStore
 from stowplan.errors import InputError
 
@@ -38,7 +38,7 @@ async def fill(folder: Path, count: int = 300) -> list[dict[str, object]]:
 
 async def items(server: ApiServer) -> list[dict[str, object]]:
     answer = await server.handle(Request.of("GET", CONFIG_MAPS))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, Response)
     found: list[dict[str, object]] = answer.json()["items"]
     return found
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from stowplan.apiserver import Answer, ApiServer, Request, Stream
+from stowplan.apiserver import ApiServer, Request, Response, Stream
 from stowplan.apiserver.durable import FILE, DurableStore
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -90,7 +90,7 @@ class Api:
 
     async def __call__(self, method: str, target: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         answer = await self.server.handle(Request.of(method, target, body, **headers))
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Response)
         return answer.status, answer.json()
 
     async def names(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ async def test_custom_resources_of_a_definition_that_failed_are_not_served(api: 
     await until_rejected(api)
     assert (await api("POST", definitions, definition))[0] in (500, 507)
     answer = await api.server.handle(Request.of("GET", "/apis/example.com/v1/boxes"))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, Response)
     assert answer.status == 404
     disk.free()
     assert (await api("POST", definitions, definition))[0] == 201
@@ -302,6 +302,6 @@ async def events(stream: Stream) -> list[str]:
     try:
         while True:
             chunk = await asyncio.wait_for(anext(chunks), 0.1)
-            found += [Answer(200, line).json()["object"]["metadata"]["name"] for line in chunk.splitlines()]
+            found += [Response(200, line).json()["object"]["metadata"]["name"] for line in chunk.splitlines()]
     except TimeoutError:
         return found

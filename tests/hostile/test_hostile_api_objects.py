@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stowplan.apiserver import Answer, ApiServer, Request, Stream
+from stowplan.apiserver import ApiServer, Request, Response, Stream
 from stowplan.apiserver.protobuf import MAGIC, message
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.schemas import resolved
@@ -45,7 +45,7 @@ class Api:
         answer = await self.server.handle(request)
         if isinstance(answer, Stream):
             return 200, None
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Response)
         found = answer.json() if answer.content_type == "application/json" else answer.body
         if answer.status == 500:  # some of kube-apiserver's own answers are; none is an exception of ours
             assert "Internal error occurred" not in found["message"], (method, target, str(body)[:300], found)
@@ -240,7 +240,7 @@ def test_no_request_is_an_internal_error(
         target = f"{root(resources[number % len(resources)])}/{name}{below if name else ''}?{query}"
         request = Request.of(method, target, body, content_type=media, accept=accept)
         answer = await SHARED.server.handle(request)
-        if isinstance(answer, Answer):
+        if isinstance(answer, Response):
             assert answer.status != 500 or b"Internal error occurred" not in answer.body, answer.body
         assert (await SHARED("GET", "/readyz"))[0] == 200
 

@@ -1,18 +1,18 @@
 """An embedded Kubernetes API server.
 
     server = ApiServer()                           # in memory; ApiServer(DurableStore(folder)) keeps on disk
-    answer = await server.handle(Request.of("GET", "/api/v1/nodes"))
+    response = await server.handle(Request.of("GET", "/api/v1/nodes"))
     async with serve(server, tls=made_pair(), token="...") as front:
         ...                                        # at front.host, front.port; trust front.certificate
 
 `ApiServer.handle` is the whole API without a transport; `http.serve` puts it behind HTTPS,
-`durable.DurableStore` keeps it on disk. A watch is answered with a Stream, anything else with an Answer.
+`durable.DurableStore` keeps it on disk. A watch is answered with a Stream, anything else with a Response.
 """
 
 from __future__ import annotations
 
-from stowplan.apiserver.messages import Answer, Request, Stream
+from stowplan.apiserver.messages import Request, Response, Stream
 from stowplan.apiserver.server import ApiServer
 from stowplan.apiserver.store import Store
 
-__all__ = ["Answer", "ApiServer", "Request", "Store", "Stream"]
+__all__ = ["ApiServer", "Request", "Response", "Store", "Stream"]

@@ -148,6 +148,15 @@ def unsupported_patch() -> Failure:
     return Failure(415, "UnsupportedMediaType", message)
 
 
+def decode_patch(body: bytes) -> Any:
+    if nesting.is_too_deep(body):
+        raise bad_request(f"error decoding patch: {nesting.WORDS}")
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise bad_request(f"error decoding patch: {json_error(error)}") from error
+
+
 def _unhandled(value: Json, kind: str, said: str) -> Failure:
     version = str(value["apiVersion"]).rpartition("/")[2]
     return bad_request(f'{value["kind"]} in version "{version}" cannot be handled as a {kind}: {said}')

@@ -11,7 +11,7 @@ import msgspec
 from stowplan.apiserver import nesting, schemas
 from stowplan.apiserver.failures import FieldError, unknown_resource
 from stowplan.apiserver.objects import Objects
-from stowplan.apiserver.resources import ALL_VERBS, Column, Resource, Resources, ScalePaths, Subresource
+from stowplan.apiserver.resources import ALL_VERBS, Column, Resource, ScalePaths, Subresource
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.strategies import Strategy
 from stowplan.apiserver.strategies.strategy import Lookup
@@ -28,8 +28,8 @@ _PART = ("get", "patch", "update")
 class CustomResources:
     """Keeps the served resources in step with the definitions."""
 
-    def __init__(self, objects: Objects, resources: Resources) -> None:
-        self._objects, self._resources = objects, resources
+    def __init__(self, objects: Objects) -> None:
+        self._objects, self._resources = objects, objects.resources
         objects.on_written[DEFINITIONS] = self._remove_objects
         objects.store.on_published[DEFINITIONS] = self._serve
         for record in objects.all(DEFINITIONS):

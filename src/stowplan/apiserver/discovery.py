@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.apiserver.messages import Answer, Request
+from stowplan.apiserver.messages import Request, Response
 from stowplan.apiserver.resources import Resource, Resources
 
 Json = dict[str, Any]
@@ -15,22 +15,22 @@ Json = dict[str, Any]
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
 
 
-def answer(resources: Resources, request: Request, parts: list[str]) -> Answer | None:
+def answer(resources: Resources, request: Request, parts: list[str]) -> Response | None:
     accept = request.headers.get("accept", "")
     match parts:
         case ["api"]:
             if version := _wants_aggregated(accept):
                 return _aggregated(resources, [""], version, request)
-            return Answer.of(
+            return Response.of(
                 200, {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
             )
         case ["apis"]:
             if version := _wants_aggregated(accept):
                 return _aggregated(resources, _groups(resources), version, request)
             groups = [_group(resources, name) for name in _groups(resources)]
-            return Answer.of(200, {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+            return Response.of(200, {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         case ["apis", group] if group in _groups(resources):
-            return Answer.of(200, {"kind": "APIGroup", "apiVersion": "v1", **_group(resources, group)})
+            return Response.of(200, {"kind": "APIGroup", "apiVersion": "v1", **_group(resources, group)})
         case ["api", version] if resources.serves("", version):
             return _plain(resources, "", version)
         case ["apis", group, version] if resources.serves(group, version):
@@ -62,7 +62,7 @@ def _group(resources: Resources, name: str) -> Json:
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
-def _plain(resources: Resources, group: str, version: str) -> Answer:
+def _plain(resources: Resources, group: str, version: str) -> Response:
     found: list[Json] = []
     for each in _of(resources, group, version):
         entry: Json = {
@@ -93,7 +93,7 @@ def _plain(resources: Resources, group: str, version: str) -> Answer:
     document: Json = {"kind": "APIResourceList", "groupVersion": group_version, "resources": found}
     if group:
         document["apiVersion"] = "v1"
-    return Answer.of(200, document)
+    return Response.of(200, document)
 
 
 def _of(resources: Resources, group: str, version: str) -> list[Resource]:
@@ -112,7 +112,7 @@ def _wants_aggregated(accept: str) -> str:
     return ""
 
 
-def _aggregated(resources: Resources, groups: list[str], version: str, request: Request) -> Answer:
+def _aggregated(resources: Resources, groups: list[str], version: str, request: Request) -> Response:
     items = []
     for group in groups:
         versions = [
@@ -135,8 +135,8 @@ def _aggregated(resources: Resources, groups: list[str], version: str, request: 
     headers = (("ETag", tag), ("Vary", "Accept"))
     kind = AGGREGATED.format(version=version)
     if request.headers.get("if-none-match") == tag:
-        return Answer(304, b"", kind, headers)
-    return Answer(200, body, kind, headers)
+        return Response(304, b"", kind, headers)
+    return Response(200, body, kind, headers)
 
 
 def _discovered(resource: Resource) -> Json:

@@ -11,7 +11,7 @@ import yaml
 from stowplan.apiserver import tables
 from stowplan.apiserver.conversion import from_stored
 from stowplan.apiserver.failures import Failure
-from stowplan.apiserver.messages import Answer, Headers
+from stowplan.apiserver.messages import Headers, Response
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Record
 
@@ -67,8 +67,10 @@ def text_of(form: Form, resource: Resource, record: Record) -> bytes:
     return msgspec.json.encode(from_stored(resource, msgspec.json.decode(text)))
 
 
-def one(form: Form, resource: Resource, record: Record, status: int = 200, headers: Headers = ()) -> Answer:
-    return answer(form, status, event_object(form, resource, record), headers)
+def render_object(
+    form: Form, resource: Resource, record: Record, status: int = 200, headers: Headers = ()
+) -> Response:
+    return render(form, status, event_object(form, resource, record), headers)
 
 
 def event_object(form: Form, resource: Resource, record: Record, with_columns: bool = True) -> bytes:
@@ -81,11 +83,11 @@ def event_object(form: Form, resource: Resource, record: Record, with_columns: b
     return msgspec.json.encode(_metadata_of(form, data))
 
 
-def many(form: Form, resource: Resource, records: list[Record], meta: Json) -> Answer:
+def render_list(form: Form, resource: Resource, records: list[Record], meta: Json) -> Response:
     """A list of objects."""
     if form.what == TABLE:
         rows = [msgspec.json.decode(text_of(form, resource, record)) for record in records]
-        return answer(form, 200, msgspec.json.encode(tables.table_of(resource, rows, form, meta)))
+        return render(form, 200, msgspec.json.encode(tables.table_of(resource, rows, form, meta)))
     if form.what == METADATA:
         texts = (text_of(form, resource, record) for record in records)
         items = [_metadata_of(form, msgspec.json.decode(text)) for text in texts]
@@ -95,7 +97,7 @@ def many(form: Form, resource: Resource, records: list[Record], meta: Json) -> A
             "metadata": meta,
             "items": items,
         }
-        return answer(form, 200, msgspec.json.encode(document))
+        return render(form, 200, msgspec.json.encode(document))
     head = msgspec.json.encode(
         {"kind": resource.list_kind, "apiVersion": resource.group_version, "metadata": meta}
     )
@@ -103,17 +105,17 @@ def many(form: Form, resource: Resource, records: list[Record], meta: Json) -> A
     if not resource.is_custom:  # items of built-in kinds do not repeat their kind
         skip = len(resource.prefix)
         bodies = [b"{" + text[skip:] for text in bodies]
-    return answer(form, 200, head[:-1] + b',"items":[' + b",".join(bodies) + b"]}")
+    return render(form, 200, head[:-1] + b',"items":[' + b",".join(bodies) + b"]}")
 
 
-def answer(form: Form, status: int, body: bytes, headers: Headers = ()) -> Answer:
+def render(form: Form, status: int, body: bytes, headers: Headers = ()) -> Response:
     if form.yaml:
         if len(body) > MAX_YAML:
             said = f"406: Not Acceptable\n\nmore than {MAX_YAML} bytes are only written as JSON: use limit"
             raise Failure(406, "NotAcceptable", said, details={})
         text = yaml.dump(msgspec.json.decode(body), Dumper=yaml.CSafeDumper, sort_keys=True)
-        return Answer(status, text.encode(), "application/yaml", headers)
-    return Answer(status, body, headers=headers)
+        return Response(status, text.encode(), "application/yaml", headers)
+    return Response(status, body, headers=headers)
 
 
 def _metadata_of(form: Form, data: Json) -> Json:

@@ -27,12 +27,12 @@ from urllib.parse import unquote
 import httptools
 
 from stowplan.apiserver.failures import Failure
-from stowplan.apiserver.messages import Answer, Request, Stream
+from stowplan.apiserver.messages import Request, Response, Stream
 from stowplan.apiserver.server import ApiServer
 from stowplan.log import warn
 from stowplan.serving.certificates import self_signed
 
-Handler = Callable[[Request], Awaitable[Answer | Stream]]
+Handler = Callable[[Request], Awaitable[Response | Stream]]
 
 MAX_BODY = 3 * 1024 * 1024
 SWEEP_SECONDS = 1.0
@@ -261,7 +261,7 @@ class _Connection(asyncio.Protocol):
         self._limits = connections.limits
         self._parser = httptools.HttpRequestParser(self)
         self._unparsed = b""
-        self._waiting: deque[tuple[Request, bool, Answer | None]] = deque()
+        self._waiting: deque[tuple[Request, bool, Response | None]] = deque()
         self._waiting_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._can_write = asyncio.Event()
@@ -365,7 +365,7 @@ class _Connection(asyncio.Protocol):
         self._body = bytearray()
         self._size = 0
         self._has_headers = False
-        self._refusal: Answer | None = None
+        self._refusal: Response | None = None
 
     def on_message_begin(self) -> None:
         self._begin()
@@ -389,10 +389,10 @@ class _Connection(asyncio.Protocol):
         if self._is_ending:
             return
         if not self._is_allowed():
-            self._refusal = Answer.refusal(Failure(401, "Unauthorized", "Unauthorized"))
+            self._refusal = Response.failure(Failure(401, "Unauthorized", "Unauthorized"))
         length = self._headers.get("content-length", "0")
         if self._refusal is None and int(length or 0) > self._limits.body:
-            self._refusal = Answer.refusal(self._too_large())
+            self._refusal = Response.failure(self._too_large())
         has_body = length not in ("", "0") or "transfer-encoding" in self._headers
         if self._refusal is not None and has_body:
             self._end_with(self._refusal)  # what it would send is not worth reading
@@ -409,7 +409,7 @@ class _Connection(asyncio.Protocol):
             return
         self._body += data
         if len(self._body) > self._limits.body:
-            self._end_with(Answer.refusal(self._too_large()))
+            self._end_with(Response.failure(self._too_large()))
 
     def on_message_complete(self) -> None:
         if self._is_ending:
@@ -435,7 +435,7 @@ class _Connection(asyncio.Protocol):
 
     # Answering.
 
-    def _queue(self, request: Request, keeps_alive: bool, refusal: Answer | None) -> None:
+    def _queue(self, request: Request, keeps_alive: bool, refusal: Response | None) -> None:
         self._waiting.append((request, keeps_alive, refusal))
         self._waiting_bytes += len(request.body)
         if not keeps_alive:
@@ -443,8 +443,8 @@ class _Connection(asyncio.Protocol):
         if self._task is None:
             self._work()
 
-    def _end_with(self, refusal: Answer) -> None:
-        """Answer in its turn, and read no more."""
+    def _end_with(self, refusal: Response) -> None:
+        """Response in its turn, and read no more."""
         self._body.clear()
         if not self._is_ending:
             self._queue(self._request(), False, refusal)
@@ -452,7 +452,7 @@ class _Connection(asyncio.Protocol):
     def _reject(self, failure: Failure) -> None:
         """The same for what is not even a request."""
         if not self._is_ending:
-            self._queue(Request("", ""), False, Answer.refusal(failure))
+            self._queue(Request("", ""), False, Response.failure(failure))
 
     def _too_large(self) -> Failure:
         said = f"Request entity too large: limit is {self._limits.body}"
@@ -463,7 +463,7 @@ class _Connection(asyncio.Protocol):
         return Failure(431, "RequestHeaderFieldsTooLarge", said)
 
     def _work(self) -> None:
-        """Answer what waits; what cannot be answered at once goes on in a task."""
+        """Response what waits; what cannot be answered at once goes on in a task."""
         while self._waiting and self._transport is not None and self._can_write.is_set():
             request, keeps_alive, refusal = self._waiting.popleft()
             self._waiting_bytes -= len(request.body)
@@ -475,7 +475,7 @@ class _Connection(asyncio.Protocol):
             try:
                 waits_for = next(step)
             except StopIteration as done:
-                if isinstance(done.value, Answer) and (is_head or len(done.value.body) <= LARGE_ANSWER):
+                if isinstance(done.value, Response) and (is_head or len(done.value.body) <= LARGE_ANSWER):
                     self._write(done.value, keeps_alive, is_head)
                     continue
                 self._go_on(self._send(done.value, keeps_alive, is_head))
@@ -501,7 +501,7 @@ class _Connection(asyncio.Protocol):
     async def _rest(self, step: Any, waits_for: Any, keeps_alive: bool, is_head: bool) -> None:
         await self._send(await _Resumed(step, waits_for), keeps_alive, is_head)
 
-    async def _send(self, answer: Answer | Stream, keeps_alive: bool, is_head: bool) -> None:
+    async def _send(self, answer: Response | Stream, keeps_alive: bool, is_head: bool) -> None:
         if isinstance(answer, Stream):
             await self._stream(answer, keeps_alive, is_head)
         elif is_head or len(answer.body) <= LARGE_ANSWER:
@@ -509,7 +509,7 @@ class _Connection(asyncio.Protocol):
         else:
             await self._write_large(answer, keeps_alive)
 
-    def _head(self, answer: Answer, keeps_alive: bool) -> bytes:
+    def _head(self, answer: Response, keeps_alive: bool) -> bytes:
         end = "" if keeps_alive else "Connection: close\r\n"
         extra = "".join(f"{name}: {value}\r\n" for name, value in answer.headers)
         return (
@@ -518,7 +518,9 @@ class _Connection(asyncio.Protocol):
             f"{end}\r\n"
         ).encode("latin-1", "replace")
 
-    def _write(self, answer: Answer, keeps_alive: bool, is_head: bool = False, lingers: bool = False) -> None:
+    def _write(
+        self, answer: Response, keeps_alive: bool, is_head: bool = False, lingers: bool = False
+    ) -> None:
         if self._transport is None:
             return
         head = self._head(answer, keeps_alive)
@@ -536,13 +538,13 @@ class _Connection(asyncio.Protocol):
         elif transport is not None:
             transport.close()
 
-    async def _write_large(self, answer: Answer, keeps_alive: bool) -> None:
+    async def _write_large(self, answer: Response, keeps_alive: bool) -> None:
         size = len(answer.body)
         if not self._all.has_room_for(size):
             said = "too many large answers have not been read yet: try again, or use limit"
             details = {"retryAfterSeconds": 1}
             failure = Failure(429, "TooManyRequests", said, details=details, headers=(("Retry-After", "1"),))
-            self._write(Answer.refusal(failure), keeps_alive)
+            self._write(Response.failure(failure), keeps_alive)
             return
         self._all.unread += size
         self.reads_since = self._loop.time()

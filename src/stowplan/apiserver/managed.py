@@ -117,6 +117,14 @@ def is_nobody(owners: AnyManaged) -> bool:
     return isinstance(owners, Resolved) and owners.text() == b"[]"
 
 
+def is_same(before: AnyManaged | None, after: AnyManaged | None) -> bool:
+    """Whether the same managers have the same fields, whenever they set them."""
+    if before is after:
+        return True
+    old, new = before.resolve() if before else [], after.resolve() if after else []
+    return [(each.manager, each.fields) for each in old] == [(each.manager, each.fields) for each in new]
+
+
 AnyManaged = Resolved | Updated
 NOBODY = Resolved([])
 

@@ -1,4 +1,4 @@
-"""Requests and answers, whatever carries them."""
+"""Requests and responses, whatever transport carries them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Query:
         return name in self._values
 
 
-class Answer(msgspec.Struct):
+class Response(msgspec.Struct):
     status: int
     body: bytes
     content_type: str = JSON
@@ -69,11 +69,11 @@ class Answer(msgspec.Struct):
         return found
 
     @classmethod
-    def of(cls, status: int, body: Any, headers: Headers = ()) -> Answer:
+    def of(cls, status: int, body: Any, headers: Headers = ()) -> Response:
         return cls(status, msgspec.json.encode(body), JSON, headers)
 
     @classmethod
-    def refusal(cls, failure: Failure) -> Answer:
+    def failure(cls, failure: Failure) -> Response:
         return cls.of(failure.code, failure.status, failure.headers)
 
 

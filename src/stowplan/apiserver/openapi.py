@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.apiserver.messages import Answer, Request
+from stowplan.apiserver.messages import Request, Response
 from stowplan.apiserver.resources import Resource, Resources
 from stowplan.apiserver.schemas import REF, data, ref_of
 
@@ -22,17 +22,17 @@ _PATCHES = (
 _WRITE = ("dryRun", "fieldManager", "fieldValidation")
 
 
-def answer(resources: Resources, request: Request, parts: list[str]) -> Answer | None:
+def answer(resources: Resources, request: Request, parts: list[str]) -> Response | None:
     match parts:
         case ["openapi", "v3"]:
-            return Answer.of(200, {"paths": _index(resources)})
+            return Response.of(200, {"paths": _index(resources)})
         case ["openapi", "v3", *rest]:
             group_version = "/".join(rest[1:])
             served = [each for each in resources if each.group_version == group_version]
             if served and rest[0] == ("apis" if served[0].group else "api"):
-                return Answer(200, document(resources, served))
+                return Response(200, document(resources, served))
             if rest == ["version"]:
-                return Answer.of(200, _wrapped({"/version/": {}}, {}))
+                return Response.of(200, _wrapped({"/version/": {}}, {}))
     return None
 
 

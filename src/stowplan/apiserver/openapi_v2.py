@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowplan.apiserver.messages import Answer, Request
+from stowplan.apiserver.messages import Request, Response
 from stowplan.apiserver.protobuf import message
 from stowplan.apiserver.resources import Resource, Resources
 
@@ -10,12 +10,12 @@ CONTENT_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _PATHS, _PATH, _PATCH, _PARAMETERS, _EXTENSION = 8, 2, 8, 8, 13
 
 
-def answer(resources: Resources, request: Request, parts: list[str]) -> Answer | None:
+def answer(resources: Resources, request: Request, parts: list[str]) -> Response | None:
     if parts != ["openapi", "v2"]:
         return None
     paths = [(_PATH, _path(each)) for each in resources if "patch" in each.verbs]
     info = message((1, "Kubernetes"), (2, "v1.36.4"))
-    return Answer(200, message((1, "2.0"), (2, info), (_PATHS, message(*paths))), CONTENT_TYPE)
+    return Response(200, message((1, "2.0"), (2, info), (_PATHS, message(*paths))), CONTENT_TYPE)
 
 
 def _path(resource: Resource) -> bytes:

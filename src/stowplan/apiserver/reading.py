@@ -13,7 +13,7 @@ from stowplan.api.selectors import Selector
 from stowplan.apiserver import forms, queries
 from stowplan.apiserver.failures import Failure, bad_request, expired, internal, too_large_version
 from stowplan.apiserver.forms import Form
-from stowplan.apiserver.messages import Answer
+from stowplan.apiserver.messages import Response
 from stowplan.apiserver.options import ListOptions
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Collection, Key, Record
@@ -57,7 +57,7 @@ def selection_of(resource: Resource, namespace: str, options: ListOptions, name:
 
 def answer_list(
     resource: Resource, collection: Collection, selection: Selection, options: ListOptions, form: Form
-) -> Answer:
+) -> Response:
     version, after = collection.store.version, None
     if options.continue_from:
         version, after = _position(options, version)
@@ -77,7 +77,7 @@ def answer_list(
         meta["continue"] = _token(version, last)
         if not options.label_selector and not options.field_selector:
             meta["remainingItemCount"] = left
-    return forms.many(form, resource, found, meta)
+    return forms.render_list(form, resource, found, meta)
 
 
 def _page(

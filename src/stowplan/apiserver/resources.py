@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -167,7 +167,7 @@ class Resources:
         self.revision = 0
         """Grows with every change, for those who keep what they made of all resources."""
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Resource]:
         return iter(self._by_path.values())
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
@@ -179,8 +179,8 @@ class Resources:
     def _count_served(self) -> None:
         self._served = {(each.group, version) for each in self for version in ("", each.version)}
 
-    def kept_in(self, collection: str) -> Resource | None:
-        return next((each for each in self if each.collection == collection), None)
+    def kept_in(self, collection: str) -> Resource:
+        return next(each for each in self if each.collection == collection)
 
     def replace(self, group: str, plural: str, resources: Iterable[Resource]) -> None:
         """Serve these versions of a custom resource and no others; what is built in stays."""

@@ -1,6 +1,6 @@
-"""The API server without a transport: a request in, an answer or a stream of events out.
+"""The API server without a transport: a request in, a response or a stream of events out.
 
-`ApiServer(store).handle(request)` is the door for everything: the HTTPS front, tests, and whoever runs in the
+`ApiServer(store).handle(request)` is the door for everything: the HTTPS server, tests, and clients in the
 same process. It knows nothing of sockets, and nothing of who the client is: all clients may do everything.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stowplan.apiserver import bodies, bootstrap, discovery, health, openapi, openapi_v2, reviews
+from stowplan.apiserver import bodies, discovery, forms, openapi, openapi_v2, pipeline
 from stowplan.apiserver.custom import CustomResources
 from stowplan.apiserver.failures import (
     Failure,
@@ -20,14 +20,15 @@ from stowplan.apiserver.failures import (
     not_found,
     unknown_resource,
 )
-from stowplan.apiserver.messages import Answer, Query, Request, Stream
+from stowplan.apiserver.managed import Manager
+from stowplan.apiserver.messages import Query, Request, Response, Stream
 from stowplan.apiserver.objects import Objects
-from stowplan.apiserver.options import list_options
+from stowplan.apiserver.options import delete_options, list_options
+from stowplan.apiserver.pipeline import RequestContext
 from stowplan.apiserver.reading import answer_list, selection_of
 from stowplan.apiserver.resources import Resources
 from stowplan.apiserver.store import Store
-from stowplan.apiserver.subresources import SUBRESOURCES
-from stowplan.apiserver.verbs import Target, Verbs
+from stowplan.apiserver.subresources import REVIEWS, SUBRESOURCES, get
 from stowplan.apiserver.watching import Watch
 from stowplan.errors import QuantityError
 from stowplan.log import error as log_error
@@ -35,8 +36,26 @@ from stowplan.log import error as log_error
 Json = dict[str, Any]
 
 LARGE_YAML = 16 * 1024
-_NO_PAGE = Answer(404, b"404 page not found\n", "text/plain; charset=utf-8")
+VERSION = {
+    "major": "1",
+    "minor": "36",
+    "emulationMajor": "1",
+    "emulationMinor": "36",
+    "minCompatibilityMajor": "1",
+    "minCompatibilityMinor": "35",
+    "gitVersion": "v1.36.4",
+    "gitCommit": "",
+    "gitTreeState": "",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "",
+    "platform": "",
+}
+"""The version of the API that is served."""
+_PATHS = ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
+_NO_PAGE = Response(404, b"404 page not found\n", "text/plain; charset=utf-8")
 _ON_OBJECT = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_ON_SUBRESOURCE = {**_ON_OBJECT, "POST": "create"}
 _ON_COLLECTION = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 
 
@@ -45,46 +64,38 @@ class ApiServer:
 
     def __init__(self, store: Store | None = None) -> None:
         self.store = store or Store()
-        self.objects = Objects(self.store)
         self.resources = Resources()
-        self.verbs = Verbs(self.objects, self.resources)
+        self.objects = Objects(self.store, self.resources)
+        self.token = ""
+        """The token of the one who may do everything; a TokenReview accepts it."""
         for resource in self.resources:
             self.objects.collection(resource)
-        self.custom = CustomResources(self.objects, self.resources)
-        bootstrap.fill(self.objects, self.resources)
+        self.custom = CustomResources(self.objects)
+        _create_defaults(self.objects)
         self.store.commit()
 
-    @property
-    def token(self) -> str:
-        """The token of the one who may do everything; a TokenReview accepts it."""
-        return self.verbs.token
-
-    @token.setter
-    def token(self, token: str) -> None:
-        self.verbs.token = token
-
-    async def handle(self, request: Request) -> Answer | Stream:
+    async def handle(self, request: Request) -> Response | Stream:
         """Never raises for what a client did."""
-        answer: Answer | Stream
+        answer: Response | Stream
         try:
             if request.body and bodies.is_yaml(bodies.media_of(request), request.body):
                 await self._convert_yaml(request)
             answer = self._answer(request)
         except Failure as failure:
-            answer = Answer.refusal(failure)
+            answer = Response.failure(failure)
         except QuantityError as error:
-            answer = Answer.refusal(bad_request(str(error)))
+            answer = Response.failure(bad_request(str(error)))
         except RecursionError:  # most is found out before
-            answer = Answer.refusal(bad_request("the object is nested too deeply"))
+            answer = Response.failure(bad_request("the object is nested too deeply"))
         except Exception as error:
             log_error("Request failed", error, method=request.method, path=request.path)
-            answer = Answer.refusal(internal(f"Internal error occurred: {error}"))
+            answer = Response.failure(internal(f"Internal error occurred: {error}"))
         if request.method != "GET":
             try:
                 # A rejection waits as well: it may rest on a write of somebody else that now fails.
                 await self.store.committed()
             except Failure as failure:
-                return Answer.refusal(failure)
+                return Response.failure(failure)
         return answer
 
     @staticmethod
@@ -95,33 +106,40 @@ class ApiServer:
         else:
             request.body = bodies.yaml_to_json(request.body)
 
-    def _answer(self, request: Request) -> Answer | Stream:
+    def _answer(self, request: Request) -> Response | Stream:
         parts = [part for part in request.path.split("/") if part]
         match parts:
             case ["api", version, *rest] if rest:
-                return self._resource(request, "", version, rest)
+                return self._serve(request, "", version, rest)
             case ["apis", group, version, *rest] if rest:
-                return self._resource(request, group, version, rest)
-        if len(parts) == 3 and parts[0] == "apis" and not self.resources.serves(parts[1], parts[2]):
-            return self._no_version(parts[1])
-        for page in (discovery.answer, openapi.answer, openapi_v2.answer, health.answer):
+                return self._serve(request, group, version, rest)
+            case ["version"]:
+                return Response.of(200, VERSION)
+            case ["healthz" | "livez" | "readyz", *_]:
+                return Response(200, b"ok", "text/plain; charset=utf-8")
+            case []:
+                return Response.of(200, {"paths": _PATHS})
+            case ["apis", group, version] if not self.resources.serves(group, version):
+                return self._no_version(group)
+        for page in (discovery.answer, openapi.answer, openapi_v2.answer):
             found = page(self.resources, request, parts)
             if found is not None:
-                if request.method != "GET" and page is not health.answer:
+                if request.method != "GET":
                     raise method_not_allowed()
                 return found
         return _NO_PAGE
 
-    def _no_version(self, group: str) -> Answer:
+    def _no_version(self, group: str) -> Response:
         if self.resources.serves(group):
             raise unknown_resource()
         return _NO_PAGE
 
-    def _resource(self, request: Request, group: str, version: str, rest: list[str]) -> Answer | Stream:
+    def _serve(self, request: Request, group: str, version: str, rest: list[str]) -> Response | Stream:
+        """Find out what the path names, and do to it what the method says."""
         if not self.resources.serves(group, version):
             return self._no_version(group)
-        watch_path = rest[0] == "watch" and len(rest) > 1
-        rest = rest[1:] if watch_path else rest
+        is_watch = rest[0] == "watch" and len(rest) > 1
+        rest = rest[1:] if is_watch else rest
         namespace = ""
         if (
             rest[0] == "namespaces"
@@ -137,50 +155,108 @@ class ApiServer:
             raise unknown_resource()
         if below and below not in resource.subresources:
             raise not_found(name, plural, group) if resource.is_custom else unknown_resource()
-        target = Target(resource, namespace, name, request, Query(request.query))
+        verbs = _ON_SUBRESOURCE if below else _ON_OBJECT if name else _ON_COLLECTION
+        query = Query(request.query)
+        context = RequestContext(
+            self.objects,
+            resource,
+            namespace,
+            name,
+            verbs.get(request.method, ""),
+            below,
+            request,
+            query,
+            self.token,
+        )
         if below:
-            return self._subresource(target, below)
-        if watch_path or (request.method == "GET" and target.query.flag("watch")):
-            return self._watch(target)
-        return self._verb(target)
+            if context.verb not in resource.subresources[below].verbs:
+                raise method_not_allowed()
+            if below not in SUBRESOURCES:
+                raise unknown_resource()
+            return SUBRESOURCES[below](context)
+        if is_watch or (request.method == "GET" and query.flag("watch")):
+            return _watch(context)
+        if context.verb not in resource.verbs:
+            raise method_not_allowed()
+        if resource.namespaced and not namespace and context.verb != "list":
+            raise method_not_allowed()
+        if plural in REVIEWS and "list" not in resource.verbs:
+            return REVIEWS[plural](context)
+        return _VERBS[context.verb](context)
 
     def _is_below_namespace(self, part: str) -> bool:
         namespaces = self.resources.find("", "v1", "namespaces")
         return namespaces is not None and part in namespaces.subresources
 
-    def _verb(self, target: Target) -> Answer:
-        method, resource = target.request.method, target.resource
-        verb = (_ON_OBJECT if target.name else _ON_COLLECTION).get(method)
-        all_namespaces = resource.namespaced and not target.namespace
-        is_there = verb in resource.verbs and (not all_namespaces or verb == "list")
-        if not is_there or verb is None:
-            raise method_not_allowed()
-        if verb == "list":
-            return self._list(target)
-        if resource.plural in reviews.REVIEWS and "list" not in resource.verbs:
-            return reviews.REVIEWS[resource.plural](self.verbs, target)
-        run: Callable[[Target], Answer] = getattr(self.verbs, verb)
-        return run(target)
 
-    def _list(self, target: Target) -> Answer:
-        resource, options = target.resource, list_options(target.query)
-        form = target.form
-        selection = selection_of(resource, target.namespace, options)
-        return answer_list(resource, self.objects.collection(resource), selection, options, form)
+def _list(context: RequestContext) -> Response:
+    resource, options, form = context.resource, list_options(context.query), context.form
+    selection = selection_of(resource, context.namespace, options)
+    return answer_list(resource, context.objects.collection(resource), selection, options, form)
 
-    def _watch(self, target: Target) -> Stream:
-        resource, options = target.resource, list_options(target.query)
-        options.watch = True
-        selection = selection_of(resource, target.namespace, options, target.name)
-        watch = Watch(resource, self.objects.collection(resource), selection, options, target.form)
-        return Stream(watch.chunks())
 
-    def _subresource(self, target: Target, below: str) -> Answer:
-        known = target.resource.subresources[below]
-        verb = {**_ON_OBJECT, "POST": "create"}.get(target.request.method, "")
-        if verb not in known.verbs:
-            raise method_not_allowed()
-        run = SUBRESOURCES.get(below)
-        if run is None:
-            raise unknown_resource()
-        return run(self.verbs, target, verb)
+def _watch(context: RequestContext) -> Stream:
+    resource, options = context.resource, list_options(context.query)
+    options.watch = True
+    selection = selection_of(resource, context.namespace, options, context.name)
+    watch = Watch(resource, context.objects.collection(resource), selection, options, context.form)
+    return Stream(watch.chunks())
+
+
+def _delete(context: RequestContext) -> Response:
+    form, resource = context.form, context.resource
+    options = delete_options(context.request, context.query)
+    record, is_gone = context.objects.delete(resource, context.namespace, context.name, options)
+    if not is_gone or resource.strategy.returns_deleted:
+        return forms.render_object(form, resource, record)
+    details = {"name": context.name, "group": resource.group, "kind": resource.plural, "uid": record.uid}
+    status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    return Response.of(200, {**status, "details": {key: value for key, value in details.items() if value}})
+
+
+def _delete_collection(context: RequestContext) -> Response:
+    form, resource, objects = context.form, context.resource, context.objects
+    options = delete_options(context.request, context.query)
+    selection = selection_of(resource, context.namespace, list_options(context.query))
+    chosen = [record for record in objects.collection(resource).all_latest() if selection.takes(record)]
+    chosen.sort(key=lambda record: record.key)
+    for record in chosen:
+        objects.delete(resource, *record.key, options)
+    return forms.render_list(form, resource, chosen, {"resourceVersion": str(objects.store.version)})
+
+
+_VERBS: dict[str, Callable[[RequestContext], Response]] = {
+    "get": get,
+    "list": _list,
+    "create": pipeline.run,
+    "update": pipeline.run,
+    "patch": pipeline.run,
+    "delete": _delete,
+    "deletecollection": _delete_collection,
+}
+
+
+def _create_defaults(objects: Objects) -> None:
+    """Create what every cluster has from the start, unless it is there."""
+    for name in ("default", "kube-system", "kube-public", "kube-node-lease"):
+        _create(objects, "namespaces", {"metadata": {"name": name}, "spec": {}})
+    for name, value in (("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)):
+        _create(objects, "priorityclasses.scheduling.k8s.io", {"metadata": {"name": name}, "value": value})
+    labels = {"component": "apiserver", "provider": "kubernetes"}
+    ports = [{"name": "https", "port": 443, "targetPort": 6443}]
+    service = {
+        "metadata": {"name": "kubernetes", "labels": labels},
+        "spec": {"clusterIP": "10.96.0.1", "ports": ports},
+    }
+    _create(objects, "services", service, "default")
+
+
+def _create(objects: Objects, collection: str, body: Json, namespace: str = "") -> None:
+    resource, name = objects.resources.kept_in(collection), body["metadata"]["name"]
+    if objects.latest(resource, namespace, name) is not None:
+        return
+    context = RequestContext(objects, resource, namespace, name)
+    context.manager = Manager("kube-apiserver", "Update", resource.group_version)
+    kind = {"kind": resource.kind, "apiVersion": resource.group_version}
+    context.data, _ = resource.codec.in_form({**kind, **body})
+    pipeline.write(context)

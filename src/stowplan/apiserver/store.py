@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from stowplan.apiserver import nesting
 from stowplan.apiserver.failures import Failure
+from stowplan.apiserver.managed import AnyManaged
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -33,20 +34,13 @@ MAX_BYTES = 2 * 2**30
 _encode = msgspec.json.Encoder().encode
 
 
-class Managed(Protocol):
-    """Who manages which fields of an object; worked out when somebody reads it."""
-
-    def text(self) -> bytes:
-        """The list of its managedFields as JSON."""
-
-
 class Record:
     """One version of an object; `fields` are those that field selectors may ask for."""
 
     __slots__ = ("body", "fields", "key", "labels", "managed", "uid", "version")
 
     def __init__(
-        self, key: Key, data: Json, version: int, managed: Managed | None, fields: Mapping[str, str]
+        self, key: Key, data: Json, version: int, managed: AnyManaged | None, fields: Mapping[str, str]
     ) -> None:
         meta = data.pop("metadata")
         meta["resourceVersion"] = str(version)
@@ -129,12 +123,12 @@ class Collection:
         keys = self.records.keys() | self._staged.keys()
         return [record for key in keys if (record := self.latest(key)) is not None]
 
-    def put(self, key: Key, data: Json, managed: Managed | None) -> Record:
+    def put(self, key: Key, data: Json, managed: AnyManaged | None) -> Record:
         record = Record(key, data, self.store.next_version(), managed, self._fields(data))
         self.store.write(self, Change(self.latest(key), record))
         return record
 
-    def remove(self, key: Key, last: Json | None = None, managed: Managed | None = None) -> Record:
+    def remove(self, key: Key, last: Json | None = None, managed: AnyManaged | None = None) -> Record:
         """Take the object out; what is told of it is its last state, with the version of its end."""
         before = self.latest(key)
         if before is None:
@@ -170,7 +164,7 @@ class Collection:
         if self.name in self.store.on_published:
             self.store.on_published[self.name](record, change.is_removal)
 
-    def restore(self, key: Key, data: Json, managed: Managed | None) -> None:
+    def restore(self, key: Key, data: Json, managed: AnyManaged | None) -> None:
         """Put an object back as it was kept; nobody watches yet."""
         version = int(data["metadata"]["resourceVersion"])
         record = self.records[key] = Record(key, data, version, managed, self._fields(data))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from urllib.parse import unquote
 
-from stowplan.apiserver import Answer, ApiServer, Request
+from stowplan.apiserver import ApiServer, Request, Response
 from stowplan.client.connection import Connection
 from stowplan.client.http import OnData, Pool, Reply
 
@@ -49,7 +49,7 @@ class _Calls:
             self._turn_at = self._loop.time() + TURN_SECONDS
         before()
         answer = await self._server.handle(_request(method, path, headers, body))
-        assert isinstance(answer, Answer), "watches are for stream"
+        assert isinstance(answer, Response), "watches are for stream"
         return _reply(answer)
 
     async def stream(
@@ -63,7 +63,7 @@ class _Calls:
         open_seconds: float,
     ) -> Reply:
         answer = await self._server.handle(_request("GET", path, headers, None))
-        if isinstance(answer, Answer):
+        if isinstance(answer, Response):
             return _reply(answer)
         on_data(b"")
         async for chunk in answer.chunks:
@@ -83,6 +83,6 @@ def _request(method: str, target: str, headers: Iterable[tuple[str, str]], body:
     return Request(method, unquote(path), query, named, body or b"", is_bare=True)
 
 
-def _reply(answer: Answer) -> Reply:
+def _reply(answer: Response) -> Reply:
     wait = next((value for name, value in answer.headers if name == "Retry-After"), None)
     return Reply(answer.status, answer.body, None if wait is None else float(wait))
