@@ -48,12 +48,14 @@ from stowplan.bench.workloads import Workload, filled, read_workloads
 from stowplan.client.api import ApiClient
 from stowplan.client.kubeconfig import load
 from stowplan.config import KubeSchedulerConfiguration
-from stowplan.extender.http import Answer, HttpServer, Route
+from stowplan.extender.http import LIMITS, Route, Routes
 from stowplan.extender.options import ExtenderOptions
 from stowplan.extender.service import Extender
 from stowplan.extender.stanza import StanzaOptions, configuration, extenders
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
+from stowplan.http11.messages import Response
+from stowplan.http11.server import listen
 from stowplan.scheduler.scheduler import settle_memory
 
 Json = dict[str, Any]
@@ -201,17 +203,17 @@ def _nodes(nodes: list[bytes], is_whole: bool) -> bytes:
 def do_nothing(port: int) -> None:
     """In a process of its own: takes every node, and has no favourite."""
 
-    def filter_(body: bytes) -> Answer:
+    def filter_(body: bytes) -> Response:
         args = read(ExtenderArgs, body)
-        return Answer(write(ExtenderFilterResult(nodes=args.nodes, node_names=args.node_names)))
+        return Response(200, write(ExtenderFilterResult(nodes=args.nodes, node_names=args.node_names)))
 
-    def prioritize(body: bytes) -> Answer:
+    def prioritize(body: bytes) -> Response:
         names = read(ExtenderArgs, body).node_names or []
-        return Answer(write([HostPriority(host=name) for name in names]))
+        return Response(200, write([HostPriority(host=name) for name in names]))
 
     async def serve() -> None:
         routes = {f"/{PROFILE}/filter": Route(filter_), f"/{PROFILE}/prioritize": Route(prioritize)}
-        async with HttpServer("127.0.0.1", port, routes):
+        async with listen(Routes(routes), "127.0.0.1", port, limits=LIMITS):
             await asyncio.Event().wait()
 
     asyncio.run(serve())

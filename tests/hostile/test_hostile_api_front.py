@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from stowplan.apiserver import ApiServer, Request
-from stowplan.apiserver.http import MAX_BODY, Front, Limits, Pair, made_pair, serve
+from stowplan.apiserver.http import MAX_BODY, Front, Pair, made_pair, serve
+from stowplan.http11.server import Limits
 
 TOKEN = "secret"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

@@ -11,8 +11,8 @@
 
 from __future__ import annotations
 
-from stowplan.apiserver.messages import Request, Response, Stream
 from stowplan.apiserver.server import ApiServer
 from stowplan.apiserver.store import Store
+from stowplan.http11.messages import Request, Response, Stream
 
 __all__ = ["ApiServer", "Request", "Response", "Store", "Stream"]

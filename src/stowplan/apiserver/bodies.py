@@ -11,7 +11,7 @@ import yaml
 
 from stowplan.apiserver import diagnosis, nesting, protobuf, schemas
 from stowplan.apiserver.failures import Failure, bad_request
-from stowplan.apiserver.messages import Request
+from stowplan.http11.messages import Request
 from stowplan.yaml_nesting import is_too_deep
 
 Json = dict[str, Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stowplan.apiserver.messages import Request, Response
 from stowplan.apiserver.resources import Resource, Resources
+from stowplan.http11.messages import Request, Response
 
 Json = dict[str, Any]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stowplan.errors import StowplanError
+from stowplan.http11.messages import Response
 
 Json = dict[str, Any]
 
@@ -106,6 +107,9 @@ class Failure(StowplanError):  # noqa: N818  the API's own word
     @property
     def message(self) -> str:
         return str(self.status["message"])
+
+    def response(self) -> Response:
+        return Response.of(self.code, self.status, self.headers)
 
 
 def bad_request(message: str) -> Failure:

@@ -11,9 +11,9 @@ import yaml
 from stowplan.apiserver import tables
 from stowplan.apiserver.conversion import from_stored
 from stowplan.apiserver.failures import Failure
-from stowplan.apiserver.messages import Headers, Response
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Record
+from stowplan.http11.messages import Headers, Response
 
 Json = dict[str, Any]
 

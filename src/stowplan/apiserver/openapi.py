@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from stowplan.apiserver.messages import Request, Response
 from stowplan.apiserver.resources import Resource, Resources
 from stowplan.apiserver.schemas import REF, data, ref_of
+from stowplan.http11.messages import Request, Response
 
 Json = dict[str, Any]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stowplan.apiserver.messages import Request, Response
 from stowplan.apiserver.protobuf import message
 from stowplan.apiserver.resources import Resource, Resources
+from stowplan.http11.messages import Request, Response
 
 CONTENT_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _PATHS, _PATH, _PATCH, _PARAMETERS, _EXTENSION = 8, 2, 8, 8, 13

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -19,8 +20,8 @@ from stowplan.apiserver.failures import (
     required,
     unsupported,
 )
-from stowplan.apiserver.messages import Query, Request
 from stowplan.apiserver.schemas import META
+from stowplan.http11.messages import Request
 
 Json = dict[str, Any]
 
@@ -28,6 +29,25 @@ VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 MAX_MANAGER = 128
 MAX_DIGITS = 30
 _GROUP = "meta.k8s.io"
+
+
+class Query:
+    """The parameters of a request, each read once."""
+
+    def __init__(self, text: str) -> None:
+        self._values = parse_qs(text, keep_blank_values=True) if text else {}
+
+    def __call__(self, name: str) -> str:
+        return self._values[name][0] if name in self._values else ""
+
+    def all(self, name: str) -> list[str]:
+        return self._values.get(name, [])
+
+    def flag(self, name: str) -> bool:
+        return name in self._values and self(name).lower() not in ("0", "false")
+
+    def has(self, name: str) -> bool:
+        return name in self._values
 
 
 class WriteOptions(msgspec.Struct):

@@ -29,12 +29,12 @@ from stowplan.apiserver.failures import (
 )
 from stowplan.apiserver.forms import Form
 from stowplan.apiserver.managed import Manager
-from stowplan.apiserver.messages import Headers, Query, Request, Response
 from stowplan.apiserver.objects import Objects
-from stowplan.apiserver.options import WriteOptions, write_options
+from stowplan.apiserver.options import Query, WriteOptions, write_options
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.schemas import ref_of
 from stowplan.apiserver.store import Record
+from stowplan.http11.messages import Headers, Request, Response
 
 Json = dict[str, Any]
 

@@ -13,10 +13,10 @@ from stowplan.api.selectors import Selector
 from stowplan.apiserver import forms, queries
 from stowplan.apiserver.failures import Failure, bad_request, expired, internal, too_large_version
 from stowplan.apiserver.forms import Form
-from stowplan.apiserver.messages import Response
 from stowplan.apiserver.options import ListOptions
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Collection, Key, Record
+from stowplan.http11.messages import Response
 
 Json = dict[str, Any]
 

@@ -21,9 +21,8 @@ from stowplan.apiserver.failures import (
     unknown_resource,
 )
 from stowplan.apiserver.managed import Manager
-from stowplan.apiserver.messages import Query, Request, Response, Stream
 from stowplan.apiserver.objects import Objects
-from stowplan.apiserver.options import delete_options, list_options
+from stowplan.apiserver.options import Query, delete_options, list_options
 from stowplan.apiserver.pipeline import RequestContext
 from stowplan.apiserver.reading import answer_list, selection_of
 from stowplan.apiserver.resources import Resources
@@ -31,6 +30,7 @@ from stowplan.apiserver.store import Store
 from stowplan.apiserver.subresources import REVIEWS, SUBRESOURCES, get
 from stowplan.apiserver.watching import Watch
 from stowplan.errors import QuantityError
+from stowplan.http11.messages import Request, Response, Stream
 from stowplan.log import error as log_error
 
 Json = dict[str, Any]
@@ -82,20 +82,20 @@ class ApiServer:
                 await self._convert_yaml(request)
             answer = self._answer(request)
         except Failure as failure:
-            answer = Response.failure(failure)
+            answer = failure.response()
         except QuantityError as error:
-            answer = Response.failure(bad_request(str(error)))
+            answer = bad_request(str(error)).response()
         except RecursionError:  # most is found out before
-            answer = Response.failure(bad_request("the object is nested too deeply"))
+            answer = bad_request("the object is nested too deeply").response()
         except Exception as error:
             log_error("Request failed", error, method=request.method, path=request.path)
-            answer = Response.failure(internal(f"Internal error occurred: {error}"))
+            answer = internal(f"Internal error occurred: {error}").response()
         if request.method != "GET":
             try:
                 # A rejection waits as well: it may rest on a write of somebody else that now fails.
                 await self.store.committed()
             except Failure as failure:
-                return Response.failure(failure)
+                return failure.response()
         return answer
 
     @staticmethod

@@ -22,12 +22,12 @@ from stowplan.apiserver.failures import (
     other_uid,
 )
 from stowplan.apiserver.managed import Manager
-from stowplan.apiserver.messages import Response
 from stowplan.apiserver.options import DeleteOptions
 from stowplan.apiserver.pipeline import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, RequestContext
 from stowplan.apiserver.resources import ScalePaths
 from stowplan.apiserver.store import Record
 from stowplan.errors import SelectorError
+from stowplan.http11.messages import Response
 
 Json = dict[str, Any]
 Handler = Callable[[RequestContext], Response]

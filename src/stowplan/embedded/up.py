@@ -128,18 +128,15 @@ async def _running(options: UpOptions) -> AsyncIterator[EmbeddedCluster]:
 async def _served(
     options: UpOptions, cluster: EmbeddedCluster, pair: Pair, token: str
 ) -> AsyncIterator[Front]:
-    try:
-        async with serve(cluster.server, options.host, options.port, tls=pair, token=token) as front:
-            kubeconfig.write(
-                options.kubeconfig,
-                host=_reached_at(front.host),
-                port=front.port,
-                certificate=front.certificate,
-                token=token,
-            )
-            yield front
-    except OSError as error:
-        raise InputError(f"cannot listen on {options.host}:{options.port}: {error.strerror}") from None
+    async with serve(cluster.server, options.host, options.port, tls=pair, token=token) as front:
+        kubeconfig.write(
+            options.kubeconfig,
+            host=_reached_at(front.host),
+            port=front.port,
+            certificate=front.certificate,
+            token=token,
+        )
+        yield front
 
 
 async def _fill(cluster: EmbeddedCluster, options: UpOptions, dump: Dump | None, warnings: list[str]) -> None:

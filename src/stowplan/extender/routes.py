@@ -26,8 +26,9 @@ from stowplan.api.extender import (
 from stowplan.api.pod import Pod
 from stowplan.errors import InputError, PluginError
 from stowplan.extender.asked import Asked
-from stowplan.extender.http import Answer, text
+from stowplan.extender.http import text
 from stowplan.extender.scored import SHOWN, Scored
+from stowplan.http11.messages import Response
 from stowplan.metrics import MILLISECONDS, Page
 from stowplan.scheduler.guard import Guard
 
@@ -87,7 +88,7 @@ class VerbRoutes:
     ) -> None:
         self._desk, self._verbs, self._on_pod = desk, verbs, on_pod
 
-    def filter(self, path: str, body: bytes) -> Answer:
+    def filter(self, path: str, body: bytes) -> Response:
         began = time.perf_counter()
         try:
             asked = Asked.read(body)
@@ -99,9 +100,9 @@ class VerbRoutes:
         self._count(path, "success", began)
         if log.is_verbose(4):
             _log_filter(path, asked, result)
-        return Answer(write(result))
+        return Response(200, write(result))
 
-    def prioritize(self, path: str, body: bytes) -> Answer:
+    def prioritize(self, path: str, body: bytes) -> Response:
         began = time.perf_counter()
         try:
             asked = Asked.read(body)
@@ -115,14 +116,14 @@ class VerbRoutes:
             return self._failed(path, began, error, zeros.answer)
         self._count(path, "success", began)
         log.log(4, "Prioritized nodes", path=path, pod=asked.pod, nodes=len(asked.names), scores=found.shown)
-        return Answer(found.answer)
+        return Response(200, found.answer)
 
     def preempt(
         self,
         path: str,
         answer: Callable[[ExtenderPreemptionArgs], ExtenderPreemptionResult],
         body: bytes,
-    ) -> Answer:
+    ) -> Response:
         began = time.perf_counter()
         try:
             args = read(ExtenderPreemptionArgs, body)
@@ -133,11 +134,11 @@ class VerbRoutes:
         except PluginError as error:
             return self._failed(path, began, error, _named(path, error).encode(), 500)
         self._count(path, "success", began)
-        return Answer(write(result))
+        return Response(200, write(result))
 
     async def bind(
         self, path: str, bind: Callable[[ExtenderBindingArgs], Awaitable[str]], body: bytes
-    ) -> Answer:
+    ) -> Response:
         began = time.perf_counter()
         try:
             args = read(ExtenderBindingArgs, body)
@@ -153,19 +154,19 @@ class VerbRoutes:
             answer = write(ExtenderBindingResult(error=_named(path, failure)))
             return self._failed(path, began, failure, answer)
         self._count(path, "success", began)
-        return Answer(write(ExtenderBindingResult()))
+        return Response(200, write(ExtenderBindingResult()))
 
     def _count(self, path: str, result: str, began: float) -> None:
         self._desk.counting.answered(path, result, time.perf_counter() - began)
 
     def _failed(
         self, path: str, began: float, error: Exception | str, answer: bytes, status: int = 200
-    ) -> Answer:
+    ) -> Response:
         log.error("Request failed", error, path=path)
         self._count(path, "error", began)
-        return Answer(answer, status)
+        return Response(status, answer)
 
-    def _refused(self, path: str, began: float, error: InputError) -> Answer:
+    def _refused(self, path: str, began: float, error: InputError) -> Response:
         """For a verb whose answer has no place to say what is wrong with the request."""
         log.error("Request refused", error, path=path)
         self._count(path, "error", began)

@@ -16,11 +16,13 @@ from stowplan.client.core_tasks import CoreTasks
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.extender.binding import Binder
 from stowplan.extender.function_verb import FunctionVerb
-from stowplan.extender.http import Answer, HttpServer, Limits, Route, text
+from stowplan.extender.http import LIMITS, Route, Routes, text
 from stowplan.extender.options import VERBS, ExtenderOptions, checked_paths, unreached
 from stowplan.extender.routes import Counting, Desk, VerbRoutes
 from stowplan.extender.verbs import ProfileVerbs
 from stowplan.framework.registry import Registry
+from stowplan.http11.messages import Response
+from stowplan.http11.server import Listener, listen
 from stowplan.metrics import CONTENT_TYPE, Metrics
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.scheduler import Scheduler, kept_running
@@ -69,21 +71,21 @@ class Extender:
         self._certificates = _certificates(options)
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[HttpServer]:
-        """Answers while inside; the server is the one with the verbs."""
-        options, limits = self.options, Limits(body_bytes=self.options.max_body)
+    async def listening(self) -> AsyncIterator[Listener]:
+        """Answers while inside; yields where the verbs are served."""
+        options, limits = self.options, LIMITS._replace(body=self.options.max_body)
         tls = None if self._certificates is None else self._certificates.context
         pages = self._pages()
-        server = HttpServer(options.address, options.port, self._verbs | pages, tls=tls, limits=limits)
+        verbs = listen(Routes(self._verbs | pages), options.address, options.port, tls=tls, limits=limits)
         with self.guard:
-            async with server:
+            async with verbs as listener:
                 for path in self._verbs:
-                    log.log(0, "Serving", path=path, port=server.port, tls=tls is not None)
+                    log.log(0, "Serving", path=path, port=listener.port, tls=tls is not None)
                 if not options.health_port:
-                    yield server
+                    yield listener
                     return
-                async with HttpServer(options.address, options.health_port, pages, limits=limits):
-                    yield server
+                async with listen(Routes(pages), options.address, options.health_port, limits=limits):
+                    yield listener
 
     async def run(self) -> None:
         """Follows the cluster and runs what functions have in the background, until it is cancelled."""
@@ -138,14 +140,14 @@ class Extender:
                 yield each.path, Route(partial(answer, each.path))
 
     def _pages(self) -> dict[str, Route]:
-        def metrics(_: bytes) -> Answer:
-            return Answer(self.metrics.render(), content_type=CONTENT_TYPE)
+        def metrics(_: bytes) -> Response:
+            return Response(200, self.metrics.render(), CONTENT_TYPE)
 
         return {
             "/healthz": _page(lambda: None),
             "/livez": _page(lambda: self._core.fault or self.guard.check()),
             "/readyz": _page(self._unready),
-            "/metrics": Route(metrics, b"GET"),
+            "/metrics": Route(metrics, "GET"),
         }
 
     def _unready(self) -> str | None:
@@ -155,11 +157,11 @@ class Extender:
 
 
 def _page(check: Callable[[], str | None]) -> Route:
-    def answer(_: bytes) -> Answer:
+    def answer(_: bytes) -> Response:
         problem = check()
         return text(200, "ok") if problem is None else text(500, problem)
 
-    return Route(answer, b"GET")
+    return Route(answer, "GET")
 
 
 def _certificates(options: ExtenderOptions) -> ServerCertificates | None:

@@ -1,19 +1,18 @@
-"""Requests and responses, whatever transport carries them."""
+"""Requests and responses of a server, whatever transport carries them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
 import msgspec
-
-from stowplan.apiserver.failures import Failure
 
 Json = dict[str, Any]
 Headers = tuple[tuple[str, str], ...]
 
-JSON = "application/json"
+JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 
 
 class Request(msgspec.Struct):
@@ -39,25 +38,6 @@ class Request(msgspec.Struct):
         return cls(method, unquote(path), query, named, data)
 
 
-class Query:
-    """The parameters of a request, each read once."""
-
-    def __init__(self, text: str) -> None:
-        self._values = parse_qs(text, keep_blank_values=True) if text else {}
-
-    def __call__(self, name: str) -> str:
-        return self._values[name][0] if name in self._values else ""
-
-    def all(self, name: str) -> list[str]:
-        return self._values.get(name, [])
-
-    def flag(self, name: str) -> bool:
-        return name in self._values and self(name).lower() not in ("0", "false")
-
-    def has(self, name: str) -> bool:
-        return name in self._values
-
-
 class Response(msgspec.Struct):
     status: int
     body: bytes
@@ -72,13 +52,22 @@ class Response(msgspec.Struct):
     def of(cls, status: int, body: Any, headers: Headers = ()) -> Response:
         return cls(status, msgspec.json.encode(body), JSON, headers)
 
-    @classmethod
-    def failure(cls, failure: Failure) -> Response:
-        return cls.of(failure.code, failure.status, failure.headers)
-
 
 class Stream(msgspec.Struct):
-    """An answer that goes on: chunks of whole lines, until the server ends it or the reader goes away."""
+    """A response that goes on: chunks of whole lines, until the server ends it or the client goes away."""
 
     chunks: AsyncIterator[bytes]
     content_type: str = JSON
+
+
+def response_head(response: Response, keeps_alive: bool) -> bytes:
+    try:
+        phrase = HTTPStatus(response.status).phrase
+    except ValueError:
+        phrase = "Status"
+    end = "" if keeps_alive else "Connection: close\r\n"
+    extra = "".join(f"{name}: {value}\r\n" for name, value in response.headers)
+    return (
+        f"HTTP/1.1 {response.status} {phrase}\r\nContent-Type: {response.content_type}\r\n"
+        f"Content-Length: {len(response.body)}\r\n{extra}{end}\r\n"
+    ).encode("latin-1", "replace")
