@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from stowplan.api.manifests import read
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
-from stowplan.client.api import Answer
 from stowplan.client.errors import NotFound
 from stowplan.config import load
 from stowplan.framework.registry import Registry
+from stowplan.http11.client import Reply
 from stowplan.journal import Decisions
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.serving.health import Page
@@ -30,7 +30,7 @@ class ConfirmingApi:
 
     scheduler: Scheduler
 
-    async def room(self) -> None: ...
+    async def wait_for_capacity(self) -> None: ...
 
     async def create_binding(self, pod: Pod, node_name: str) -> None:
         asyncio.get_running_loop().call_soon(
@@ -43,10 +43,10 @@ class ConfirmingApi:
         known = self.scheduler.cluster.pod(item.uid)
         self.scheduler.handlers.on_event("deleted", known, None)
 
-    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Reply:
         if method == "GET":
             raise NotFound(404, "NotFound", "no such pod")
-        return Answer(201, b"{}")
+        return Reply(201, b"{}")
 
 
 class World(NamedTuple):

@@ -13,11 +13,11 @@ import msgspec
 
 from stowplan.api.kinds import object_of
 from stowplan.api.pod import Pod
-from stowplan.client.api import Answer
 from stowplan.client.errors import ApiError, NotFound
 from stowplan.client.resources import PODS
 from stowplan.config import load
 from stowplan.framework.registry import Registry
+from stowplan.http11.client import Reply
 from stowplan.journal import Decisions
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.scheduler import Scheduler
@@ -43,7 +43,7 @@ class RecordingApi:
         self._check("bind")
         self.bound[pod.key] = node_name
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         await self.is_idle.wait()
 
     async def patch_pod_status(self, pod: Pod, patch: dict[str, Any]) -> None:
@@ -54,14 +54,14 @@ class RecordingApi:
         self._check("delete")
         self.deleted.append(item.key)
 
-    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Reply:
         if method == "GET":
             self._check("get")
             if path not in self.pods:
                 raise NotFound(404, "NotFound", "no such pod")
-            return Answer(200, msgspec.json.encode(self.pods[path]))
+            return Reply(200, msgspec.json.encode(self.pods[path]))
         self.events.append(msgspec.json.decode(msgspec.json.encode(body)))
-        return Answer(201, b"{}")
+        return Reply(201, b"{}")
 
     def _check(self, what: str) -> None:
         if what in self.refuse:

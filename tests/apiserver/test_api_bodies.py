@@ -6,25 +6,25 @@ from __future__ import annotations
 import pytest
 from api_staging import Staged
 
+from stowplan.api.protobuf import MAGIC, encode_message
 from stowplan.apiserver.amounts import AmountError, canonical
-from stowplan.apiserver.protobuf import MAGIC, message
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 
 async def test_protobuf_is_understood(api: Staged) -> None:
-    labels = message((11, message((1, "a"), (2, "b"))))
-    meta = message((1, "m")) + labels
-    entry = message((1, "key"), (2, "value"))
-    raw = message((1, meta), (2, entry))
-    body = MAGIC + message((1, message((1, "v1"), (2, "ConfigMap"))), (2, raw))
+    labels = encode_message((11, encode_message((1, "a"), (2, "b"))))
+    meta = encode_message((1, "m")) + labels
+    entry = encode_message((1, "key"), (2, "value"))
+    raw = encode_message((1, meta), (2, entry))
+    body = MAGIC + encode_message((1, encode_message((1, "v1"), (2, "ConfigMap"))), (2, raw))
     status, found = await api("POST", CONFIG_MAPS, body, content_type=PROTOBUF)
     assert (status, found["data"], found["metadata"]["labels"]) == (201, {"key": "value"}, {"a": "b"})
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"k8s\0\xff\xff", b"{}", MAGIC + message((1, message((2, "Nonsense"))))]
+    "body", [b"", b"k8s\0\xff\xff", b"{}", MAGIC + encode_message((1, encode_message((2, "Nonsense"))))]
 )
 async def test_broken_protobuf_is_refused(api: Staged, body: bytes) -> None:
     status, found = await api("POST", CONFIG_MAPS, body, content_type=PROTOBUF)

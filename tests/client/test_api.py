@@ -13,7 +13,7 @@ from stowplan.api.meta import decode
 from stowplan.api.node import NodeObject
 from stowplan.api.resource import ResourceClaim
 from stowplan.api.storage import ObjectReference, PersistentVolume, PersistentVolumeClaim
-from stowplan.client.api import IN_LINE, ApiClient
+from stowplan.client.api import MAX_QUEUED, ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.errors import (
     ApiError,
@@ -26,8 +26,8 @@ from stowplan.client.errors import (
     Unauthorized,
     Unreachable,
 )
+from stowplan.client.http import INITIAL_REQUESTS
 from stowplan.client.resources import RESOURCES, resource_of
-from stowplan.client.turns import FIRST
 
 
 @pytest.mark.parametrize(
@@ -350,12 +350,12 @@ async def test_room_is_there_again_once_most_requests_are_answered(server: Scrip
         await may_answer.wait()
         return await answer({})(request)
 
-    count = FIRST + IN_LINE
+    count = INITIAL_REQUESTS + MAX_QUEUED
     server.answers = [held] * count
-    await api.room()  # with nothing under way there is
+    await api.wait_for_capacity()  # with nothing under way there is
     requests = [asyncio.create_task(api.request("GET", "/")) for _ in range(count)]
     await asyncio.sleep(0)
-    waiting = asyncio.create_task(api.room())
+    waiting = asyncio.create_task(api.wait_for_capacity())
     await asyncio.sleep(0.02)
     assert not waiting.done()
     may_answer.set()

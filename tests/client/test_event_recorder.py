@@ -11,10 +11,10 @@ import pytest
 from virtual_time import elapsed, in_virtual_time
 
 from make import make_pod
-from stowplan.client.api import Answer
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound, TooMany, Unreachable
 from stowplan.client.event_forms import micro_time
 from stowplan.client.events import MOST_SERIES, QUEUED, EventRecorder, event_name, truncated
+from stowplan.http11.client import Reply
 
 START = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 MINUTES = 60
@@ -52,7 +52,7 @@ class EventServer:
             raise NotFound(404, "NotFound", "no such event")
         else:
             self.events[path] |= plain
-        return Answer(200, b"{}")
+        return Reply(200, b"{}")
 
     @property
     def methods(self):

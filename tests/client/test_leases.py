@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from virtual_time import elapsed, in_virtual_time
 
-from stowplan.client.api import Answer
 from stowplan.client.errors import Conflict, Forbidden, NotFound, Unreachable
 from stowplan.client.leases import LeaderElection, new_identity
 from stowplan.config import LeaderElection as Settings
 from stowplan.config.duration import Duration
 from stowplan.errors import ConfigError
+from stowplan.http11.client import Reply
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 LEASE = f"{LEASES}/kube-scheduler"
@@ -46,9 +46,9 @@ class LeaseServer:
             raise Forbidden(403, "Forbidden", "leases are forbidden")
         if path == EVENTS:
             self.events.append(body)
-            return Answer(201, b"{}")
+            return Reply(201, b"{}")
         answer = self.answer(method, path, json.loads(msgspec.json.encode(body)))
-        return Answer(200, self.spoilt or json.dumps(answer).encode())
+        return Reply(200, self.spoilt or json.dumps(answer).encode())
 
     def answer(self, method, path, body):
         assert path == (LEASES if method == "POST" else LEASE)
@@ -542,7 +542,7 @@ async def test_a_lease_that_someone_bloated_is_renewed_all_the_same():
             if method == "PUT":
                 written.append(msgspec.json.encode(body))
             meta = b'{"name":"kube-scheduler","managedFields":[{"fieldsV1":' + fields + b"}]}"
-            return Answer(200, b'{"metadata":' + meta + b',"spec":{}}')
+            return Reply(200, b'{"metadata":' + meta + b',"spec":{}}')
 
     us = Candidate(Bloated())
     async with taking_part(us):

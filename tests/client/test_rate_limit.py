@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stowplan.client.rate_limit import RateLimit
+from stowplan.client.api import RateLimit
 
 
 @pytest.mark.parametrize(

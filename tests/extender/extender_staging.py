@@ -12,13 +12,13 @@ import msgspec
 
 from stowplan.api.kinds import object_of
 from stowplan.api.pod import Pod
-from stowplan.client.api import Answer
 from stowplan.client.errors import ApiError, NotFound
 from stowplan.config import load
 from stowplan.extender.options import ExtenderOptions
 from stowplan.extender.service import Extender
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
+from stowplan.http11 import client as http_client
 
 Json = dict[str, Any]
 V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -42,7 +42,7 @@ class RecordingApi:
         self.refuse: ApiError | None = None
         self.stored: Any = None
 
-    async def room(self) -> None: ...
+    async def wait_for_capacity(self) -> None: ...
 
     async def create_binding(self, pod: Pod, node_name: str) -> None:
         await asyncio.sleep(0)
@@ -53,10 +53,10 @@ class RecordingApi:
     async def patch_pod_status(self, pod: Pod, patch: Json) -> None:
         pass
 
-    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> http_client.Reply:
         if path not in self.pods:
             raise NotFound(404, "NotFound", f"nothing at {path}")
-        return Answer(200, msgspec.json.encode(self.pods[path]))
+        return http_client.Reply(200, msgspec.json.encode(self.pods[path]))
 
 
 class Stage:

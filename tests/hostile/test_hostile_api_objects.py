@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stowplan.api.protobuf import MAGIC, encode_message
 from stowplan.apiserver import ApiServer, Request, Response, Stream
-from stowplan.apiserver.protobuf import MAGIC, message
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.schemas import resolved
 from stowplan.apiserver.store import Store
@@ -469,8 +469,10 @@ async def test_many_items_take_no_more_than_their_share(api: Api, count: int) ->
 
 async def test_a_time_in_protobuf_that_is_none_is_rejected(api: Api) -> None:
     seconds = b"\x08" + b"\xff" * 9 + b"\x01" + b"\x08" + b"\xff\xff\xff\xff\xff\xff\xff\x7f"
-    meta = message((1, "m"), (8, seconds))
-    body = MAGIC + message((1, message((1, "v1"), (2, "ConfigMap"))), (2, message((1, meta))))
+    meta = encode_message((1, "m"), (8, seconds))
+    body = MAGIC + encode_message(
+        (1, encode_message((1, "v1"), (2, "ConfigMap"))), (2, encode_message((1, meta)))
+    )
     status, _ = await api("POST", CONFIG_MAPS, body, "application/vnd.kubernetes.protobuf")
     assert status == 400
 

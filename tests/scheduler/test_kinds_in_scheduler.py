@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from stowplan import CustomResource, Definition, Plugin, Status
-from stowplan.client.api import Answer
 from stowplan.client.errors import NotFound
 from stowplan.config import load
 from stowplan.framework.registry import Registry
+from stowplan.http11.client import Reply
 from stowplan.scheduler.scheduler import Scheduler
 from virtual_time import in_virtual_time
 
@@ -53,21 +53,21 @@ class Lists:
         self.bound: dict[str, str] = {}
         self.refusals: list[str] = []
 
-    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Reply:
         name = path.rpartition("/")[2]
         if method != "GET":
-            return Answer(201, b"{}")
+            return Reply(201, b"{}")
         self.listed[name] += 1
         if name in self.missing:
             raise NotFound(404, "NotFound", "404 page not found")
         page = {"metadata": {"resourceVersion": "1"}, "items": self.lists.get(name, [])}
-        return Answer(200, msgspec.json.encode(page))
+        return Reply(200, msgspec.json.encode(page))
 
     async def stream(self, path: str, on_line: Any, *, on_open: Any, **options: Any) -> None:
         on_open()
         await asyncio.Event().wait()
 
-    async def room(self) -> None: ...
+    async def wait_for_capacity(self) -> None: ...
 
     async def create_binding(self, pod: Any, node_name: str) -> None:
         self.bound[pod.key] = node_name

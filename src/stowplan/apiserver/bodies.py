@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import yaml
 
+from stowplan.api.protobuf import CONTENT_TYPE as PROTOBUF
 from stowplan.apiserver import diagnosis, nesting, protobuf, schemas
 from stowplan.apiserver.failures import Failure, bad_request
 from stowplan.http11.messages import Request
@@ -18,7 +19,6 @@ Json = dict[str, Any]
 
 SCHEME = "pkg/runtime/scheme.go:111"
 _NO_KIND = "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
-PROTOBUF = "application/vnd.kubernetes.protobuf"
 MEDIA_TYPES = ("application/json", "application/yaml", PROTOBUF)
 MAX_PREVIEW = 30
 MAX_PROBLEMS = 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowplan.apiserver.protobuf import message
+from stowplan.api.protobuf import encode_message
 from stowplan.apiserver.resources import Resource, Resources
 from stowplan.http11.messages import Request, Response
 
@@ -14,8 +14,10 @@ def answer(resources: Resources, request: Request, parts: list[str]) -> Response
     if parts != ["openapi", "v2"]:
         return None
     paths = [(_PATH, _path(each)) for each in resources if "patch" in each.verbs]
-    info = message((1, "Kubernetes"), (2, "v1.36.4"))
-    return Response(200, message((1, "2.0"), (2, info), (_PATHS, message(*paths))), CONTENT_TYPE)
+    info = encode_message((1, "Kubernetes"), (2, "v1.36.4"))
+    return Response(
+        200, encode_message((1, "2.0"), (2, info), (_PATHS, encode_message(*paths))), CONTENT_TYPE
+    )
 
 
 def _path(resource: Resource) -> bytes:
@@ -24,13 +26,15 @@ def _path(resource: Resource) -> bytes:
         (_PARAMETERS, _query_parameter(name)) for name in ("dryRun", "fieldManager", "fieldValidation")
     ]
     kind = f'group: "{resource.group}"\nkind: {resource.kind}\nversion: {resource.version}\n'
-    extension = message((1, "x-kubernetes-group-version-kind"), (2, message((2, kind))))
-    operation = message(*parameters, (_EXTENSION, extension))
+    extension = encode_message((1, "x-kubernetes-group-version-kind"), (2, encode_message((2, kind))))
+    operation = encode_message(*parameters, (_EXTENSION, extension))
     scope = "namespaces/{namespace}/" if resource.namespaced else ""
     where = f"{resource.root}/{scope}{resource.plural}/{{name}}"
-    return message((1, where), (2, message((_PATCH, operation))))
+    return encode_message((1, where), (2, encode_message((_PATCH, operation))))
 
 
 def _query_parameter(name: str) -> bytes:
     """A parameter of a kind that is not in the body, but in the query."""
-    return message((1, message((2, message((3, message((2, "query"), (4, name))))))))
+    return encode_message(
+        (1, encode_message((2, encode_message((3, encode_message((2, "query"), (4, name)))))))
+    )

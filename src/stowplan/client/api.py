@@ -1,22 +1,24 @@
 """Requests to one API server, and the writes that a scheduler makes.
 
-Answers are bytes; whoever asked decodes what it needs of them. Every refusal is an ApiError.
+Replies are bytes; the caller decodes what it needs of them. Every rejection is an ApiError.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Raw
 
+from stowplan.api import protobuf
 from stowplan.api.meta import Object, Wire, decode
 from stowplan.api.nesting import decode_deep, members
 from stowplan.api.pod import Pod
@@ -25,8 +27,8 @@ from stowplan.client import claim_edits
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, NotAllowed, NotFound, Unreachable, error_of
 from stowplan.client.http import Pool
-from stowplan.client.rate_limit import RateLimit
 from stowplan.client.resources import PODS, resource_of
+from stowplan.http11.client import Reply
 
 JSON = "application/json"
 METADATA_ALONE = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
@@ -37,17 +39,30 @@ STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 RETRIES = 10
 OPEN_SECONDS = 10.0
 """How long the head of a watch's answer may take; an API server sends it at once."""
-IN_LINE, EASED = 32, 16
-"""With so many requests in line nobody need make another, until so few are left: then the next go at once."""
+MAX_QUEUED, FEW_QUEUED = 32, 16
+"""With so many requests queued, `wait_for_capacity` waits until so few are left: those go at once."""
 ANSWERS_KEPT = 256
 _OTHER_UID = re.compile("UID in (the )?precondition|metadata.uid: Invalid value")
 
 T = TypeVar("T", bound=Object)
 
 
-class Answer(NamedTuple):
-    status: int
-    data: bytes
+class RateLimit:
+    """A token bucket: `qps` requests a second, and `burst` at once after a pause; no limit if qps is 0."""
+
+    def __init__(self, qps: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.qps, self.burst = qps, max(burst, 1)
+        self._clock = clock
+        self._tokens, self._filled_at = float(self.burst), clock()
+
+    def take(self) -> float:
+        """How many seconds to wait before the next request is sent."""
+        if self.qps <= 0:
+            return 0.0
+        now = self._clock()
+        self._tokens = min(self.burst, self._tokens + (now - self._filled_at) * self.qps) - 1
+        self._filled_at = now
+        return max(-self._tokens / self.qps, 0.0)  # taken in advance, so that whoever asks next waits longer
 
 
 class UserInfo(Wire, frozen=True):
@@ -100,7 +115,7 @@ class ApiClient:
         self._limit = RateLimit(qps, burst)
         self._user_agent = ("User-Agent", user_agent)
         self._pool: Pool | None = None
-        self._under_way, self._is_eased = 0, asyncio.Event()
+        self._under_way, self._has_capacity = 0, asyncio.Event()
         self._answers: OrderedDict[tuple[type, str], Object] = OrderedDict()
 
     async def __aenter__(self) -> ApiClient:
@@ -114,13 +129,13 @@ class ApiClient:
         if pool is not None:
             await pool.close()
 
-    async def room(self) -> None:
-        """Returns once few enough requests wait for their turn: for those who make more and more of them."""
-        if self._in_line() >= IN_LINE:
-            self._is_eased.clear()
-            await self._is_eased.wait()
+    async def wait_for_capacity(self) -> None:
+        """Wait until few enough requests are queued, before making more of them."""
+        if self._queued() >= MAX_QUEUED:
+            self._has_capacity.clear()
+            await self._has_capacity.wait()
 
-    def _in_line(self) -> int:
+    def _queued(self) -> int:
         return 0 if self._pool is None else self._under_way - self._pool.at_once
 
     async def request(
@@ -132,7 +147,7 @@ class ApiClient:
         content_type: str = JSON,
         accept: str = JSON,
         query: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> Reply:
         """Sends a body as JSON, bytes as they are; waits and tries again when the server asks for that."""
         is_ready = body is None or isinstance(body, bytes)
         data = body if is_ready else msgspec.json.encode(body, enc_hook=encode_hook)
@@ -148,7 +163,7 @@ class ApiClient:
                     method, target, (*headers, *kind), data, timeout=self.timeout, before=before
                 )
                 if reply.status < 300:
-                    return Answer(reply.status, reply.data)
+                    return reply
                 if reply.status == 401 and not renewed and await self.connection.renew():
                     renewed = True
                     continue
@@ -159,8 +174,8 @@ class ApiClient:
                 await asyncio.sleep(reply.retry_after)
         finally:
             self._under_way -= 1
-            if self._in_line() <= EASED:
-                self._is_eased.set()
+            if self._queued() <= FEW_QUEUED:
+                self._has_capacity.set()
 
     async def stream(
         self,
@@ -299,14 +314,14 @@ class ApiClient:
         answer = await self.request("PATCH", path + subresource, patch, content_type=MERGE_PATCH)
         return self._remembered(decode(type(item), answer.data))
 
-    async def _edit(self, item: Object, path: str, subresource: str) -> Answer | None:
+    async def _edit(self, item: Object, path: str, subresource: str) -> Reply | None:
         """Writes a claim in the API's binary form; None if the server has none."""
-        accept = f"{claim_edits.CONTENT_TYPE},{JSON}"
+        accept = f"{protobuf.CONTENT_TYPE},{JSON}"
         data = (await self.request("GET", path, accept=accept)).data
-        if not data.startswith(claim_edits.MAGIC):
+        if not data.startswith(protobuf.MAGIC):
             return None
         body = claim_edits.edited(data, item, status=bool(subresource))
-        return await self.request("PUT", path + subresource, body, content_type=claim_edits.CONTENT_TYPE)
+        return await self.request("PUT", path + subresource, body, content_type=protobuf.CONTENT_TYPE)
 
     async def _base_of(self, item: T, path: str) -> Object:
         """The object as it was before the caller changed it: same version, from memory if we have it."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stowplan.api.meta import Object
+from stowplan.api.protobuf import MAGIC, encode_message, fields
 from stowplan.api.resource import ConsumerReference, DeviceConfiguration, ResourceClaim
 from stowplan.client.errors import ApiError, Conflict
 
-CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
-MAGIC = b"k8s\0"
 # The numbers of fields: of the envelope, of a claim, of its metadata, its status and who uses it.
 RAW, METADATA, STATUS, VERSION, FINALIZERS, RESERVED_FOR = 2, 1, 3, 6, 14, 2
 CONSUMER_GROUP, CONSUMER_RESOURCE, CONSUMER_NAME, CONSUMER_UID = 1, 3, 4, 5
@@ -47,7 +46,7 @@ def edited(data: bytes, claim: Object, *, status: bool) -> bytes:
             finalizers = [each.encode() for each in claim.metadata.finalizers]
             raw = _replaced(raw, METADATA, [_replaced(metadata, FINALIZERS, finalizers)])
         return MAGIC + _replaced(envelope, RAW, [raw])
-    except (IndexError, ValueError) as error:
+    except (IndexError, ValueError, AttributeError, TypeError) as error:
         raise ApiError(0, "", f"the API server's answer is no claim in binary form: {error}") from error
 
 
@@ -62,13 +61,12 @@ def _consumers(status: bytes, wanted: Iterable[ConsumerReference]) -> list[bytes
 
 
 def _consumer(reference: ConsumerReference) -> bytes:
-    fields = (
+    return encode_message(
         (CONSUMER_GROUP, reference.api_group),
         (CONSUMER_RESOURCE, reference.resource),
         (CONSUMER_NAME, reference.name),
         (CONSUMER_UID, reference.uid),
     )
-    return b"".join(_field(number, text.encode()) for number, text in fields)
 
 
 def _only(message: bytes, number: int) -> bytes:
@@ -76,58 +74,10 @@ def _only(message: bytes, number: int) -> bytes:
 
 
 def _all(message: bytes, number: int) -> Iterator[bytes]:
-    return (content for found, content, _ in _fields(message) if found == number)
+    return (field.value for field in fields(message) if field.number == number)
 
 
 def _replaced(message: bytes, number: int, contents: Iterable[bytes]) -> bytes:
     """The message with these in the place of what it has under that number."""
-    others = (whole for found, _, whole in _fields(message) if found != number)
-    return b"".join([*others, *(_field(number, content) for content in contents)])
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Each field of a message: its number, what it contains, and all of it as it is."""
-    at = 0
-    while at < len(message):
-        begin = at
-        tag, at = _number(message, at)
-        content = at
-        match tag & 7:
-            case 0:
-                _, at = _number(message, at)
-            case 1:
-                at += 8
-            case 2:
-                size, content = _number(message, at)
-                at = content + size
-            case 5:
-                at += 4
-            case kind:
-                raise ValueError(f"a field of unknown type {kind}")
-        if at > len(message):
-            raise ValueError("it ends in the middle of a field")
-        yield tag >> 3, message[content:at], message[begin:at]
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _number(message: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
-    value = shift = 0
-    while True:
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    others = b"".join(field.text for field in fields(message) if field.number != number)
+    return others + encode_message(*((number, content) for content in contents))

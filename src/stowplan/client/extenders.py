@@ -11,6 +11,7 @@ import base64
 import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -18,13 +19,14 @@ from msgspec import Raw
 
 from stowplan.api import extender as wire
 from stowplan.api.pod import Pod
-from stowplan.client.connection import proxy_of_environment
+from stowplan.client.connection import proxy_of_environment, tls_context
+from stowplan.client.credentials import load_certificate_text
 from stowplan.client.errors import Unreachable
-from stowplan.client.extender_tls import tls_of
-from stowplan.client.http import BrokenError, HttpPool, Reply, TooLargeError
+from stowplan.client.http import HttpPool
 from stowplan.config.types import Extender as ExtenderConfig
 from stowplan.config.types import ExtenderTLS
 from stowplan.errors import ConfigError, InputError, StowplanError
+from stowplan.http11.client import BrokenError, Reply, TooLargeError
 
 TIMEOUT_SECONDS = 5.0
 """For a configuration that sets none."""
@@ -69,7 +71,7 @@ class Extender:
         server = f"{parts.scheme}://{host}"
         self._pool = HttpPool(
             server,
-            ssl_context=tls_of(tls, config.enable_https, f"{where}.tlsConfig")
+            ssl_context=_tls_of(tls, config.enable_https, f"{where}.tlsConfig")
             if parts.scheme == "https"
             else None,
             server_hostname=tls.server_name or None,
@@ -252,3 +254,32 @@ def _in_words(error: BaseException | None, timeout: float) -> str:
         return "connection refused"
     number = getattr(error, "errno", None) or 0
     return os.strerror(number) if number > 0 else str(error or "the connection broke")
+
+
+def _tls_of(tls: ExtenderTLS, enable_https: bool, where: str) -> ssl.SSLContext:
+    """Data goes before files. ConfigError names what cannot be used."""
+    authority = _pem(tls.ca_data, tls.ca_file, f"{where}.caFile")
+    certificate = _pem(tls.cert_data, tls.cert_file, f"{where}.certFile")
+    key = _pem(tls.key_data, tls.key_file, f"{where}.keyFile")
+    if tls.insecure and authority:
+        raise ConfigError(
+            f"{where}: specifying a root certificates file with the insecure flag is not allowed"
+        )
+    if bool(certificate) != bool(key):
+        raise ConfigError(f"{where}: a client certificate and its key go together; one of them is missing")
+    # parity: HTTPS asked for without an authority trusts everyone
+    insecure = tls.insecure or (enable_https and not authority)
+    try:
+        context = tls_context(authority_text=authority, insecure=insecure, where=where)
+        if certificate:
+            load_certificate_text(context, certificate, key, where)
+    except InputError as error:
+        raise ConfigError(str(error)) from None
+    return context
+
+
+def _pem(data: bytes, path: str, where: str) -> str:
+    try:
+        return (data or (Path(path).read_bytes() if path else b"")).decode("latin-1")
+    except OSError as error:
+        raise ConfigError(f"{where}: {path}: {error.strerror}") from None

@@ -8,7 +8,8 @@ from urllib.parse import unquote
 
 from stowplan.apiserver import ApiServer, Request, Response
 from stowplan.client.connection import Connection
-from stowplan.client.http import OnData, Pool, Reply
+from stowplan.client.http import Pool
+from stowplan.http11.client import OnData, Reply
 
 TURN_SECONDS = 0.005
 """Requests that need no waiting let others have their turn this often."""

@@ -68,7 +68,9 @@ class SchedulingLoop:
                 self._give_back(queued, error)
             if time.monotonic() >= turn_ends:
                 await asyncio.sleep(0)  # a full queue would not let anyone else run
-                await self.host.api.room()  # what is decided now is bound soon, on what is known by then
+                await (
+                    self.host.api.wait_for_capacity()
+                )  # what is decided now is bound soon, on what is known by then
                 turn_ends = time.monotonic() + TURN_SECONDS
 
     def _hand_in(self) -> None:

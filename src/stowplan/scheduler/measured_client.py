@@ -12,9 +12,10 @@ import msgspec
 from stowplan.api.meta import Object
 from stowplan.api.quantity import encode_hook
 from stowplan.api.resource import ResourceClaim
-from stowplan.client.api import Answer, ApiClient
+from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError
+from stowplan.http11.client import Reply
 from stowplan.metrics import Metrics
 
 T = TypeVar("T", bound=Object)
@@ -26,7 +27,7 @@ class MeasuredClient(ApiClient):
         super().__init__(connection, **settings)
         self._metrics, self._host = metrics, urlsplit(connection.server).netloc
 
-    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Reply:
         began, code = perf_counter(), NO_ANSWER
         if body is not None and not isinstance(body, bytes):
             body = msgspec.json.encode(body, enc_hook=encode_hook)

@@ -10,8 +10,9 @@ from aiohttp import web
 
 from stowplan.client.connection import Connection
 from stowplan.client.errors import Unreachable, unreachable_scheduler
-from stowplan.client.http import Pool, Reply
+from stowplan.client.http import Pool
 from stowplan.errors import InputError
+from stowplan.http11.client import Reply
 from stowplan.web.files import HEADERS, content_type
 from stowplan.web.local import Answer
 from stowplan.web.pages import PATH
