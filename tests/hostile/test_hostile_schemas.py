@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stowplan.apiserver.failures import FieldError
 from stowplan.apiserver.strategies.definitions import DefinitionStrategy
-from stowplan.apiserver.structural import errors_of
+from stowplan.apiserver.structural import Validator
 
 
 def definition(schema: dict) -> dict:
@@ -15,14 +16,19 @@ def definition(schema: dict) -> dict:
     return {"metadata": {"name": "things.example.com"}, "spec": spec}
 
 
+def errors_of_name(pattern: str, name: str) -> list[FieldError]:
+    spec = {"type": "object", "properties": {"name": {"type": "string", "pattern": pattern}}}
+    return list(Validator({"type": "object", "properties": {"spec": spec}}).errors({"spec": {"name": name}}))
+
+
 def test_an_evil_pattern_is_matched_in_linear_time():
-    (error,) = errors_of({"type": "string", "pattern": "^(a+)+$"}, "a" * 100_000 + "!", "spec.name")
+    (error,) = errors_of_name("^(a+)+$", "a" * 100_000 + "!")
     assert error.field == "spec.name"
     assert "should match '^(a+)+$'" in error.body
 
 
 def test_a_pattern_that_is_too_complex_for_a_text_is_an_error_of_the_field():
-    (error,) = errors_of({"type": "string", "pattern": "(.{1,500}){2}$"}, "ab" * 500_000, "spec.name")
+    (error,) = errors_of_name("(.{1,500}){2}$", "ab" * 500_000)
     assert "too complex for a text of 1000000 bytes" in error.body
 
 

@@ -9,19 +9,21 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stowplan.apiserver import nesting, schemas
+from stowplan.apiserver.bodies import BuiltIn
 from stowplan.apiserver.failures import FieldError, unknown_resource
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.resources import ALL_VERBS, Column, Resource, ScalePaths, Subresource
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.strategies import Strategy
 from stowplan.apiserver.strategies.strategy import Lookup
-from stowplan.apiserver.structural import defaulted, errors_of, pruned
+from stowplan.apiserver.structural import Validator, defaulted, pruned
 from stowplan.log import error as log_error
 
 Json = dict[str, Any]
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 _OBJECT_META = schemas.META + "ObjectMeta"
+_META_CODEC = BuiltIn(_OBJECT_META)
 _PART = ("get", "patch", "update")
 
 
@@ -133,16 +135,10 @@ class CustomCodec(NamedTuple):
     def in_form(self, value: Json) -> tuple[Json, list[str]]:
         unknown: list[str] = []
         found = pruned(self.schema, value, "", unknown)
-        meta, more = _meta_codec().in_form(found.get("metadata") or {})
+        meta, more = _META_CODEC.in_form(found.get("metadata") or {})
         found["metadata"] = meta
         unknown += [f"metadata.{path}" for path in more]
         return defaulted(self.schema, found), unknown
-
-
-def _meta_codec() -> Any:
-    from stowplan.apiserver.bodies import BuiltIn
-
-    return BuiltIn(_OBJECT_META)
 
 
 class CustomStrategy(Strategy):
@@ -151,7 +147,7 @@ class CustomStrategy(Strategy):
     checks_metadata_twice = False
 
     def __init__(self, schema: Json, has_status: bool, definition: str) -> None:
-        self._schema, self._has_status, self._definition = schema, has_status, definition
+        self._validator, self._has_status, self._definition = Validator(schema), has_status, definition
 
     def admit(self, data: Json, lookup: Lookup) -> None:
         """Nothing is created below a definition that is about to go."""
@@ -174,9 +170,7 @@ class CustomStrategy(Strategy):
             data["metadata"]["generation"] = data["metadata"].get("generation", 0) + 1
 
     def errors(self, data: Json) -> Iterator[FieldError]:
-        yield from errors_of(
-            self._schema, {key: value for key, value in data.items() if key != "metadata"}, ""
-        )
+        yield from self._validator.errors({key: each for key, each in data.items() if key != "metadata"})
 
     def status_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
         yield from self.errors(data)

@@ -1,0 +1,124 @@
+"""Custom objects are validated as kube-apiserver does it; its messages were recorded with these schemas."""
+
+from __future__ import annotations
+
+import pytest
+from api_staging import Staged
+
+AB = {"a": {"type": "string"}, "b": {"type": "string"}}
+NEEDS_A, NEEDS_B = {"required": ["a"]}, {"required": ["b"]}
+SPEC = {
+    "any": {"type": "object", "properties": AB, "anyOf": [NEEDS_A, NEEDS_B]},
+    "one": {"type": "object", "properties": AB, "oneOf": [NEEDS_A, NEEDS_B]},
+    "all": {"type": "object", "properties": AB, "allOf": [NEEDS_A, NEEDS_B]},
+    "no": {"type": "object", "properties": AB, "not": NEEDS_A},
+    "ios": {"x-kubernetes-int-or-string": True, "pattern": "^[0-9]+$"},
+    "en": {"type": "string", "enum": ["x", "y"]},
+    "num": {"type": "integer", "minimum": 2, "maximum": 5},
+    "two": {"type": "object", "required": ["p", "q"], "properties": {"p": {"type": "string"}}},
+    "nul": {"type": "string", "nullable": True, "minLength": 3},
+    "pat": {"type": "string", "pattern": "^a+$", "minLength": 3},
+    "map": {"type": "object", "maxProperties": 1, "minProperties": 1, "additionalProperties": AB["a"]},
+    "list": {"type": "array", "minItems": 2, "items": {"type": "string"}},
+    "text": {"type": "string", "anyOf": [{"pattern": "^a"}, {"maxLength": 2}]},
+}
+DEFINITION = {
+    "metadata": {"name": "things.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "things", "kind": "Thing"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {"spec": {"type": "object", "properties": SPEC}},
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture
+async def api() -> Staged:
+    api = Staged()
+    status, _ = await api("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", DEFINITION)
+    assert status == 201
+    return api
+
+
+async def create(api: Staged, spec: dict) -> tuple[int, str]:
+    thing = {"metadata": {"name": "t"}, "spec": spec}
+    status, body = await api("POST", "/apis/example.com/v1/namespaces/default/things", thing)
+    return status, body.get("message", "").removeprefix('Thing.example.com "t" is invalid: ')
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"any": {"b": "1"}, "one": {"a": "1"}, "all": {"a": "1", "b": "2"}, "no": {"b": "1"}},
+        {"ios": 7, "num": 2.0, "nul": None, "pat": "aaa", "map": {"x": "1"}, "list": ["a", "b"]},
+        {"text": "bb"},
+        {},
+    ],
+)
+async def test_valid_objects(api: Staged, spec: dict) -> None:
+    assert await create(api, spec) == (201, "")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"any": {}},
+            '[<nil>: Invalid value: "": "spec.any" must validate at least one schema (anyOf), '
+            "spec.any.a: Required value]",
+        ),
+        (
+            {"one": {}},
+            '[<nil>: Invalid value: "": "spec.one" must validate one and only one schema (oneOf). '
+            "Found none valid, spec.one.a: Required value]",
+        ),
+        (
+            {"one": {"a": "1", "b": "2"}},
+            '<nil>: Invalid value: "": "spec.one" must validate one and only one schema (oneOf). '
+            "Found 2 valid alternatives",
+        ),
+        (
+            {"all": {}},
+            "[spec.all.a: Required value, spec.all.b: Required value, "
+            '<nil>: Invalid value: "": "spec.all" must validate all the schemas (allOf). None validated]',
+        ),
+        ({"no": {"a": "x"}}, '<nil>: Invalid value: "": "spec.no" must not validate the schema (not)'),
+        ({"ios": "abc"}, "spec.ios: Invalid value: \"abc\": spec.ios in body should match '^[0-9]+$'"),
+        (
+            {"ios": True},
+            'spec.ios: Invalid value: "boolean": spec.ios in body must be of type integer,string: "boolean"',
+        ),
+        (
+            {"en": 3},
+            '[spec.en: Invalid value: "integer": spec.en in body must be of type string: "integer", '
+            'spec.en: Unsupported value: 3: supported values: "x", "y"]',
+        ),
+        ({"num": 9}, "spec.num: Invalid value: 9: spec.num in body should be less than or equal to 5"),
+        ({"two": {}}, "[spec.two.p: Required value, spec.two.q: Required value]"),
+        ({"nul": "a"}, 'spec.nul: Invalid value: "a": spec.nul in body should be at least 3 chars long'),
+        ({"pat": "b"}, 'spec.pat: Invalid value: "b": spec.pat in body should be at least 3 chars long'),
+        ({"map": {}}, "spec.map: Invalid value: 0: spec.map in body should have at least 1 properties"),
+        ({"map": {"a": "1", "b": "2"}}, "spec.map: Too many: 2: must have at most 1 item"),
+        ({"list": ["a"]}, "spec.list: Invalid value: 1: spec.list in body should have at least 2 items"),
+        (
+            {"text": "bbb"},
+            '[<nil>: Invalid value: "": "spec.text" must validate at least one schema (anyOf), '
+            "spec.text: Invalid value: \"bbb\": spec.text in body should match '^a']",
+        ),
+    ],
+)
+async def test_messages_of_invalid_objects(api: Staged, spec: dict, message: str) -> None:
+    assert await create(api, spec) == (422, message)
