@@ -40,13 +40,19 @@ def run_pre_filters(
 ) -> frozenset[str] | None:
     """The names that plugins narrowed the search to, None for all; a refusal goes into the decision."""
     pod, names, narrowed_by = decision.pod, None, []
+    observer = profile.observer.start("PreFilter")
     for name, plugin in profile.pre_filters:
+        if observer is not None:
+            observer.enter("PreFilter", plugin)
         try:
             answer = plugin.pre_filter(state, pod, nodes)
             if answer is not None and answer is not SKIP:
                 answer = pre_filter_of(answer)
         except BaseException as error:
             raise failure(f'running PreFilter plugin "{name}"', error, pod) from error
+        finally:
+            if observer is not None:
+                observer.leave("PreFilter", plugin)
         if answer is None:
             continue
         if isinstance(answer, frozenset):
@@ -83,9 +89,12 @@ def run_filters(
     them is all that matters, and nothing more is asked.
     """
     found: Refusals = []
+    observer = profile.observer.start("Filter")
     for step in profile.filters:
         if step.name in state.skipped_filters:
             continue
+        if observer is not None:
+            observer.enter("Filter", step.plugin)
         try:
             if step.is_cached:
                 refused: Verdicts | Statuses | None = _ask_kept(step, state, pod, nodes)
@@ -98,6 +107,9 @@ def run_filters(
             if error.is_final:
                 raise
             refused = _fails_everywhere(step, error, passing_all(found), len(nodes))
+        finally:
+            if observer is not None:
+                observer.leave("Filter", step.plugin)
         if refused is not None:
             found.append(refused)
             if first_error and refused.__class__ is Failures and errors_in(found):
@@ -358,10 +370,13 @@ def tell(profile: Profile, state: CycleState, method: str, pod: Pod, other: Pod,
         if name in state.skipped_filters or not overrides(plugin, method):
             continue
         doing = f'running {"AddPod" if method == "add_pod" else "RemovePod"} on PreFilter plugin "{name}"'
+        profile.observer.enter("PreFilter", plugin)
         try:
             follow = plugin.add_pod if method == "add_pod" else plugin.remove_pod
             status = status_of(method, follow(state, pod, other, node.node(0)))
         except BaseException as error:
             raise failure(doing, error, pod, node.names[0]) from error
+        finally:
+            profile.observer.leave("PreFilter", plugin)
         if status is not None:
             raise CycleError(f"{doing}: {status.message}")

@@ -63,6 +63,7 @@ class _Trial:
     ) -> None:
         self._preemptor, self._steps, self._ahead = preemptor, steps, ahead
         self._node = preemptor.live.plain_row(row)
+        self._observer = preemptor.profile.observer.start("Filter")
 
     def run(self, lower: Sequence[Pod]) -> Victims | Status:
         """Which of the pods have to go; a refusal if not even evicting all of them helps."""
@@ -109,6 +110,8 @@ class _Trial:
     def _first_refusal(self) -> Status | None:
         _, state, pod, _ = self._preemptor
         for step in self._steps:
+            if self._observer is not None:
+                self._observer.enter("Filter", step.plugin)
             try:
                 answers = step.filter_row(state, pod, self._node)
                 found = [row_reject_of(each) for each in answers if each.mask is not False]
@@ -117,6 +120,9 @@ class _Trial:
                 return Status.error(f'running "{step.name}" filter plugin: {text_of(error)}').by(step.name)
             except BaseException as error:
                 return error_status(failure(f'running "{step.name}" filter plugin', error, pod))
+            finally:
+                if self._observer is not None:
+                    self._observer.leave("Filter", step.plugin)
             if rejects:
                 code = Code.UNRESOLVABLE if any(hard for _, hard in rejects) else Code.UNSCHEDULABLE
                 return Status(code, tuple(dict.fromkeys(reason for reason, _ in rejects)), step.name)

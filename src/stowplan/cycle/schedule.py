@@ -216,12 +216,18 @@ def run_post_filters(profile: Profile, state: CycleState, decision: Decision) ->
     Returns what those before it said.
     """
     reasons: list[str] = []
+    observer = profile.observer.start("PostFilter")
     for name, plugin in profile.post_filters:
+        if observer is not None:
+            observer.enter("PostFilter", plugin)
         try:
             answer = post_filter_of(plugin.post_filter(state, decision.pod, decision))
         except BaseException as error:
             fault = failure(f'running PostFilter plugin "{name}"', error, decision.pod)
             answer = Status.error(str(fault), fault.stack)
+        finally:
+            if observer is not None:
+                observer.leave("PostFilter", plugin)
         if isinstance(answer, Nomination):
             decision.nominated, decision.victims = answer.node_name, answer.victims
             decision.post_filter = None

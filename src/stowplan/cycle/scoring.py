@@ -14,6 +14,7 @@ from stowplan.cluster.node_table import CHANGED, NodeRow, NodeTable
 from stowplan.cycle.errors import CycleError, failure
 from stowplan.framework.answers import score_of, scores_of, status_of
 from stowplan.framework.decision import Decision, ScoreColumn, SmallScores
+from stowplan.framework.observer import Observer
 from stowplan.framework.profile import Profile, ScoreStep
 from stowplan.framework.scores import MAX_SCORE, Scores
 from stowplan.framework.sealed import given
@@ -26,10 +27,17 @@ def run_scores(profile: Profile, state: CycleState, decision: Decision, nodes: N
     pod = decision.pod
     _run_pre_scores(profile, state, pod, nodes)
     total: NDArray[Any] | None = None
+    observer = profile.observer.start("Score")
     for step in profile.scores:
         if step.name in state.skipped_scores:
             continue
-        column = _column(step, state, pod, nodes)
+        if observer is not None:
+            observer.enter("Score", step.plugin)
+        try:
+            column = _column(step, state, pod, nodes, observer)
+        finally:
+            if observer is not None:
+                observer.leave("Score", step.plugin)
         decision.scores.append(column)
         if column.uniform is None:
             weighted = column.scores.astype(profile.total_type, copy=False)
@@ -41,13 +49,19 @@ def run_scores(profile: Profile, state: CycleState, decision: Decision, nodes: N
 
 
 def _run_pre_scores(profile: Profile, state: CycleState, pod: Pod, nodes: NodeTable) -> None:
+    observer = profile.observer.start("PreScore")
     for name, plugin in profile.pre_scores:
+        if observer is not None:
+            observer.enter("PreScore", plugin)
         try:
             status = plugin.pre_score(state, pod, nodes)
             if status is not None and status is not SKIP:
                 status = status_of("pre_score", status)
         except BaseException as error:
             raise failure(f'running PreScore plugin "{name}"', error, pod) from error
+        finally:
+            if observer is not None:
+                observer.leave("PreScore", plugin)
         if status is None:
             continue
         if status.code is not Code.SKIP:
@@ -65,16 +79,20 @@ class KeptScores:
         self.final: tuple[Rows, ScoreColumn] | None = None
 
 
-def _column(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> ScoreColumn:
+def _column(
+    step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, observer: Observer | None
+) -> ScoreColumn:
     if not step.is_cached:
         asked = _asked(step, state, pod, nodes)
-        return ScoreColumn(step.name, step.weight, _normalized(step, state, pod, nodes, asked), None)
+        return ScoreColumn(
+            step.name, step.weight, _normalized(step, state, pod, nodes, asked, observer), None
+        )
     kept = _kept(step, state, pod, nodes)
     if kept.final is None or kept.final[0] is not nodes.rows or kept.final[1].weight != step.weight:
         scores: Any = kept.raw if nodes is nodes.live else kept.raw[nodes.rows]
         everywhere: SmallScores | None = kept.raw
         if step.normalize is not None:
-            scores, everywhere = _normalized(step, state, pod, nodes, scores), None
+            scores, everywhere = _normalized(step, state, pod, nodes, scores, observer), None
         uniform = None if step.reads_usage else _uniform(scores)
         kept.final = (nodes.rows, ScoreColumn(step.name, step.weight, scores, uniform, everywhere))
     return kept.final[1]
@@ -125,17 +143,27 @@ def _asked(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Sc
 
 
 def _normalized(
-    step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, scores: Scores
+    step: ScoreStep,
+    state: CycleState,
+    pod: Pod,
+    nodes: NodeTable,
+    scores: Scores,
+    observer: Observer | None,
 ) -> SmallScores:
     if step.normalize is not None:
         given = scores.view()  # which others may hold on to
         given.setflags(write=False)
+        if observer is not None:
+            observer.enter("ScoreExtensionNormalize", step.plugin)
         try:
             answer = step.normalize(state, pod, given)
             scores = scores if answer is given else scores_of(answer, len(scores))
         except BaseException as error:
             doing = f'running Normalize on Score plugins: plugin "{step.name}" failed with'
             raise failure(doing, error, pod) from error
+        finally:
+            if observer is not None:
+                observer.leave("ScoreExtensionNormalize", step.plugin)
     return _checked(step, pod, nodes, scores)
 
 

@@ -76,7 +76,7 @@ class FunctionVerb:
 
     def _asked(self, pod: Pod, node: NodeObject) -> Any:
         try:
-            with self._guard.calling(self._watched, self.function.kind):
+            with self._guard.calling(self.function.kind, self._watched):
                 return self.function.call(pod, node)
         except BaseException as error:
             raise_interrupt(error)

@@ -28,6 +28,7 @@ from stowplan.api.storage import (
 )
 from stowplan.framework.answers import events_of, hint_of, plugin_error, raise_interrupt
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
+from stowplan.framework.observer import Observer
 from stowplan.framework.plugin import Plugin, overrides
 from stowplan.framework.profile import Profile
 
@@ -100,9 +101,12 @@ class QueueingHints:
         self._registered: dict[str, list[tuple[ClusterEvent, AskHint]]] = {}
         for name, plugin in profile.plugins.items():
             if overrides(plugin, "events_to_register"):
-                self._registered[name] = _registered(name, plugin, _wanted(name, plugin))
+                wanted = _wanted(name, plugin)
             elif name in refusing:
-                self._registered[name] = _registered(name, plugin, EVERYTHING)
+                wanted = EVERYTHING
+            else:
+                continue
+            self._registered[name] = _registered(wanted, _asking(name, plugin, profile.observer))
         self._listeners: dict[ClusterEvent, dict[str, AskHint]] = {}
 
     def events_of(self, plugin: str) -> tuple[ClusterEvent, ...]:
@@ -136,10 +140,7 @@ def _wanted(name: str, plugin: Any) -> Iterable[ClusterEvent]:
         raise plugin_error(f'running EventsToRegister of plugin "{name}"', error) from error
 
 
-def _registered(
-    name: str, plugin: Plugin, wanted: Iterable[ClusterEvent]
-) -> list[tuple[ClusterEvent, AskHint]]:
-    ask = _asking(name, plugin)
+def _registered(wanted: Iterable[ClusterEvent], ask: AskHint) -> list[tuple[ClusterEvent, AskHint]]:
     found = [(event, ask) for event in wanted]
     of_nodes = [event.action for event, _ in found if event.resource is Resource.NODE]
     if any(action & Action.ADD for action in of_nodes) and not any(
@@ -150,7 +151,7 @@ def _registered(
     return found
 
 
-def _asking(name: str, plugin: Plugin) -> AskHint:
+def _asking(name: str, plugin: Plugin, observer: Observer) -> AskHint:
     hint = plugin.queueing_hint if overrides(plugin, "queueing_hint") else None
     if hint is None:
         return _always
@@ -158,6 +159,7 @@ def _asking(name: str, plugin: Plugin) -> AskHint:
 
     def ask(pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
         nonlocal silent_until
+        observer.enter("QueueingHint", plugin)
         try:
             return hint_of(hint(pod, event, old, new))
         except BaseException as error:
@@ -167,6 +169,8 @@ def _asking(name: str, plugin: Plugin) -> AskHint:
                 fault = plugin_error(f'running QueueingHint of plugin "{name}"', error, pod)
                 log.error("Plugin failed; its pod is requeued", fault, pod=pod, stacktrace=fault.stack)
             return Hint.QUEUE  # one attempt too many does no harm
+        finally:
+            observer.leave("QueueingHint", plugin)
 
     return ask
 

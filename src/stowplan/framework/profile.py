@@ -16,6 +16,7 @@ from stowplan.framework.answers import built, describe, raise_interrupt, reason_
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Statuses, Verdicts
 from stowplan.framework.handle import Handle
+from stowplan.framework.observer import UNOBSERVED, Observer
 from stowplan.framework.plugin import Plugin, Reads, overrides
 from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.scores import MAX_SCORE
@@ -91,12 +92,19 @@ class ScoreStep:
 
 
 class Profile:
-    """Plugins of `kept` are taken over as they are where class and arguments are still the same."""
+    """Plugins of `kept` are reused where class and arguments are still the same.
+
+    Whatever calls a plugin of the profile reports that to `observer`.
+    """
 
     def __init__(
-        self, resolved: ResolvedProfile, handle: Handle, kept: Mapping[str, Plugin] | None = None
+        self,
+        resolved: ResolvedProfile,
+        handle: Handle,
+        kept: Mapping[str, Plugin] | None = None,
+        observer: Observer = UNOBSERVED,
     ) -> None:
-        self.scheduler_name = resolved.scheduler_name
+        self.scheduler_name, self.observer = resolved.scheduler_name, observer
         self.percentage_of_nodes_to_score = resolved.percentage_of_nodes_to_score
         self.handle = handle
         handle.scheduler_name = resolved.scheduler_name

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from stowplan import log
 from stowplan.api.pod import Pod
+from stowplan.errors import PluginError
 from stowplan.framework.answers import NO_KEY, SortKey, check_key, plugin_error
 from stowplan.framework.events import Action, Resource
 from stowplan.framework.hints import Happening, QueueingHints, happenings
 from stowplan.framework.nominations import Nominations
-from stowplan.framework.plugin import Plugin, is_trusted
+from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.queue.backoff import BackoffQueue
 from stowplan.queue.gates import Gates, OnFault, log_fault
@@ -66,10 +66,8 @@ class SchedulingQueue:
         nominations: Nominations | None = None,
         recorder: Recorder | None = None,
         on_fault: OnFault = log_fault,
-        calling: Callable[[Plugin, str], AbstractContextManager[None]] = lambda plugin, method: nullcontext(),
     ) -> None:
-        """`calling` is what the keys of a queue_sort plugin are compared in, which is code of its own."""
-        self._clock, self._recorder, self._on_fault, self._calling = clock, recorder, on_fault, calling
+        self._clock, self._recorder, self._on_fault = clock, recorder, on_fault
         self._max_in_unschedulable = max_in_unschedulable
         self._take(hints, profiles)
         self.nominations = Nominations() if nominations is None else nominations
@@ -95,11 +93,14 @@ class SchedulingQueue:
         self._gates = Gates(profiles, self._on_fault)
         self._listeners = Listeners(hints, clock=self._clock, recorder=self._recorder)
         # All profiles sort alike, or the configuration would have been refused.
-        self._sorter, plugin = next(
-            found for profile in profiles.values() for found in profile.at("queueSort")
+        self._sorter, plugin, observer = next(
+            (name, plugin, profile.observer)
+            for profile in profiles.values()
+            for name, plugin in profile.at("queueSort")
         )
         self._queue_sort, self._sorts_plainly = plugin.queue_sort, is_trusted(type(plugin))
-        self._comparing = partial(self._calling, plugin, "queue_sort")
+        self._comparing = partial(observer.calling, "QueueSort", plugin)
+        """What keys are compared in, too: that is code of the plugin."""
         self._known_key: Any = NO_KEY
 
     def take_profiles(self, hints: Mapping[str, QueueingHints], profiles: Mapping[str, Profile]) -> None:
@@ -383,22 +384,26 @@ class SchedulingQueue:
     # Plugins
 
     def _order(self, queued: QueuedPod) -> tuple[bool, Any]:
-        try:
-            key = self._queue_sort(queued)
-            return (False, key if self._sorts_plainly else self._comparable(key, queued.pod))
-        except BaseException as error:
-            self._report_sorting(queued.pod, error)
-            return (True, ())  # after all others
-
-    def _comparable(self, key: Any, pod: Pod) -> SortKey:
-        """The key such that comparing it never raises; one that does not fit those before it is a fault."""
+        if self._sorts_plainly:
+            return (False, self._queue_sort(queued))
+        pod, key, fault = queued.pod, NO_KEY, None
         with self._comparing():
-            check_key(key, self._known_key)
+            try:
+                key = self._queue_sort(queued)
+                check_key(key, self._known_key)
+            except BaseException as error:
+                fault = self._sorting_error(pod, error)
+        if fault is not None:
+            self._on_fault(pod, fault)
+            return (True, ())  # after all others
         self._known_key = key
-        return SortKey(key, self._comparing, lambda error: self._report_sorting(pod, error))
+        return (False, SortKey(key, self._comparing, lambda error: self._report_sorting(pod, error)))
 
     def _report_sorting(self, pod: Pod, error: BaseException) -> None:
-        self._on_fault(pod, plugin_error(f'running QueueSort plugin "{self._sorter}"', error, pod))
+        self._on_fault(pod, self._sorting_error(pod, error))
+
+    def _sorting_error(self, pod: Pod, error: BaseException) -> PluginError:
+        return plugin_error(f'running QueueSort plugin "{self._sorter}"', error, pod)
 
     def _is_gated(self, queued: QueuedPod) -> bool:
         began = perf_counter()

@@ -13,7 +13,6 @@ from stowplan.client.errors import ApiError, Unreachable
 from stowplan.errors import StowplanError
 from stowplan.framework.answers import (
     RaisedError,
-    await_answer,
     describe,
     nothing_of,
     plain_text,
@@ -71,7 +70,7 @@ def _reserve(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failu
     began = perf_counter()
     for name, plugin in attempt.profile.at("reserve"):
         asked_at = perf_counter()
-        status, stack = _ask("reserve", plugin, attempt, placed, node_name)
+        status, stack = _ask("Reserve", "reserve", plugin, attempt, placed, node_name)
         _measure_plugin(host, attempt, "Reserve", name, asked_at, status)
         if status is not None:
             _measure(host, attempt, "Reserve", began, status)
@@ -84,7 +83,7 @@ def _permit(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failur
     timeouts: dict[str, float] = {}
     began = perf_counter()
     for name, plugin in attempt.profile.at("permit"):
-        status, stack = _ask("permit", plugin, attempt, placed, node_name)
+        status, stack = _ask("Permit", "permit", plugin, attempt, placed, node_name)
         if status is None:
             continue
         if status.code is Code.WAIT:
@@ -194,10 +193,11 @@ async def bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Fai
 
 
 async def run_post_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
-    began, state = perf_counter(), attempt.state
+    began, state, observer = perf_counter(), attempt.state, attempt.profile.observer
     for name, plugin in attempt.profile.at("postBind"):
         try:
-            nothing_of("post_bind", await await_answer(plugin.post_bind, state, placed, node_name))
+            answer = await observer.call_async("PostBind", plugin, plugin.post_bind, state, placed, node_name)
+            nothing_of("post_bind", answer)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -229,11 +229,13 @@ async def _bind(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Fa
 
 
 async def _run_pre_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
-    began = perf_counter()
+    began, observer = perf_counter(), attempt.profile.observer
     for name, plugin in attempt.profile.at("preBind"):
         asked_at, advice, stack = perf_counter(), "", ""
         try:
-            answer = await await_answer(plugin.pre_bind, attempt.state, placed, node_name)
+            answer = await observer.call_async(
+                "PreBind", plugin, plugin.pre_bind, attempt.state, placed, node_name
+            )
             status = status_of("pre_bind", answer)
         except asyncio.CancelledError:
             raise
@@ -258,11 +260,11 @@ async def _run_binds(host: Host, attempt: Attempt, placed: Pod, node_name: str) 
     is_bound, failure = await bind_by_extender(host, placed, node_name)
     if is_bound or failure is not None:
         return failure
-    began = perf_counter()
+    began, observer = perf_counter(), attempt.profile.observer
     for name, plugin in attempt.profile.at("bind"):
         asked_at, advice, stack = perf_counter(), "", ""
         try:
-            answer = await await_answer(plugin.bind, attempt.state, placed, node_name)
+            answer = await observer.call_async("Bind", plugin, plugin.bind, attempt.state, placed, node_name)
             status = status_of("bind", answer)
         except asyncio.CancelledError:
             raise
@@ -338,24 +340,32 @@ def undo(host: Host, attempt: Attempt, placed: Pod, node_name: str) -> None:
     for name, plugin in reversed(attempt.profile.at("reserve")):
         if not overrides(plugin, "unreserve"):
             continue
+        attempt.profile.observer.enter("Unreserve", plugin)
         try:
             unreserve: Callable[..., object] = plugin.unreserve  # whatever its annotation says
             nothing_of("unreserve", unreserve(attempt.state, placed, node_name))
         except BaseException as error:
             _log_fault("Unreserve plugin failed", error, placed, name)
+        finally:
+            attempt.profile.observer.leave("Unreserve", plugin)
     _measure(host, attempt, "Unreserve", began)
     if host.cluster.is_assumed(placed):
         host.cluster.forget_pod(placed)
 
 
 def _ask(
-    method: str, plugin: Plugin, attempt: Attempt, placed: Pod, node_name: str
+    point: str, method: str, plugin: Plugin, attempt: Attempt, placed: Pod, node_name: str
 ) -> tuple[Status | None, str]:
     """The plugin's answer, None for success; an error, with its traceback, if it went wrong."""
+    observer = attempt.profile.observer
+    observer.enter(point, plugin)
     try:
-        return status_of(method, getattr(plugin, method)(attempt.state, placed, node_name)), ""
+        ask = plugin.reserve if method == "reserve" else plugin.permit
+        return status_of(method, ask(attempt.state, placed, node_name)), ""
     except BaseException as error:
         return _error(error, plugin, placed, node_name)
+    finally:
+        observer.leave(point, plugin)
 
 
 def _error(error: BaseException, plugin: Plugin, placed: Pod, node_name: str) -> tuple[Status, str]:

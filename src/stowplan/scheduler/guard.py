@@ -19,27 +19,41 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator
 from functools import cache
 from importlib import metadata
 from types import FrameType
 from typing import Any
-from weakref import WeakSet
 
 from stowplan import log
 from stowplan.client.errors import ApiError
 from stowplan.errors import PluginError
 from stowplan.framework.answers import RaisedError, await_answer, awaitable_of
-from stowplan.framework.plugin import Plugin, is_trusted, overrides
-from stowplan.framework.profile import Profile
+from stowplan.framework.observer import Observer
+from stowplan.framework.plugin import Plugin, is_trusted
 from stowplan.metrics import Metrics
 
 TICK_SECONDS = 0.05
 STUCK_SECONDS = 2.0
 """So long after its budget a call that was interrupted again and again counts as stuck."""
-SYNC_METHODS = ("pre_enqueue", "queue_sort", "queueing_hint", "reserve", "unreserve", "permit")
-ASYNC_METHODS = ("pre_bind", "bind", "post_bind")
+METHODS = {
+    "PreEnqueue": "pre_enqueue",
+    "QueueSort": "queue_sort",
+    "QueueingHint": "queueing_hint",
+    "PreFilter": "pre_filter",
+    "Filter": "filter",
+    "PostFilter": "post_filter",
+    "PreScore": "pre_score",
+    "Score": "score",
+    "ScoreExtensionNormalize": "normalize_score",
+    "Reserve": "reserve",
+    "Unreserve": "unreserve",
+    "Permit": "permit",
+    "PreBind": "pre_bind",
+    "Bind": "bind",
+    "PostBind": "post_bind",
+}
+"""The method that an overdue call is reported by, for each extension point."""
 
 
 class OverdueError(PluginError):
@@ -49,10 +63,10 @@ class OverdueError(PluginError):
 class Call:
     """A call into a plugin, from its begin on."""
 
-    __slots__ = ("began", "budget", "has_ended", "is_overdue", "method", "plugin")
+    __slots__ = ("began", "budget", "has_ended", "is_overdue", "method", "outer", "plugin")
 
-    def __init__(self, plugin: Plugin, method: str, deadline: float) -> None:
-        self.plugin, self.method, self.began = plugin, method, time.monotonic()
+    def __init__(self, plugin: Plugin, method: str, deadline: float, outer: Call | None = None) -> None:
+        self.plugin, self.method, self.outer, self.began = plugin, method, outer, time.monotonic()
         self.is_overdue = self.has_ended = False
         self.budget = min(plugin.budget, deadline - self.began)
 
@@ -64,13 +78,13 @@ class Call:
         return f"plugin {self.plugin.name}, {self.method}"
 
 
-class Guard:
+class Guard(Observer):
     """Works while inside its context, which the main thread enters; elsewhere nothing is interrupted."""
 
     def __init__(self, metrics: Metrics, *, patience: float = STUCK_SECONDS) -> None:
         self._metrics, self._patience = metrics, patience
         self.call: Call | None = None
-        """The one under way, if any: there is one thread that calls plugins."""
+        """The innermost one, if any: there is one thread that calls plugins."""
         self.deadline = math.inf
         """When calls are overdue whatever their own budgets, by the monotonic clock."""
         self._stuck: Call | None = None
@@ -78,7 +92,6 @@ class Guard:
         """Asynchronous calls that were cancelled and go on."""
         self.while_stuck: Callable[[], None] = lambda: None
         """Called again and again, in another thread, while the event loop hangs."""
-        self._covered: WeakSet[Plugin] = WeakSet()
         self._ended = threading.Event()
         self._pending: FrameType | None = None
         """Our own code that the plugin has called, and that is interrupted as soon as it returns."""
@@ -100,81 +113,48 @@ class Guard:
         calls = [*self._ignoring, *((self._stuck,) if self._stuck is not None else ())]
         return "; ".join(f"{call} has not ended for {call.seconds:.0f}s" for call in calls) or None
 
-    def cover(self, profile: Profile) -> None:
-        """From now on calls into the plugins of this profile are watched."""
-        for plugin in profile.plugins.values():
-            if not is_trusted(type(plugin)):
-                self._cover_plugin(plugin)
-        profile.pre_filters = self._steps(profile.pre_filters, "pre_filter")
-        profile.filters = self._steps(profile.filters, "filter")
-        profile.post_filters = self._steps(profile.post_filters, "post_filter")
-        profile.pre_scores = self._steps(profile.pre_scores, "pre_score")
-        profile.scores = self._steps(profile.scores, "score")
+    def start(self, point: str) -> Guard:
+        return self
 
-    @contextmanager
-    def calling(self, plugin: Plugin, method: str) -> Iterator[None]:
-        outer, call = self.call, Call(plugin, method, self.deadline)
-        self.call = call
-        try:
-            yield
-        finally:
-            self.call, call.has_ended = outer, True
+    def enter(self, point: str, plugin: Plugin) -> None:
+        if not is_trusted(type(plugin)):
+            self.call = Call(plugin, METHODS.get(point, point), self.deadline, self.call)
 
-    def _steps(self, steps: Sequence[Any], method: str) -> Any:
-        plugins = [step[1] if isinstance(step, tuple) else step.plugin for step in steps]
-        if all(is_trusted(type(plugin)) for plugin in plugins):
-            return steps
-        watched = [None if is_trusted(type(plugin)) else plugin for plugin in plugins]
-        return GuardedSteps(self, steps, watched, method)
+    def leave(self, point: str, plugin: Plugin) -> None:
+        call = self.call
+        if call is not None and call.plugin is plugin:
+            self.call, call.has_ended = call.outer, True
 
-    def _cover_plugin(self, plugin: Any) -> None:
-        if plugin in self._covered:
-            return  # it was kept from a profile before this one
-        self._covered.add(plugin)
-        for method in SYNC_METHODS:
-            if overrides(plugin, method):
-                setattr(plugin, method, self._guarded(plugin, method, getattr(plugin, method)))
-        for method in ASYNC_METHODS:
-            if overrides(plugin, method):
-                setattr(plugin, method, self._guarded_async(plugin, method, getattr(plugin, method)))
-        if overrides(plugin, "run"):
-            run = plugin.run
-            plugin.run = lambda: Stepwise(self, plugin, "run", awaitable_of(run()))
+    def call_async(
+        self, point: str, plugin: Plugin, method: Callable[..., Any], *args: Any
+    ) -> Awaitable[Any]:
+        if is_trusted(type(plugin)):
+            return await_answer(method, *args)
+        # The task within may be cancelled by the plugin itself, which is the plugin's error.
+        return await_answer(self._call, point, plugin, method, *args)
 
-    def _guarded(self, plugin: Plugin, method: str, ask: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            with self.calling(plugin, method):
-                try:
-                    return ask(*args)
-                except BaseException as error:  # its text is the plugin's code, too
+    def run(self, plugin: Plugin) -> Awaitable[Any]:
+        if is_trusted(type(plugin)):
+            return plugin.run()
+        return Stepwise(self, "run", plugin, awaitable_of(plugin.run()))
+
+    async def _call(self, point: str, plugin: Plugin, method: Callable[..., Any], *args: Any) -> Any:
+        async def step_by_step() -> Any:
+            try:
+                return await await_answer(lambda: Stepwise(self, point, plugin, awaitable_of(method(*args))))
+            except ApiError:
+                raise
+            except Exception as error:
+                with self.calling(point, plugin):  # its text is the plugin's code, too
                     raise RaisedError(error) from None
 
-        return call
-
-    def _guarded_async(
-        self, plugin: Plugin, method: str, ask: Callable[..., Awaitable[Any]]
-    ) -> Callable[..., Awaitable[Any]]:
-        async def call(*args: Any) -> Any:
-            async def step_by_step() -> Any:
-                try:
-                    return await await_answer(
-                        lambda: Stepwise(self, plugin, method, awaitable_of(ask(*args)))
-                    )
-                except ApiError:
-                    raise
-                except Exception as error:
-                    with self.calling(plugin, method):
-                        raise RaisedError(error) from None
-
-            under_way, task = Call(plugin, method, math.inf), asyncio.create_task(step_by_step())
-            try:
-                done, _ = await asyncio.wait((task,), timeout=plugin.bind_budget)
-            except asyncio.CancelledError:
-                task.cancel()
-                raise
-            return task.result() if done else await self._give_up(under_way, task)
-
-        return call
+        call, task = Call(plugin, METHODS.get(point, point), math.inf), asyncio.create_task(step_by_step())
+        try:
+            done, _ = await asyncio.wait((task,), timeout=plugin.bind_budget)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        return task.result() if done else await self._give_up(call, task)
 
     async def _give_up(self, call: Call, task: asyncio.Task[Any]) -> Any:
         task.cancel()
@@ -224,7 +204,7 @@ class Guard:
         while frame is not None:  # from the innermost frame outwards
             if not is_own_file(frame.f_code.co_filename):
                 caller = frame if caller is None and is_of_plugin(frame, plugin) else caller
-            elif caller is not None and not is_critical(frame.f_code.co_filename):
+            elif caller is not None:
                 break
             else:
                 caller, callee = None, frame
@@ -274,56 +254,18 @@ class Guard:
         sys.settrace(trace_call)
 
 
-class GuardedSteps(Sequence[Any]):
-    """The plugins of an extension point; whoever goes through them is in a call of the one he is at."""
-
-    def __init__(
-        self, guard: Guard, steps: Sequence[Any], plugins: Sequence[Plugin | None], method: str
-    ) -> None:
-        self._guard, self._steps, self._plugins, self._method = guard, steps, plugins, method
-
-    def changed(self, change: Callable[[Any], Any]) -> GuardedSteps:
-        steps = [change(step) for step in self._steps]
-        return GuardedSteps(self._guard, steps, self._plugins, self._method)
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._steps[place]
-
-    def __iter__(self) -> Iterator[Any]:
-        guard, outer = self._guard, self._guard.call
-        for step, plugin in zip(self._steps, self._plugins, strict=True):
-            if plugin is None:
-                yield step
-                continue
-            call = guard.call = Call(plugin, self._method, guard.deadline)
-            try:
-                yield step
-            finally:
-                guard.call, call.has_ended = outer, True
-
-
-def changed(steps: Sequence[Any], change: Callable[[Any], Any]) -> Sequence[Any]:
-    """The steps changed one by one; those under a guard stay under it."""
-    if isinstance(steps, GuardedSteps):
-        return steps.changed(change)
-    return [change(step) for step in steps]
-
-
 class Stepwise:
     """Awaits a plugin's coroutine; each stretch that it runs without waiting is a call of its own."""
 
-    def __init__(self, guard: Guard, plugin: Plugin, method: str, work: Awaitable[Any]) -> None:
-        self._guard, self._plugin, self._method, self._work = guard, plugin, method, work
+    def __init__(self, guard: Guard, point: str, plugin: Plugin, work: Awaitable[Any]) -> None:
+        self._guard, self._point, self._plugin, self._work = guard, point, plugin, work
 
     def __await__(self) -> Generator[Any, Any, Any]:
         steps = self._work.__await__()
         value, error = None, None
         while True:
             try:
-                with self._guard.calling(self._plugin, self._method):
+                with self._guard.calling(self._point, self._plugin):
                     waited = steps.throw(error) if error is not None else steps.send(value)
             except StopIteration as end:
                 return end.value
@@ -336,7 +278,6 @@ class Stepwise:
 PACKAGE = os.path.dirname(os.path.dirname(Call.__init__.__code__.co_filename)) + os.sep
 WATCHED = tuple(os.path.join(PACKAGE, *path, "") for path in (("plugins", "community"), ("sticky",)))
 """Plugins that come with us and have a budget all the same."""
-CRITICAL = os.path.join(PACKAGE, "queue", "")
 STANDARD_LIBRARY = os.path.dirname(inspect.__file__) + os.sep
 SITES = ("site-packages", "dist-packages")
 
@@ -373,14 +314,6 @@ def own_libraries() -> frozenset[str]:
 def is_own_file(file: str) -> bool:
     """Whether it is Stowplan's, other than of a plugin that is watched."""
     return file.startswith(PACKAGE) and not file.startswith(WATCHED)
-
-
-def is_critical(file: str) -> bool:
-    """Whether an error may not even be raised in what this code calls back.
-
-    The queue compares the sort keys of plugins while a pod is in none of its places.
-    """
-    return file.startswith(CRITICAL)
 
 
 def _overdue(seconds: float) -> str:

@@ -18,6 +18,7 @@ from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.event_handlers import EventHandlers
 from stowplan.scheduler.extended import ExtendedCycle
 from stowplan.scheduler.keeping import Keeping
+from stowplan.scheduler.measuring import CycleObserver
 from stowplan.scheduler.stillness import Stillness
 from stowplan.scheduler.waiting import WaitingPods
 
@@ -34,6 +35,7 @@ class Host:
         handlers: EventHandlers,
         nominations: Nominations,
         profiles: Mapping[str, Profile],
+        observers: Mapping[str, CycleObserver],
         recorders: Mapping[str, EventRecorder],
         api: ApiClient,
         metrics: Metrics,
@@ -47,6 +49,8 @@ class Host:
     ) -> None:
         self.cluster, self.queue, self.waiting, self.handlers = cluster, queue, waiting, handlers
         self.nominations, self.profiles, self.recorders = nominations, profiles, recorders
+        self.observers = observers
+        """Those of the profiles, by the same names."""
         self.api, self.metrics, self.is_leading = api, metrics, is_leading
         self.now, self.clock = now, clock
         """The time of day to write down, and the one to measure by, which nobody can set."""

@@ -14,7 +14,7 @@ from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.schedule import TieBreak
+from stowplan.cycle.schedule import TieBreak, schedule
 from stowplan.framework.answers import describe, stack_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
@@ -29,7 +29,7 @@ from stowplan.scheduler.binding import NOT_LEADING, binding_cycle, node_gone, re
 from stowplan.scheduler.extended import ExtendedCycle
 from stowplan.scheduler.failure import NOBODY, UNCHANGED, handle_failure
 from stowplan.scheduler.host import Host
-from stowplan.scheduler.measuring import MeasuredProfile
+from stowplan.scheduler.measuring import CycleObserver
 
 TURN_SECONDS = 0.001
 """For so long pods are decided before others get their turn: each turn takes a call to the system."""
@@ -39,16 +39,15 @@ class SchedulingLoop:
     def __init__(self, host: Host, draw: random.Random) -> None:
         self.host = host
         self._tie_break = drawn_by(draw)
+        self._observers: dict[str, CycleObserver] = {}
         self.take_profiles()
         host.metrics.before_render = self._hand_in
 
     def take_profiles(self) -> None:
         """Decides with the host's profiles from now on."""
         host = self.host
-        host.metrics.before_render()  # for those until now
-        self._measured = {
-            name: MeasuredProfile(profile, host.metrics) for name, profile in host.profiles.items()
-        }
+        self._hand_in()  # for those until now
+        self._observers = dict(host.observers)
         self._sampling = Sampling.of(
             {name: profile.percentage_of_nodes_to_score for name, profile in host.profiles.items()}
         )
@@ -74,8 +73,8 @@ class SchedulingLoop:
                 turn_ends = time.monotonic() + TURN_SECONDS
 
     def _hand_in(self) -> None:
-        for measured in self._measured.values():
-            measured.hand_in()
+        for observer in self._observers.values():
+            observer.hand_in()
 
     def schedule_one(self, queued: QueuedPod) -> None:
         """Decides one pod. Nothing here waits, so the cluster is the same from start to end."""
@@ -85,9 +84,11 @@ class SchedulingLoop:
             return
         began = host.clock()
         sampling = self._sampling.get(profile.scheduler_name)
-        measured = self._measured[profile.scheduler_name]
+        observer = self._observers[profile.scheduler_name]
+        observer.begin()
         try:
-            decision = measured.schedule(pod, host.cluster.nodes, self._tie_break, sampling)
+            decision = schedule(profile, pod, host.cluster.nodes, self._tie_break, sampling)
+            observer.end(profile, decision)
         except BaseException as error:  # such as a fault of our own: it concerns this pod alone
             decision = self._unforeseen(pod, error)
         self._hand_on(self._decided(queued, profile, decision, began))
@@ -100,12 +101,14 @@ class SchedulingLoop:
             return
         began = host.clock()
         sampling = self._sampling.get(profile.scheduler_name)
-        measured = self._measured[profile.scheduler_name]
+        observer = self._observers[profile.scheduler_name]
         with host.stillness.kept():
+            observer.begin()
             try:
-                decision = await measured.schedule_with(
-                    extended, pod, host.cluster.nodes, self._tie_break, sampling
+                decision = await extended.schedule(
+                    profile, pod, host.cluster.nodes, self._tie_break, sampling, observer.pause
                 )
+                observer.end(profile, decision)
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
@@ -155,7 +158,7 @@ class SchedulingLoop:
         seconds = self.host.clock() - began
         self.host.metrics.algorithm(seconds)
         log_nodes(profile, decision)
-        is_measuring = self._measured[profile.scheduler_name].is_measuring
+        is_measuring = self._observers[profile.scheduler_name].is_measuring
         if self.host.extended is not None:
             seconds = 0.0  # what extenders take is not the pod's doing
         return Attempt(queued, profile, decision, began, seconds, is_measuring)

@@ -1,70 +1,39 @@
-"""How long the phases of a decision took and which plugins were asked, with no clock inside the cycle.
-
-The cycle goes through the plugins of a profile, one extension point after another. Here it gets the same
-plugins in lists that look at the clock when the cycle comes to them, and in every tenth decision also between
-two plugins, as often as kube-scheduler measures those.
-"""
+"""Measures decisions: how long each extension point took, and in every tenth decision each plugin."""
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from stowplan.api.pod import Pod
-from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.schedule import TieBreak, schedule
 from stowplan.framework.decision import Decision
-from stowplan.framework.profile import Profile, ScoreStep
-from stowplan.framework.scores import Scores
+from stowplan.framework.observer import Observer
+from stowplan.framework.plugin import Plugin, is_trusted, overrides
+from stowplan.framework.profile import Profile
+from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
 from stowplan.metrics import Metrics
-from stowplan.plugins.default.dynamic_resources import DynamicResources
-from stowplan.scheduler.extended import ExtendedCycle
-from stowplan.scheduler.guard import changed
+from stowplan.scheduler.guard import Guard
 
 MEASURED_ONCE_IN = 10
-"""So many decisions: measuring each plugin costs more than it tells."""
+"""Plugins are measured in one of so many decisions, as kube-scheduler does: it takes time itself."""
+CYCLE_POINTS = {
+    "PreFilter": "preFilter",
+    "Filter": "filter",
+    "PostFilter": "postFilter",
+    "PreScore": "preScore",
+    "Score": "score",
+}
+"""The extension points of a decision: their names in metrics, and in a configuration."""
 SUCCESS, ERROR, UNSCHEDULABLE = (code.wire_name for code in (Code.SUCCESS, Code.ERROR, Code.UNSCHEDULABLE))
 
 Lap = tuple[str, float]
 NOBODY = ""
 """Of the time after the plugins, or between them."""
-
-
-class Point(Sequence[Any]):
-    """The plugins of one extension point; whoever goes through them is timed."""
-
-    __slots__ = ("_clock", "_laps", "_name", "_steps", "plugin_seconds")
-
-    def __init__(self, name: str, steps: Sequence[Any], laps: list[Lap], clock: Callable[[], float]) -> None:
-        self._name, self._steps, self._laps, self._clock = name, steps, laps, clock
-        self.plugin_seconds: dict[str, float] | None = None
-        """Filled with what each plugin took, where that is wanted."""
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._steps[place]
-
-    def __iter__(self) -> Iterator[Any]:
-        self._laps.append((self._name, self._clock()))
-        return iter(self._steps) if self.plugin_seconds is None else self._one_by_one(self.plugin_seconds)
-
-    def _one_by_one(self, seconds: dict[str, float]) -> Iterator[Any]:
-        for step in self._steps:
-            began = self._clock()
-            try:
-                yield step
-            finally:  # the cycle may stop at this one
-                seconds[name_of(step)] = seconds.get(name_of(step), 0.0) + self._clock() - began
 
 
 class Sums:
@@ -80,103 +49,95 @@ SumsKey = tuple[frozenset[str], frozenset[str], bool]
 """Plugins that skipped filter or score, and whether there was a choice to make."""
 
 
-class MeasuredProfile:
-    """Decides as the profile would, and counts what kube-scheduler counts meanwhile."""
+class CycleObserver(Observer):
+    """Counts and measures for one profile what kube-scheduler counts, and lets the guard watch plugins.
+
+    Extension points are measured in every decision, plugins in every tenth.
+    """
 
     def __init__(
-        self, profile: Profile, metrics: Metrics, clock: Callable[[], float] = time.perf_counter
+        self,
+        resolved: ResolvedProfile,
+        metrics: Metrics,
+        guard: Guard,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._metrics, self._clock, self._name = metrics, clock, profile.scheduler_name
+        self._metrics, self._guard, self._clock = metrics, guard, clock
+        self._name = resolved.scheduler_name
+        self._names = {
+            point: [name for name, _ in resolved.points.get(configured, ())]
+            for point, configured in CYCLE_POINTS.items()
+        }
+        classes = resolved.classes
+        self._guarded = {
+            point
+            for point, names in self._names.items()
+            if not all(is_trusted(classes[name]) for name in names)
+        }
+        self._normalizing = {
+            name for name in self._names["Score"] if overrides(classes[name], "normalize_score")
+        }
         self._laps: list[Lap] = []
+        self._is_deciding = False
         self._decisions = 0
         self.is_measuring = False
-        """Whether each plugin was measured in the last decision."""
-        self._profile = copy.copy(profile)
-        self._normalize_seconds: dict[str, float] = {}
-        self._normalizing = {step.name for step in profile.scores if step.normalize is not None}
-        self._points = {
-            point: Point(point, steps, self._laps, clock)
-            for point, steps in (
-                ("PreFilter", profile.pre_filters),
-                ("Filter", profile.filters),
-                ("PostFilter", profile.post_filters),
-                ("PreScore", profile.pre_scores),
-                ("Score", changed(profile.scores, self._with_timed_normalize)),
-            )
-        }
-        points = self._points
-        self._profile.pre_filters, self._profile.post_filters = points["PreFilter"], points["PostFilter"]
-        self._profile.pre_scores = points["PreScore"]
-        self._profile.filters, self._profile.scores = points["Filter"], points["Score"]  # type: ignore[assignment]
-        self._names = {point: [name_of(step) for step in steps] for point, steps in self._points.items()}
-        devices = profile.plugins.get("DynamicResources")
-        if isinstance(devices, DynamicResources):
-            devices.on_waited = metrics.binding_conditions_waited
+        """Whether each plugin is measured in the decision under way, or was in the last one."""
+        self._began: list[float] = []
+        self._seconds: defaultdict[tuple[str, Plugin], float] = defaultdict(float)
         self._sums: defaultdict[SumsKey, Sums] = defaultdict(Sums)
         self._batches = {"no_hint": 0, "pod_not_batchable": 0, "empty_list": 0}
 
-    def schedule(
-        self, pod: Pod, nodes: LiveNodeTable, tie_break: TieBreak, sampling: Sampling | None
-    ) -> Decision:
-        self._begin()
-        decision = schedule(self._profile, pod, nodes, tie_break, sampling)
-        self._end(decision)
-        return decision
+    # What the cycle says
 
-    async def schedule_with(
-        self,
-        cycle: ExtendedCycle,
-        pod: Pod,
-        nodes: LiveNodeTable,
-        tie_break: TieBreak,
-        sampling: Sampling | None,
-    ) -> Decision:
-        """The same with extenders; the time that those take counts for no extension point."""
-        self._begin()
-        decision = await cycle.schedule(self._profile, pod, nodes, tie_break, sampling, self._leave_plugins)
-        self._end(decision)
-        return decision
+    def start(self, point: str) -> Observer | None:
+        # What a post_filter plugin tries out with filters is its own time.
+        if self._is_deciding and not (self._laps and self._laps[-1][0] == "PostFilter"):
+            self._laps.append((point, self._clock()))
+            if self.is_measuring:
+                return self
+        return self._guard if point in self._guarded else None
 
-    def _begin(self) -> None:
+    def enter(self, point: str, plugin: Plugin) -> None:
+        self._guard.enter(point, plugin)
+        if self.is_measuring and self._is_deciding:
+            self._began.append(self._clock())
+
+    def leave(self, point: str, plugin: Plugin) -> None:
+        if self.is_measuring and self._is_deciding:
+            self._seconds[point, plugin] += self._clock() - self._began.pop()
+        self._guard.leave(point, plugin)
+
+    def call_async(
+        self, point: str, plugin: Plugin, method: Callable[..., Any], *args: Any
+    ) -> Awaitable[Any]:
+        return self._guard.call_async(point, plugin, method, *args)
+
+    def run(self, plugin: Plugin) -> Awaitable[Any]:
+        return self._guard.run(plugin)
+
+    # What the loop says
+
+    def begin(self) -> None:
+        """A decision begins."""
         self.is_measuring = self._decisions % MEASURED_ONCE_IN == 0
         self._decisions += 1
-        if self.is_measuring:
-            self._measure_plugins(True)
+        self._is_deciding = True
         self._laps.clear()
 
-    def _leave_plugins(self) -> None:
+    def pause(self) -> None:
+        """The cycle waits for an extender, whose time counts for no extension point."""
         self._laps.append((NOBODY, self._clock()))
 
-    def _end(self, decision: Decision) -> None:
-        self._leave_plugins()
+    def end(self, profile: Profile, decision: Decision) -> None:
+        self._laps.append((NOBODY, self._clock()))
+        self._is_deciding = False
         self._record_points(decision)
         self._count_evaluations(decision)
         self._count_batch(decision)
         if decision.chosen is None and _looked_for_victims(decision):
             self._metrics.preemption_attempted()
         if self.is_measuring:
-            self._record_plugins(decision)
-            self._measure_plugins(False)
-
-    def _measure_plugins(self, is_measured: bool) -> None:
-        for point in self._points.values():
-            point.plugin_seconds = {} if is_measured else None
-        self._normalize_seconds.clear()
-
-    def _with_timed_normalize(self, step: ScoreStep) -> ScoreStep:
-        normalize, name, seconds, clock = step.normalize, step.name, self._normalize_seconds, self._clock
-        if normalize is None:
-            return step
-
-        def timed(state: CycleState, pod: Pod, scores: Scores) -> Scores:
-            began = clock()
-            found: Scores = normalize(state, pod, scores)
-            seconds[name] = clock() - began
-            return found
-
-        step = copy.copy(step)
-        step.normalize = timed
-        return step
+            self._record_plugins(profile, decision)
 
     def _record_points(self, decision: Decision) -> None:
         """What each extension point took; one that the cycle came to more than once counts as one."""
@@ -237,23 +198,22 @@ class MeasuredProfile:
         if decision.chosen is not None:
             self._batches["pod_not_batchable" if len(decision.feasible) > 1 else "empty_list"] += 1
 
-    def _record_plugins(self, decision: Decision) -> None:
-        state = decision.state
+    def _record_plugins(self, profile: Profile, decision: Decision) -> None:
         refusing = {verdicts.plugin for verdicts in decision.filters}
-        for point, steps in self._points.items():
-            for name, seconds in (steps.plugin_seconds or {}).items():
-                skipped = state is not None and (
-                    (point == "Filter" and name in state.skipped_filters)
-                    or (point == "Score" and name in state.skipped_scores)
-                )
-                if not skipped:
-                    refused = point == "Filter" and name in refusing
-                    status = UNSCHEDULABLE if refused else SUCCESS
-                    self._metrics.plugin_executed(point, name, status, seconds)
+        names = {plugin: name for name, plugin in profile.plugins.items()}
+        normalized = {}
+        for (point, plugin), seconds in self._seconds.items():
+            name = names[plugin]
+            if point == "ScoreExtensionNormalize":
+                normalized[name] = seconds
+                continue
+            status = UNSCHEDULABLE if point == "Filter" and name in refusing else SUCCESS
+            self._metrics.plugin_executed(point, name, status, seconds)
         for column in decision.scores:
             if column.plugin in self._normalizing:
-                seconds = self._normalize_seconds.get(column.plugin, 0.0)  # none where the outcome was kept
+                seconds = normalized.get(column.plugin, 0.0)  # none where the outcome was kept
                 self._metrics.plugin_executed("ScoreExtensionNormalize", column.plugin, SUCCESS, seconds)
+        self._seconds.clear()
 
     def hand_in(self) -> None:
         """What was summed up since the last time."""
@@ -279,11 +239,6 @@ class MeasuredProfile:
                 self._metrics.batch_flushed(self._name, reason, times)
                 self._metrics.results_stored(self._name, 0.0, times)
         self._batches = {"no_hint": 0, "pod_not_batchable": 0, "empty_list": 0}
-
-
-def name_of(step: Any) -> str:
-    name: str = step[0] if isinstance(step, tuple) else step.name
-    return name
 
 
 def _outcome(decision: Decision, point: str) -> str:

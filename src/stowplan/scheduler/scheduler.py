@@ -36,6 +36,7 @@ from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import ResolvedProfile, resolve_profiles, watched_kinds
 from stowplan.journal import Decisions
 from stowplan.metrics import Metrics
+from stowplan.plugins.default.dynamic_resources import DynamicResources
 from stowplan.queue.listeners import WILDCARD
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.event_handlers import EventHandlers
@@ -46,6 +47,7 @@ from stowplan.scheduler.host import Host
 from stowplan.scheduler.keeping import Keeping
 from stowplan.scheduler.kind_watches import KindWatches
 from stowplan.scheduler.loop import SchedulingLoop
+from stowplan.scheduler.measuring import CycleObserver
 from stowplan.scheduler.stillness import Stillness
 from stowplan.scheduler.waiting import WaitingPods
 from stowplan.scheduler.whole_objects import WholeObjects
@@ -98,6 +100,7 @@ class Scheduler:
         )
         api.stored = self.cluster.stored
         self.profiles: dict[str, Profile] = {}
+        self._observers: dict[str, CycleObserver] = {}
         for resolved in resolve_profiles(config, registry or Registry.installed()):
             handle = Handle(
                 self.cluster,
@@ -109,7 +112,9 @@ class Scheduler:
                 record_event=partial(self._record, resolved.scheduler_name),
                 waiting_pods=waiting,
             )
-            profile = self.profiles[resolved.scheduler_name] = self._built(resolved, handle)
+            observer = CycleObserver(resolved, self.metrics, self._guard)
+            self._observers[resolved.scheduler_name] = observer
+            profile = self.profiles[resolved.scheduler_name] = self._built(resolved, handle, observer)
             handle.preempt = self._preempt_for(profile)
         self.queue = SchedulingQueue(
             {name: QueueingHints(profile) for name, profile in self.profiles.items()},
@@ -121,7 +126,6 @@ class Scheduler:
             nominations=nominations,
             recorder=self.metrics,
             on_fault=lambda pod, error: report_fault(self.host, pod, error),
-            calling=self._guard.calling,
         )
         taken = self.profiles.keys() if takes_pods else ()
         self.handlers = EventHandlers(
@@ -141,6 +145,7 @@ class Scheduler:
             handlers=self.handlers,
             nominations=nominations,
             profiles=self.profiles,
+            observers=self._observers,
             recorders={
                 name: EventRecorder(events_api, name, f"{name}-{hostname}", now) for name in self.profiles
             },
@@ -185,12 +190,15 @@ class Scheduler:
 
         Decisions under way finish with the old ones. If a new one cannot be built, nothing has changed.
         """
-        fresh = {}
+        fresh, observers = {}, {}
         for resolved in resolve_profiles(config, registry):
             old = self.profiles[resolved.scheduler_name]
-            fresh[resolved.scheduler_name] = self._built(resolved, old.handle, old.plugins)
+            observer = CycleObserver(resolved, self.metrics, self._guard)
+            observers[resolved.scheduler_name] = observer
+            fresh[resolved.scheduler_name] = self._built(resolved, old.handle, observer, old.plugins)
         hints = {name: QueueingHints(profile) for name, profile in fresh.items()}
         self.profiles.update(fresh)
+        self._observers.update(observers)
         for profile in fresh.values():
             profile.handle.preempt = self._preempt_for(profile)
         self.loop.take_profiles()
@@ -199,10 +207,16 @@ class Scheduler:
         self.queue.take_profiles(hints, self.profiles)
 
     def _built(
-        self, resolved: ResolvedProfile, handle: Handle, kept: Mapping[str, Plugin] | None = None
+        self,
+        resolved: ResolvedProfile,
+        handle: Handle,
+        observer: CycleObserver,
+        kept: Mapping[str, Plugin] | None = None,
     ) -> Profile:
-        profile = Profile(resolved, handle, kept)
-        self._guard.cover(profile)
+        profile = Profile(resolved, handle, kept, observer)
+        devices = profile.plugins.get("DynamicResources")
+        if isinstance(devices, DynamicResources):
+            devices.on_waited = self.metrics.binding_conditions_waited
         self.metrics.profile_started(resolved.scheduler_name, profile.points)
         return profile
 
@@ -362,7 +376,7 @@ class Scheduler:
         controllers: set[tuple[object, ...]] = set()
         for plugin in self._plugins():
             if overrides(plugin, "run"):
-                wanted[plugin, ""] = plugin.run
+                wanted[plugin, ""] = partial(self._guard.run, plugin)
             for reference in plugin.controllers:
                 # Profiles that have the plugin for the same kinds share its controllers.
                 if (reference, plugin.watches) not in controllers:
