@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stowplan.api.manifests import Manifests
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
-from stowplan.cluster.columns import Rows
-from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle.preempt import preempt
 from stowplan.cycle.sampling import Sampling
@@ -105,18 +99,6 @@ def build_cluster(manifests: Manifests) -> Cluster:
     for kind in manifests.unserved:
         cluster.watched(kind).is_served = False
     return cluster
-
-
-def draw_ties(generator: random.Random) -> TieBreak:
-    """Choose one of the best nodes at random, independent of the order in which nodes were read."""
-
-    def draw(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
-        best = np.flatnonzero(totals == totals.max())
-        by_name = best[np.argsort(nodes.name_ranks[feasible[best]])]
-        # Only random() is guaranteed to give the same numbers in every version of Python.
-        return int(by_name[int(generator.random() * len(by_name))])
-
-    return draw
 
 
 def plugin_error(decision: Decision) -> str:

@@ -21,7 +21,7 @@ from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
-__all__ = ["NOT_HELPFUL", "NO_VICTIMS", "Victims", "find_victims", "pick", "preempt"]
+__all__ = ["NOT_HELPFUL", "NO_VICTIMS", "Candidates", "Victims", "find_victims", "pick", "preempt"]
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 
@@ -30,10 +30,14 @@ def preempt(
     profile: Profile, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
 ) -> Status | Nomination:
     """The node where evicting pods hurts least; a status that says why no node is any good."""
-    kind = kind_of(profile, state, pod)
-    if kind is None:
+    kind, candidates = kind_of(profile, state, pod), state.find(Candidates)
+    if kind is None or candidates is not None:
         found = find_victims(profile, state, pod, decision, percentage, absolute)
-        return found if isinstance(found, Status) else pick(profile.handle.cluster.nodes, found)
+        if isinstance(found, Status):
+            return found
+        if candidates is not None:
+            candidates.victims = found
+        return pick(profile.handle.cluster.nodes, found)
     live = profile.handle.cluster.nodes
     memory = Memory.of(live, profile.handle.cluster.pdbs)
     preemptor = Preemptor(profile, state, pod, memory.budgets)
@@ -72,6 +76,13 @@ def pick(live: LiveNodeTable, victims: Victims) -> Nomination:
     row = least(live, np.unique(victims.rows), harm)
     slots = victims.slots[victims.rows == row].tolist()
     return _nomination(live, row, [live.pods.pods[slot] for slot in slots])
+
+
+class Candidates:
+    """In the state of a cycle with extenders: the victims on every node, about which they are asked next."""
+
+    def __init__(self) -> None:
+        self.victims: Victims | None = None
 
 
 class _Search(NamedTuple):

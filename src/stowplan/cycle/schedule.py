@@ -1,39 +1,48 @@
 """The scheduling cycle: a pod and the tables in, a Decision out.
 
-Nothing here waits, logs, reads a clock or draws a random number. What the cycle needs
-arrives as an argument; what it learned leaves in the Decision, the reasons included.
+Nothing here waits, logs, reads a clock or draws a random number. What the cycle needs arrives as an
+argument; what it learned leaves in the Decision, the reasons included. Where extenders have a say,
+`Cycle.decide` yields what to ask them, and whoever drives it sends back what they answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Generator, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
-from stowplan.cluster.columns import Rows
+from stowplan.cluster.columns import Mask, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.errors import CycleError, failure
 from stowplan.cycle.filters import (
     Refusals,
     errors_in,
+    first_refusal,
     overrule_for_nominated,
     run_filters,
     run_pre_filters,
+    tell,
 )
+from stowplan.cycle.preempt import Candidates, pick
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.scoring import run_scores
+from stowplan.cycle.victims import Victims
 from stowplan.errors import PluginError
 from stowplan.framework.answers import post_filter_of
-from stowplan.framework.decision import Decision, Failures
+from stowplan.framework.decision import Decision, Failures, ScoreColumn, Statuses
+from stowplan.framework.nominations import NO_CANDIDATE, preemption_status
 from stowplan.framework.plugin import Nomination
-from stowplan.framework.profile import Profile
+from stowplan.framework.profile import EXTENDER, Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
+DROPPED = Status(Code.UNRESOLVABLE)
+"""parity: a node that is neither kept nor named as failed is rejected for good, without a reason."""
 TieBreak = Callable[[LiveNodeTable, Rows, NDArray[Any]], int]
 """Given the feasible rows and their totals, the place among them of one with the highest total."""
 
@@ -45,119 +54,289 @@ def first_by_name(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) ->
     return int(best[nodes.name_ranks[feasible[best]].argmin()])
 
 
+def draw_ties(generator: Random, *, by_name: bool = False) -> TieBreak:
+    """Choose one of the best nodes at random.
+
+    With `by_name` the same seed chooses the same node in whatever order the nodes were read, which takes
+    sorting them.
+    """
+
+    def draw(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
+        (best,) = (totals == totals[totals.argmax()]).nonzero()
+        if by_name:
+            best = best[np.argsort(nodes.name_ranks[feasible[best]])]
+        # Only random() is guaranteed to give the same numbers in every version of Python.
+        return int(best[int(generator.random() * len(best))])
+
+    return draw
+
+
+class AskFilters(NamedTuple):
+    """Ask extenders about the feasible nodes; `drop_nodes` takes out those that they reject."""
+
+    decision: Decision
+    is_nominated: bool
+    """Whether there is one, to which the pod is nominated: if an extender fails, others are considered."""
+
+
+class AskScores(NamedTuple):
+    """Ask extenders for scores of the feasible nodes; send back their columns."""
+
+    decision: Decision
+
+
+class AskVictims(NamedTuple):
+    """Ask extenders about candidates for preemption; send back what is left, None if nobody was asked."""
+
+    decision: Decision
+    candidates: Victims
+
+
+ExtenderQuestion = AskFilters | AskScores | AskVictims
+Steps = Generator[ExtenderQuestion, Any, Decision]
+
+
 def schedule(
     profile: Profile,
     pod: Pod,
     nodes: LiveNodeTable,
     tie_break: TieBreak = first_by_name,
     sampling: Sampling | None = None,
-) -> Decision:
-    """Choose the highest-scoring node that no filter refuses; `chosen` stays None if there is none."""
-    decision, state = Decision(pod, nodes), CycleState()
-    decision.state = state
-    if not len(nodes):
-        return decision
-    try:
-        feasible = find_feasible(profile, state, decision, nodes, sampling)
-        if feasible is None:
-            run_post_filters(profile, state, decision)
-        else:
-            choose(profile, state, decision, feasible, tie_break)
-    except PluginError as error:
-        decision.error, decision.stack = str(error), error.stack
-    return decision
-
-
-def find_feasible(
-    profile: Profile,
-    state: CycleState,
-    decision: Decision,
-    nodes: LiveNodeTable,
-    sampling: Sampling | None = None,
-) -> NodeTable | None:
-    """The nodes that can take the pod; None if there are none."""
-    names = run_pre_filters(profile, state, decision, nodes)
-    if decision.pre_filter is not None:
-        return None
-    nominated = nodes.row_of(decision.pod.nominated_node_name)
-    if nominated is None:
-        return look_at(profile, state, decision, narrowed(nodes, names), sampling)
-    only = look_at_nominated(profile, state, decision, nodes, nominated)
-    return only or look_further(profile, state, decision, nodes, names, sampling)
-
-
-def look_at_nominated(
-    profile: Profile, state: CycleState, decision: Decision, nodes: LiveNodeTable, row: int
-) -> NodeTable | None:
-    """The node that the pod is nominated to, if no filter refuses it; an error there decides nothing yet."""
-    try:
-        return look_at(profile, state, decision, nodes.take([row]), None)
-    except CycleError as error:
-        if error.is_final:
-            raise
-        decision.filters = []
-        return None
-
-
-def look_further(
-    profile: Profile,
-    state: CycleState,
-    decision: Decision,
-    nodes: LiveNodeTable,
-    names: frozenset[str] | None,
-    sampling: Sampling | None,
-) -> NodeTable | None:
-    """Looks at all nodes after the one that the pod is nominated to was refused; that one is told of, too."""
-    refusals = decision.rejected()
-    rows = [row for name in refusals if (row := nodes.row_of(name)) is not None]
-    if names is not None:
-        # parity: whoever refused the node is named among those who narrowed the search
-        refusers = (status.plugin for status in refusals.values())
-        decision.narrowed_by += tuple(name for name in refusers if name and name not in decision.narrowed_by)
-        names |= refusals.keys()
-    return look_at(profile, state, decision, narrowed(nodes, names), sampling, refused_before=rows)
-
-
-def narrowed(nodes: LiveNodeTable, names: frozenset[str] | None) -> NodeTable:
-    """The nodes that are among the names; all for None."""
-    if names is None:
-        return nodes
-    rows = (nodes.row_of(name) for name in names)
-    return nodes.take(sorted(row for row in rows if row is not None))
-
-
-def look_at(
-    profile: Profile,
-    state: CycleState,
-    decision: Decision,
-    table: NodeTable,
-    sampling: Sampling | None,
     *,
-    refused_before: Sequence[int] = (),
-) -> NodeTable | None:
-    """Those nodes of the table that no filter refuses; None if there are none.
+    preempts: bool = True,
+) -> Decision:
+    """Choose the highest-scoring node that no filter rejects; `chosen` stays None if there is none."""
+    try:
+        next(Cycle(profile, pod, nodes, sampling).decide(tie_break, preempts=preempts))
+    except StopIteration as end:
+        decision: Decision = end.value
+        return decision
+    raise AssertionError("the cycle asks extenders although there are none")
 
-    What is said of the rows in `refused_before` is told even where a sample does not come to them.
+
+class Cycle:
+    """One attempt at a pod.
+
+    `decide` takes all steps in their order. The extender server, which is asked for one step at a time,
+    calls them itself.
     """
-    decision.looked_at, decision.overruled = table.rows, {}
-    nominations = profile.handle.nominations
-    # Where it does not depend on more which nodes are looked at, the first error ends it.
-    is_plain = sampling is None and not nominations
-    refusals = run_filters(profile, state, decision.pod, table, first_error=is_plain)
-    decision.filters = refusals
-    if nominations:
-        overrule_for_nominated(profile, state, decision, table, nominations)
-    errors = _errors(decision, refusals)
-    if errors and sampling is None:
-        _fail(decision, errors)
-    if decision.overruled or sampling is not None:
-        feasible = _thinned_out(decision, table, sampling, errors, refused_before)
-    else:
-        feasible = profile.feasible(decision.filters, table.rows)
-    decision.feasible = feasible
-    if feasible is table.rows:
-        return table if len(table) else None
-    return table.live.take(feasible) if len(feasible) else None
+
+    __slots__ = ("decision", "names", "nodes", "profile", "sampling", "state")
+
+    def __init__(
+        self, profile: Profile, pod: Pod, nodes: LiveNodeTable, sampling: Sampling | None = None
+    ) -> None:
+        self.profile, self.nodes, self.sampling = profile, nodes, sampling
+        self.state, self.decision = CycleState(), Decision(pod, nodes)
+        self.decision.state = self.state
+        self.names: frozenset[str] | None = None
+        """The nodes that pre_filter plugins narrowed the search to; None for all."""
+
+    def decide(self, tie_break: TieBreak, *, asks_extenders: bool = False, preempts: bool = True) -> Steps:
+        """Take all steps. A CycleError thrown in, in place of an answer, is the failure of an extender."""
+        decision = self.decision
+        if not len(self.nodes):
+            return decision
+        if asks_extenders:
+            self.state.write(Candidates())
+        try:
+            feasible = yield from self._find_feasible(asks_extenders)
+            if feasible is not None:
+                place = 0
+                if len(feasible) > 1:  # a lone node is taken without scoring
+                    totals = decision.differences = self.score(feasible)
+                    if asks_extenders:
+                        totals = _add_scores(decision, (yield AskScores(decision)))
+                    place = tie_break(self.nodes, decision.feasible, totals)
+                decision.chosen = decision.names[decision.feasible[place]]
+            elif preempts:
+                reasons = self.post_filter()
+                candidates = self.state.find(Candidates)
+                if candidates is not None and candidates.victims is not None and decision.nominated:
+                    yield from self._agree_on_victims(candidates.victims, reasons)
+        except PluginError as error:
+            decision.error, decision.stack = str(error), error.stack
+        return decision
+
+    # The steps
+
+    def pre_filter(self) -> None:
+        """A rejection goes into the decision."""
+        self.names = run_pre_filters(self.profile, self.state, self.decision, self.nodes)
+
+    def filter_rows(self, rows: Rows) -> Rows:
+        """Run the filters for these rows; returns their places in what the filters answered.
+
+        Raises CycleError if a filter fails on one of them.
+        """
+        # Columns of the whole cluster are kept up to date, so asking about all nodes costs less.
+        is_columnar = all(step.takes_columns for step in self.profile.filters)
+        table = self.nodes if is_columnar else self.nodes.take(rows)
+        places = rows if is_columnar else np.arange(len(rows))
+        refusals = self.decision.filters = run_filters(self.profile, self.state, self.decision.pod, table)
+        errors = errors_in(refusals)
+        for place in places.tolist() if errors else ():
+            if place in errors:
+                raise CycleError(errors[place].message, errors[place].stack)
+        return places
+
+    def fits_without(self, row: int, victims: Sequence[Pod]) -> bool:
+        """Whether the filters pass a node once these pods are gone. Raises CycleError if one fails."""
+        node, state, pod = self.nodes.take([row]), self.state.clone(), self.decision.pod
+        for victim in victims:
+            node.remove_pod(0, victim)
+            tell(self.profile, state, "remove_pod", pod, victim, node)
+        status = first_refusal(self.profile, state, pod, node)
+        if status is not None and status.code is Code.ERROR:
+            raise CycleError(status.message, status.stack)
+        return status is None
+
+    def score(self, feasible: NodeTable) -> NDArray[Any]:
+        """The totals of these nodes, less what all of them have in common."""
+        return run_scores(self.profile, self.state, self.decision, feasible)
+
+    def post_filter(self) -> list[str]:
+        """No node fits: ask the plugins that may make room. The first to nominate a node ends it.
+
+        Returns the reasons of those before it.
+        """
+        profile, state, decision = self.profile, self.state, self.decision
+        reasons: list[str] = []
+        keeps_nomination = False
+        observer = profile.observer.start("PostFilter")
+        for name, plugin in profile.post_filters:
+            if observer is not None:
+                observer.enter("PostFilter", plugin)
+            try:
+                answer = post_filter_of(plugin.post_filter(state, decision.pod, decision))
+            except BaseException as error:
+                fault = failure(f'running PostFilter plugin "{name}"', error, decision.pod)
+                answer = Status.error(str(fault), fault.stack)
+            finally:
+                if observer is not None:
+                    observer.leave("PostFilter", plugin)
+            if isinstance(answer, Nomination):
+                decision.nominated, decision.victims = answer.node_name, answer.victims
+                decision.post_filter = None
+                return reasons
+            if answer.code is not Code.UNSCHEDULABLE:
+                decision.post_filter, decision.stack = answer.by(name), answer.stack
+                return reasons
+            reasons += answer.reasons
+            keeps_nomination = keeps_nomination or answer.keeps_nomination
+        if profile.post_filters:
+            decision.post_filter = Status(
+                Code.UNSCHEDULABLE, tuple(reasons), keeps_nomination=keeps_nomination
+            )
+        return reasons
+
+    # How they follow each other
+
+    def _find_feasible(self, asks_extenders: bool) -> Generator[ExtenderQuestion, None, NodeTable | None]:
+        """The nodes that can take the pod; None if there are none."""
+        self.pre_filter()
+        decision, nodes = self.decision, self.nodes
+        if decision.pre_filter is not None:
+            return None
+        nominated = nodes.row_of(decision.pod.nominated_node_name)
+        if nominated is None:
+            found = self._look_at(self._narrowed(self.names), self.sampling)
+        elif (only := self._look_at_nominated(nominated)) is None:
+            found = self._look_further()
+        else:
+            try:
+                if asks_extenders:
+                    yield AskFilters(decision, is_nominated=True)
+                if len(decision.feasible):
+                    return only
+            except CycleError:
+                pass  # all nodes are asked about next, this one among them
+            found = self._look_at(self._narrowed(self.names), self.sampling)
+        if found is not None and asks_extenders:
+            yield AskFilters(decision, is_nominated=False)
+            left = decision.feasible
+            if len(left) != len(found):
+                found = nodes.take(left) if len(left) else None
+        return found
+
+    def _look_at_nominated(self, row: int) -> NodeTable | None:
+        """The node that the pod is nominated to, if no filter rejects it; an error there decides nothing."""
+        try:
+            return self._look_at(self.nodes.take([row]), None)
+        except CycleError as error:
+            if error.is_final:
+                raise
+            self.decision.filters = []
+            return None
+
+    def _look_further(self) -> NodeTable | None:
+        """Look at all nodes: the one that the pod is nominated to was rejected, which is reported, too."""
+        decision, names = self.decision, self.names
+        refusals = decision.rejected()
+        rows = [row for name in refusals if (row := self.nodes.row_of(name)) is not None]
+        if names is not None:
+            # parity: whoever rejected the node is named among those who narrowed the search
+            refusers = (status.plugin for status in refusals.values())
+            decision.narrowed_by += tuple(
+                name for name in refusers if name and name not in decision.narrowed_by
+            )
+            names |= refusals.keys()
+        return self._look_at(self._narrowed(names), self.sampling, refused_before=rows)
+
+    def _narrowed(self, names: frozenset[str] | None) -> NodeTable:
+        """The nodes that are among the names; all for None."""
+        if names is None:
+            return self.nodes
+        rows = (self.nodes.row_of(name) for name in names)
+        return self.nodes.take(sorted(row for row in rows if row is not None))
+
+    def _look_at(
+        self, table: NodeTable, sampling: Sampling | None, *, refused_before: Sequence[int] = ()
+    ) -> NodeTable | None:
+        """Those nodes of the table that no filter rejects; None if there are none.
+
+        What is said of the rows in `refused_before` is reported even if a sample does not include them.
+        """
+        profile, state, decision = self.profile, self.state, self.decision
+        decision.looked_at, decision.overruled = table.rows, {}
+        nominations = profile.handle.nominations
+        # If nothing else decides which nodes are looked at, the first error ends it.
+        is_plain = sampling is None and not nominations
+        refusals = run_filters(profile, state, decision.pod, table, first_error=is_plain)
+        decision.filters = refusals
+        if nominations:
+            overrule_for_nominated(profile, state, decision, table, nominations)
+        errors = _errors(decision, refusals)
+        if errors and sampling is None:
+            _fail(decision, errors)
+        if decision.overruled or sampling is not None:
+            feasible = _thinned_out(decision, table, sampling, errors, refused_before)
+        else:
+            feasible = profile.feasible(decision.filters, table.rows)
+        decision.feasible = feasible
+        if feasible is table.rows:
+            return table if len(table) else None
+        return table.live.take(feasible) if len(feasible) else None
+
+    def _agree_on_victims(
+        self, candidates: Victims, reasons: list[str]
+    ) -> Generator[ExtenderQuestion, Victims | None, None]:
+        """Extenders may drop nodes and change victims; the best of what is left is nominated."""
+        decision = self.decision
+        try:
+            victims = yield AskVictims(decision, candidates)
+        except CycleError as error:
+            decision.nominated, decision.victims = None, ()
+            decision.post_filter = preemption_status(Status.error(str(error)))
+            return
+        if victims is None:
+            return
+        if len(victims.rows):
+            decision.nominated, decision.victims = pick(self.nodes, victims)
+            return
+        decision.nominated, decision.victims = None, ()
+        why = preemption_status(Status.unschedulable(NO_CANDIDATE))
+        decision.post_filter = Status(Code.UNSCHEDULABLE, (*reasons, *why.reasons), keeps_nomination=True)
 
 
 def _errors(decision: Decision, refusals: Refusals) -> dict[int, Status]:
@@ -199,43 +378,27 @@ def _thinned_out(
     return table.rows[passing]
 
 
-def choose(
-    profile: Profile, state: CycleState, decision: Decision, feasible: NodeTable, tie_break: TieBreak
-) -> None:
-    """Pick the best of the feasible nodes; a lone one is taken without scoring."""
-    place = 0
-    if len(feasible) > 1:
-        decision.differences = run_scores(profile, state, decision, feasible)
-        place = tie_break(feasible.live, decision.feasible, decision.differences)
-    decision.chosen = decision.names[decision.feasible[place]]
+def drop_nodes(decision: Decision, extender: str, kept: Mask, why: Mapping[str, Status]) -> None:
+    """Take nodes that an extender rejects out of the feasible ones; `why` has a status for each by name."""
+    gone = decision.feasible[~kept]
+    places = np.flatnonzero(np.isin(decision.looked_at, gone))
+    fails = np.zeros(len(decision.looked_at), np.bool_)
+    fails[places] = True
+    by_row = {
+        place: why.get(decision.names[decision.looked_at[place]], DROPPED).by(f"{EXTENDER} {extender}")
+        for place in places.tolist()
+    }
+    decision.filters = [*decision.filters, Statuses(EXTENDER, by_row, fails)]
+    decision.feasible = decision.feasible[kept]
 
 
-def run_post_filters(profile: Profile, state: CycleState, decision: Decision) -> list[str]:
-    """No node fits: ask the plugins that may make room. The first to nominate a node ends it.
-
-    Returns what those before it said.
-    """
-    reasons: list[str] = []
-    observer = profile.observer.start("PostFilter")
-    for name, plugin in profile.post_filters:
-        if observer is not None:
-            observer.enter("PostFilter", plugin)
-        try:
-            answer = post_filter_of(plugin.post_filter(state, decision.pod, decision))
-        except BaseException as error:
-            fault = failure(f'running PostFilter plugin "{name}"', error, decision.pod)
-            answer = Status.error(str(fault), fault.stack)
-        finally:
-            if observer is not None:
-                observer.leave("PostFilter", plugin)
-        if isinstance(answer, Nomination):
-            decision.nominated, decision.victims = answer.node_name, answer.victims
-            decision.post_filter = None
-            return reasons
-        if answer.code is not Code.UNSCHEDULABLE:
-            decision.post_filter, decision.stack = answer.by(name), answer.stack
-            return reasons
-        reasons += answer.reasons
-    if profile.post_filters:
-        decision.post_filter = Status.unschedulable(*reasons)
-    return reasons
+def _add_scores(decision: Decision, columns: Sequence[ScoreColumn]) -> NDArray[Any]:
+    """Points of extenders count beside those of plugins."""
+    assert decision.differences is not None
+    decision.has_scorers = True
+    total = decision.differences.astype(np.int64)
+    for column in columns:
+        decision.scores.append(column)
+        total += column.weighted
+    decision.differences = total
+    return total

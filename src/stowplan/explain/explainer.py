@@ -14,8 +14,8 @@ from stowplan.api.templates import Target
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
-from stowplan.cycle.planner import build_cluster, draw_ties, plugin_error, run_pre_enqueue
-from stowplan.cycle.schedule import schedule
+from stowplan.cycle.planner import build_cluster, plugin_error, run_pre_enqueue
+from stowplan.cycle.schedule import draw_ties, schedule
 from stowplan.errors import InputError, PluginError
 from stowplan.explain.layout import reason_text
 from stowplan.explain.report import Explanation, explain_decision, explain_node
@@ -42,7 +42,7 @@ class Explainer:
     ) -> None:
         self.seed = seed
         self.cluster = build_cluster(manifests)
-        tie_break = first_by_name if seed is None else draw_ties(random.Random(seed))
+        tie_break = first_by_name if seed is None else draw_ties(random.Random(seed), by_name=True)
         self.planner = Planner(self.cluster, config, registry=registry, tie_break=tie_break)
         self.planner.keep_nominations(manifests.pods.values())
 

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.cycle import Planner, first_by_name, schedule
-from stowplan.cycle.schedule import choose, find_feasible
-from stowplan.errors import PluginError
 from stowplan.explain.changes import Flip
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
-from stowplan.framework.state import CycleState
 
 GROWTH = 1.25
 
@@ -66,15 +63,7 @@ class Trial:
     def _decide(self, profile: Profile, pod: Pod) -> Decision:
         """Decide without looking for pods to evict, which would take long."""
         self._check_time()
-        nodes = self.cluster.nodes
-        state, decision = CycleState(), Decision(pod, nodes)
-        try:
-            feasible = find_feasible(profile, state, decision, nodes)
-            if feasible is not None:
-                choose(profile, state, decision, feasible, first_by_name)
-        except PluginError as error:
-            decision.error = str(error)
-        return decision
+        return schedule(profile, pod, self.cluster.nodes, first_by_name, preempts=False)
 
     def _flip(self, decision: Decision) -> Flip | None:
         if decision.error is not None or decision.chosen is None:

@@ -23,24 +23,19 @@ from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.node_table import NodeTable
-from stowplan.cycle.errors import CycleError
-from stowplan.cycle.filters import errors_in, first_refusal, run_filters, run_pre_filters, tell
-from stowplan.cycle.scoring import run_scores
+from stowplan.cycle.schedule import Cycle
 from stowplan.extender.asked import UNKNOWN, Asked, Places, pod_of
 from stowplan.extender.scored import Scored, ScoreLines
 from stowplan.framework.decision import Decision, Statuses, Verdicts
 from stowplan.framework.profile import Profile
 from stowplan.framework.scores import MAX_SCORE
-from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
 
 class Looked(NamedTuple):
     """What pre_filter and filter said of a pod; `places` is where the refusals have each node."""
 
-    decision: Decision
-    state: CycleState
-    names: frozenset[str] | None
+    cycle: Cycle
     places: Rows
 
 
@@ -61,7 +56,6 @@ class ProfileVerbs:
 
     def __init__(self, profile: Profile, cluster: Cluster, most: int = 10) -> None:
         self.profile, self._cluster, self._most = profile, cluster, most
-        self._is_columnar = all(step.takes_columns for step in profile.filters)
         self._last: Filtered | None = None
         self._lines = ScoreLines()
 
@@ -96,7 +90,7 @@ class ProfileVerbs:
         else:
             where = Places.of(asked.names, nodes)
         looked = self._look(asked.pod, where.rows) if last is None else last.looked
-        if looked.decision.pre_filter is not None or not len(where.rows):
+        if looked.cycle.decision.pre_filter is not None or not len(where.rows):
             scores = np.zeros(len(where.rows), np.int64)
         elif np.bincount(where.rows, minlength=len(nodes)).all():
             scores = self._scores(looked, nodes)[where.rows]
@@ -111,21 +105,18 @@ class ProfileVerbs:
         return last if last is not None and last[:3] == now else None
 
     def _scores(self, looked: Looked, nodes: NodeTable) -> NDArray[np.int64]:
-        differences = run_scores(self.profile, looked.state, looked.decision, nodes)
-        return self._scaled(looked.decision, differences)
+        return self._scaled(looked.cycle.decision, looked.cycle.score(nodes))
 
     def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
-        """The nodes on which the filters take the pod once the victims are gone. Raises CycleError."""
-        pod, nodes = pod_of(args.pod), self._cluster.nodes
-        candidates = _victims(args)
-        decision, state = Decision(pod, nodes), CycleState()
-        names = run_pre_filters(self.profile, state, decision, nodes)
-        if decision.pre_filter is not None:
+        """The nodes on which the filters pass the pod once the victims are gone. Raises CycleError."""
+        cycle = Cycle(self.profile, pod_of(args.pod), self._cluster.nodes)
+        cycle.pre_filter()
+        if cycle.decision.pre_filter is not None:
             return ExtenderPreemptionResult()
         kept = {
             name: victims
-            for name, victims in candidates.items()
-            if (names is None or name in names) and self._fits_without(state, pod, name, victims)
+            for name, victims in _victims(args).items()
+            if (cycle.names is None or name in cycle.names) and self._fits_without(cycle, name, victims)
         }
         return ExtenderPreemptionResult(node_name_to_meta_victims=kept)
 
@@ -134,26 +125,16 @@ class ProfileVerbs:
         row = self._cluster.nodes.row_of(node_name)
         rows = np.array([] if row is None else [row], np.intp)
         looked = self._look(pod, rows)
-        looked.decision.state = looked.state
         if row is None:
-            return looked.decision, Status.unresolvable(UNKNOWN)
-        return looked.decision, next((status for status, _ in _refusals(looked, rows)), None)
+            return looked.cycle.decision, Status.unresolvable(UNKNOWN)
+        return looked.cycle.decision, next((status for status, _ in _refusals(looked, rows)), None)
 
     def _look(self, pod: Pod, rows: Rows) -> Looked:
-        nodes = self._cluster.nodes
-        decision, state = Decision(pod, nodes), CycleState()
-        names = run_pre_filters(self.profile, state, decision, nodes)
-        places = rows
-        if decision.pre_filter is None and len(rows):
-            # Columns of the whole cluster are kept up to date, so to ask about all nodes costs less.
-            table = nodes if self._is_columnar else nodes.take(rows)
-            places = rows if self._is_columnar else np.arange(len(rows))
-            decision.filters = run_filters(self.profile, state, pod, table)
-            errors = errors_in(decision.filters)
-            for place in places.tolist() if errors else ():
-                if place in errors:
-                    raise CycleError(errors[place].message)
-        return Looked(decision, state, names, places)
+        cycle = Cycle(self.profile, pod, self._cluster.nodes)
+        cycle.pre_filter()
+        if cycle.decision.pre_filter is not None or not len(rows):
+            return Looked(cycle, rows)
+        return Looked(cycle, cycle.filter_rows(rows))
 
     def _scaled(self, decision: Decision, differences: NDArray[Any]) -> NDArray[np.int64]:
         """Weighted totals as parts of what they could be at most, rounded to whole scores."""
@@ -166,32 +147,24 @@ class ProfileVerbs:
         scaled: NDArray[np.int64] = (2 * self._most * totals + highest) // (2 * highest)
         return scaled
 
-    def _fits_without(self, state: CycleState, pod: Pod, name: str, victims: MetaVictims) -> bool:
+    def _fits_without(self, cycle: Cycle, name: str, victims: MetaVictims) -> bool:
         row = self._cluster.nodes.row_of(name)
         if row is None:
             return False
-        node, tried = self._cluster.nodes.take([row]), state.clone()
-        for each in victims.pods:
-            victim = self._cluster.pod(each.uid)
-            if victim is not None and victim.node_name == name:
-                node.remove_pod(0, victim)
-                tell(self.profile, tried, "remove_pod", pod, victim, node)
-        refusal = first_refusal(self.profile, tried, pod, node)
-        if refusal is not None and refusal.code is Code.ERROR:
-            raise CycleError(refusal.message)
-        return refusal is None
+        known = (self._cluster.pod(each.uid) for each in victims.pods)
+        return cycle.fits_without(row, [pod for pod in known if pod is not None and pod.node_name == name])
 
 
 def _refusals(looked: Looked, rows: Rows) -> Iterator[tuple[Status, Rows]]:
     """Each reason to drop nodes, with the nodes as places among `rows`. The first to refuse has the word."""
-    decision = looked.decision
+    decision = looked.cycle.decision
     if decision.pre_filter is not None:
         yield decision.pre_filter, np.arange(len(rows))
         return
     is_open = np.ones(len(rows), np.bool_)
-    if looked.names is not None:
+    if looked.cycle.names is not None:
         names = decision.names
-        outside = np.array([names[row] not in looked.names for row in rows.tolist()], np.bool_)
+        outside = np.array([names[row] not in looked.cycle.names for row in rows.tolist()], np.bool_)
         is_open &= ~outside
         if outside.any():
             yield Status.unresolvable(decision.narrowed_reason), np.flatnonzero(outside)

@@ -220,7 +220,8 @@ def status_of(method: str, answer: Any) -> Status | None:
         return None
     cut = tuple(map(reason_of, reasons))
     if cut != reasons or code is Code.WAIT:
-        return Status(code, cut, status.plugin, _seconds(status.timeout), status.stack[-MAX_STACK:])
+        seconds, stack = _seconds(status.timeout), status.stack[-MAX_STACK:]
+        return Status(code, cut, status.plugin, seconds, stack, status.keeps_nomination is True)
     return status
 
 

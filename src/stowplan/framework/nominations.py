@@ -5,6 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stowplan.api.pod import Pod
+from stowplan.framework.status import Status
+
+NO_CANDIDATE = "no candidate node for preemption"
+"""Extenders have dropped all that there were."""
+
+
+def preemption_status(status: Status) -> Status:
+    """Why preemption found no node, as the pod's condition says it."""
+    return Status(
+        status.code,
+        (f"preemption: {status.message}",),
+        stack=status.stack,
+        keeps_nomination=status.keeps_nomination,
+    )
 
 
 class Nominations:

@@ -23,6 +23,8 @@ from stowplan.framework.scores import MAX_SCORE
 from stowplan.framework.sealed import seal, sealed_handle
 from stowplan.framework.state import CycleState
 
+EXTENDER = "Extender"
+"""Stands for all extenders among the plugins of a decision, and among a pod's rejectors."""
 MAX_REASONS = UNRESOLVABLE_BIT
 """How many a verdict has bits for."""
 

@@ -9,11 +9,10 @@ from typing import Any
 from stowplan.api.pod import Pod
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
 from stowplan.framework.hints import EVERYTHING, AskHint, Happening, QueueingHints
+from stowplan.framework.profile import EXTENDER
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.queue.recorder import Recorder, label_of
 
-EXTENDER = "Extender"
-"""Stands among a pod's rejectors for all extenders."""
 WILDCARD = ClusterEvent(Resource.WILDCARD, Action.ALL)
 GIVEN_UP = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE)
 

@@ -16,7 +16,7 @@ from stowplan.framework.profile import Profile
 from stowplan.metrics import Metrics
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.event_handlers import EventHandlers
-from stowplan.scheduler.extended import ExtendedCycle
+from stowplan.scheduler.extenders import ExtenderCalls
 from stowplan.scheduler.keeping import Keeping
 from stowplan.scheduler.measuring import CycleObserver
 from stowplan.scheduler.stillness import Stillness
@@ -44,7 +44,7 @@ class Host:
         is_leading: Callable[[], bool],
         before_pod: Callable[[], None],
         stillness: Stillness,
-        extended: ExtendedCycle | None,
+        extended: ExtenderCalls | None,
         keeping: Keeping | None = None,
     ) -> None:
         self.cluster, self.queue, self.waiting, self.handlers = cluster, queue, waiting, handlers

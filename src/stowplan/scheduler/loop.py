@@ -5,28 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import Any
-
-from numpy.typing import NDArray
 
 from stowplan import log
 from stowplan.api.pod import Pod
-from stowplan.cluster.columns import Rows
-from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.schedule import TieBreak, schedule
+from stowplan.cycle.schedule import Cycle, draw_ties, schedule
 from stowplan.framework.answers import describe, stack_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
-from stowplan.plugins.default.default_preemption import NO_CANDIDATE
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.scheduler import eviction
 from stowplan.scheduler.attempt import Attempt, Failure, failure_of
 from stowplan.scheduler.attempt_log import log_nodes
 from stowplan.scheduler.binding import NOT_LEADING, binding_cycle, node_gone, reserve
-from stowplan.scheduler.extended import ExtendedCycle
+from stowplan.scheduler.extenders import ExtenderCalls
 from stowplan.scheduler.failure import NOBODY, UNCHANGED, handle_failure
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.measuring import CycleObserver
@@ -38,7 +32,7 @@ TURN_SECONDS = 0.001
 class SchedulingLoop:
     def __init__(self, host: Host, draw: random.Random) -> None:
         self.host = host
-        self._tie_break = drawn_by(draw)
+        self._tie_break = draw_ties(draw)
         self._observers: dict[str, CycleObserver] = {}
         self.take_profiles()
         host.metrics.before_render = self._hand_in
@@ -93,7 +87,7 @@ class SchedulingLoop:
             decision = self._unforeseen(pod, error)
         self._hand_on(self._decided(queued, profile, decision, began))
 
-    async def schedule_extended(self, queued: QueuedPod, extended: ExtendedCycle) -> None:
+    async def schedule_extended(self, queued: QueuedPod, extended: ExtenderCalls) -> None:
         """Decides one pod with extenders. The cluster is kept the same until they have answered."""
         host, pod = self.host, queued.pod
         profile = self._begin(queued)
@@ -105,9 +99,8 @@ class SchedulingLoop:
         with host.stillness.kept():
             observer.begin()
             try:
-                decision = await extended.schedule(
-                    profile, pod, host.cluster.nodes, self._tie_break, sampling, observer.pause
-                )
+                cycle = Cycle(profile, pod, host.cluster.nodes, sampling)
+                decision = await extended.schedule(cycle, self._tie_break, observer.pause)
                 observer.end(profile, decision)
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
@@ -183,23 +176,10 @@ class SchedulingLoop:
 def _keeps_promise(decision: Decision) -> bool:
     """Whether nobody looked for room, so that a node promised earlier stays promised."""
     status = decision.post_filter
-    return status is not None and (
-        status.code is Code.ERROR
-        or any("not eligible" in reason or NO_CANDIDATE in reason for reason in status.reasons)
-    )
+    return status is not None and (status.code is Code.ERROR or status.keeps_nomination)
 
 
 def is_cancelled() -> bool:
     """Whether the current task was told to end, as opposed to a CancelledError out of the blue."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def drawn_by(generator: random.Random) -> TieBreak:
-    """Draws one of the best nodes."""
-
-    def draw(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
-        (best,) = (totals == totals[totals.argmax()]).nonzero()
-        return int(best[int(generator.random() * len(best))])
-
-    return draw

@@ -27,7 +27,7 @@ from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle.preempt import preempt
 from stowplan.framework.answers import await_answer, describe, stack_of
-from stowplan.framework.handle import Handle, Preempt
+from stowplan.framework.handle import Handle
 from stowplan.framework.hints import Happening, QueueingHints
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import Plugin, overrides
@@ -40,7 +40,7 @@ from stowplan.plugins.default.dynamic_resources import DynamicResources
 from stowplan.queue.listeners import WILDCARD
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.event_handlers import EventHandlers
-from stowplan.scheduler.extended import ExtendedCycle
+from stowplan.scheduler.extenders import ExtenderCalls, WholeObjects
 from stowplan.scheduler.failure import report_fault, report_unreadable
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.host import Host
@@ -50,7 +50,6 @@ from stowplan.scheduler.loop import SchedulingLoop
 from stowplan.scheduler.measuring import CycleObserver
 from stowplan.scheduler.stillness import Stillness
 from stowplan.scheduler.waiting import WaitingPods
-from stowplan.scheduler.whole_objects import WholeObjects
 
 FLUSH_UNSCHEDULABLE_SECONDS = 30.0
 RESTART_SECONDS = 5.0
@@ -96,7 +95,7 @@ class Scheduler:
         self.extenders = extenders_of(config.extenders, extender_max_response_bytes)
         self._objects = WholeObjects(self.extenders, stillness)
         self._extended = (
-            ExtendedCycle(self.extenders, self._objects, self.metrics) if self.extenders else None
+            ExtenderCalls(self.extenders, self._objects, self.metrics) if self.extenders else None
         )
         api.stored = self.cluster.stored
         self.profiles: dict[str, Profile] = {}
@@ -115,7 +114,7 @@ class Scheduler:
             observer = CycleObserver(resolved, self.metrics, self._guard)
             self._observers[resolved.scheduler_name] = observer
             profile = self.profiles[resolved.scheduler_name] = self._built(resolved, handle, observer)
-            handle.preempt = self._preempt_for(profile)
+            handle.preempt = partial(preempt, profile)
         self.queue = SchedulingQueue(
             {name: QueueingHints(profile) for name, profile in self.profiles.items()},
             self.profiles,
@@ -200,7 +199,7 @@ class Scheduler:
         self.profiles.update(fresh)
         self._observers.update(observers)
         for profile in fresh.values():
-            profile.handle.preempt = self._preempt_for(profile)
+            profile.handle.preempt = partial(preempt, profile)
         self.loop.take_profiles()
         self.watch_kinds(watched_kinds(self._plugins()))
         self._run_plugins()
@@ -219,9 +218,6 @@ class Scheduler:
             devices.on_waited = self.metrics.binding_conditions_waited
         self.metrics.profile_started(resolved.scheduler_name, profile.points)
         return profile
-
-    def _preempt_for(self, profile: Profile) -> Preempt:
-        return partial(preempt, profile) if self._extended is None else self._extended.preempt_for(profile)
 
     def check(self) -> str | None:
         """Which part of the scheduler has ended that must not; for /livez."""

@@ -22,7 +22,8 @@ from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
-from stowplan.cycle.planner import draw_ties, plugin_error, run_pre_enqueue
+from stowplan.cycle.planner import plugin_error, run_pre_enqueue
+from stowplan.cycle.schedule import draw_ties
 from stowplan.errors import InputError
 from stowplan.explain.layout import count_text, join_names
 from stowplan.explain.report import Rejection, explain_decision
@@ -80,7 +81,7 @@ class WhatIf:
         self.cluster = Cluster.of(items) if cluster is None else cluster
         for kind in unserved:
             self.cluster.watched(kind).is_served = False
-        tie_break = first_by_name if seed is None else draw_ties(random.Random(seed))
+        tie_break = first_by_name if seed is None else draw_ties(random.Random(seed), by_name=True)
         self.planner = Planner(self.cluster, config, registry=registry, tie_break=tie_break, now=now)
         pods = [item for item in items if isinstance(item, Pod)]
         self.planner.keep_nominations(pods)

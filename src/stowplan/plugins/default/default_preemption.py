@@ -20,10 +20,8 @@ from stowplan.framework import (
     Right,
     Status,
 )
+from stowplan.framework.nominations import preemption_status
 from stowplan.plugins.args import DefaultPreemptionArgs
-
-NO_CANDIDATE = "no candidate node for preemption"
-"""Extenders have dropped all that there were."""
 
 
 class DefaultPreemption(Plugin):
@@ -47,7 +45,7 @@ class DefaultPreemption(Plugin):
     def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Status | Nomination:
         refusal = self._not_eligible(pod, decision)
         if refusal:
-            return as_told(Status.unschedulable(refusal))
+            return preemption_status(Status(Code.UNSCHEDULABLE, (refusal,), keeps_nomination=True))
         try:
             answer = self.handle.preempt(
                 state,
@@ -57,10 +55,10 @@ class DefaultPreemption(Plugin):
                 self.args.min_candidate_nodes_absolute,
             )
         except PluginError as error:
-            return as_told(Status.error(str(error), error.stack))
+            return preemption_status(Status.error(str(error), error.stack))
         if isinstance(answer, Nomination):
             return answer
-        return as_told(answer)
+        return preemption_status(answer)
 
     def _not_eligible(self, pod: Pod, decision: Decision) -> str:
         if pod.spec.preemption_policy == "Never":
@@ -78,11 +76,6 @@ class DefaultPreemption(Plugin):
 
     def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
         return Hint.SKIP  # the plugins that refused the pod know better what helps
-
-
-def as_told(status: Status) -> Status:
-    """Why no node was found to evict pods from, in the words of the pod's condition."""
-    return Status(status.code, (f"preemption: {status.message}",), stack=status.stack)
 
 
 def _is_leaving_for(pod: Pod, other: Pod) -> bool:
