@@ -487,9 +487,6 @@ class Metrics:
     def pending_api_calls(self, call_type: str, change: int) -> None:
         self._pending_calls[call_type,] += change
 
-    def volume_stage_failed(self, operation: str) -> None:
-        self._volume_errors[operation,] += 1
-
     def claim_created(self, status: Literal["success", "failure"]) -> None:
         self._claims[status,] += 1
 
@@ -513,7 +510,7 @@ class Metrics:
         self._pending_calls = page.gauge(
             "scheduler_pending_async_api_calls", "[ALPHA] Writes not answered yet.", "call_type"
         )
-        self._volume_errors = page.counter(
+        page.counter(
             "scheduler_volume_scheduling_stage_error_total", "[ALPHA] Volume stages that failed.", "operation"
         )
         self._claims = page.counter(

@@ -329,7 +329,7 @@ def test_anti_affinity_is_resolved_by_eviction():
 def test_a_pod_waits_while_its_victims_are_evicted(victim, waits):
     plugin = plugin_of("DefaultPreemption", node(), *([victim] if victim else []))
     assert plugin.pre_enqueue(urgent()) is None
-    plugin.preempting["uid-urgent"] = "uid-last"
+    plugin.handle.nominations.evicting["uid-urgent"] = "uid-last"
     text = "waiting for the preemption for this pod to be finished"
     assert plugin.pre_enqueue(urgent()) == (Status.unresolvable(text) if waits else None)
 

@@ -544,7 +544,7 @@ WAITING = a_slice("s", device("d0", **CONDITIONS))
 async def test_pre_bind_waits_for_binding_conditions(condition, expected, outcome):
     world, waits = World(GPU, node(), WAITING, claim(ask()), binding_timeout=1.0), []
     world.plugin.writer.poll_seconds = 0.01
-    world.plugin.on_waited = lambda *told: waits.append(told)
+    world.plugin.handle.record_device_wait = lambda *told: waits.append(told)
     state = world.placed(pod(uses()))
     binding = asyncio.create_task(world.plugin.pre_bind(state, pod(uses()), "n1"))
     for _ in range(10):
@@ -567,7 +567,7 @@ async def test_pre_bind_waits_for_binding_conditions(condition, expected, outcom
 
 async def test_nobody_is_told_of_devices_that_need_no_waiting():
     world, waits = World(GPU, node(), a_slice("s", "d0"), claim(ask())), []
-    world.plugin.on_waited = lambda *told: waits.append(told)
+    world.plugin.handle.record_device_wait = lambda *told: waits.append(told)
     state = world.placed(pod(uses()))
     assert await world.plugin.pre_bind(state, pod(uses()), "n1") is None
     assert waits == []

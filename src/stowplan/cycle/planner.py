@@ -105,7 +105,7 @@ def plugin_error(decision: Decision) -> str:
     """The error that a plugin raised, or an empty string."""
     after = decision.post_filter
     # parity: an error that post_filter returns is part of the answer, one that it raises is not
-    if after is not None and after.message.startswith("running PostFilter plugin"):
+    if after is not None and after.was_raised:
         return after.message
     return decision.error or ""
 

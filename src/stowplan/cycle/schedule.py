@@ -211,7 +211,7 @@ class Cycle:
                 answer = post_filter_of(plugin.post_filter(state, decision.pod, decision))
             except BaseException as error:
                 fault = failure(f'running PostFilter plugin "{name}"', error, decision.pod)
-                answer = Status.error(str(fault), fault.stack)
+                answer = Status(Code.ERROR, (str(fault),), stack=fault.stack, was_raised=True)
             finally:
                 if observer is not None:
                     observer.leave("PostFilter", plugin)

@@ -221,7 +221,8 @@ def status_of(method: str, answer: Any) -> Status | None:
     cut = tuple(map(reason_of, reasons))
     if cut != reasons or code is Code.WAIT:
         seconds, stack = _seconds(status.timeout), status.stack[-MAX_STACK:]
-        return Status(code, cut, status.plugin, seconds, stack, status.keeps_nomination is True)
+        keeps = status.keeps_nomination is True
+        return Status(code, cut, status.plugin, seconds, stack, keeps_nomination=keeps)
     return status
 
 

@@ -70,6 +70,9 @@ class Handle:
         metrics: Page | None = None,
         record_event: RecordEvent = lambda pod, kind, reason, note: None,
         waiting_pods: Iterable[WaitingPod] = (),
+        record_device_wait: Callable[
+            [str, str, str, float], None
+        ] = lambda driver, profile, result, seconds: None,
     ) -> None:
         self.cluster, self.now, self.activate = cluster, now, activate
         self.nominations = Nominations() if nominations is None else nominations
@@ -78,6 +81,8 @@ class Handle:
         """Tells of a pod or another object in an event that `kubectl describe` shows: type, reason, text."""
         self.waiting_pods = waiting_pods
         """Pods that a `permit` holds back."""
+        self.record_device_wait = record_device_wait
+        """Counts how long the devices of a driver took to be ready: driver, profile, result, seconds."""
         self._api, self._metrics = api, metrics or Page()
         self.preempt: Preempt = _no_preemption
         self.scheduler_name = ""

@@ -25,6 +25,8 @@ class Nominations:
     def __init__(self) -> None:
         self._by_node: dict[str, dict[str, Pod]] = {}
         self._node_of: dict[str, str] = {}
+        self.evicting: dict[str, str] = {}
+        """Pods whose victims are being evicted, by uid, each with the uid of its last victim."""
 
     def __bool__(self) -> bool:
         return bool(self._node_of)

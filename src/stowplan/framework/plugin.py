@@ -111,6 +111,10 @@ class Plugin:
     """Seconds a call may take, for all nodes together. Then it is interrupted, and the attempt fails."""
     bind_budget: ClassVar[float] = 60.0
     """The same for `pre_bind`, `bind` and `post_bind`, which may wait without holding up other pods."""
+    preempts: ClassVar[bool] = False
+    """Whether `post_filter` looks for pods to evict: its runs are counted as attempts to preempt."""
+    limits_daemons: ClassVar[bool] = False
+    """Whether the DaemonSet controller creates no pod for a node that this plugin rejects."""
     rights: ClassVar[tuple[Right, ...]] = ()
     """What the plugin writes through `handle.api`, for `stowplan manifests`; `watches` need no entry."""
     controllers: ClassVar[tuple[str, ...]] = ()

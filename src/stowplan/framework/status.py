@@ -47,6 +47,8 @@ class Status(msgspec.Struct, frozen=True):
     """With WAIT: for how many seconds."""
     stack: str = ""
     """With ERROR: the traceback of what the plugin raised, for the log."""
+    was_raised: bool = False
+    """With ERROR: the plugin raised it instead of returning it."""
     keeps_nomination: bool = False
     """From post_filter: no other node was looked for, so the pod stays nominated to the one it has."""
 

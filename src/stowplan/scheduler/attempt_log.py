@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from stowplan import log
 from stowplan.framework.decision import Decision
+from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
 
-DEFAULT_PLUGINS = "stowplan.plugins.default."
 CUSTOM, ALL = 5, 10
 
 
@@ -18,7 +18,8 @@ def log_nodes(profile: Profile, decision: Decision) -> None:
         return
 
     def verbosity_of(plugin: str) -> int:
-        return ALL if type(profile.plugins.get(plugin)).__module__.startswith(DEFAULT_PLUGINS) else CUSTOM
+        found = profile.plugins.get(plugin)
+        return ALL if found is not None and is_trusted(type(found)) else CUSTOM
 
     if decision.pre_filter is None:
         _log_refusals(decision, verbosity_of)

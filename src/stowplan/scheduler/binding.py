@@ -30,7 +30,6 @@ from stowplan.scheduler.guard import OverdueError
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.waiting import WaitingPod
 
-VOLUME_BINDING = "VolumeBinding"
 NOT_LEADING = Failure("this scheduler is no longer the leader", is_moot=True)
 CANCELLED = Failure("binding: its task was cancelled")
 UNCONFIRMED = Failure("binding: a bind plugin or extender reported success, but the pod has no node")
@@ -245,8 +244,6 @@ async def _run_pre_binds(host: Host, attempt: Attempt, placed: Pod, node_name: s
         _measure_plugin(host, attempt, "PreBind", name, asked_at, status)
         if status is not None:
             _measure(host, attempt, "PreBind", began, status)
-            if name == VOLUME_BINDING:
-                host.metrics.volume_stage_failed("bind")
             return _without_blame(failure_at(status, name, "running PreBind plugin", stack), advice)
     _measure(host, attempt, "PreBind", began)
     return None

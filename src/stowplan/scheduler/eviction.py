@@ -9,7 +9,6 @@ from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, NotFound
 from stowplan.framework.profile import Profile
-from stowplan.plugins.default.default_preemption import DefaultPreemption
 from stowplan.scheduler.failure import patch_status
 from stowplan.scheduler.host import Host
 from stowplan.scheduler.pod_status import disrupted_patch
@@ -23,16 +22,14 @@ def begin(host: Host, profile: Profile, pod: Pod, node_name: str, victims: tuple
     )
     if not victims:
         return
-    plugin = profile.plugins.get("DefaultPreemption")
-    if isinstance(plugin, DefaultPreemption):
-        plugin.preempting[pod.uid] = victims[-1].uid
+    host.nominations.evicting[pod.uid] = victims[-1].uid
     host.spawn(_evict_all(host, profile, pod, node_name, victims), f"preemption for pod {pod.key}")
 
 
 async def _evict_all(
     host: Host, profile: Profile, pod: Pod, node_name: str, victims: tuple[Pod, ...]
 ) -> None:
-    began, plugin = host.clock(), profile.plugins.get("DefaultPreemption")
+    began = host.clock()
     result = "error"
     try:
         await _free_promises(host, pod, node_name)
@@ -42,8 +39,7 @@ async def _evict_all(
     except ApiError as error:
         log.error("Error occurred during async preemption", error.explanation, pod=pod, node=node_name)
     finally:
-        if isinstance(plugin, DefaultPreemption):
-            plugin.preempting.pop(pod.uid, None)
+        host.nominations.evicting.pop(pod.uid, None)
         host.metrics.victims_evicted("success" if result == "success" else "error", host.clock() - began)
         if result == "error":
             # parity: kube-scheduler tries again at once, and so spins as long as the eviction is refused

@@ -9,7 +9,6 @@ from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, Conflict, NotFound
 from stowplan.errors import PluginError
 from stowplan.framework.answers import stack_of
-from stowplan.framework.decision import NO_NODES
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.scheduler.attempt import Attempt, Failure
 from stowplan.scheduler.host import Host
@@ -55,7 +54,7 @@ def _count_and_keep(host: Host, attempt: Attempt, failure: Failure, pod: Pod | N
         host.clock() - attempt.began,
     )
     if pod is not None:
-        _log(pod, failure)
+        _log(pod, failure, has_nodes=bool(attempt.decision.names))
         if host.keeping is not None:
             host.keeping.failed(attempt, failure)
 
@@ -121,12 +120,12 @@ async def patch_status(host: Host, pod: Pod, patch: dict[str, Any]) -> ApiError 
     return None
 
 
-def _log(pod: Pod, failure: Failure) -> None:
+def _log(pod: Pod, failure: Failure, *, has_nodes: bool) -> None:
     if failure.is_error:
         said = f"{failure.message}: {failure.advice}" if failure.advice else failure.message
         stack = {"stacktrace": failure.stack} if failure.stack else {}
         log.error("Error scheduling pod; retrying", said, pod=pod, **stack)
-    elif failure.message == NO_NODES:
+    elif not has_nodes:
         log.log(0, "Unable to schedule pod; no nodes are registered to the cluster; waiting", pod=pod)
     else:
         log.log(0, "Unable to schedule pod; no fit; waiting", pod=pod, err=failure.message)

@@ -77,6 +77,7 @@ class CycleObserver(Observer):
         self._normalizing = {
             name for name in self._names["Score"] if overrides(classes[name], "normalize_score")
         }
+        self._preempting = {name for name in self._names["PostFilter"] if classes[name].preempts}
         self._laps: list[Lap] = []
         self._is_deciding = False
         self._decisions = 0
@@ -134,7 +135,7 @@ class CycleObserver(Observer):
         self._record_points(decision)
         self._count_evaluations(decision)
         self._count_batch(decision)
-        if decision.chosen is None and _looked_for_victims(decision):
+        if decision.chosen is None and self._looked_for_victims(decision):
             self._metrics.preemption_attempted()
         if self.is_measuring:
             self._record_plugins(profile, decision)
@@ -197,6 +198,13 @@ class CycleObserver(Observer):
         self._batches["no_hint"] += 1
         if decision.chosen is not None:
             self._batches["pod_not_batchable" if len(decision.feasible) > 1 else "empty_list"] += 1
+
+    def _looked_for_victims(self, decision: Decision) -> bool:
+        """Whether a plugin that preempts was asked, and not an answer before it final."""
+        status = decision.post_filter
+        return decision.nominated is not None or (
+            status is not None and bool(self._preempting) and status.plugin in ("", *self._preempting)
+        )
 
     def _record_plugins(self, profile: Profile, decision: Decision) -> None:
         refusing = {verdicts.plugin for verdicts in decision.filters}
@@ -272,11 +280,3 @@ def _asked_about(decision: Decision, state: CycleState, names: list[str]) -> Ite
             fails = refusing[name].fails
             refused = fails if refused is None else refused | fails
             still_open = everywhere - int(np.count_nonzero(refused))
-
-
-def _looked_for_victims(decision: Decision) -> bool:
-    """Whether DefaultPreemption was asked, and not an answer before it final."""
-    status = decision.post_filter
-    return decision.nominated is not None or (
-        status is not None and status.plugin in ("", "DefaultPreemption")
-    )

@@ -36,7 +36,6 @@ from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import ResolvedProfile, resolve_profiles, watched_kinds
 from stowplan.journal import Decisions
 from stowplan.metrics import Metrics
-from stowplan.plugins.default.dynamic_resources import DynamicResources
 from stowplan.queue.listeners import WILDCARD
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.event_handlers import EventHandlers
@@ -110,6 +109,7 @@ class Scheduler:
                 metrics=self.metrics.page,
                 record_event=partial(self._record, resolved.scheduler_name),
                 waiting_pods=waiting,
+                record_device_wait=self.metrics.binding_conditions_waited,
             )
             observer = CycleObserver(resolved, self.metrics, self._guard)
             self._observers[resolved.scheduler_name] = observer
@@ -213,9 +213,6 @@ class Scheduler:
         kept: Mapping[str, Plugin] | None = None,
     ) -> Profile:
         profile = Profile(resolved, handle, kept, observer)
-        devices = profile.plugins.get("DynamicResources")
-        if isinstance(devices, DynamicResources):
-            devices.on_waited = self.metrics.binding_conditions_waited
         self.metrics.profile_started(resolved.scheduler_name, profile.points)
         return profile
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stowplan.api.pod import Pod
+from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
-from stowplan.plugins import default
 
 
 def likeness_of(pod: Pod, profile: Profile) -> tuple[Any, ...] | None:
@@ -15,11 +15,7 @@ def likeness_of(pod: Pod, profile: Profile) -> tuple[Any, ...] | None:
     It does to claims that are made for the pod, and it may to plugins that we do not know.
     """
     spec = pod.spec
-    if spec.volumes or spec.resource_claims or pod.nominated_node_name or not _is_known(profile):
+    is_known = all(is_trusted(type(plugin)) for plugin in profile.plugins.values())
+    if spec.volumes or spec.resource_claims or pod.nominated_node_name or not is_known:
         return None
     return (pod.shape, pod.label_set, pod.controller, id(pod.annotations))
-
-
-def _is_known(profile: Profile) -> bool:
-    ours = f"{default.__name__}."
-    return all(type(plugin).__module__.startswith(ours) for plugin in profile.plugins.values())

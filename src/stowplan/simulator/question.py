@@ -69,7 +69,7 @@ def ask(
     def pods() -> Iterator[Pod | Object]:
         for key, workload in tuple(manifests.workloads.items()):
             if workloads.get(key) is not workload:
-                yield from pods_of(manifests, workload, what_if.decide, room)
+                yield from pods_of(manifests, workload, what_if.planner, what_if.decide, room)
         for each in question.more:
             room.take(each.count, each.name)
             yield from more_like(manifests, each.name, each.count)

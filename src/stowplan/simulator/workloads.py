@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import chain, count
 
 import msgspec
@@ -21,6 +21,7 @@ from stowplan.api.meta import (
 from stowplan.api.names import POD
 from stowplan.api.pod import Affinity, NodeAffinity, Pod, shape_of
 from stowplan.api.templates import Target, find_target, next_pod
+from stowplan.cycle import Planner
 from stowplan.errors import InputError
 from stowplan.framework.decision import Decision
 from stowplan.simulator.room import Room
@@ -37,15 +38,17 @@ class Scaled(Object, frozen=True):
 
 
 Decide = Callable[[Pod], Decision]
-OF_NODES = ("NodeName", "NodeAffinity", "NodeUnschedulable", "TaintToleration")
-"""Where one of these plugins refuses the pod of a DaemonSet, its controller does not make it at all."""
 
 
-def pods_of(manifests: Manifests, workload: Plain, decide: Decide, room: Room) -> Iterator[Pod | Object]:
+def pods_of(
+    manifests: Manifests, workload: Plain, planner: Planner, decide: Decide, room: Room
+) -> Iterator[Pod | Object]:
     """As many pods as the workload says; of a DaemonSet, one for each node that takes such pods."""
     if workload["kind"] == "DaemonSet":
         target = next_pod(manifests, workload)
-        nodes = _nodes_of(target.pod, decide)
+        plugins = planner.profile_of(target.pod).plugins.items()
+        limiting = {name for name, plugin in plugins if plugin.limits_daemons}
+        nodes = _nodes_of(target.pod, decide, limiting)
         room.take(len(nodes), describe(workload))
         for name in nodes:
             own = msgspec.structs.replace(_only_on(target.pod, name), name=f"{target.pod.name}-{name}")
@@ -95,9 +98,9 @@ def _copy(manifests: Manifests, target: Target, number: int = 0) -> Iterator[Pod
     yield pod
 
 
-def _nodes_of(daemon: Pod, decide: Decide) -> list[str]:
+def _nodes_of(daemon: Pod, decide: Decide, limiting: Container[str]) -> list[str]:
     decision = decide(daemon)
-    unfit = {name for name, status in decision.rejected().items() if status.plugin in OF_NODES}
+    unfit = {name for name, status in decision.rejected().items() if status.plugin in limiting}
     return sorted({decision.names[row] for row in decision.looked_at.tolist()} - unfit)
 
 

@@ -11,7 +11,6 @@ from stowplan.framework import (
     Code,
     CycleState,
     Decision,
-    Handle,
     Hint,
     Nomination,
     Plugin,
@@ -26,15 +25,11 @@ from stowplan.plugins.args import DefaultPreemptionArgs
 
 class DefaultPreemption(Plugin):
     args: DefaultPreemptionArgs
+    preempts = True
     rights = (Right("pods", ("delete",)),)  # which the host does for it
 
-    def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
-        super().__init__(args, handle)
-        self.preempting: dict[str, str] = {}
-        """Pods whose victims are being evicted, by uid, each with the uid of its last victim."""
-
     def pre_enqueue(self, pod: Pod) -> Status | None:
-        last_victim = self.preempting.get(pod.uid)
+        last_victim = self.handle.nominations.evicting.get(pod.uid)
         if last_victim is None:
             return None
         victim = self.handle.cluster.pod(last_victim)

@@ -114,7 +114,6 @@ class DynamicResources(Plugin):
         self.ledger = ClaimLedger.of(handle)
         self.writer = ClaimWriter(handle, self.ledger)
         self._inventory: tuple[int, Inventory] = (-1, Inventory(()))
-        self.on_waited: Callable[[str, str, str, float], None] = lambda *told: None
         """Told how long a driver's devices were waited for before a bind, and what came of it."""
         self._writes: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
 
@@ -395,7 +394,7 @@ class DynamicResources(Plugin):
             raise
         finally:
             for driver in waited_for(claims):
-                self.on_waited(driver, pod.scheduler_name, outcome, self.handle.now() - began)
+                self.handle.record_device_wait(driver, pod.scheduler_name, outcome, self.handle.now() - began)
 
     async def _bind_claims(self, found: PodClaims, pod: Pod, node_name: str) -> None:
         """Writes what was decided: allocations, who uses them, and the claim for extended resources."""

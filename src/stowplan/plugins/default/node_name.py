@@ -23,6 +23,7 @@ from stowplan.framework import (
 
 class NodeName(Plugin):
     reads = Reads.NODE
+    limits_daemons = True
 
     def sign_pod(self, pod: Pod) -> str:
         return pod.node_name

@@ -25,6 +25,7 @@ UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 class NodeUnschedulable(Plugin):
     reads = Reads.NODE
+    limits_daemons = True
 
     def sign_pod(self, pod: Pod) -> bool:
         return is_tolerated(UNSCHEDULABLE, pod.spec.tolerations)

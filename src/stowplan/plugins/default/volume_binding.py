@@ -68,6 +68,11 @@ NODE_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
 BIND_CONFLICT = "node(s) didn't find available persistent volumes to bind"
 NOT_ENOUGH_SPACE = "node(s) did not have enough free storage"
 VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+STAGE_ERRORS = (
+    "scheduler_volume_scheduling_stage_error_total",
+    "[ALPHA] Volume stages that failed.",
+    "operation",
+)
 POLL_SECONDS = 1.0
 
 T = TypeVar("T", bound=Object)
@@ -200,6 +205,12 @@ class VolumeBinding(Plugin):
         claims = state.find(PodClaims)
         if claims is None or not claims.waiting:
             return None
+        status = await self._bind_claims(claims, pod, node_name)
+        if status is not None:
+            self.handle.counter(*STAGE_ERRORS)["bind",] += 1
+        return status
+
+    async def _bind_claims(self, claims: PodClaims, pod: Pod, node_name: str) -> Status | None:
         api = self.handle.api
         try:
             bindings = [(await api.update(volume), claim) for volume, claim in claims.bindings]
