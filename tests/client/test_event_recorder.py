@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import pytest
-from virtual_time import elapsed, in_virtual_time
 
 from make import make_pod
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound, TooMany, Unreachable
 from stowplan.client.event_forms import micro_time
 from stowplan.client.events import MOST_SERIES, QUEUED, EventRecorder, event_name, truncated
 from stowplan.http11.client import Reply
+from virtual_time import elapsed, in_virtual_time
 
 START = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 MINUTES = 60

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import pytest
-from virtual_time import elapsed, in_virtual_time
 
 from stowplan.client.errors import Conflict, Forbidden, NotFound, Unreachable
 from stowplan.client.leases import LeaderElection, new_identity
@@ -16,6 +15,7 @@ from stowplan.config import LeaderElection as Settings
 from stowplan.config.duration import Duration
 from stowplan.errors import ConfigError
 from stowplan.http11.client import Reply
+from virtual_time import elapsed, in_virtual_time
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 LEASE = f"{LEASES}/kube-scheduler"

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scheduler_staging import node, pod, staged
 
+from scheduler_staging import node, pod, staged
 from stowplan import Plugin
 from stowplan.metrics import Metrics
 from stowplan.scheduler.guard import Guard
