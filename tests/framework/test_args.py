@@ -7,7 +7,7 @@ import pytest
 
 from stowplan.config import Duration
 from stowplan.framework.args import PluginArgs
-from stowplan.plugins.default import args as default
+from stowplan.plugins import args as default
 
 
 class Point(msgspec.Struct, rename="camel"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 import numpy as np
 
@@ -18,34 +18,37 @@ class ImageLocality(Plugin):
 
     def sign_pod(self, pod: Pod) -> Hashable:
         """With what the images count for, which changes as other nodes get or lose them."""
-        return (_containers(pod), tuple(self._worth(pod)))
+        containers, images = _images(pod)
+        known = self.handle.cluster.nodes.images
+        for image in images:
+            if image in known:
+                return containers, tuple(self._worth(images))
+        return containers, ()
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+        containers, images = _images(pod)
         present = np.zeros(len(nodes), np.int64)
-        for image, worth in self._worth(pod):
+        for image, worth in self._worth(images):
             present += worth * nodes.has_image(image)
-        highest = HIGHEST_PER_CONTAINER * max(_containers(pod), 1)
+        highest = HIGHEST_PER_CONTAINER * max(containers, 1)
         return MAX_SCORE * (np.clip(present, LOWEST, highest) - LOWEST) // (highest - LOWEST)
 
-    def _worth(self, pod: Pod) -> Iterator[tuple[str, int]]:
-        """Images of the pod that some node has, each with its size, scaled by how many nodes have it."""
+    def _worth(self, images: Iterable[str]) -> Iterator[tuple[str, int]]:
+        """Those images that some node has, each with its size, scaled by how many nodes have it."""
         nodes = self.handle.cluster.nodes
-        for image in _images(pod):
+        for image in images:
             if (state := nodes.images.get(image)) is not None:
                 yield image, int(state.size * (len(state.rows) / len(nodes)))
 
 
-def _containers(pod: Pod) -> int:
-    return len(pod.spec.init_containers) + len(pod.spec.containers)
-
-
-def _images(pod: Pod) -> tuple[str, ...]:
-    found: tuple[str, ...] | None = pod.shape.memo.get(ImageLocality)
+def _images(pod: Pod) -> tuple[int, tuple[str, ...]]:
+    """How many containers the pod has, and the images of containers and volumes."""
+    found: tuple[int, tuple[str, ...]] | None = pod.shape.memo.get(ImageLocality)
     if found is None:
-        spec = pod.spec
-        names = [container.image for container in (*spec.init_containers, *spec.containers)]
-        names += [volume.image.reference for volume in spec.volumes if volume.image is not None]
-        found = pod.shape.memo[ImageLocality] = tuple(map(with_tag, names))
+        containers = (*pod.spec.init_containers, *pod.spec.containers)
+        names = [container.image for container in containers]
+        names += [volume.image.reference for volume in pod.spec.volumes if volume.image is not None]
+        found = pod.shape.memo[ImageLocality] = len(containers), tuple(map(with_tag, names))
     return found
 
 

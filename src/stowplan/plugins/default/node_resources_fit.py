@@ -71,17 +71,20 @@ class NodeResourcesFit(Plugin):
         return None
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
-        yield Reject(nodes.pod_count >= nodes.allocatable["pods"], "Too many pods")
+        # For one node the columns are plain numbers, and most of the time nothing is to be said of it.
+        crowded: Any = nodes.pod_count >= nodes.allocatable["pods"]
+        if crowded is not False:
+            yield Reject(crowded, "Too many pods")
         for resource, wanted in self._demand(pod).checked:
             capacity = nodes.allocatable[resource]
-            full = wanted > capacity - nodes.requested[resource]
+            full: Any = wanted > capacity - nodes.requested[resource]
+            if full is False:
+                continue
             if self._class_for(resource):  # nodes that do not count it leave it to DynamicResources
                 full = full & (capacity > 0)
-            # Evicting pods cannot help a node that is too small even when empty; most of the time none is.
-            is_any = np.count_nonzero(full) if isinstance(full, np.ndarray) else full
-            yield Reject(
-                full, f"Insufficient {resource}", unresolvable=wanted > capacity if is_any else False
-            )
+            # Evicting pods cannot help a node that is too small even when empty.
+            hopeless = wanted > capacity if np.count_nonzero(full) else False
+            yield Reject(full, f"Insufficient {resource}", unresolvable=hopeless)
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None
