@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from cluster_in_process import Cluster
+from node_operations import cordon, drain, uncordon
 from stowplan.kubelet import NodeTemplate
-from stowplan.kubelet.operations import cordon, drain, uncordon
 
 Json = dict[str, Any]
 Scenario = Callable[[Cluster], Awaitable[None]]

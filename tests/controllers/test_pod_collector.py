@@ -7,7 +7,7 @@ import asyncio
 from stowplan.apiserver import ApiServer
 from stowplan.client.api import MERGE_PATCH, ApiClient
 from stowplan.controllers.clock import Clock
-from stowplan.controllers.pod_collector import PodCollector
+from stowplan.controllers.garbage import PodCollector
 from stowplan.controllers.stores import Stores
 from stowplan.embedded.pool import InProcess
 

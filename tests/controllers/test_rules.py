@@ -7,7 +7,7 @@ import pytest
 from stowplan.api.meta import decode
 from stowplan.controllers.daemon_sets import Placement
 from stowplan.controllers.deployments import limits_of
-from stowplan.controllers.job_progress import Counts, indexes_of, spelled
+from stowplan.controllers.jobs import Counts, indexes_of, spelled
 from stowplan.controllers.kinds import Plain, PodView, TimedToleration
 from stowplan.controllers.node_lifecycle import taints_of
 from stowplan.controllers.owned_pods import available_in, differs, share_of, with_condition

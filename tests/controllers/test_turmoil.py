@@ -10,8 +10,8 @@ import pytest
 
 from cluster_in_process import running_cluster
 from cluster_scenarios import APPS, NODES, PODS, is_rolled_out, with_image, workload
+from node_operations import cordon, uncordon
 from stowplan.client.errors import NotFound
-from stowplan.kubelet.operations import cordon, uncordon
 
 NAMES = ("node-1", "node-2", "node-3")
 DEPLOYMENT, STATEFUL_SET = f"{APPS}/deployments/web", f"{APPS}/statefulsets/db"

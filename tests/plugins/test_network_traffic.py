@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 from alone import plugin_of, scores
-from fake_prometheus import FakePrometheus, fake_prometheus, running, samples, until, vector
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fake_prometheus import FakePrometheus, fake_prometheus, running, samples, until, vector
 from make import REGISTRY, make_node, make_pod
 from stowplan.api.node import NodeAddress, NodeObject
 from stowplan.cluster import Cluster
@@ -219,7 +219,7 @@ async def test_a_node_that_comes_later_has_its_traffic_at_once():
 
 
 NONSENSE = [
-    pytest.param({"answer": "<html><body>Welcome</body></html>"}, "no answer of a Prometheus", id="HTML"),
+    pytest.param({"answer": "<html>Welcome</html>"}, "not a response from Prometheus", id="HTML"),
     pytest.param({"answer": "", "status": 500}, "HTTP 500", id="500"),
     pytest.param({"answer": "<h1>Bad gateway 4711</h1>", "status": 502}, "HTTP 502", id="502 of a proxy"),
     pytest.param(
@@ -243,8 +243,8 @@ NONSENSE = [
         "Expected `str`, got `int`",
         id="a label that is no text",
     ),
-    pytest.param({"answer": b"\xff\xfe\x00"}, "no answer of a Prometheus", id="bytes"),
-    pytest.param({"answer": '{"x":' + "[" * 100_000}, "no answer of a Prometheus", id="deep"),
+    pytest.param({"answer": b"\xff\xfe\x00"}, "not a response from Prometheus", id="bytes"),
+    pytest.param({"answer": '{"x":' + "[" * 100_000}, "not a response from Prometheus", id="deep"),
     pytest.param({"answer": vector({})}, "no data for sum by (instance)", id="no series"),
     pytest.param({"answer": vector({"a": "NaN"})}, "no data for sum by (instance)", id="nothing but NaN"),
     pytest.param({"answer": vector({"a": 1}), "delay": 1}, "no answer within 0.1 s", id="slow"),

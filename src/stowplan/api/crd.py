@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
+import msgspec
 from msgspec import inspect as types
 
 from stowplan.api.custom import Column, CustomResource, Definition
-from stowplan.api.open_api import struct_schema
+from stowplan.api.quantity import Quantity, encode_hook
 from stowplan.errors import InputError
 
 Json = dict[str, Any]
@@ -38,6 +40,12 @@ KUBERNETES_GROUPS = frozenset(
     )
 )
 AGE = Column("Age", ".metadata.creationTimestamp", "date")
+ANYTHING: Json = {"x-kubernetes-preserve-unknown-fields": True}
+INT_OR_STRING: Json = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+QUANTITY = r"^[+-]?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
+PARTIAL = "stowplan.api."
+"""Structs from here have the fields that a scheduler reads, not all that Kubernetes knows."""
+UNKNOWN_TO_KUBERNETES = ("examples",)
 
 
 def needs_crd(kind: type[CustomResource]) -> bool:
@@ -107,3 +115,127 @@ def _schema(kind: type[CustomResource]) -> Json:
         **found.get("properties", {}),
     }
     return found
+
+
+def schema_of(info: types.Type, path: str, within: tuple[type, ...] = ()) -> Json:
+    """`path` is for messages, `within` are the structs around: a schema cannot hold itself."""
+    match info:
+        case types.Metadata():
+            extra = {
+                name: value
+                for name, value in (info.extra_json_schema or {}).items()
+                if name not in UNKNOWN_TO_KUBERNETES
+            }
+            return schema_of(info.type, path, within) | extra
+        case types.StructType():
+            return struct_schema(info, path, within)
+        case types.UnionType():
+            return _union(info, path, within)
+        case types.DictType():
+            return _dict(info, path, within)
+        case types.TupleType(item_types=(first, *others)) if all(each == first for each in others):
+            count = len(info.item_types)
+            return _array(first, path, within) | {"minItems": count, "maxItems": count}
+        case types.SetType() | types.FrozenSetType():
+            return _array(info.item_type, path, within) | {"x-kubernetes-list-type": "set"} | _items(info)
+        case types.ListType() | types.VarTupleType() | types.CollectionType():
+            return _array(info.item_type, path, within) | _items(info)
+    return dict(_scalar(info, path))
+
+
+def struct_schema(info: types.StructType, path: str, within: tuple[type, ...] = ()) -> Json:
+    if info.cls in within:
+        raise InputError(
+            f"{info.cls.__name__} holds itself, which no schema can; use dict[str, Any]", field=path
+        )
+    within = (*within, info.cls)
+    found: Json = {"type": "object"}
+    if text := vars(info.cls).get("__doc__"):
+        found["description"] = inspect.cleandoc(text)
+    if required := [field.encode_name for field in info.fields if field.required]:
+        found["required"] = required
+    if info.fields:
+        found["properties"] = {
+            field.encode_name: _field(field, f"{path}.{field.encode_name}", within) for field in info.fields
+        }
+    return found | (ANYTHING if info.cls.__module__.startswith(PARTIAL) else {})
+
+
+def _field(field: types.Field, path: str, within: tuple[type, ...]) -> Json:
+    """With its default, unless that is nothing or zero, as which an absent field counts anyway."""
+    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    plain = None if default is msgspec.NODEFAULT else msgspec.to_builtins(default, enc_hook=encode_hook)
+    return schema_of(field.type, path, within) | ({"default": plain} if plain else {})
+
+
+def _union(info: types.UnionType, path: str, within: tuple[type, ...]) -> Json:
+    others = [each for each in info.types if not isinstance(each, types.NoneType)]
+    nullable = {"nullable": True} if len(others) < len(info.types) else {}
+    if len(others) == 1:
+        return schema_of(others[0], path, within) | nullable
+    if {type(each) for each in others} == {types.IntType, types.StrType}:
+        return INT_OR_STRING | nullable
+    raise InputError("is one of several types; only X | None and int | str can be", field=path)
+
+
+def _dict(info: types.DictType, path: str, within: tuple[type, ...]) -> Json:
+    if not isinstance(info.key_type, types.StrType | types.LiteralType | types.EnumType):
+        raise InputError("has keys that are not text; use dict[str, …]", field=path)
+    counts = _bounds(minProperties=info.min_length, maxProperties=info.max_length)
+    if isinstance(info.value_type, types.AnyType):
+        return {"type": "object"} | ANYTHING | counts
+    values = schema_of(info.value_type, f"{path}[…]", within)
+    return {"type": "object", "additionalProperties": values} | counts
+
+
+def _array(item: types.Type, path: str, within: tuple[type, ...]) -> Json:
+    return {"type": "array", "items": schema_of(item, f"{path}[]", within)}
+
+
+def _items(info: Any) -> Json:
+    return _bounds(minItems=info.min_length, maxItems=info.max_length)
+
+
+def _scalar(info: types.Type, path: str) -> Json:
+    match info:
+        case types.BoolType():
+            return {"type": "boolean"}
+        case types.IntType():
+            return {"type": "integer", "format": "int64"} | _range(info)
+        case types.FloatType():
+            return {"type": "number"} | _range(info)
+        case types.StrType():
+            texts = _bounds(minLength=info.min_length, maxLength=info.max_length, pattern=info.pattern)
+            return {"type": "string"} | texts
+        case types.DateTimeType():
+            return {"type": "string", "format": "date-time"}
+        case types.BytesType():
+            return {"type": "string", "format": "byte"}
+        case types.LiteralType():
+            return _enum(list(info.values))
+        case types.EnumType():
+            return _enum([each.value for each in info.cls])
+        case types.AnyType() | types.RawType():
+            return ANYTHING
+        case types.CustomType() if info.cls is Quantity:
+            return INT_OR_STRING | {"pattern": QUANTITY}
+    kind = getattr(getattr(info, "cls", None), "__name__", type(info).__name__.removesuffix("Type").lower())
+    raise InputError(f"is of a type that no schema can describe ({kind}); use Any", field=path)
+
+
+def _enum(values: list[Any]) -> Json:
+    return {"type": "integer" if all(isinstance(each, int) for each in values) else "string", "enum": values}
+
+
+def _range(info: types.IntType | types.FloatType) -> Json:
+    """An exclusive bound is a flag beside the bound in OpenAPI v3."""
+    found = _bounds(minimum=info.ge, maximum=info.le, multipleOf=info.multiple_of)
+    if info.gt is not None:
+        found |= {"minimum": info.gt, "exclusiveMinimum": True}
+    if info.lt is not None:
+        found |= {"maximum": info.lt, "exclusiveMaximum": True}
+    return found
+
+
+def _bounds(**limits: Any) -> Json:
+    return {name: limit for name, limit in limits.items() if limit is not None}

@@ -9,11 +9,9 @@ import click
 from click.core import ParameterSource
 
 from stowplan.cli.plugin_dirs import PLUGIN_DIRS
-from stowplan.deploy.documents import as_yaml
+from stowplan.deploy.manifests import as_yaml, notes
 from stowplan.deploy.manifests import manifests as second_scheduler
-from stowplan.deploy.manifests import notes
-from stowplan.deploy.options import JOURNAL_SIZE, DeployOptions
-from stowplan.deploy.setup import read_setup
+from stowplan.deploy.setup import JOURNAL_SIZE, DeployOptions, read_setup
 from stowplan.deploy.static_pod import beside_static_pod, host_files, static_pod
 
 DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journal_claim")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-KEPT_BYTES, MOST_QUERIES = 64 * 2**20, 8192
+KEPT_BYTES, MAX_QUERIES = 64 * 2**20, 8192
 
 
 class PodQuery(NamedTuple):
@@ -127,7 +127,7 @@ class Tallies:
         for found in hits:
             if found in self._by_labels:
                 self._by_labels[found].append(tally)
-        while len(self._queries) > min(MOST_QUERIES, max(64, KEPT_BYTES // (8 * len(tally.counts)))):
+        while len(self._queries) > min(MAX_QUERIES, max(64, KEPT_BYTES // (8 * len(tally.counts)))):
             oldest, _ = self._queries.popitem(last=False)
             self._queries_by_label.remove(oldest)
             self._by_labels.clear()

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from stowplan.client.errors import NotFound
 from stowplan.controllers.discovery import Discovered
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import Kind, Known, Owner
+from stowplan.controllers.kinds import NAMESPACES, NODES, PODS, Kind, Known, Owner, Plain, PodView
+from stowplan.controllers.node_lifecycle import by_node
 from stowplan.controllers.owned_pods import without_owners
 from stowplan.controllers.stores import Store, Stores
 
@@ -20,7 +21,11 @@ FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 LOOK_SECONDS = 5.0
 """Between two looks for kinds that are new."""
 
-MOST_ABSENT = 100_000
+MAX_ABSENT = 100_000
+QUARANTINE_SECONDS = 40.0
+"""A node that comes back so soon keeps its pods."""
+MAX_ENDED_PODS = 12_500
+EMPTY_SECONDS = 1.0
 
 
 class Node(NamedTuple):
@@ -175,7 +180,7 @@ class Garbage(Controller):
         except NotFound:
             found = None
         if found is None or found.uid != owner.uid:
-            if len(self._absent) >= MOST_ABSENT:
+            if len(self._absent) >= MAX_ABSENT:
                 self._absent.clear()
             self._absent.add(owner.uid)
             return True
@@ -188,3 +193,109 @@ class Garbage(Controller):
 
 def _blocks(item: Known, owner: str) -> bool:
     return any(each.uid == owner and each.block_owner_deletion for each in item.metadata.owner_references)
+
+
+class PodCollector(Controller):
+    def __init__(
+        self, stores: Stores, quarantine_seconds: float = QUARANTINE_SECONDS, most_ended: int = MAX_ENDED_PODS
+    ) -> None:
+        super().__init__(stores)
+        self._nodes, self._store = self.store(NODES), self.store(PODS)
+        self._pods = self._store.index(by_node)
+        self._quarantine = quarantine_seconds
+        self._missed: dict[str, float] = {}
+        self._most_ended = most_ended
+        self._ended: dict[str, None] = {}
+        """Keys of pods that have ended, the first first."""
+        self._nodes.listen(self._on_node)
+        self._store.listen(self._on_pod)
+
+    def _on_node(self, old: Plain | None, new: Plain | None) -> None:
+        if new is None and old is not None:
+            for pod in self._pods.of(old.name):
+                self.queue.add(pod.key)
+        elif new is not None:
+            self._missed.pop(new.name, None)
+
+    def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
+        pod = new or old
+        if pod is not None and (new is None or not new.is_finished):
+            self._ended.pop(pod.key, None)
+        elif pod is not None:
+            self._ended.setdefault(pod.key)
+            if len(self._ended) > self._most_ended:
+                self.queue.add(next(iter(self._ended)))
+        is_lost = new is not None and new.node and self._nodes.get(new.node) is None
+        if new is not None and (is_lost or (new.is_terminating and not new.node)):
+            self.queue.add(new.key)
+
+    async def reconcile(self, key: str) -> None:
+        pod = self._store.get(key)
+        if pod is None:
+            return
+        if pod.is_finished and len(self._ended) > self._most_ended:
+            await self._store.delete(pod, grace=0)
+            return
+        if not pod.node:
+            if pod.is_terminating:
+                await self._store.delete(pod, grace=0)
+            return
+        if self._nodes.get(pod.node) is not None:
+            return
+        since = self._missed.setdefault(pod.node, self.clock.now())
+        left = since + self._quarantine - self.clock.now()
+        if left > 0:
+            self.queue.add_after(key, left)
+        elif await self._is_gone(pod.node):
+            await self._end(pod)
+
+    async def _end(self, pod: PodView) -> None:
+        if not pod.is_finished:
+            pod = await self._store.patch_status(pod, {"phase": "Failed"})
+        await self._store.delete(pod, grace=0)
+
+    async def _is_gone(self, name: str) -> bool:
+        try:
+            await self._nodes.read("", name)
+        except NotFound:
+            return True
+        return False
+
+
+class Namespaces(Controller):
+    def __init__(self, stores: Stores, discovered: Discovered) -> None:
+        super().__init__(stores)
+        self._discovered, self._namespaces = discovered, self.store(NAMESPACES)
+        self._namespaces.listen(self._on_change)
+
+    def _on_change(self, old: Plain | None, new: Plain | None) -> None:
+        if new is not None and new.is_terminating:
+            self.queue.add(new.key)
+
+    async def reconcile(self, key: str) -> None:
+        namespace = self._namespaces.get(key)
+        if namespace is None or not namespace.is_terminating or not await self._discovered.look():
+            return
+        left = [
+            kind for kind in self._discovered.kinds if kind.namespaced and not await self._empty(kind, key)
+        ]
+        if left:
+            self.queue.add_after(key, EMPTY_SECONDS)
+            return
+        body = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": key, "uid": namespace.uid},
+            "spec": {"finalizers": []},
+        }
+        await self.stores.api.request("PUT", f"{NAMESPACES.path}/{key}/finalize", body)
+
+    async def _empty(self, kind: Kind[Known], namespace: str) -> bool:
+        """Deletes all of a kind; whether there was nothing left to delete."""
+        store = self.stores.of(kind)
+        await store.synced()
+        items = [item for item in store if item.namespace == namespace]
+        for item in items:
+            if not item.is_terminating:
+                await store.delete(item, propagation="Background")
+        return not items

@@ -16,13 +16,13 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 KEPT_CONDITIONS = ("Ready", "DisruptionTarget")
-MOST_SHARED = 100_000
+MAX_SHARED = 100_000
 _shared: dict[Any, Any] = {}
 
 
 def shared(what: str, key: Hashable, value: T) -> T:
     """The one value of all equal ones: pods of an owner have most in common."""
-    if len(_shared) > MOST_SHARED:  # what was shared comes and goes: start over rather than keep it all
+    if len(_shared) > MAX_SHARED:  # what was shared comes and goes: start over rather than keep it all
         _shared.clear()
     return _shared.setdefault((what, key), value)  # type: ignore[no-any-return]
 

@@ -11,12 +11,10 @@ from stowplan.controllers.clock import Clock
 from stowplan.controllers.daemon_sets import DaemonSets
 from stowplan.controllers.deployments import Deployments
 from stowplan.controllers.discovery import Discovered
-from stowplan.controllers.garbage import Garbage
+from stowplan.controllers.garbage import QUARANTINE_SECONDS, Garbage, Namespaces, PodCollector
 from stowplan.controllers.jobs import Jobs
-from stowplan.controllers.namespaces import Namespaces
 from stowplan.controllers.node_lifecycle import GRACE_SECONDS, NodeLifecycle
 from stowplan.controllers.pod_claims import ClaimHolders, PodClaims
-from stowplan.controllers.pod_collector import QUARANTINE_SECONDS, PodCollector
 from stowplan.controllers.replica_sets import ReplicaSets
 from stowplan.controllers.stateful_sets import StatefulSets
 from stowplan.controllers.stores import Stores

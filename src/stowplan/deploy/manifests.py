@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -10,16 +11,31 @@ import yaml
 from stowplan.api.crd import crd_of, needs_crd
 from stowplan.client.kubeconfig import ACCOUNT
 from stowplan.config.types import DEFAULT_SCHEDULER_NAME, LeaderElection
-from stowplan.deploy.deployment import KUBECONFIG, deployment
-from stowplan.deploy.options import MAX_CONFIG_MAP_BYTES, PORT, DeployOptions
 from stowplan.deploy.rights import RBAC, bound, granted, lease_rules, rules, scheduler_rights, viewer
-from stowplan.deploy.setup import CONFIG, Setup
+from stowplan.deploy.setup import CONFIG, JOURNAL_SIZE, MAX_CONFIG_MAP_BYTES, PORT, DeployOptions, Setup
 from stowplan.errors import ConfigError, InputError
 
 Json = dict[str, Any]
 
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 KUBE_SCHEDULERS_LEASE = ("kube-system", "kube-scheduler")
+FOLDER = "/etc/stowplan"
+KUBECONFIG = "kubeconfig"
+USER = 65532
+# 5,000 nodes with 50,000 pods take 240 MB.
+RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+LOCKED_DOWN = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
+TEMPORARY = {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
+"""Python's TLS reads certificates from files alone, so that those made at the start need a place."""
+JOURNAL_FOLDER = "/var/lib/stowplan"
+MEBIBYTE = 2**20
+HEADROOM = 256 * MEBIBYTE
+"""Files that are being merged are there twice, and beyond the volume's limit the kubelet evicts the pod."""
 
 
 def manifests(setup: Setup, options: DeployOptions) -> list[Json]:
@@ -179,3 +195,135 @@ def _monitoring(options: DeployOptions) -> Iterator[Json]:
             ],
         },
     }
+
+
+def deployment(setup: Setup, options: DeployOptions, lease: LeaderElection | None) -> Json:
+    # A new configuration starts new pods; a new plugin file does not: the scheduler loads it while it runs.
+    stamp = hashlib.sha256(setup.files[CONFIG].encode()).hexdigest()[:16]
+    config = {"name": "config", "configMap": {"name": options.name}}
+    user = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER}
+    # Other volumes can be written by anyone; that of a claim belongs to root until it is given to a group.
+    group = {"fsGroup": USER} if options.journal_claim else {}
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    pod = {
+        "serviceAccountName": options.name,
+        "automountServiceAccountToken": True,
+        "priorityClassName": "system-cluster-critical",
+        "securityContext": {**user, **group, **SECCOMP},
+        "topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": options.labels}}],
+        "containers": [
+            container(
+                "scheduler",
+                options.image,
+                _command(setup, options, lease),
+                [read_only("config", FOLDER), *journal_mounts(options)],
+                probes(has_standby_cache=not setup.config.delay_cache_until_active),
+            )
+        ],
+        "volumes": [config, TEMPORARY, *journal_volumes(options)],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": options.metadata,
+        "spec": {
+            "replicas": options.replicas,
+            # Without a lease, or with one volume for all, there must never be two of them.
+            **({"strategy": {"type": "Recreate"}} if lease is None or options.journal_claim else {}),
+            "selector": {"matchLabels": options.labels},
+            "template": {
+                "metadata": {"labels": options.labels, "annotations": {"stowplan/configuration": stamp}},
+                "spec": pod,
+            },
+        },
+    }
+
+
+def _command(setup: Setup, options: DeployOptions, lease: LeaderElection | None) -> list[str]:
+    command = ["stowplan", "run", f"--config={FOLDER}/{CONFIG}"]
+    if setup.has_plugin_files:
+        command.append(f"--plugin-dir={FOLDER}")
+    if lease is not None:
+        command.append(f"--leader-elect-resource-name={lease.resource_name}")
+        command.append(f"--leader-elect-resource-namespace={lease.resource_namespace}")
+    return [
+        *command,
+        *journal_flags(options),
+        f"--authentication-kubeconfig={FOLDER}/{KUBECONFIG}",
+        f"--authorization-kubeconfig={FOLDER}/{KUBECONFIG}",
+        f"--secure-port={PORT}",
+        f"-v={options.verbosity}",
+    ]
+
+
+def container(name: str, image: str, command: Sequence[str], mounts: Sequence[Json], probes: Json) -> Json:
+    return {
+        "name": name,
+        "image": image,
+        "command": list(command),
+        "ports": [{"name": "https", "containerPort": PORT}],
+        **probes,
+        "resources": RESOURCES,
+        "securityContext": LOCKED_DOWN,
+        "volumeMounts": [*mounts, {"name": "tmp", "mountPath": "/tmp"}],
+    }
+
+
+def probes(*, host: str = "", has_standby_cache: bool = True) -> Json:
+    """One that stands by without a cache is not ready, and need not be."""
+
+    def probe(path: str, failures: int) -> Json:
+        get = {"path": path, "port": "https", "scheme": "HTTPS"} | ({"host": host} if host else {})
+        return {"httpGet": get, "periodSeconds": 10, "timeoutSeconds": 15, "failureThreshold": failures}
+
+    return {
+        "startupProbe": probe("/livez", 24),
+        "livenessProbe": probe("/livez", 8),
+        "readinessProbe": probe("/readyz" if has_standby_cache else "/livez", 3),
+    }
+
+
+def read_only(name: str, path: str) -> Json:
+    return {"name": name, "mountPath": path, "readOnly": True}
+
+
+def journal_flags(options: DeployOptions) -> list[str]:
+    size = options.journal_size or JOURNAL_SIZE
+    return [f"--journal={JOURNAL_FOLDER}", f"--journal-size={size}"] if options.has_journal else []
+
+
+def journal_mounts(options: DeployOptions) -> list[Json]:
+    return [{"name": "journal", "mountPath": JOURNAL_FOLDER}] if options.has_journal else []
+
+
+def journal_volumes(options: DeployOptions) -> list[Json]:
+    """The claim's, or one of each pod's own that goes with it."""
+    if options.journal_claim:
+        return [{"name": "journal", "persistentVolumeClaim": {"claimName": options.journal_claim}}]
+    limit = f"{-(-(options.journal_bytes + HEADROOM) // MEBIBYTE)}Mi"
+    return [{"name": "journal", "emptyDir": {"sizeLimit": limit}}] if options.has_journal else []
+
+
+def journal_host_volumes(options: DeployOptions) -> list[Json]:
+    folder = {"path": JOURNAL_FOLDER, "type": "DirectoryOrCreate"}
+    return [{"name": "journal", "hostPath": folder}] if options.has_journal else []
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        """The same labels again are written again."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def as_yaml(documents: Iterable[dict[str, Any]]) -> str:
+    return "---\n".join(
+        yaml.dump(each, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+        for each in documents
+    )

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from stowplan.deploy import journal
-from stowplan.deploy.manifests import KUBE_SCHEDULERS_LEASE, custom_resource_definitions
-from stowplan.deploy.options import DeployOptions
-from stowplan.deploy.pod import SECCOMP, TEMPORARY, container, probes, read_only
+from stowplan.deploy.manifests import (
+    KUBE_SCHEDULERS_LEASE,
+    SECCOMP,
+    TEMPORARY,
+    container,
+    custom_resource_definitions,
+    journal_flags,
+    journal_host_volumes,
+    journal_mounts,
+    probes,
+    read_only,
+)
 from stowplan.deploy.rights import RBAC, granted, lease_rules, plugin_rights, rules, viewer
-from stowplan.deploy.setup import CONFIG, Setup
+from stowplan.deploy.setup import CONFIG, DeployOptions, Setup
 from stowplan.errors import ConfigError
 
 Json = dict[str, Any]
@@ -36,13 +44,13 @@ def static_pod(setup: Setup, options: DeployOptions) -> Json:
         NAME,
         f"--config={FOLDER}/{CONFIG}",
         *([f"--plugin-dir={FOLDER}"] if setup.has_plugin_files else []),
-        *journal.flags(options),
+        *journal_flags(options),
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
         "--bind-address=127.0.0.1",
         f"-v={options.verbosity}",
     ]
-    mounts = [read_only("kubeconfig", kubeconfig), read_only("config", FOLDER), *journal.mounts(options)]
+    mounts = [read_only("kubeconfig", kubeconfig), read_only("config", FOLDER), *journal_mounts(options)]
     has_standby_cache = not setup.config.delay_cache_until_active
     seen = probes(host="127.0.0.1", has_standby_cache=has_standby_cache)
     return {
@@ -62,7 +70,7 @@ def static_pod(setup: Setup, options: DeployOptions) -> Json:
                 {"name": "kubeconfig", "hostPath": {"path": kubeconfig, "type": "File"}},
                 {"name": "config", "hostPath": {"path": FOLDER, "type": "Directory"}},
                 TEMPORARY,
-                *journal.host_volumes(options),
+                *journal_host_volumes(options),
             ],
         },
     }

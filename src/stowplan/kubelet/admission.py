@@ -14,7 +14,7 @@ from stowplan.api.taints import is_tolerated
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     reason: str
     message: str
 
@@ -27,12 +27,12 @@ class Usage(NamedTuple):
     ports: Collection[HostPort]
 
 
-def judge(pod: Pod, node: NodeObject, used: Usage) -> Refusal | None:
+def judge(pod: Pod, node: NodeObject, used: Usage) -> Rejection | None:
     """The first thing that speaks against the pod, if anything does."""
     return next(_refusals(pod, node, used), None)
 
 
-def _refusals(pod: Pod, node: NodeObject, used: Usage) -> Iterator[Refusal]:
+def _refusals(pod: Pod, node: NodeObject, used: Usage) -> Iterator[Rejection]:
     yield from _lacking(pod, node.allocatable, used)
     if not _is_wanted_there(pod, node):
         yield _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
@@ -43,7 +43,7 @@ def _refusals(pod: Pod, node: NodeObject, used: Usage) -> Iterator[Refusal]:
         yield _failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
 
 
-def _lacking(pod: Pod, capacity: Mapping[str, int], used: Usage) -> Iterator[Refusal]:
+def _lacking(pod: Pod, capacity: Mapping[str, int], used: Usage) -> Iterator[Rejection]:
     """Extended resources that the node does not list are somebody else's business."""
     most = capacity.get("pods", 0)
     if used.pods + 1 > most:
@@ -58,13 +58,13 @@ def _lacking(pod: Pod, capacity: Mapping[str, int], used: Usage) -> Iterator[Ref
             yield _out_of(name, wanted, taken, most)
 
 
-def _out_of(resource: str, wanted: int, taken: int, most: int) -> Refusal:
+def _out_of(resource: str, wanted: int, taken: int, most: int) -> Rejection:
     text = f"requested: {wanted}, used: {taken}, capacity: {most}"
-    return Refusal(f"OutOf{resource}", f"Node didn't have enough resource: {resource}, {text}")
+    return Rejection(f"OutOf{resource}", f"Node didn't have enough resource: {resource}, {text}")
 
 
-def _failed(rule: str, why: str) -> Refusal:
-    return Refusal(rule, f"Predicate {rule} failed: {why}")
+def _failed(rule: str, why: str) -> Rejection:
+    return Rejection(rule, f"Predicate {rule} failed: {why}")
 
 
 def _is_wanted_there(pod: Pod, node: NodeObject) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 import msgspec
@@ -17,24 +18,24 @@ import msgspec
 from stowplan import log
 from stowplan.api.meta import Object, decode
 from stowplan.api.node import NodeObject
-from stowplan.api.pod import Pod
-from stowplan.client.api import METADATA_ALONE, STRATEGIC_MERGE_PATCH, ApiClient
+from stowplan.api.pod import HostPort, Pod
+from stowplan.client.api import MERGE_PATCH, METADATA_ALONE, STRATEGIC_MERGE_PATCH, ApiClient
 from stowplan.client.errors import ApiError, Conflict, NotFound
 from stowplan.client.watch import Reflector, WatchedResource
 from stowplan.controllers.clock import Clock
-from stowplan.kubelet.admission import Refusal, judge
+from stowplan.kubelet.admission import Rejection, Usage, judge
 from stowplan.kubelet.behaviour import Behaviour, decode_pod, images_of, restarts
-from stowplan.kubelet.heartbeats import HEARTBEAT_SECONDS, Heartbeats
-from stowplan.kubelet.machine import Machine
 from stowplan.kubelet.statuses import (
     Json,
     ended_status,
     heartbeat_of,
     images_on_node,
+    lease_of,
     node_of,
     pod_address,
     ready_again,
     refused_status,
+    renewal,
     running_status,
 )
 
@@ -44,6 +45,12 @@ BOUND_PODS = WatchedResource(path="/api/v1/pods", decode=decode_pod, field_selec
 RETRY_SECONDS = 1.0
 IMAGES_SECONDS = 1.0
 """Between two reports of the images that came to nodes."""
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+HEARTBEAT_SECONDS = 10.0
+STATUS_SECONDS = 300.0
+GRACE_SECONDS = 50.0
+TICK_SECONDS = 0.1
+MAX_LEASES_PER_SECOND = 250.0
 
 
 class SimulatedKubelets:
@@ -237,7 +244,7 @@ class SimulatedKubelets:
             await self._api.patch_pod_status(pod, {"status": ended_status(pod, code, self.clock.now())})
             machine.release(pod)
 
-    async def _refuse(self, pod: Pod, refusal: Refusal) -> None:
+    async def _refuse(self, pod: Pod, refusal: Rejection) -> None:
         await self._api.patch_pod_status(pod, {"status": refused_status(refusal, self.clock.now())})
 
     async def _remove(self, pod: Pod) -> None:
@@ -275,3 +282,110 @@ def _is_doubted(node: NodeObject) -> bool:
     """Whether others think that the node is dead, or know nothing of it."""
     ready = next((each.status for each in node.status.conditions if each.type == "Ready"), "Unknown")
     return ready == "Unknown"
+
+
+class Heartbeats:
+    def __init__(
+        self,
+        api: ApiClient,
+        clock: Clock,
+        machines: Mapping[str, Machine],
+        seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        self._api, self._clock, self._machines, self._seconds = api, clock, machines, seconds
+        self._turns: deque[str] = deque()
+        self._reported: dict[str, float] = {}
+        """When each node's whole status was last written."""
+
+    @property
+    def grace_seconds(self) -> float:
+        return max(GRACE_SECONDS, 3 * self._round_seconds() * max(self._clock.speed, 1.0))
+
+    def _round_seconds(self) -> float:
+        """Of real time, in which every node has its turn."""
+        wanted = self._seconds / self._clock.speed if self._clock.speed > 0 else self._seconds
+        return max(wanted, len(self._machines) / MAX_LEASES_PER_SECOND)
+
+    async def run(self) -> None:
+        credit = 0.0
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            credit += len(self._machines) * TICK_SECONDS / self._round_seconds()
+            due = []
+            while credit >= 1:
+                credit -= 1
+                if (node := self._next()) is not None:
+                    due.append(node)
+            await asyncio.gather(*map(self._beat, due))
+
+    def _next(self) -> NodeObject | None:
+        """The node whose turn it is, if it lives."""
+        if not self._turns:
+            self._turns.extend(self._machines)
+        machine = self._machines.get(self._turns.popleft()) if self._turns else None
+        return machine.node if machine is not None and not machine.is_dead else None
+
+    async def _beat(self, node: NodeObject) -> None:
+        now = self._clock.now()
+        try:
+            await self._renew_lease(node, now)
+            if now - self._reported.setdefault(node.name, now) >= STATUS_SECONDS:
+                self._reported[node.name] = now
+                path, status = f"/api/v1/nodes/{node.name}/status", heartbeat_of(node, now)
+                await self._api.request(
+                    "PATCH", path, status, content_type=STRATEGIC_MERGE_PATCH, accept=METADATA_ALONE
+                )
+        except NotFound:
+            return  # deleted, which its own event says
+        except ApiError as error:  # the next round makes up for it
+            log.warn("No heartbeat", node=node.name, err=error.explanation)
+
+    async def _renew_lease(self, node: NodeObject, now: float) -> None:
+        try:
+            patch, path = {"spec": renewal(now)}, f"{LEASES}/{node.name}"
+            await self._api.request("PATCH", path, patch, content_type=MERGE_PATCH, accept=METADATA_ALONE)
+        except NotFound:
+            await self._api.request("POST", LEASES, lease_of(node, now), accept=METADATA_ALONE)
+
+
+class Machine:
+    __slots__ = ("_numbers", "_ports", "_requests", "images", "is_dead", "node", "pods")
+
+    def __init__(self) -> None:
+        self.node: NodeObject | None = None
+        self.is_dead = False
+        self.pods: dict[str, int] = {}
+        """By uid, those that were taken and have not ended, with how often they were restarted."""
+        self.images: dict[str, int] = {}
+        self._numbers = 0
+        self._requests: Counter[str] = Counter()
+        self._ports: list[HostPort] = []
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(len(self.pods), self._requests, self._ports)
+
+    def take(self, pod: Pod) -> None:
+        self.pods[pod.uid] = 0
+        self._requests.update(pod.requests)
+        self._ports += pod.shape.ports
+
+    def release(self, pod: Pod) -> None:
+        if self.pods.pop(pod.uid, None) is None:
+            return
+        self._requests.subtract(pod.requests)
+        for port in pod.shape.ports:
+            self._ports.remove(port)
+
+    def clear(self) -> None:
+        """What was on it is to be looked at anew."""
+        self.pods, self._requests, self._ports = {}, Counter(), []
+
+    def restart(self, pod: Pod) -> int:
+        self.pods[pod.uid] += 1
+        return self.pods[pod.uid]
+
+    def number_of(self, pod: Pod) -> int:
+        """For an address of its own."""
+        self._numbers += 1
+        return self._numbers

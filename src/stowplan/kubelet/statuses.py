@@ -10,7 +10,7 @@ from stowplan.api.node import NodeObject
 from stowplan.api.pod import Container, Pod
 from stowplan.client.event_forms import micro_time
 from stowplan.controllers.clock import wire_time
-from stowplan.kubelet.admission import Refusal
+from stowplan.kubelet.admission import Rejection
 
 Json = dict[str, Any]
 
@@ -22,7 +22,7 @@ NODE_CONDITIONS = (
 )
 POD_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
 LEASE_SECONDS = 40
-MOST_IMAGES = 50
+MAX_IMAGES = 50
 """A node lists its largest ones."""
 
 
@@ -73,7 +73,7 @@ def heartbeat_of(node: NodeObject, now: float) -> Json:
 
 
 def images_on_node(sizes: Mapping[str, int]) -> list[Json]:
-    largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:MOST_IMAGES]
+    largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:MAX_IMAGES]
     return [{"names": [name], "sizeBytes": size} for name, size in largest]
 
 
@@ -134,7 +134,7 @@ def ended_status(pod: Pod, exit_code: int, now: float) -> Json:
     }
 
 
-def refused_status(refusal: Refusal, now: float) -> Json:
+def refused_status(refusal: Rejection, now: float) -> Json:
     return {
         "phase": "Failed",
         "reason": refusal.reason,

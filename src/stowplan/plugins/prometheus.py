@@ -30,29 +30,29 @@ class Samples(msgspec.Struct):
     result: list[Sample]
 
 
-class Answer(msgspec.Struct):
+class QueryResponse(msgspec.Struct):
     data: Samples
 
 
-class Refusal(msgspec.Struct):
+class ErrorResponse(msgspec.Struct):
     error: str = ""
 
 
-async def ask(session: aiohttp.ClientSession, address: str, query: str) -> list[Sample]:
-    """What the query gives now. An error has the same text whenever the same is wrong."""
+async def run_query(session: aiohttp.ClientSession, address: str, query: str) -> list[Sample]:
+    """Run an instant query. The same fault always gives the same error text."""
     async with session.get(f"{address.rstrip('/')}/api/v1/query", params={"query": query}) as response:
         body = await response.read()
     if response.status != 200:
         raise PrometheusError(f"HTTP {response.status} {_reason(body)}".strip())
     try:
-        return msgspec.json.decode(body, type=Answer).data.result
+        return msgspec.json.decode(body, type=QueryResponse).data.result
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise PrometheusError(f"that is no answer of a Prometheus: {error}") from None
+        raise PrometheusError(f"not a response from Prometheus: {error}") from None
 
 
 def _reason(body: bytes) -> str:
-    """What Prometheus says when it refuses; empty where somebody else answered."""
+    """Read Prometheus's error message from a response; return an empty string if it has none."""
     try:
-        return msgspec.json.decode(body, type=Refusal).error
+        return msgspec.json.decode(body, type=ErrorResponse).error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""

@@ -19,7 +19,7 @@ from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.extender.functions import Node, background, predicate, priority
 from stowplan.extender.worked.beta import share_below
-from stowplan.plugins.prometheus import PrometheusError, ask
+from stowplan.plugins.prometheus import PrometheusError, run_query
 
 CPU_USED = "1000 * sum by (NODE) (rate(node_cpu_seconds_total{mode!='idle'}[5m]))"
 MEMORY_USED = "sum by (NODE) (node_memory_MemTotal_bytes - node_memory_MemAvailable_bytes)"
@@ -89,7 +89,7 @@ async def _read(
     means, deviations = [
         {
             sample.metric.get(label, ""): sample.amount
-            for sample in await ask(session, prometheus, f"{function}({within})")
+            for sample in await run_query(session, prometheus, f"{function}({within})")
         }
         for function in ("avg_over_time", "stddev_over_time")
     ]

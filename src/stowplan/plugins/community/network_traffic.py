@@ -19,7 +19,7 @@ import numpy as np
 from stowplan import CycleState, Handle, NodeTable, Plugin, PluginArgs, Pod, Reads, Scores, log, scale_to_max
 from stowplan.api.node import NodeObject
 from stowplan.config.field_errors import child, forbidden, invalid, required
-from stowplan.plugins.prometheus import PrometheusError, ask
+from stowplan.plugins.prometheus import PrometheusError, run_query
 
 NO_DATA = -1
 LARGEST = 2**62
@@ -155,7 +155,7 @@ class NetworkTraffic(Plugin):
     async def _read(self, session: aiohttp.ClientSession) -> dict[str, int]:
         address = self.args.prometheus_address or self.args.address or ""
         traffic: dict[str, int] = {}
-        for sample in await ask(session, address, self.args.query):
+        for sample in await run_query(session, address, self.args.query):
             name = _without_port(sample.metric.get(self.args.node_label, ""))
             if name and (amount := sample.amount) is not None:
                 traffic[name] = max(int(min(amount, LARGEST)), traffic.get(name, 0))
