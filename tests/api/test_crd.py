@@ -211,13 +211,15 @@ class Tree(Wire, frozen=True):
 @pytest.mark.parametrize(
     ("annotation", "message"),
     [
-        pytest.param(int | list[int], "Thing.spec.field: is one of several types; only", id="union"),
-        pytest.param(dict[int, str], "Thing.spec.field: has keys that are not text", id="keys"),
+        pytest.param(int | list[int], "Thing.spec.field: is a union of types; only", id="union"),
+        pytest.param(dict[int, str], "Thing.spec.field: has keys that are not strings", id="keys"),
         pytest.param(
-            Tree, "Thing.spec.field.children[]: Tree holds itself, which no schema can", id="recursion"
+            Tree,
+            "Thing.spec.field.children[]: Tree contains itself, which a schema cannot express",
+            id="recursion",
         ),
         pytest.param(
-            list[complex], "Thing.spec.field[]: is of a type that no schema can describe (complex)", id="type"
+            list[complex], "Thing.spec.field[]: has a type that a schema cannot express (complex)", id="type"
         ),
     ],
 )
@@ -256,7 +258,7 @@ def test_protected_groups_carry_their_approval(kind, annotations):
 @pytest.mark.parametrize("group", ["", "batch", "networking.k8s.io"])
 def test_kinds_of_kubernetes_own_need_none(group):
     assert not needs_crd(named(group))
-    with pytest.raises(InputError, match="one of Kubernetes' own"):
+    with pytest.raises(InputError, match="built into Kubernetes"):
         crd_of(named(group))
 
 

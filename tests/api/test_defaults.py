@@ -57,7 +57,7 @@ def test_priority(spec, classes, priority, policy):
 
 
 def test_an_unknown_priority_class_is_refused():
-    with pytest.raises(InputError, match=r"spec\.priorityClassName: there is no PriorityClass 'high'"):
+    with pytest.raises(InputError, match=r"spec\.priorityClassName: PriorityClass 'high'"):
         filled("Pod", spec={"priorityClassName": "high"})
 
 

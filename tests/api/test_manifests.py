@@ -185,7 +185,7 @@ IN_SELECTOR = (
         ),
         pytest.param(
             bad_pod(priorityClassName="high"),
-            "Pod default/web: spec.priorityClassName: there is no PriorityClass 'high'",
+            "Pod default/web: spec.priorityClassName: PriorityClass 'high'",
             id="a priority class that is nowhere",
         ),
     ],

@@ -53,5 +53,5 @@ def test_an_unknown_workload_is_refused_with_those_there_are():
     "text", ["[", "workloads: 3", "nodeTemplate: {}\ninitialPods: {}\nworkloads: [{name: x}]"]
 )
 def test_a_file_of_other_things_is_refused(text):
-    with pytest.raises(InputError, match="is no file of workloads"):
+    with pytest.raises(InputError, match="is not a valid workload file"):
         read_workloads(text)

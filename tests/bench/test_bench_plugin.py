@@ -134,5 +134,5 @@ def test_a_file_with_a_fault_is_refused_with_its_line(file):
 
 
 def test_a_plugin_that_refuses_every_node_leaves_nothing_to_measure():
-    with pytest.raises(InputError, match=r"no node takes the pod: 0/10 nodes are available: 10 no\."):
+    with pytest.raises(InputError, match=r"the pod fits on no node: 0/10 nodes are available: 10 no\."):
         cost_of(Nowhere, nodes=10, decisions=2)

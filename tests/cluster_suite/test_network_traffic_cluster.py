@@ -46,11 +46,11 @@ async def scraped(server: Prometheus, exporters: Mapping[str, Exporter]) -> None
 
 
 def readings(scheduler: Process) -> int:
-    return scheduler.output.count('"Read the traffic of nodes"')
+    return scheduler.output.count('"Read network traffic of nodes"')
 
 
 async def reading(scheduler: Process) -> None:
-    await eventually(lambda: scheduler.output, lambda said: '"Reading the traffic of nodes"' in said)
+    await eventually(lambda: scheduler.output, lambda said: '"Reading network traffic of nodes"' in said)
 
 
 async def where(control_plane: ControlPlane, name: str) -> str:
@@ -93,7 +93,7 @@ async def test_pods_go_where_there_is_least_traffic_and_anywhere_without_prometh
             server.stop()
             await eventually(lambda: counted(scheduler, STALE), lambda refreshes: refreshes > 0)
             assert await where(control_plane, "d") in {*ADDRESSES, "unknown"}
-            assert scheduler.output.count('"Cannot read the traffic of nodes"') == 1
+            assert scheduler.output.count('"Cannot read network traffic of nodes"') == 1
 
 
 async def test_compat_goes_by_all_that_was_ever_received(control_plane, tmp_path):

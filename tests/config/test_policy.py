@@ -328,7 +328,7 @@ class TestWhereAPolicyComesFrom:
             "apiVersion": f"kubescheduler.config.k8s.io/{version}",
             "kind": "KubeSchedulerConfiguration",
         }
-        with pytest.raises(ConfigError, match="takes no policy"):
+        with pytest.raises(ConfigError, match="does not use a policy"):
             load(config, Registry.installed(), policy=self.policy)
 
     @pytest.mark.parametrize(

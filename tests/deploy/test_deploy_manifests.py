@@ -424,13 +424,13 @@ def test_what_a_static_pods_plugins_need_besides(folder):
         pytest.param(
             f"{OURS}leaderElection: {{leaderElect: false}}\n",
             [IMAGE],
-            "leaderElection.leaderElect: is false, so that 2 replicas would place the same pods",
+            "leaderElection.leaderElect: is false, so 2 replicas would schedule the same pods",
             id="replicas without a lease",
         ),
         pytest.param(
             f"{OURS}extenders: [{{urlPrefix: 'https://e', filterVerb: f, tlsConfig: {{caFile: /ca.crt}}}}]\n",
             [IMAGE],
-            "extenders[0].tlsConfig.caFile: the pod does not have the file /ca.crt: give what it holds as",
+            "extenders[0].tlsConfig.caFile: the pod does not have the file /ca.crt: set its contents as",
             id="an extender's certificate",
         ),
         pytest.param(
@@ -444,9 +444,16 @@ def test_what_a_static_pods_plugins_need_besides(folder):
             OURS, [IMAGE, "--static-pod"], "clientConnection.kubeconfig: is required", id="no kubeconfig"
         ),
         pytest.param(OURS, [], "--image: is empty", id="no image"),
-        pytest.param(OURS, [IMAGE, "--name=Mine"], "--name: 'Mine' is not a name", id="a name"),
-        pytest.param(OURS, [IMAGE, "--namespace=a.b"], "--namespace: 'a.b' is not a name", id="a namespace"),
-        pytest.param(OURS, [IMAGE, "--replicas=0"], "--replicas: 0 is too few", id="no replicas"),
+        pytest.param(
+            OURS, [IMAGE, "--name=Mine"], "--name: 'Mine' is not a valid Kubernetes name", id="a name"
+        ),
+        pytest.param(
+            OURS,
+            [IMAGE, "--namespace=a.b"],
+            "--namespace: 'a.b' is not a valid Kubernetes name",
+            id="a namespace",
+        ),
+        pytest.param(OURS, [IMAGE, "--replicas=0"], "--replicas: 0 is too small", id="no replicas"),
         pytest.param(
             STATIC,
             [IMAGE, "--static-pod", "--replicas=2"],
@@ -462,13 +469,13 @@ def test_what_a_static_pods_plugins_need_besides(folder):
         pytest.param(
             OURS,
             [IMAGE, "--journal-claim=kept"],
-            "--journal-claim: 2 replicas cannot share a journal: ask for --replicas=1",
+            "--journal-claim: 2 replicas cannot share a journal: use --replicas=1",
             id="a journal for two",
         ),
         pytest.param(
             OURS, [IMAGE, "--journal-size=much"], "--journal-size: 'much' is not a quantity", id="a size"
         ),
-        pytest.param(OURS, [IMAGE, "--journal-size=0"], "--journal-size: 0 is too little", id="no size"),
+        pytest.param(OURS, [IMAGE, "--journal-size=0"], "--journal-size: 0 is too small", id="no size"),
         pytest.param(
             "apiVersion: kubescheduler.config.k8s.io/v1alpha1\nkind: KubeSchedulerConfiguration\n"
             "algorithmSource: {policy: {configMap: {namespace: kube-system, name: old}}}\n",
@@ -488,13 +495,17 @@ def test_what_cannot_work_is_refused_and_named(folder, config, options, message)
 
 def test_too_much_for_a_config_map(folder):
     done = folder.run(WITH_COLOURS, IMAGE, folder.plugin(PLUGIN + "#" * (1 << 20)))
-    assert "but a ConfigMap takes 1,048,576: install the plugins in the image" in str(done.exception)
+    assert "but the limit of a ConfigMap is 1,048,576: install the plugins in the image" in str(
+        done.exception
+    )
 
 
 def test_what_should_be_known_is_said_beside_the_manifests(folder):
     done = folder.run(HEAD, IMAGE)
     assert done.exit_code == 0
-    assert "a profile is named default-scheduler, so kube-scheduler would place the same pods" in done.stderr
+    assert (
+        "a profile is named default-scheduler, so kube-scheduler would schedule the same pods" in done.stderr
+    )
     assert folder.run(OURS, IMAGE).stderr == ""
 
 
@@ -505,7 +516,7 @@ def test_a_plugin_that_the_image_does_not_have_is_named(folder, monkeypatch, tmp
     done = folder.run(config, IMAGE)
     assert done.exit_code == 0
     assert "Colours is in the module deploy_elsewhere (" in done.stderr
-    assert "which the image must have, too" in done.stderr
+    assert "which the image must contain" in done.stderr
 
 
 def test_an_older_configuration_is_rendered_as_v1(folder):

@@ -110,7 +110,11 @@ async def test_manifests_and_a_configuration_to_begin_with(tmp_path):
             "stowplan: no kubeconfig found; set KUBECONFIG to the kubeconfig of the cluster to copy\n",
             id="no cluster to copy",
         ),
-        pytest.param(["--nodes", "-3"], "nodes[0]: count: -3 is less than none", id="less than no nodes"),
+        pytest.param(
+            ["--nodes", "-3"],
+            "nodes[0]: count: -3 is negative; must be 0 or greater",
+            id="less than no nodes",
+        ),
         pytest.param(["--host", "203.0.113.9"], "cannot listen on 203.0.113.9", id="an address of others"),
     ],
 )

@@ -51,11 +51,17 @@ def test_a_few_words_are_enough(source, count):
     [
         pytest.param("{cpus: 3}", "unknown field `cpus`", id="an unknown field"),
         pytest.param("{count: 2, name: x}", "write {} where their numbers go", id="one name for two"),
-        pytest.param("-3", "nodes[0]: count: -3 is less than none", id="less than none"),
-        pytest.param("{cpu: -1}", "nodes[0]: cpu: -1 is less than none", id="less than no room"),
-        pytest.param("{pods: -1}", "nodes[0]: pods: -1 is less than none", id="less than no pods"),
+        pytest.param("-3", "nodes[0]: count: -3 is negative; must be 0 or greater", id="less than none"),
         pytest.param(
-            "{resources: {a.b/c: '-2'}}", "nodes[0]: a.b/c: -2 is less than none", id="less than no devices"
+            "{cpu: -1}", "nodes[0]: cpu: -1 is negative; must be 0 or greater", id="less than no room"
+        ),
+        pytest.param(
+            "{pods: -1}", "nodes[0]: pods: -1 is negative; must be 0 or greater", id="less than no pods"
+        ),
+        pytest.param(
+            "{resources: {a.b/c: '-2'}}",
+            "nodes[0]: a.b/c: -2 is negative; must be 0 or greater",
+            id="less than no devices",
         ),
         pytest.param("{memory: many}", "'many' is not a quantity", id="no quantity"),
         pytest.param("{taints: [k]}", "write key=value:Effect", id="no taint"),

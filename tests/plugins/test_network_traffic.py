@@ -273,7 +273,7 @@ async def test_a_bad_answer_is_told_once_and_what_was_read_before_counts_until_i
     errors = [record.fields["err"] for record in caplog.records if record.levelname == "ERROR"]
     assert len(errors) <= 2  # at the start there were no data at all
     assert said in errors[-1]
-    assert caplog.messages[-1] == "Reading the traffic of nodes"
+    assert caplog.messages[-1] == "Reading network traffic of nodes"
 
 
 async def test_prometheus_is_down_and_comes_up(caplog):

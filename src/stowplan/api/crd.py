@@ -59,7 +59,7 @@ def crd_of(kind: type[CustomResource]) -> Json:
     where = kind.definition
     if not needs_crd(kind):
         raise InputError(
-            f"{where.api_version} is one of Kubernetes' own; it needs no definition", what=where.kind
+            f"{where.api_version} is built into Kubernetes and needs no definition", what=where.kind
         )
     metadata: Json = {"name": f"{where.plural}.{where.group}"}
     if any(where.group == each or where.group.endswith(f".{each}") for each in PROTECTED):
@@ -146,7 +146,8 @@ def schema_of(info: types.Type, path: str, within: tuple[type, ...] = ()) -> Jso
 def struct_schema(info: types.StructType, path: str, within: tuple[type, ...] = ()) -> Json:
     if info.cls in within:
         raise InputError(
-            f"{info.cls.__name__} holds itself, which no schema can; use dict[str, Any]", field=path
+            f"{info.cls.__name__} contains itself, which a schema cannot express; use dict[str, Any]",
+            field=path,
         )
     within = (*within, info.cls)
     found: Json = {"type": "object"}
@@ -175,12 +176,12 @@ def _union(info: types.UnionType, path: str, within: tuple[type, ...]) -> Json:
         return schema_of(others[0], path, within) | nullable
     if {type(each) for each in others} == {types.IntType, types.StrType}:
         return INT_OR_STRING | nullable
-    raise InputError("is one of several types; only X | None and int | str can be", field=path)
+    raise InputError("is a union of types; only X | None and int | str are supported", field=path)
 
 
 def _dict(info: types.DictType, path: str, within: tuple[type, ...]) -> Json:
     if not isinstance(info.key_type, types.StrType | types.LiteralType | types.EnumType):
-        raise InputError("has keys that are not text; use dict[str, …]", field=path)
+        raise InputError("has keys that are not strings; use dict[str, …]", field=path)
     counts = _bounds(minProperties=info.min_length, maxProperties=info.max_length)
     if isinstance(info.value_type, types.AnyType):
         return {"type": "object"} | ANYTHING | counts
@@ -220,7 +221,7 @@ def _scalar(info: types.Type, path: str) -> Json:
         case types.CustomType() if info.cls is Quantity:
             return INT_OR_STRING | {"pattern": QUANTITY}
     kind = getattr(getattr(info, "cls", None), "__name__", type(info).__name__.removesuffix("Type").lower())
-    raise InputError(f"is of a type that no schema can describe ({kind}); use Any", field=path)
+    raise InputError(f"has a type that a schema cannot express ({kind}); use Any", field=path)
 
 
 def _enum(values: list[Any]) -> Json:

@@ -127,7 +127,7 @@ def _priority(spec: Plain, classes: Mapping[str, PriorityClass]) -> Plain:
     if found is None:
         if name and spec.get("priority") is None:
             raise InputError(
-                f"there is no PriorityClass {name!r}, and spec.priority is not set either",
+                f"PriorityClass {name!r} not found, and spec.priority is not set",
                 field="spec.priorityClassName",
             )
         return {}

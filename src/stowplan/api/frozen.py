@@ -21,7 +21,7 @@ _ATOMS = frozenset((str, int, float, bool, bytes, type(None), Quantity))
 
 
 def _refuse(self: Any, *_: object, **__: object) -> NoReturn:
-    raise TypeError("this is shared and read-only; make a copy to change it, such as dict(…) or list(…)")
+    raise TypeError("this object is shared and read-only; change a copy, for example dict(…) or list(…)")
 
 
 class FrozenDict(dict[K, V]):

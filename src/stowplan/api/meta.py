@@ -301,4 +301,6 @@ def parse_time(text: str) -> float:
             return datetime.min.replace(tzinfo=UTC).timestamp()
         if re.fullmatch(r"[0-9]{5,}-[0-9T:.-]+Z", text, re.ASCII):
             return datetime.max.replace(tzinfo=UTC).timestamp()
-        raise InputError(f"{text[:64]!r} is not a time like 2026-01-31T12:00:00Z") from None
+        raise InputError(
+            f"{text[:64]!r} is not a valid time; expected a format like 2026-01-31T12:00:00Z"
+        ) from None

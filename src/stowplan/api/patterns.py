@@ -81,7 +81,7 @@ class Pattern:
 
     def _check_work(self, length: int) -> None:
         if self.size * length > MAX_WORK:
-            raise PatternError(f"the pattern is too complex for a text of {length} bytes")
+            raise PatternError(f"the pattern is too complex for a string of {length} bytes")
 
 
 @lru_cache(maxsize=MAX_KEPT)

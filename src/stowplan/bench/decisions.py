@@ -69,7 +69,7 @@ def _place(planner: Planner, pod: Any) -> None:
     decision = planner.decide(pod)
     if decision.chosen is None and decision.nominated is None:
         raise StowplanError(
-            f"pod {pod.key} of the workload does not fit: {decision.error or decision.message}"
+            f"pod {pod.key} of the workload does not fit on any node: {decision.error or decision.message}"
         )
     planner.carry_out(decision)
 

@@ -109,7 +109,7 @@ def _decided(planner: Planner, pod: Pod) -> tuple[float, Decision]:
     spent = thread_time_ns() - began
     if decision.chosen is None:
         why = decision.error or decision.message
-        raise InputError(f"nothing to measure: no node takes the pod: {why}")
+        raise InputError(f"nothing to measure: the pod fits on no node: {why}")
     return spent / 1000, decision
 
 

@@ -38,7 +38,7 @@ def read_workloads(text: str | None = None) -> list[Workload]:
         shared = {key: plain[key] for key in ("nodeTemplate", "initialPods")}
         return [msgspec.convert({**shared, **each}, Workload) for each in plain["workloads"]]
     except (yaml.YAMLError, msgspec.ValidationError, KeyError, TypeError) as error:
-        raise InputError(f"is no file of workloads: {error}") from None
+        raise InputError(f"is not a valid workload file: {error}") from None
 
 
 def build(workload: Workload, nodes: int) -> Cluster:

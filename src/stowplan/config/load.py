@@ -59,7 +59,7 @@ def load(source: Source, plugins: ArgsReader, *, policy: Source | None = None) -
             return LoadedConfig(config, old.warnings, old.policy_config_map)
         _check_version(plain)
         if policy is not None:
-            raise ConfigError(f"{plain['apiVersion']} takes no policy: only v1alpha1 refers to one")
+            raise ConfigError(f"{plain['apiVersion']} does not use a policy: only v1alpha1 refers to one")
         return LoadedConfig(_load_v1(plain, plugins), [])
 
 

@@ -52,7 +52,7 @@ class Discovered:
         try:
             self.kinds = await kinds_of(self._api)
         except ApiError as error:
-            log.warn("Cannot ask for the kinds there are; trying again", err=error.message)
+            log.warn("Cannot discover API kinds; retrying", err=error.message)
             return False
         return True
 

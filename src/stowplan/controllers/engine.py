@@ -116,14 +116,14 @@ class Controller(ABC):
                 log.log(4, "Trying again", controller=type(self).__name__, key=key, err=error.message)
             except ApiError as error:
                 log.warn(
-                    "Write failed; trying again",
+                    "Write failed; retrying",
                     controller=type(self).__name__,
                     key=key,
                     err=error.message,
                 )
             except Exception as error:  # of one object; the others go on
                 log.error(
-                    "Controller failed; trying again",
+                    "Controller failed; retrying",
                     error,
                     controller=type(self).__name__,
                     key=key,

@@ -135,7 +135,7 @@ class Store(Generic[K]):
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            log.warn("The watch is behind; going on without it", kind=self.kind.name)
+            log.warn("Watch did not catch up; continuing without it", kind=self.kind.name)
         for key, uid in going.items():
             if self._going.get(key) == uid:
                 del self._going[key]

@@ -67,8 +67,8 @@ def notes(setup: Setup) -> Iterator[str]:
     yield from setup.warnings
     if any(profile.scheduler_name == DEFAULT_SCHEDULER_NAME for profile in setup.config.profiles):
         yield (
-            f"a profile is named {DEFAULT_SCHEDULER_NAME}, so kube-scheduler would place the same pods: give "
-            "it another schedulerName, or take kube-scheduler's place with --static-pod"
+            f"a profile is named {DEFAULT_SCHEDULER_NAME}, so kube-scheduler would schedule the same pods: "
+            "use another schedulerName, or replace kube-scheduler with --static-pod"
         )
 
 
@@ -85,22 +85,22 @@ def lease_of(setup: Setup, options: DeployOptions) -> LeaderElection | None:
 def _check(setup: Setup, options: DeployOptions) -> None:
     if path := setup.config.client_connection.kubeconfig:
         raise ConfigError(
-            f"clientConnection.kubeconfig: the pod does not have the file {path}; leave it out, and the "
-            "scheduler uses the service account of its pod",
+            f"clientConnection.kubeconfig: the pod does not have the file {path}; remove it to use the "
+            "pod's service account",
             stage="validate",
             where=setup.where,
         )
     if options.replicas > 1 and not setup.config.leader_election.leader_elect:
         raise ConfigError(
-            f"leaderElection.leaderElect: is false, so that {options.replicas} replicas would place the same "
-            "pods: let it be true, or ask for --replicas=1",
+            f"leaderElection.leaderElect: is false, so {options.replicas} replicas would schedule the "
+            "same pods: set it to true or use --replicas=1",
             stage="validate",
             where=setup.where,
         )
     size = sum(len(name) + len(text.encode()) for name, text in setup.files.items())
     if size > MAX_CONFIG_MAP_BYTES:
         raise InputError(
-            f"configuration and plugin files have {size:,} bytes, but a ConfigMap takes "
+            f"configuration and plugin files have {size:,} bytes, but the limit of a ConfigMap is "
             f"{MAX_CONFIG_MAP_BYTES:,}: install the plugins in the image instead"
         )
 

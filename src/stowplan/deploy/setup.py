@@ -52,8 +52,8 @@ def read_setup(file: Path, plugin_dirs: Sequence[Path] = ()) -> Setup:
     config, warnings, policy_config_map = load(file, registry)
     if policy_config_map:
         raise ConfigError(
-            f"its Policy is in ConfigMap {policy_config_map}, which is not read here: write it into the file "
-            "first, with `stowplan config convert --policy`",
+            f"its Policy is in ConfigMap {policy_config_map}, which cannot be read here: write it into the "
+            "file first, with `stowplan config convert --policy`",
             where=str(file),
         )
     try:
@@ -88,8 +88,8 @@ def _paths_of_this_machine(config: KubeSchedulerConfiguration) -> Iterator[str]:
             path = msgspec.to_builtins(extender.tls_config or {}).get(field)
             if path:
                 yield (
-                    f"extenders[{index}].tlsConfig.{field}: the pod does not have the file {path}: give what "
-                    f"it holds as {field.removesuffix('File')}Data"
+                    f"extenders[{index}].tlsConfig.{field}: the pod does not have the file {path}: set its "
+                    f"contents as {field.removesuffix('File')}Data"
                 )
 
 
@@ -100,7 +100,7 @@ def _missing_in_the_image(plugins: Sequence[Plugin], files: dict[str, str]) -> I
             where = sys.modules[plugin.__module__].__file__
             yield (
                 f"{plugin.__name__} is in the module {plugin.__module__} ({where}), which the image must "
-                "have, too: install it there, or give its folder with --plugin-dir"
+                "contain: install it there, or pass its folder with --plugin-dir"
             )
 
 
@@ -120,22 +120,22 @@ class DeployOptions(msgspec.Struct, frozen=True, kw_only=True):
         for option, value in (("--name", self.name), ("--namespace", self.namespace)):
             if not _LABEL.fullmatch(value) or len(value) > 63:
                 rule = "needs small letters, digits and -, at most 63, with a letter or digit at both ends"
-                raise InputError(f"{value!r} is not a name that Kubernetes takes: it {rule}", what=option)
+                raise InputError(f"{value!r} is not a valid Kubernetes name: it {rule}", what=option)
         for option, number, least in (("--replicas", self.replicas, 1), ("--verbosity", self.verbosity, 0)):
             if number < least:
-                raise InputError(f"{number} is too few: it must be {least} or more", what=option)
+                raise InputError(f"{number} is too small: it must be {least} or more", what=option)
         if not self.image.strip():
             raise InputError(
-                "is empty: it names the image that `make image` built and you pushed", what="--image"
+                "is empty: set it to the image that you built with `make image` and pushed", what="--image"
             )
         if self.journal_claim and self.replicas > 1:
             raise InputError(
-                f"{self.replicas} replicas cannot share a journal: ask for --replicas=1, or for --journal, "
+                f"{self.replicas} replicas cannot share a journal: use --replicas=1, or --journal, "
                 "which gives each one of its own",
                 what="--journal-claim",
             )
         if self.journal_bytes <= 0:
-            raise InputError(f"{self.journal_size} is too little for a journal", what="--journal-size")
+            raise InputError(f"{self.journal_size} is too small for a journal", what="--journal-size")
 
     @property
     def has_journal(self) -> bool:

@@ -100,7 +100,7 @@ class SimulatedKubelets:
                 try:
                     await self._api.request("POST", NODES_PATH, node, accept=METADATA_ALONE)
                 except Conflict:
-                    log.log(4, "Node is registered already", node=node["metadata"]["name"])
+                    log.log(4, "Node is already registered", node=node["metadata"]["name"])
 
         async with asyncio.TaskGroup() as group:
             for _ in range(self._writers):
@@ -212,7 +212,7 @@ class SimulatedKubelets:
             except (NotFound, Conflict):
                 continue  # replaced or gone, which its own event says
             except ApiError as error:
-                log.warn("Kubelet's write failed; trying again", err=error.explanation)
+                log.warn("Kubelet's write failed; retrying", err=error.explanation)
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._due.put_nowait, job)
 
     async def _start(self, pod: Pod) -> None:

@@ -98,7 +98,7 @@ def _checked(entry: Any, where: str) -> NodeTemplate:
         except QuantityError as error:
             raise InputError(str(error), where=where, field=name) from None
         if is_negative:
-            raise InputError(f"{amount} is less than none", where=where, field=name)
+            raise InputError(f"{amount} is negative; must be 0 or greater", where=where, field=name)
     for text in template.taints:
         _taint(text)
     return template

@@ -93,7 +93,7 @@ STOWPLAN = (
         "extender-max-response-bytes",
         SOME_SIZE,
         "32Mi",
-        "Maximum size of an HTTP extender's answer; a larger one counts as an error of that extender.",
+        "Maximum size of an HTTP extender's response; a larger response is an error.",
     ),
     Flag(
         "seed",
@@ -145,7 +145,7 @@ SECURE_SERVING = (
         INT32S,
         (),
         "Curves for the key exchange, by number.",
-        no_effect="Python's TLS chooses them",
+        no_effect="chosen by Python's TLS",
     ),
     Flag(
         "http2-max-streams-per-connection",
@@ -483,14 +483,14 @@ OLD = (
         STRING,
         "",
         "Topology keys for preferred anti-affinity without a topology key.",
-        no_effect="every affinity term has its topologyKey",
+        no_effect="every affinity term has its own topologyKey",
     ),
     Flag(
         "azure-container-registry-config",
         STRING,
         "",
         "Configuration of the Azure container registry.",
-        no_effect="a scheduler pulls no images",
+        no_effect="the scheduler pulls no images",
     ),
     Flag(
         "add-dir-header", BOOL, False, "Add directories to log lines.", no_effect="lines have only file names"

@@ -371,9 +371,9 @@ def gate_warnings(gates: Mapping[str, bool]) -> Iterator[str]:
             if on:
                 yield f"{prefix}: Stowplan does not implement it"
         elif gate == "AllBeta":
-            yield f"{prefix}: beta features are as kube-scheduler 1.36 has them by default"
+            yield f"{prefix}: beta features follow kube-scheduler 1.36's defaults"
         else:
-            yield f"{prefix}: kube-scheduler 1.36 has no such gate that concerns scheduling"
+            yield f"{prefix}: kube-scheduler 1.36 has no such scheduling feature gate"
 
 
 def complete_config(config: KubeSchedulerConfiguration, registry: Registry) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def convert_document(plain: dict[str, Any], policy: Source | None) -> ConvertedD
 def _convert(plain: dict[str, Any], policy: Source | None, what: str) -> ConvertedDocument:
     version = versions.OLD_VERSIONS[plain["apiVersion"]]
     if policy is not None and "algorithmSource" not in version.fields:
-        raise ConfigError(f"{plain['apiVersion']} takes no policy: only v1alpha1 refers to one")
+        raise ConfigError(f"{plain['apiVersion']} does not use a policy: only v1alpha1 refers to one")
     old, ignored = files.read_config(fill_dependent_defaults(plain), version)
     in_force, config_map = _find_policy(old, policy, ignored)
     converted = convert(msgspec.structs.replace(old, profiles=files.profiles_of(old)), version, in_force)

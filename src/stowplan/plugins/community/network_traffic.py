@@ -145,7 +145,7 @@ class NetworkTraffic(Plugin):
         except (PrometheusError, aiohttp.ClientError, OSError) as error:
             return str(error)
         self._reading, self._read_at = self._reading + 1, self.handle.now()
-        log.log(5, "Read the traffic of nodes", plugin=self.name, bytes=self._traffic)
+        log.log(5, "Read network traffic of nodes", plugin=self.name, bytes=self._traffic)
         nodes = self.handle.cluster.nodes.objects
         if nodes and all(self._traffic_of(node) == NO_DATA for node in nodes):
             found = ", ".join(sorted(self._traffic)[:3])
@@ -169,9 +169,9 @@ class NetworkTraffic(Plugin):
             return
         self._fault = fault
         if fault:
-            log.error("Cannot read the traffic of nodes", fault, plugin=self.name)
+            log.error("Cannot read network traffic of nodes", fault, plugin=self.name)
         else:
-            log.log(0, "Reading the traffic of nodes", plugin=self.name, names=len(self._traffic))
+            log.log(0, "Reading network traffic of nodes", plugin=self.name, names=len(self._traffic))
 
 
 def _is_url(text: str) -> bool:
