@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -60,6 +61,7 @@ class BuiltIn(NamedTuple):
             return schemas.in_form(self.schema, schemas.without_nulls(kept)), unknown
 
 
+@lru_cache(64)  # clients send a handful of them
 def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower() or "application/json"
 

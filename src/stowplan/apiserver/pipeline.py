@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -32,7 +31,6 @@ from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.options import Query, WriteOptions, write_options
 from stowplan.apiserver.resources import Resource
-from stowplan.apiserver.schemas import ref_of
 from stowplan.apiserver.store import Record
 from stowplan.http11.messages import Headers, Request, Response
 
@@ -58,7 +56,7 @@ _INTERNAL, _SERVER = Request("", ""), Manager("kube-apiserver", "Update", "v1")
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass
+@dataclass(slots=True)
 class RequestContext:
     """One request on its way through the server. The router fills in the first part, the steps the second."""
 
@@ -88,11 +86,11 @@ class RequestContext:
     record: Record | None = None
     """What was stored."""
 
-    @cached_property
+    @property
     def media(self) -> str:
         return bodies.media_type(self.request.headers.get("content-type", ""))
 
-    @cached_property
+    @property
     def form(self) -> Form:
         request = self.request
         return forms.form_of(request.headers.get("accept", ""), self.query("includeObject"), request.is_bare)
@@ -336,9 +334,8 @@ def _check_identity(context: RequestContext, before: Record, meta: Json) -> None
 def first_owners(context: RequestContext) -> managed.AnyManaged:
     """Who manages the fields of a new object: all of them whoever creates it."""
     resource = context.resource
-    zero = _encode(resource.codec.in_form({})[0]) if ref_of(resource.schema) else b"{}"
     new = _served(resource, context.data)
-    return managed.Updated(managed.NOBODY, resource.schema, zero, new, context.manager, times.now())
+    return managed.Updated(managed.NOBODY, resource.schema, resource.empty, new, context.manager, times.now())
 
 
 def _owners_after(

@@ -67,13 +67,18 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
     group_version: str = ""
     prefix: bytes = b""
     """How the text of every object begins."""
-    _paths: dict[str, tuple[str, ...]] = {}
+    _empty: bytes = b""
+    _selectable: dict[str, list[tuple[str, str]]] = {}
+    """Fields that selectors may name, by the part of the object that they are in."""
 
     def __post_init__(self) -> None:
         self.collection = self.collection or self.name
         self.group_version = f"{self.group}/{self.version}" if self.group else self.version
         self.prefix = f'{{"kind":"{self.kind}","apiVersion":"{self.group_version}",'.encode()
-        self._paths = {field: tuple(path.split(".")) for field, path in self.strategy.fields.items()}
+        self._selectable = {}
+        for field, path in self.strategy.fields.items():
+            part, _, key = path.rpartition(".")
+            self._selectable.setdefault(part, []).append((field, key))
 
     @property
     def name(self) -> str:
@@ -98,12 +103,20 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         found = {"metadata.name": meta.get("name", "")}
         if self.namespaced:
             found["metadata.namespace"] = meta.get("namespace", "")
-        for field, path in self._paths.items():
-            value: Any = data
-            for part in path:
-                value = value.get(part) if isinstance(value, dict) else None
-            found[field] = value if isinstance(value, str) else _text(value)
+        for part, keys in self._selectable.items():
+            inner = (data.get(part) or {}) if part else data
+            for field, key in keys:
+                value = inner.get(key)
+                found[field] = value if isinstance(value, str) else _text(value)
         return found
+
+    @property
+    def empty(self) -> bytes:
+        """An object of this kind that says nothing; every create needs it, so it is made once."""
+        if not self._empty:
+            is_built_in = schemas.ref_of(self.schema)
+            self._empty = msgspec.json.encode(self.codec.in_form({})[0] if is_built_in else {})
+        return self._empty
 
     @property
     def known_fields(self) -> set[str]:

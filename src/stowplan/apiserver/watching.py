@@ -17,7 +17,6 @@ from stowplan.apiserver.forms import Form
 from stowplan.apiserver.options import ListOptions
 from stowplan.apiserver.reading import Selection, watch_version
 from stowplan.apiserver.resources import Resource
-from stowplan.apiserver.schemas import ref_of
 from stowplan.apiserver.store import Change, Collection, Record
 
 Json = dict[str, Any]
@@ -135,7 +134,7 @@ class Watch:
 
     def _bookmark(self, version: int, is_end: bool = False) -> bytes:
         resource = self.resource
-        empty = resource.codec.in_form({})[0] if ref_of(resource.schema) else {}
+        empty = msgspec.json.decode(resource.empty)
         meta: Json = {"resourceVersion": str(version)}
         if is_end:
             meta["annotations"] = {"k8s.io/initial-events-end": "true"}
