@@ -295,6 +295,60 @@ async def test_a_kill_among_failing_writes_brings_back_what_was_acknowledged(tmp
     assert not lost & found
 
 
+SYNC_FAILS = """
+import asyncio, ctypes, errno, os, pathlib, platform, struct, sys
+from stowplan.apiserver import ApiServer, Request
+from stowplan.apiserver.durable import DurableStore
+
+PATH = "/api/v1/namespaces/default/configmaps"
+LOAD, EQUALS, RETURN, ALLOW, FAIL = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050000 | errno.EIO
+SECCOMP, FSYNC, FDATASYNC = {"x86_64": (317, 74, 75), "aarch64": (277, 82, 83)}[platform.machine()]
+
+def fail_syncs():
+    # A filter in the kernel, for all threads: fsync and fdatasync fail with EIO, as on a disk that dies.
+    filters = [(LOAD, 0, 0, 0), (EQUALS, 1, 0, FSYNC), (EQUALS, 0, 1, FDATASYNC),
+               (RETURN, 0, 0, FAIL), (RETURN, 0, 0, ALLOW)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in filters))
+    header = struct.pack("HxxxxxxQ", len(filters), ctypes.addressof(program))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    if libc.syscall(SECCOMP, 1, 1, ctypes.create_string_buffer(header)) != 0:
+        sys.exit(f"no seccomp: {os.strerror(ctypes.get_errno())}")
+    try:
+        os.fsync(1)
+    except OSError as error:
+        assert error.errno == errno.EIO
+
+async def main():
+    server = ApiServer(DurableStore(pathlib.Path(sys.argv[1])))
+    async def write(name):
+        answer = await server.handle(Request.of("POST", PATH, {"metadata": {"name": name}}))
+        return answer.status
+    print(await write("before"), flush=True)
+    fail_syncs()
+    print(await write("one"), await write("two"), flush=True)
+    answer = await server.handle(Request.of("GET", PATH))
+    print(*(item["metadata"]["name"] for item in answer.json()["items"]), flush=True)
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_write_that_cannot_be_synced_is_not_acknowledged(tmp_path: Path) -> None:
+    """The kernel itself fails fsync: what is not certainly on disk is an error, and not served."""
+    ended = subprocess.run(
+        [sys.executable, "-c", SYNC_FAILS, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    before, failed, served = ended.stdout.splitlines()
+    assert (before, failed, served) == ("201", "500 500", "before")
+    api = Api(tmp_path)  # on a disk that works again
+    found = set(await api.names())
+    api.store.close()
+    assert {"before"} <= found <= {"before", "one", "two"}  # a failed write may have reached the disk
+
+
 async def events(stream: Stream) -> list[str]:
     """Names in the events that a watch has for us now."""
     found: list[str] = []

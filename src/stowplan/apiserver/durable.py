@@ -276,7 +276,7 @@ class _File:
         try:
             if self._database is None:
                 known = self.version
-                self._open()
+                self._reopen()
                 if self.version != known:
                     why = "the outcome of an earlier write was unknown and has just been found out: try again"
                     return Written(Failure(500, "InternalError", f"{self._path}: {why}"), True)
@@ -310,14 +310,26 @@ class _File:
 
     def _is_kept(self, version: int) -> bool:
         """Whether a commit that failed took place all the same, as it may if the disk failed at its end."""
-        known = self.version
         try:
             self.close()
-            self._open()
+            self._reopen()
         except (InputError, sqlite3.Error):
-            self.version = known
             return False
         return self.version == version
+
+    def _reopen(self) -> None:
+        """Open the database again after an error; what it contains then is certainly on disk."""
+        known = self.version
+        try:
+            self._open()
+            if self._database is not None and self.version != known:
+                # The last commit was written, but perhaps not synced. To sync it now would prove nothing:
+                # pages that the kernel failed to sync count as clean afterwards. A checkpoint rewrites them.
+                self._database.execute("pragma wal_checkpoint(truncate)").fetchone()
+        except (InputError, sqlite3.Error):
+            self.close()
+            self.version = known
+            raise
 
     def close(self) -> None:
         if self._database is not None:
