@@ -18,7 +18,7 @@ from stowplan.framework.registry import Registry
 from stowplan.http11.client import Reply
 from stowplan.journal import Decisions
 from stowplan.scheduler.scheduler import Scheduler
-from stowplan.serving.health import Page
+from stowplan.serving.pages import Page
 from stowplan.web import Source, pages
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo"

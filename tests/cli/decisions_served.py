@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stowplan.serving import Server, ServingOptions
-from stowplan.serving.health import Page
+from stowplan.serving.pages import Page
 
 TOKEN, BAD_TOKEN = "sesame", "forged"
 

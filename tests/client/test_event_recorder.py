@@ -11,8 +11,7 @@ import pytest
 
 from make import make_pod
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound, TooMany, Unreachable
-from stowplan.client.event_forms import micro_time
-from stowplan.client.events import MOST_SERIES, QUEUED, EventRecorder, event_name, truncated
+from stowplan.client.events import MOST_SERIES, QUEUED, EventRecorder, event_name, micro_time, truncated
 from stowplan.http11.client import Reply
 from virtual_time import elapsed, in_virtual_time
 

@@ -66,7 +66,7 @@ def test_thousands_of_patterns_are_not_all_kept():
     "code",
     [
         pytest.param(
-            "from stowplan.apiserver.queries import field_selector;"
+            "from stowplan.apiserver.options import field_selector;"
             "field_selector('metadata.name' + '=' * 60_000 + chr(10) + 'x', ['metadata.name'], ValueError)",
             id="a field selector",
         ),

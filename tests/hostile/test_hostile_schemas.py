@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stowplan.apiserver.failures import FieldError
-from stowplan.apiserver.strategies.definitions import DefinitionStrategy
+from stowplan.apiserver.strategies.others import DefinitionStrategy
 from stowplan.apiserver.structural import Validator
 
 

@@ -10,7 +10,7 @@ from asking import ask, serving
 
 from make import make_pod
 from stowplan.api.pod import Pod
-from stowplan.serving.pod_resources import render_resources
+from stowplan.serving.pages import render_resources
 
 
 def pod_of(*containers: dict[str, Any], init: tuple[dict[str, Any], ...] = (), **spec: Any) -> Pod:

@@ -9,7 +9,6 @@ import msgspec
 import yaml
 
 from stowplan.apiserver import tables
-from stowplan.apiserver.conversion import from_stored
 from stowplan.apiserver.failures import Failure
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Record
@@ -120,3 +119,32 @@ def render(form: Form, status: int, body: bytes, headers: Headers = ()) -> Respo
 
 def _metadata_of(form: Form, data: Json) -> Json:
     return {"kind": "PartialObjectMetadata", "apiVersion": form.group_version, "metadata": data["metadata"]}
+
+
+STORED_EVENTS = "v1"
+_EVENT_FIELDS = {
+    "regarding": "involvedObject",
+    "note": "message",
+    "deprecatedSource": "source",
+    "deprecatedFirstTimestamp": "firstTimestamp",
+    "deprecatedLastTimestamp": "lastTimestamp",
+    "deprecatedCount": "count",
+    "reportingController": "reportingComponent",
+}
+_BACK = {stored: served for served, stored in _EVENT_FIELDS.items()}
+
+
+def to_stored(resource: Resource, data: Json) -> Json:
+    """An object as it came, as it is kept."""
+    if resource.name == "events.events.k8s.io":
+        data = {_EVENT_FIELDS.get(field, field): value for field, value in data.items()}
+        data["apiVersion"] = STORED_EVENTS
+    return data
+
+
+def from_stored(resource: Resource, data: Json) -> Json:
+    """An object as it is kept, in the version that the resource is."""
+    if resource.name == "events.events.k8s.io":
+        data = {_BACK.get(field, field): value for field, value in data.items()}
+    data["apiVersion"] = resource.group_version
+    return {"kind": data.pop("kind"), "apiVersion": data.pop("apiVersion"), **data}

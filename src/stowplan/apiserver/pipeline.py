@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.apiserver import applying, bodies, forms, managed, metadata, patches, times
-from stowplan.apiserver.conversion import from_stored, to_stored
+from stowplan.apiserver import bodies, forms, managed, metadata, patches, times
 from stowplan.apiserver.failures import (
     Failure,
     FieldError,
@@ -26,7 +25,7 @@ from stowplan.apiserver.failures import (
     modified,
     other_uid,
 )
-from stowplan.apiserver.forms import Form
+from stowplan.apiserver.forms import Form, from_stored, to_stored
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.options import Query, WriteOptions, write_options
@@ -209,15 +208,15 @@ def decode_apply(context: RequestContext) -> None:
     _check_config(context, config)
     given = (config.get("metadata") or {}).get("namespace") or ""
     where = f"{given}/{context.name}; {resource.group or ''}/{resource.version}, Kind={resource.kind}"
-    applying.check_declared(resource.schema, config, where)
+    managed.check_declared(resource.schema, config, where)
     live: Json = {"kind": resource.kind, "apiVersion": resource.group_version}
     known: list[managed.Entry] = []
     if context.subresource or context.objects.latest(resource, context.namespace, context.name) is not None:
         before = context.load()
         live = from_stored(resource, before.data())
         known = before.managed.resolve() if before.managed is not None else []
-        known = known or [applying.before_first(resource.schema, live, resource.group_version)]
-    new, entries = applying.apply(
+        known = known or [managed.before_first(resource.schema, live, resource.group_version)]
+    new, entries = managed.apply(
         resource.schema, live, config, known, context.manager, options.force, times.now()
     )
     found, _ = bodies.in_form(new, resource.codec, lambda problem: patches.unfit(config, problem, new))

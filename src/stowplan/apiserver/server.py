@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stowplan.apiserver import bodies, discovery, forms, openapi, openapi_v2, pipeline
+from stowplan.apiserver import bodies, discovery, forms, pipeline
 from stowplan.apiserver.custom import CustomResources
 from stowplan.apiserver.failures import (
     Failure,
@@ -24,11 +24,10 @@ from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.options import Query, delete_options, list_options
 from stowplan.apiserver.pipeline import RequestContext
-from stowplan.apiserver.reading import answer_list, selection_of
+from stowplan.apiserver.reading import Watch, answer_list, selection_of
 from stowplan.apiserver.resources import Resources
 from stowplan.apiserver.store import Store
 from stowplan.apiserver.subresources import REVIEWS, SUBRESOURCES, get
-from stowplan.apiserver.watching import Watch
 from stowplan.errors import QuantityError
 from stowplan.http11.messages import Request, Response, Stream
 from stowplan.log import error as log_error
@@ -121,7 +120,7 @@ class ApiServer:
                 return Response.of(200, {"paths": _PATHS})
             case ["apis", group, version] if not self.resources.serves(group, version):
                 return self._no_version(group)
-        for page in (discovery.answer, openapi.answer, openapi_v2.answer):
+        for page in (discovery.answer, discovery.answer_openapi, discovery.answer_openapi_v2):
             found = page(self.resources, request, parts)
             if found is not None:
                 if request.method != "GET":

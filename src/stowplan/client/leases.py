@@ -24,8 +24,7 @@ from stowplan.api.meta import ObjectMeta, decode
 from stowplan.api.nesting import members
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound
-from stowplan.client.event_forms import micro_time
-from stowplan.client.events import event_name
+from stowplan.client.events import event_name, micro_time
 from stowplan.errors import ConfigError, InputError
 
 JITTER: Final = 1.2

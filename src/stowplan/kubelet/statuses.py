@@ -8,7 +8,7 @@ from typing import Any
 
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Container, Pod
-from stowplan.client.event_forms import micro_time
+from stowplan.client.events import micro_time
 from stowplan.controllers.clock import wire_time
 from stowplan.kubelet.admission import Rejection
 

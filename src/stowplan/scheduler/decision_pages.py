@@ -15,7 +15,7 @@ from stowplan.journal import Decisions, Record
 from stowplan.journal.shown import ListAnswer, PodAnswer, Waiting, shown, summary_of
 from stowplan.queue.queued_pod import Place, QueuedPod
 from stowplan.scheduler.scheduler import Scheduler
-from stowplan.serving.health import Page
+from stowplan.serving.pages import Page
 from stowplan.serving.server import status_response
 
 PATH = "/debug/decisions"

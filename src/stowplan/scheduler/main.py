@@ -42,9 +42,8 @@ from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measured_client import MeasuredClient
 from stowplan.scheduler.options import RELEASE, RunOptions, complete_config, parse
 from stowplan.scheduler.scheduler import Scheduler
-from stowplan.serving.health import Page
-from stowplan.serving.lookup import cluster_client_ca
-from stowplan.serving.pages import scheduler_pages
+from stowplan.serving.access import cluster_client_ca
+from stowplan.serving.pages import Page, scheduler_pages
 from stowplan.serving.server import Server
 
 GRACE_SECONDS = 20.0

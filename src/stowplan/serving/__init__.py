@@ -1,10 +1,8 @@
 """One HTTPS server: health, metrics and configuration, for those who may ask."""
 
-from stowplan.serving.access import AccessReviewer, TokenReviewer
-from stowplan.serving.health import Check
-from stowplan.serving.lookup import cluster_client_ca
+from stowplan.serving.access import AccessReviewer, TokenReviewer, cluster_client_ca
 from stowplan.serving.options import NamedCertificate, ServingOptions
-from stowplan.serving.pages import scheduler_pages
+from stowplan.serving.pages import Check, scheduler_pages
 from stowplan.serving.server import Limits, Server
 
 __all__ = [

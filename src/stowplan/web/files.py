@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from aiohttp import web
 
-from stowplan.serving.health import Page
+from stowplan.serving.pages import Page
 
 TYPES = {
     ".html": "text/html",

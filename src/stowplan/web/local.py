@@ -16,7 +16,7 @@ from aiohttp import web
 from stowplan.errors import InputError
 from stowplan.log import error as log_error
 from stowplan.scheduler.main import Service
-from stowplan.serving.health import Page
+from stowplan.serving.pages import Page
 from stowplan.web.pages import pages
 from stowplan.web.source import source_of
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from aiohttp import web
 
 from stowplan.scheduler.decision_pages import decision_pages
-from stowplan.serving.health import Page
+from stowplan.serving.pages import Page
 from stowplan.web.explained import explained
 from stowplan.web.files import file_pages
 from stowplan.web.live import Live

@@ -2,11 +2,54 @@
 
 from __future__ import annotations
 
+from stowplan.apiserver.strategies import core, others, workloads
+from stowplan.apiserver.strategies.pods import PodStrategy
 from stowplan.apiserver.strategies.strategy import Strategy
-from stowplan.apiserver.strategies.table import STRATEGIES
 
 __all__ = ["Strategy", "strategy_of"]
 
 
 def strategy_of(group: str, plural: str) -> Strategy:
     return STRATEGIES.get(f"{plural}.{group}" if group else plural) or Strategy()
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "pods": PodStrategy(),
+    "nodes": core.NodeStrategy(),
+    "namespaces": core.NamespaceStrategy(),
+    "services": core.ServiceStrategy(),
+    "persistentvolumeclaims": core.ClaimStrategy(),
+    "persistentvolumes": core.VolumeStrategy(),
+    "replicationcontrollers": core.ReplicationControllerStrategy(),
+    "events": core.EventStrategy(),
+    "events.events.k8s.io": core.NewEventStrategy(),
+    "secrets": core.SecretStrategy(),
+    "serviceaccounts": core.ReturnsDeleted(),
+    "podtemplates": core.ReturnsDeleted(),
+    "resourcequotas": core.WithStatus(),
+    "limitranges": core.CreatedOnUpdate(),
+    "endpoints": core.CreatedOnUpdate(),
+    "deployments.apps": workloads.DeploymentStrategy(),
+    "replicasets.apps": workloads.ReplicaSetStrategy(),
+    "statefulsets.apps": workloads.StatefulSetStrategy(),
+    "daemonsets.apps": workloads.DaemonSetStrategy(),
+    "jobs.batch": workloads.JobStrategy(),
+    "cronjobs.batch": workloads.CronJobStrategy(),
+    "poddisruptionbudgets.policy": workloads.BudgetStrategy(),
+    "priorityclasses.scheduling.k8s.io": others.PriorityClassStrategy(),
+    "leases.coordination.k8s.io": others.LeaseStrategy(),
+    "storageclasses.storage.k8s.io": others.StorageClassStrategy(),
+    "csidrivers.storage.k8s.io": others.CsiDriverStrategy(),
+    "csinodes.storage.k8s.io": others.CsiNodeStrategy(),
+    "csistoragecapacities.storage.k8s.io": others.NeedsVersion(),
+    "volumeattachments.storage.k8s.io": others.AttachmentStrategy(),
+    "resourceclaims.resource.k8s.io": others.ResourceClaimStrategy(),
+    "resourceclaimtemplates.resource.k8s.io": others.ResourceClaimTemplateStrategy(),
+    "resourceslices.resource.k8s.io": others.SliceStrategy(),
+    "deviceclasses.resource.k8s.io": others.GenerationReturnsDeleted(),
+    "roles.rbac.authorization.k8s.io": others.RbacStrategy(),
+    "rolebindings.rbac.authorization.k8s.io": others.RbacStrategy(),
+    "clusterroles.rbac.authorization.k8s.io": others.RbacStrategy(),
+    "clusterrolebindings.rbac.authorization.k8s.io": others.RbacStrategy(),
+    "customresourcedefinitions.apiextensions.k8s.io": others.DefinitionStrategy(),
+}

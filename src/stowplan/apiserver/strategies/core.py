@@ -10,8 +10,7 @@ from stowplan.apiserver import times
 from stowplan.apiserver.failures import FieldError, duplicate, forbidden, invalid, required, unsupported
 from stowplan.apiserver.names import label_errors, label_key_errors, label_value_errors, subdomain_errors
 from stowplan.apiserver.strategies.pod_defaults import default_template, round_amounts
-from stowplan.apiserver.strategies.pod_validation import pod_spec_errors
-from stowplan.apiserver.strategies.scheduling_validation import EFFECTS
+from stowplan.apiserver.strategies.pod_validation import EFFECTS, pod_spec_errors
 from stowplan.apiserver.strategies.strategy import Lookup, Strategy
 
 Json = dict[str, Any]

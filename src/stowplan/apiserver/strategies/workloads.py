@@ -8,8 +8,7 @@ from typing import Any
 from stowplan.apiserver.failures import FieldError, invalid, required, unsupported
 from stowplan.apiserver.names import label_errors, path_segment_errors
 from stowplan.apiserver.strategies.pod_defaults import default_template
-from stowplan.apiserver.strategies.pod_validation import pod_spec_errors
-from stowplan.apiserver.strategies.scheduling_validation import label_selector_errors
+from stowplan.apiserver.strategies.pod_validation import label_selector_errors, pod_spec_errors
 from stowplan.apiserver.strategies.strategy import Strategy
 
 Json = dict[str, Any]
