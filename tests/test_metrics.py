@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stowplan import metrics as metrics_module
 from stowplan.cluster import ClusterView
 from stowplan.framework.handle import Handle
 from stowplan.metrics import Metrics
+from stowplan.metrics import scheduler as metrics_module
 from stowplan.plugins.default.volume_binding import STAGE_ERRORS
 
 MILLISECONDS = "0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 8.192 16.384"
@@ -461,10 +461,10 @@ def test_health_checks_have_a_page_of_their_own():
 
 def test_what_was_observed_is_sorted_in_even_if_nobody_reads_the_page():
     metrics = Metrics()
-    for _ in range(metrics_module.SETTLED_AFTER):
+    for _ in range(metrics_module.SETTLE_AFTER_REQUESTS):
         metrics.request("200", "h:1", "PUT", 0.01)
     series = metrics.page.families["rest_client_request_duration_seconds"]["h:1", "PUT"]
-    assert sum(series.counts) == metrics_module.SETTLED_AFTER
+    assert sum(series.counts) == metrics_module.SETTLE_AFTER_REQUESTS
     metrics.algorithm(0.5)
     metrics.settle()
     assert metrics.page.families["scheduler_scheduling_algorithm_duration_seconds"][()].total == 0.5

@@ -27,9 +27,9 @@ from stowplan.serving.access import (
     User,
 )
 from stowplan.serving.certificates import ServerCertificates
+from stowplan.serving.hung_loop_health import answer_waiting
 from stowplan.serving.options import ServingOptions
 from stowplan.serving.pages import Page
-from stowplan.serving.hung_loop_health import answer_waiting
 
 REFRESH_SECONDS = 60
 SHUTDOWN_SECONDS = 2

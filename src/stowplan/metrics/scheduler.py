@@ -1,8 +1,7 @@
 """kube-scheduler's metric families: its names, labels and buckets, so that dashboards keep working.
 
 `Metrics` has one small method for each thing that happens; the rest of Stowplan calls those and knows no
-metric names. A count is one addition in a dictionary, which takes about a third of prometheus-client's time
-(it locks, and we have one thread); that matters where each pod makes dozens of them.
+metric names.
 """
 
 from __future__ import annotations
@@ -11,35 +10,24 @@ import os
 import resource
 import sys
 import time
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
+from stowplan.metrics.page import Distributions, Page, exponential
+
 EVALUATED_POINTS = {"preFilter": "PreFilter", "filter": "Filter", "preScore": "PreScore", "score": "Score"}
 """Extension points whose plugins are counted each time they are asked, by their names in a configuration."""
 QUEUES = ("active", "backoff", "gated", "unschedulable")
-MOST_ATTEMPTS = 15
+MAX_ATTEMPT_SERIES = 15
 """From so many attempts on, pods share one series."""
 
-SETTLED_AFTER = 1000
+SETTLE_AFTER_REQUESTS = 1000
 """Requests to the API server."""
 
 AttemptResult = Literal["scheduled", "unschedulable", "error"]
 HintResult = Literal["Queue", "QueueSkip", "Error"]
 CallResult = Literal["success", "error"]
 HealthPath = Literal["healthz", "livez", "readyz"]
-Labels = tuple[str, ...]
-"""Label values, in the order of the family's label names."""
-
-
-def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
-    """Bounds of buckets, multiplied one by one: kube-scheduler's page shows the rounding errors too."""
-    return tuple(accumulate([start] + [factor] * (count - 1), lambda bound, by: bound * by))
-
-
 MILLISECONDS = exponential(0.001, 2, 15)
 TENTHS_OF_MILLISECONDS = exponential(0.0001, 2, 12)
 MICROSECONDS = exponential(0.00001, 2, 12)
@@ -51,120 +39,13 @@ UNLIMITED = float(2**64 - 1)
 """How Prometheus' libraries write that there is no limit of memory."""
 
 
-class Numbers(defaultdict[Labels, float]):
-    """A counter or a gauge: a number for each combination of label values; the empty one without labels."""
-
-    def __init__(self, kind: Literal["counter", "gauge"], labels: Labels) -> None:
-        super().__init__(float)
-        self.kind, self.labels = kind, labels
-        if not labels:
-            self[()] = 0
-
-    def lines(self, name: str) -> Iterator[str]:
-        for values, number in sorted(self.items()):
-            yield sample(name, self.labels, values, number)
-
-
-class Distribution:
-    """The observations of one series: how many fell into each bucket, the last being all above the bounds."""
-
-    __slots__ = ("_bounds", "_fresh", "counts", "observe", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
-        self._fresh: list[float] = []
-        self.observe: Callable[[float], None] = self._fresh.append
-        """Takes a value; sorting it in is left to `settle`, for many at once."""
-
-    def observe_alike(self, value: float, times: int) -> None:
-        self.counts[bisect_left(self._bounds, value)] += times
-        self.total += value * times
-
-    def settle(self) -> None:
-        counts, bounds = self.counts, self._bounds
-        for value in self._fresh:
-            counts[bisect_left(bounds, value)] += 1
-        self.total += sum(self._fresh)
-        self._fresh.clear()
-
-
-class Distributions(dict[Labels, Distribution]):
-    """A histogram: a distribution for each combination of label values."""
-
-    kind = "histogram"
-
-    def __init__(self, labels: Labels, bounds: tuple[float, ...]) -> None:
-        self.labels, self.bounds = labels, bounds
-        self._bound_names = [*map(_bound, bounds), "+Inf"]
-        if not labels:
-            self[()] = Distribution(bounds)
-
-    def __missing__(self, values: Labels) -> Distribution:
-        series = self[values] = Distribution(self.bounds)
-        return series
-
-    def settle(self) -> None:
-        for series in self.values():
-            series.settle()
-
-    def lines(self, name: str) -> Iterator[str]:
-        for values, series in sorted(self.items(), key=lambda item: item[0]):
-            series.settle()
-            for bound, count in zip(self._bound_names, accumulate(series.counts), strict=True):
-                yield sample(f"{name}_bucket", (*self.labels, "le"), (*values, bound), count)
-            yield sample(f"{name}_sum", self.labels, values, series.total)
-            yield sample(f"{name}_count", self.labels, values, sum(series.counts))
-
-
-class Page:
-    """Families that are shown together, in Prometheus' text format."""
-
-    def __init__(self) -> None:
-        self.families: dict[str, Numbers | Distributions] = {}
-        self._texts: dict[str, str] = {}
-
-    def counter(self, name: str, text: str, *labels: str) -> Numbers:
-        return self._numbers("counter", name, text, labels)
-
-    def shared_counter(self, name: str, text: str, *labels: str) -> Numbers:
-        """One that several parts may ask for; all of them get the same."""
-        found = self.families.get(name)
-        return found if isinstance(found, Numbers) else self.counter(name, text, *labels)
-
-    def shared_gauge(self, name: str, text: str, *labels: str) -> Numbers:
-        found = self.families.get(name)
-        return found if isinstance(found, Numbers) else self.gauge(name, text, *labels)
-
-    def gauge(self, name: str, text: str, *labels: str) -> Numbers:
-        return self._numbers("gauge", name, text, labels)
-
-    def histogram(self, name: str, text: str, bounds: tuple[float, ...], *labels: str) -> Distributions:
-        family = self.families[name] = Distributions(labels, bounds)
-        self._texts[name] = text
-        return family
-
-    def _numbers(self, kind: Literal["counter", "gauge"], name: str, text: str, labels: Labels) -> Numbers:
-        family = self.families[name] = Numbers(kind, labels)
-        self._texts[name] = text
-        return family
-
-    def render(self) -> bytes:
-        """Families by name; one without series is not shown."""
-        lines: list[str] = []
-        for name, family in sorted(self.families.items()):
-            if family:
-                lines += (f"# HELP {name} {self._texts[name]}", f"# TYPE {name} {family.kind}")
-                lines += family.lines(name)
-        return "".join(f"{line}\n" for line in lines).encode()
-
-
 class Metrics:
     """What happens in a scheduler, counted. Label values are passed in alphabetical order of their names."""
 
     def __init__(self) -> None:
         self.page, self.slis = Page(), Page()
         self.before_render: Callable[[], None] = lambda: None
-        """For someone who counts on his own, and hands in the sums when they are looked at."""
+        """Called before each rendering, for a part that counts on its own and reports its sums here."""
         self._started, self._unsettled = time.time(), 0
         self._declare_attempts()
         self._declare_plugins()
@@ -182,7 +63,7 @@ class Metrics:
         return self.page.render()
 
     def settle(self) -> None:
-        """Sorts in what was observed; due now and then, or it would take more and more room."""
+        """Sort new observations into their buckets; until then each takes memory."""
         self._unsettled = 0
         for family in self.page.families.values():
             if isinstance(family, Distributions):
@@ -206,7 +87,7 @@ class Metrics:
     def pod_scheduled(self, attempts: int, seconds: float) -> None:
         """A pod is bound, after so many attempts and so long since it first could be tried."""
         self._pod_attempts[()].observe(attempts)
-        label = str(attempts) if attempts < MOST_ATTEMPTS else f"{MOST_ATTEMPTS}+"
+        label = str(attempts) if attempts < MAX_ATTEMPT_SERIES else f"{MAX_ATTEMPT_SERIES}+"
         self._sli_seconds[label,].observe(seconds)
 
     def scheduled_after_flush(self) -> None:
@@ -575,7 +456,7 @@ class Metrics:
         self._requests[code, host, method] += 1
         self._request_seconds[host, method].observe(seconds)
         self._unsettled += 1
-        if self._unsettled >= SETTLED_AFTER:  # who stands by does nothing but renew its claim
+        if self._unsettled >= SETTLE_AFTER_REQUESTS:  # who stands by does nothing but renew its claim
             self.settle()
 
     def request_sent(self, host: str, method: str, size: int) -> None:
@@ -620,7 +501,7 @@ class Metrics:
         self._process_start[()] = self._started
         self._process_memory = page.gauge("process_resident_memory_bytes", "Memory that this process holds.")
         self._process_virtual = page.gauge("process_virtual_memory_bytes", "Addresses that it has reserved.")
-        page.gauge("process_virtual_memory_max_bytes", "Addresses that it may reserve.")[()] = _most_memory()
+        page.gauge("process_virtual_memory_max_bytes", "Addresses that it may reserve.")[()] = _max_memory()
         self._received = page.counter(
             "process_network_receive_bytes_total", "Bytes that came over the network, as the system counts."
         )
@@ -667,12 +548,6 @@ class Metrics:
         self._process_files[()] = open_files
 
 
-def sample(name: str, labels: Labels, values: Labels, number: float) -> str:
-    """One line of a page; labels in alphabetical order, but `le` last."""
-    pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True))
-    return f"{name}{{{pairs}}} {_number(number)}" if pairs else f"{name} {_number(number)}"
-
-
 def _octets() -> tuple[int, int]:
     """Received and sent by all that shares our network, which in a pod are we."""
     try:
@@ -684,22 +559,6 @@ def _octets() -> tuple[int, int]:
         return 0, 0  # not Linux, or not all of it
 
 
-def _most_memory() -> float:
+def _max_memory() -> float:
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     return UNLIMITED if most == resource.RLIM_INFINITY else most
-
-
-def _bound(value: float) -> str:
-    """As Go writes it, with an exponent from a million on: a label is compared as text."""
-    if value < 1e6:
-        return _number(value)
-    return f"{value:.{len(str(int(value)).rstrip('0')) - 1}e}"
-
-
-def _number(value: float) -> str:
-    shown = repr(value).removesuffix(".0")
-    return f"{'' if value < 0 else '+'}{shown.replace('inf', 'Inf')}" if shown.endswith("inf") else shown
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
