@@ -93,7 +93,7 @@ def serve_calls(nodes: list[bytes], template: Json, ready: Connection) -> None:
         names = scheduler.cluster.nodes.names
         for number in range(4 * len(nodes)):
             see(_placed(template, number, names[number % len(names)]))
-        scheduler.is_synced = True
+        scheduler.follower.is_synced = True
         settle_memory()
         async with extender.listening() as server:
             ready.send(server.port)

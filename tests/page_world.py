@@ -79,12 +79,12 @@ async def page_world(
         draw=random.Random(1),
         decisions=decisions,
     )
-    scheduler.is_synced = True
+    scheduler.follower.is_synced = True
     source = Source(decisions, lambda: scheduler, lambda: loaded, lambda: registry)
     world = World(scheduler, decisions, source, pages(source))
     world.see(objects)
     tasks = [asyncio.create_task(scheduler.loop.run())]
-    tasks += [asyncio.create_task(recorder.run()) for recorder in scheduler.host.recorders.values()]
+    tasks += [asyncio.create_task(recorder.run()) for recorder in scheduler.recorders.values()]
     try:
         yield world
     finally:

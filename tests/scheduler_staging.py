@@ -135,7 +135,7 @@ async def staged(
     )
     stage.append(Stage(scheduler, api))
     tasks = [asyncio.create_task(scheduler.loop.run())]
-    tasks += [asyncio.create_task(recorder.run()) for recorder in scheduler.host.recorders.values()]
+    tasks += [asyncio.create_task(recorder.run()) for recorder in scheduler.recorders.values()]
     try:
         yield stage[0]
     finally:

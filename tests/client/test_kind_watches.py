@@ -14,7 +14,7 @@ from api_server import end as end_of_watch
 from stowplan import CustomResource, Definition, Wire
 from stowplan.client.api import ApiClient
 from stowplan.cluster import Cluster
-from stowplan.scheduler.kind_watches import KindWatches
+from stowplan.scheduler.follower import KindWatches
 
 NOT_FOUND = refusal(404, "NotFound", "the server could not find the requested resource")
 FORBIDDEN = refusal(403, "Forbidden", 'racks.example.com is forbidden: User "s" cannot list resource "racks"')

@@ -108,7 +108,7 @@ async def serving(
         stage = Stage(extender, api, server.port)
         stage.see(*objects)
         assert extender.scheduler is not None
-        extender.scheduler.is_synced = is_synced
+        extender.scheduler.follower.is_synced = is_synced
         yield stage
 
 

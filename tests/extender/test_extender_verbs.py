@@ -13,7 +13,7 @@ from extender_staging import alone, asking, binding, node, pod, serving
 from stowplan import CycleState, Node, NodeTable, Plugin, Pod, Reject, Scores, Status, scale_to_max
 from stowplan.api.extender import ExtenderBindingArgs
 from stowplan.client.errors import Conflict
-from stowplan.extender.binding import Binder
+from stowplan.extender.binding import ExtenderBinder
 from stowplan.extender.verbs import ProfileVerbs
 
 
@@ -283,7 +283,7 @@ async def test_a_bound_pod_that_is_never_seen_does_not_count_for_ever(is_seen):
     async with serving(*NODES) as stage:
         scheduler = stage.extender.scheduler
         verbs = ProfileVerbs(scheduler.profiles["p"], scheduler.cluster)
-        binder = Binder(scheduler.host, verbs, patience=0.02)
+        binder = ExtenderBinder(scheduler.shared, scheduler.binder, verbs, confirmed_seconds=0.02)
         stage.api.pods["/api/v1/namespaces/default/pods/a"] = pod()
         args = ExtenderBindingArgs(pod_name="a", pod_namespace="default", pod_uid="uid-a", node="n1")
         assert await binder.bind(args) == ""
@@ -303,7 +303,7 @@ async def test_plugins_that_no_verb_comes_to_are_named(caplog):
 async def test_health_and_metrics():
     async with serving(*NODES, is_synced=False) as stage:
         assert (await stage.ask("/readyz", method="GET")).status == 500
-        stage.extender.scheduler.is_synced = True
+        stage.extender.scheduler.follower.is_synced = True
         for page in ("/healthz", "/livez", "/readyz"):
             assert await stage.ask(page, method="GET") == (200, b"ok\n")
         await stage.ask("/p/filter", asking(pod(), "n1"))

@@ -278,7 +278,7 @@ async def attempt(script: Script) -> None:
         queue, cluster = stage.scheduler.queue, stage.scheduler.cluster
         assert not [task.get_name() for task in asyncio.all_tasks() if "binding of" in task.get_name()]
         assert len(queue.in_flight) == 0, "it is still in flight"
-        assert not list(stage.scheduler.host.waiting), "it still waits for a permit"
+        assert not list(stage.scheduler.waiting), "it still waits for a permit"
         for uid in ("uid-cursed", "uid-fine"):
             queued = [each for each in queue if each.pod.uid == uid]
             placed = cluster.pod(uid)

@@ -138,7 +138,8 @@ class Room:
         if keeps_faults:
             options["on_fault"] = self._on_fault
         hints = {name: QueueingHints(profile) for name, profile in self.profiles.items()}
-        self.queue = SchedulingQueue(hints, self.profiles, clock=lambda: self.now, **options)
+        self.queue = SchedulingQueue(clock=lambda: self.now, **options)
+        self.queue.take_profiles(hints, self.profiles)
 
     def _on_fault(self, pod: Pod, error: Exception) -> None:
         self.faults.append((pod.name, str(error)))

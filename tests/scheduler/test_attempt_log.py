@@ -30,7 +30,7 @@ QUEUED = (
 )
 ATTEMPT = '"Attempting to schedule pod" pod="default/p"'
 BY_CUSTOM_PLUGINS = [
-    '"Plugin refused node for pod" pod="default/p" plugin="Picky" node="n3" status="not to my taste"',
+    '"Plugin rejected node for pod" pod="default/p" plugin="Picky" node="n3" status="not to my taste"',
     '"Plugin scored node for pod" pod="default/p" plugin="Picky" node="n1" score=80',
     '"Plugin scored node for pod" pod="default/p" plugin="Picky" node="n2" score=14',
 ]
@@ -72,7 +72,7 @@ async def test_at_ten_all_plugins_and_totals(written):
         stage.see(node("n1"), node("n2"), node("n3", cpu="500m"), pod("p"))
         await stage.settle()
         lines = said(written)
-        refused = '"Plugin refused node for pod" pod="default/p" plugin="NodeResourcesFit" node="n3"'
+        refused = '"Plugin rejected node for pod" pod="default/p" plugin="NodeResourcesFit" node="n3"'
         assert f'{refused} status="Insufficient cpu"' in lines
         assert any('plugin="TaintToleration" node="n2" score=300' in line for line in lines)
         scores = {

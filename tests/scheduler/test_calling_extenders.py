@@ -792,7 +792,7 @@ async def test_the_decision_has_what_extenders_refused_and_scored(monkeypatch, c
             assert "It beats n2 by 60" in text
     logged = [(each.getMessage(), each.fields) for each in caplog.records]
     assert any(
-        message == "Plugin refused node for pod"
+        message == "Plugin rejected node for pod"
         and (fields["plugin"], fields["node"], fields["status"]) == (name, "n3", "too old")
         for message, fields in logged
     )

@@ -110,7 +110,7 @@ async def test_a_pod_that_waits_for_a_permit():
             "until": None,
             "scheduler": "default-scheduler",
         }
-        stage.scheduler.host.waiting.find("uid-p").reject("Later", "no more")
+        stage.scheduler.waiting.find("uid-p").reject("Later", "no more")
         await stage.settle()
         _, answer = ask(pod="default/p")
         assert (answer["decision"]["chosen"], answer["decision"]["node"]) == ("a", "")

@@ -98,7 +98,7 @@ async def test_a_leader_that_loses_its_lease_does_not_bind_what_it_has_decided()
         stage.see(node("n1"), pod("p"))
         await stage.settle()
         stage.is_leading = False
-        (waiting,) = stage.scheduler.host.waiting
+        (waiting,) = stage.scheduler.waiting
         waiting.allow("Holding")
         await stage.settle()
         assert stage.api.bound == {}
@@ -110,7 +110,7 @@ async def test_a_node_deleted_meanwhile_gets_no_pod():
         stage.see(node("n1"), pod("p"))
         await stage.settle()
         stage.change(node("n1"), None)
-        (waiting,) = stage.scheduler.host.waiting
+        (waiting,) = stage.scheduler.waiting
         waiting.allow("Holding")
         await stage.settle()
         assert stage.api.bound == {}
@@ -127,5 +127,5 @@ async def test_a_pod_made_anew_under_the_same_name_is_not_blamed_for_the_old_one
         stage.see(second)
         await stage.settle()
         assert stage.notes("FailedScheduling") == []
-        assert [waiting.pod.uid for waiting in stage.scheduler.host.waiting] == ["uid-anew"]
+        assert [waiting.pod.uid for waiting in stage.scheduler.waiting] == ["uid-anew"]
         assert stage.scheduler.cluster.assumed_count == 1

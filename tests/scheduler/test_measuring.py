@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -13,8 +12,11 @@ from scheduler_staging import Stage, node, pod, staged
 from stowplan import Plugin, Status
 from stowplan.api.kinds import object_of
 from stowplan.client.errors import Conflict, Forbidden
-from stowplan.scheduler.loop import SchedulingLoop
+from stowplan.config import load
+from stowplan.framework.registry import Registry
+from stowplan.scheduler.scheduler import Scheduler
 
+V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 PROFILE = {"profile": "default-scheduler"}
 WAITED = {"driver": "gpu.example.com", "status": "success", **PROFILE}
 
@@ -92,7 +94,7 @@ async def gated(stage: Stage) -> None:
 
 async def allowed(stage: Stage) -> None:
     await bound(stage)
-    (waiting,) = stage.scheduler.host.waiting
+    (waiting,) = stage.scheduler.waiting
     waiting.allow("Holding")
     await stage.settle()
 
@@ -304,5 +306,6 @@ async def test_one_decision_in_ten_is_measured_plugin_by_plugin():
 async def test_counts_outlive_the_configuration_they_were_made_under():
     async with staged() as stage:
         await bound(stage)
-        SchedulingLoop(stage.scheduler.host, random.Random())
+        config = load(V1, Registry.installed()).config
+        Scheduler(config, stage.api, stage.api, metrics=stage.scheduler.metrics)
         assert value(stage, "plugin_evaluation_total", **asked("Filter", "TaintToleration")) == 2

@@ -184,7 +184,7 @@ async def test_a_pod_waits_for_a_permit():
         stage.see(node("n1"), pod("p"))
         await stage.settle()
         assert stage.api.bound == {}
-        (waiting,) = stage.scheduler.host.waiting
+        (waiting,) = stage.scheduler.waiting
         waiting.allow("Holding")
         await stage.settle()
         assert stage.api.bound == {"default/p": "n1"}
@@ -198,7 +198,7 @@ async def test_a_pod_deleted_while_it_waits_is_forgotten():
         stage.change(waiting, None)
         await stage.settle()
         assert stage.scheduler.cluster.assumed_count == 0
-        assert list(stage.scheduler.host.waiting) == []
+        assert list(stage.scheduler.waiting) == []
 
 
 @pytest.mark.parametrize(

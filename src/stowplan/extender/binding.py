@@ -14,19 +14,27 @@ from stowplan.errors import InputError, PluginError
 from stowplan.extender.verbs import ProfileVerbs
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.scheduler.attempt import Attempt, Failure
-from stowplan.scheduler.binding import bind, place, run_post_binds, undo
-from stowplan.scheduler.host import Host
+from stowplan.scheduler.binding import PodBinder
+from stowplan.scheduler.shared import Shared
 
 PODS_KEPT = 1024
 CONFIRMED_SECONDS = 60.0
 """If the watch has not shown a pod on its node by then, it was gone before we could see it there."""
 
 
-class Binder:
+class ExtenderBinder:
     """Binds for one profile. Pods that were asked about are remembered, so as not to read them again."""
 
-    def __init__(self, host: Host, verbs: ProfileVerbs, *, patience: float = CONFIRMED_SECONDS) -> None:
-        self._host, self._verbs, self._patience = host, verbs, patience
+    def __init__(
+        self,
+        shared: Shared,
+        binder: PodBinder,
+        verbs: ProfileVerbs,
+        *,
+        confirmed_seconds: float = CONFIRMED_SECONDS,
+    ) -> None:
+        self._shared, self._binder, self._verbs = shared, binder, verbs
+        self._confirmed_seconds = confirmed_seconds
         self._seen: OrderedDict[str, Pod] = OrderedDict()
 
     def remember(self, pod: Pod) -> None:
@@ -44,34 +52,35 @@ class Binder:
             return str(error)
         if refusal is not None:
             return f"node {args.node} does not take the pod: {refusal.message}"
-        host = self._host
-        attempt = Attempt(QueuedPod(pod, host.now()), self._verbs.profile, decision, host.clock())
-        placed = place(host, attempt, args.node)
+        shared, binder = self._shared, self._binder
+        attempt = Attempt(QueuedPod(pod, shared.now()), self._verbs.profile, decision, shared.clock())
+        placed = binder.place(attempt, args.node)
         if isinstance(placed, Failure):
             return placed.message
         try:
-            failure = await bind(host, attempt, placed, args.node)
+            failure = await binder.bind(attempt, placed, args.node)
         except BaseException:  # given up, since it took too long
-            undo(host, attempt, placed, args.node)
+            binder.undo(attempt, placed, args.node)
             raise
         if failure is not None:
-            undo(host, attempt, placed, args.node)
+            binder.undo(attempt, placed, args.node)
             return failure.message
         log.log(0, "Bound pod to node", pod=placed, node=args.node)
-        asyncio.get_running_loop().call_later(self._patience, self._forget_unconfirmed, placed)
-        host.spawn(run_post_binds(host, attempt, placed, args.node), f"post_bind of pod {placed.key}")
+        asyncio.get_running_loop().call_later(self._confirmed_seconds, self._forget_unconfirmed, placed)
+        work = binder.run_post_binds(attempt, placed, args.node)
+        shared.tasks.start(work, f"post_bind of pod {placed.key}")
         return ""
 
     def _forget_unconfirmed(self, placed: Pod) -> None:
-        if self._host.cluster.is_assumed(placed):
-            self._host.cluster.forget_pod(placed)
+        if self._shared.cluster.is_assumed(placed):
+            self._shared.cluster.forget_pod(placed)
 
     async def _pod(self, args: ExtenderBindingArgs) -> Pod:
         pod = self._seen.pop(args.pod_uid, None)
         if pod is not None:
             return pod
         path = PODS.item(args.pod_namespace, args.pod_name)
-        pod = Pod.decode((await self._host.api.request("GET", path)).data)
+        pod = Pod.decode((await self._shared.api.request("GET", path)).data)
         if args.pod_uid and pod.uid != args.pod_uid:
             raise InputError(f"pod {pod.key} has the UID {pod.uid}, not {args.pod_uid}: it is another pod")
         if pod.node_name:

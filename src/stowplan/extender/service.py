@@ -14,7 +14,7 @@ from stowplan import log
 from stowplan.client.api import ApiClient
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.config import KubeSchedulerConfiguration
-from stowplan.extender.binding import Binder
+from stowplan.extender.binding import ExtenderBinder
 from stowplan.extender.function_verb import FunctionVerb
 from stowplan.extender.http import LIMITS, Route, Routes, text
 from stowplan.extender.options import VERBS, ExtenderOptions, checked_paths, unreached
@@ -25,7 +25,8 @@ from stowplan.http11.messages import Response
 from stowplan.http11.server import Listener, listen
 from stowplan.metrics import CONTENT_TYPE, Metrics
 from stowplan.scheduler.guard import Guard
-from stowplan.scheduler.scheduler import Scheduler, kept_running
+from stowplan.scheduler.plugin_work import keep_running
+from stowplan.scheduler.scheduler import Scheduler
 from stowplan.serving.certificates import ServerCertificates
 from stowplan.serving.options import ServingOptions
 
@@ -94,7 +95,7 @@ class Extender:
                 core.start("view of the cluster", self.scheduler.run())
             for each in self.options.functions:
                 if each.kind == "background":
-                    of_functions.create_task(kept_running(each.name, each.call), name=each.name)
+                    of_functions.create_task(keep_running(each.name, each.call), name=each.name)
             core.start("certificates", self._refresh())
 
     async def stop(self, seconds: float = 10.0) -> None:
@@ -120,7 +121,7 @@ class Extender:
                 verbs=options.verbs or VERBS,
             )
         verbs = ProfileVerbs(profile, self.scheduler.cluster, options.most)
-        binder = Binder(self.scheduler.host, verbs)
+        binder = ExtenderBinder(self.scheduler.shared, self.scheduler.binder, verbs)
         routes = VerbRoutes(desk, verbs, binder.remember)
         for verb, path in options.routes_of(name):
             answers: Mapping[str, Callable[..., object]] = {

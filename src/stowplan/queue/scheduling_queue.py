@@ -56,8 +56,6 @@ class SchedulingQueue:
 
     def __init__(
         self,
-        hints: Mapping[str, QueueingHints],
-        profiles: Mapping[str, Profile],
         *,
         clock: Callable[[], float],
         initial_backoff: float = 1,
@@ -69,7 +67,6 @@ class SchedulingQueue:
     ) -> None:
         self._clock, self._recorder, self._on_fault = clock, recorder, on_fault
         self._max_in_unschedulable = max_in_unschedulable
-        self._take(hints, profiles)
         self.nominations = Nominations() if nominations is None else nominations
         self.in_flight = InFlight(recorder)
         self._active = Heap(self._order)
@@ -88,7 +85,9 @@ class SchedulingQueue:
         self._changed = asyncio.Event()
         self._closed = False
 
-    def _take(self, hints: Mapping[str, QueueingHints], profiles: Mapping[str, Profile]) -> None:
+    def take_profiles(self, hints: Mapping[str, QueueingHints], profiles: Mapping[str, Profile]) -> None:
+        """Use these plugins, which must be called before the first pod: they sort what is ready, and what
+        waits is attempted again."""
         self._profile_names = tuple(hints)
         self._gates = Gates(profiles, self._on_fault)
         self._listeners = Listeners(hints, clock=self._clock, recorder=self._recorder)
@@ -102,12 +101,12 @@ class SchedulingQueue:
         self._comparing = partial(observer.calling, "QueueSort", plugin)
         """What keys are compared in, too: that is code of the plugin."""
         self._known_key: Any = NO_KEY
-
-    def take_profiles(self, hints: Mapping[str, QueueingHints], profiles: Mapping[str, Profile]) -> None:
-        """Other plugins from now on: they sort what is ready, and what waits is tried again."""
-        self._take(hints, profiles)
         self._active.reorder()
         self._backoff.reorder()
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Attempt all pods again that wait for something to happen."""
         self.on_happening(Happening(WILDCARD, None, None))
 
     def __iter__(self) -> Iterator[QueuedPod]:

@@ -53,7 +53,7 @@ def dump(scheduler: Scheduler) -> str:
         )
     attempts = (
         f"attempts: assumed:{scheduler.cluster.assumed_count}; being tried:{len(scheduler.queue.in_flight)}; "
-        f"waiting on permit:{len(list(scheduler.host.waiting))}; work under way:{scheduler.host.under_way}"
+        f"waiting on permit:{len(list(scheduler.waiting))}; work under way:{scheduler.tasks_under_way}"
     )
     waiting = [f"{queued.pod.key} in {queued.place}" for queued in scheduler.queue]
     counts = "; ".join(f"{name}:{count}" for name, count in scheduler.queue.counts().items())

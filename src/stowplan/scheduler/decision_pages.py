@@ -106,7 +106,7 @@ def _waiting(key: str, scheduler: Scheduler) -> Waiting | None:
     queued = next((each for each in scheduler.queue if each.pod.uid == pod.uid), None)
     if queued is not None:
         return _queued(queued, scheduler)
-    held, tried = scheduler.host.waiting.find(pod.uid), scheduler.queue.in_flight.find(pod.uid)
+    held, tried = scheduler.waiting.find(pod.uid), scheduler.queue.in_flight.find(pod.uid)
     return Waiting(
         place="trying" if held is None else "permit",
         plugins=() if held is None else held.plugins,
@@ -116,7 +116,7 @@ def _waiting(key: str, scheduler: Scheduler) -> Waiting | None:
 
 
 def _queued(queued: QueuedPod, scheduler: Scheduler) -> Waiting:
-    keeping, profile = scheduler.host.keeping, scheduler.profiles.get(queued.pod.scheduler_name)
+    keeping, profile = scheduler.keeping, scheduler.profiles.get(queued.pod.scheduler_name)
     is_gated = queued.place is Place.GATED
     plugins = frozenset((queued.gating_plugin,)) if is_gated else queued.rejectors
     waits = queued.place in (Place.GATED, Place.UNSCHEDULABLE)

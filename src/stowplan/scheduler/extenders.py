@@ -39,7 +39,7 @@ from stowplan.framework.profile import EXTENDER
 from stowplan.framework.scores import MAX_SCORE
 from stowplan.framework.status import Status
 from stowplan.metrics import Metrics
-from stowplan.scheduler.stillness import Stillness
+from stowplan.scheduler.shared import DeferredChanges
 
 MAX_EXTENDER_SCORE = 10
 """Counts as much as a plugin's highest score; higher scores are not rejected."""
@@ -217,12 +217,12 @@ class WholeObjects:
     Only what some configured extender may be sent is kept.
     """
 
-    def __init__(self, extenders: Iterable[Extender], stillness: Stillness) -> None:
+    def __init__(self, extenders: Iterable[Extender], changes: DeferredChanges) -> None:
         extenders = tuple(extenders)
         self._keeps_nodes = any(extender.wants_whole_nodes for extender in extenders)
         self._keeps_placed = any(extender.wants_whole_victims for extender in extenders)
         self._is_asked = bool(extenders)
-        self._stillness = stillness
+        self._changes = changes
         self._nodes: dict[str, Raw] = {}
         self._pods: dict[str, Raw] = {}
 
@@ -246,7 +246,7 @@ class WholeObjects:
             form = None if new is None or not self._is_wanted(new) else _as_sent(new, last[0])
             item = old if new is None else new
             if item is not None:
-                self._stillness.after(partial(self._take_in, item, form))
+                self._changes.make(partial(self._take_in, item, form))
             on_event(kind, old, new)
 
         return msgspec.structs.replace(resource, decode=decode), on_watched

@@ -1,123 +1,228 @@
-"""An attempt that came to nothing: the pod goes back to the queue and says why."""
+"""Attempts that came to nothing: the pod is requeued, says why, and may have other pods evicted for it."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal
 
 from stowplan import log
+from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, Conflict, NotFound
+from stowplan.client.events import EventRecorder, truncated
 from stowplan.errors import PluginError
 from stowplan.framework.answers import stack_of
+from stowplan.framework.profile import Profile
 from stowplan.queue.queued_pod import QueuedPod
+from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.attempt import Attempt, Failure
-from stowplan.scheduler.host import Host
-from stowplan.scheduler.patience import Patience
-from stowplan.scheduler.pod_status import unscheduled_patch
+from stowplan.scheduler.keeping import Keeping
+from stowplan.scheduler.shared import RetryDelay, Shared
 
 UNCHANGED: None = None
 NOBODY = ""
+MAX_MESSAGE_BYTES = 2**18
+"""kube-scheduler writes any message, but an API server rejects a pod that grows past about 1.5 MB by it."""
 
 
-def handle_failure(host: Host, attempt: Attempt, failure: Failure, nominated: str | None) -> None:
-    """Puts the pod back, with its event and condition.
+class PodReporter:
+    """Writes events, and the status of pods."""
 
-    `nominated` names the node it is promised from now on: NOBODY takes a promise back, UNCHANGED leaves it.
-    """
-    queued = attempt.queued
-    pod = host.handlers.pending.get(queued.pod.uid)
-    try:
-        _count_and_keep(host, attempt, failure, None if failure.is_moot else pod)
-    except Exception as error:  # whatever cannot be told of it, the pod must not be lost
-        log.error("Failed attempt not recorded", error, pod=queued.pod, stacktrace=stack_of(error))
-    if pod is None or failure.is_moot:
-        # It was deleted, or someone else has bound it: what we would say of it is no longer true.
-        host.queue.done(queued.pod.uid)
-        log.log(3, "Pod is gone or has a node; not queued again", pod=queued.pod, err=failure.message)
-        return
-    queued.pod = pod
-    host.queue.return_failed(
-        queued, rejectors=failure.rejectors, pending=failure.pending, seconds=attempt.seconds
-    )
-    host.queue.nominate(pod, nominated)
-    recorder = host.recorders[attempt.profile.scheduler_name]
-    recorder.record(pod, "Warning", "FailedScheduling", "Scheduling", failure.message)
-    patch = unscheduled_patch(pod, failure.reason, failure.message, nominated, host.now())
-    if patch:
-        host.spawn(_say_why(host, queued, patch), f"status of pod {pod.key}")
+    def __init__(self, shared: Shared, recorders: Mapping[str, EventRecorder]) -> None:
+        self._shared, self.recorders = shared, recorders
 
+    def record(
+        self,
+        profile: str,
+        item: Pod | Object,
+        kind: Literal["Normal", "Warning"],
+        reason: str,
+        note: str,
+        action: str = "Scheduling",
+    ) -> None:
+        self.recorders[profile].record(item, kind, reason, action, note)
 
-def _count_and_keep(host: Host, attempt: Attempt, failure: Failure, pod: Pod | None) -> None:
-    host.metrics.attempt(
-        attempt.profile.scheduler_name,
-        "error" if failure.is_error else "unschedulable",
-        host.clock() - attempt.began,
-    )
-    if pod is not None:
-        _log(pod, failure, has_nodes=bool(attempt.decision.names))
-        if host.keeping is not None:
-            host.keeping.failed(attempt, failure)
+    def record_for_plugin(
+        self, profile: str, item: Pod | Object, kind: Literal["Normal", "Warning"], reason: str, note: str
+    ) -> None:
+        """Record an event of a plugin, which every scheduler runs but only the leader reports."""
+        if self._shared.is_leading():
+            self.record(profile, item, kind, reason, note)
 
+    def report_fault(self, pod: Pod, error: PluginError) -> None:
+        """Report that a plugin failed while the pod was put into the queue, so that it is not attempted."""
+        log.error("Plugin failed", error, pod=pod, stacktrace=error.stack)
+        if self._shared.is_leading():
+            self._report(pod, Failure(str(error)))
 
-def report_fault(host: Host, pod: Pod, error: PluginError) -> None:
-    """A plugin failed while the pod was put into the queue, so that it is not even tried: the pod says so."""
-    log.error("Plugin failed", error, pod=pod, stacktrace=error.stack)
-    if not host.is_leading():
-        return
-    _report(host, pod, Failure(str(error)))
-
-
-def report_unreadable(host: Host, pod: Pod) -> None:
-    """Tells of a pod that cannot be read, or only in part, and of the node that is closed because of it."""
-    if not host.is_leading():
-        return  # whoever leads says it
-    if not pod.node_name:
-        _report(host, pod, Failure(f"the pod cannot be read: {pod.fault}"))
-        return
-    recorder = host.recorders.get(pod.scheduler_name) or next(iter(host.recorders.values()))
-    if pod.is_illegible:
-        counted = "nothing can be read of what it takes, so no more pods are scheduled to its node"
-    else:
-        counted = "what can be read of it counts"
-    recorder.record(pod, "Warning", "UnreadablePod", "Scheduling", f"{pod.fault}; {counted}")
-    row = host.cluster.nodes.row_of(pod.node_name)
-    if pod.is_illegible and row is not None:
-        note = f"no pods are scheduled to this node, because pod {pod.key} cannot be read: {pod.fault}"
-        recorder.record(host.cluster.nodes.objects[row], "Warning", "UnreadablePod", "Scheduling", note)
-
-
-def _report(host: Host, pod: Pod, failure: Failure) -> None:
-    """The event and the condition of a pod that is not even tried."""
-    recorder = host.recorders[pod.scheduler_name]
-    recorder.record(pod, "Warning", "FailedScheduling", "Scheduling", failure.message)
-    patch = unscheduled_patch(pod, failure.reason, failure.message, UNCHANGED, host.now())
-    if patch:
-        host.spawn(_patched(host, pod, patch), f"status of pod {pod.key}")
-
-
-async def _patched(host: Host, pod: Pod, patch: dict[str, Any]) -> None:
-    await patch_status(host, pod, patch)
-
-
-async def _say_why(host: Host, queued: QueuedPod, patch: dict[str, Any]) -> None:
-    """Until it is written, or no longer what there is to say: it may be all that people see for minutes."""
-    pod, attempts, patience = queued.pod, queued.attempts, Patience()
-    while (error := await patch_status(host, pod, patch)) is not None and await patience.pause(error):
-        if queued.attempts != attempts or pod.uid not in host.handlers.pending:
+    def report_unreadable(self, pod: Pod) -> None:
+        """Report a pod that cannot be read, or only in part, and the node that is closed because of it."""
+        if not self._shared.is_leading():
+            return  # the leader reports it
+        if not pod.node_name:
+            self._report(pod, Failure(f"the pod cannot be read: {pod.fault}"))
             return
+        recorder = self.recorders.get(pod.scheduler_name) or next(iter(self.recorders.values()))
+        if pod.is_illegible:
+            counted = "nothing can be read of what it takes, so no more pods are scheduled to its node"
+        else:
+            counted = "what can be read of it counts"
+        recorder.record(pod, "Warning", "UnreadablePod", "Scheduling", f"{pod.fault}; {counted}")
+        nodes = self._shared.cluster.nodes
+        row = nodes.row_of(pod.node_name)
+        if pod.is_illegible and row is not None:
+            note = f"no pods are scheduled to this node, because pod {pod.key} cannot be read: {pod.fault}"
+            recorder.record(nodes.objects[row], "Warning", "UnreadablePod", "Scheduling", note)
+
+    def _report(self, pod: Pod, failure: Failure) -> None:
+        """Write the event and the condition of a pod that is not attempted."""
+        self.record(pod.scheduler_name, pod, "Warning", "FailedScheduling", failure.message)
+        patch = unscheduled_patch(pod, failure.reason, failure.message, UNCHANGED, self._shared.now())
+        if patch:
+            self._shared.tasks.start(self._patch_once(pod, patch), f"status of pod {pod.key}")
+
+    async def _patch_once(self, pod: Pod, patch: dict[str, Any]) -> None:
+        await self.patch_status(pod, patch)
+
+    async def patch_status(self, pod: Pod, patch: dict[str, Any]) -> ApiError | None:
+        """Why it was not written; None also if the pod has changed or is gone, with no more to write."""
+        log.log(3, "Updating pod condition and nominated node name", pod=pod)
+        try:
+            await self._shared.api.patch_pod_status(pod, patch)
+        except (NotFound, Conflict) as error:
+            log.log(3, "Pod status not updated, the pod has changed or is gone", pod=pod, err=error)
+        except ApiError as error:
+            log.error("Error updating pod", error.explanation, pod=pod)
+            return error
+        return None
 
 
-async def patch_status(host: Host, pod: Pod, patch: dict[str, Any]) -> ApiError | None:
-    """Why it was not written; None also if the pod has changed or is gone, and there is no more to write."""
-    log.log(3, "Updating pod condition and nominated node name", pod=pod)
-    try:
-        await host.api.patch_pod_status(pod, patch)
-    except (NotFound, Conflict) as error:
-        log.log(3, "Pod status not updated, the pod has changed or is gone", pod=pod, err=error)
-    except ApiError as error:
-        log.error("Error updating pod", error.explanation, pod=pod)
-        return error
-    return None
+class FailureHandler:
+    """Ends attempts that failed. `pending` has the pods without a node, as last seen, by uid."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        queue: SchedulingQueue,
+        pending: Mapping[str, Pod],
+        reporter: PodReporter,
+        keeping: Keeping | None,
+    ) -> None:
+        self._shared, self._queue, self._pending = shared, queue, pending
+        self._reporter, self._keeping = reporter, keeping
+
+    def handle(self, attempt: Attempt, failure: Failure, nominated: str | None) -> None:
+        """Requeue the pod, with its event and condition.
+
+        `nominated` names the node it is nominated to from now on: NOBODY clears it, UNCHANGED keeps it.
+        """
+        queued, queue = attempt.queued, self._queue
+        pod = self._pending.get(queued.pod.uid)
+        try:
+            self._count_and_keep(attempt, failure, None if failure.is_moot else pod)
+        except Exception as error:  # whatever cannot be reported, the pod must not be lost
+            log.error("Failed attempt not recorded", error, pod=queued.pod, stacktrace=stack_of(error))
+        if pod is None or failure.is_moot:
+            # It was deleted, or someone else has bound it: what we would report is no longer true.
+            queue.done(queued.pod.uid)
+            log.log(3, "Pod is gone or has a node; not requeued", pod=queued.pod, err=failure.message)
+            return
+        queued.pod = pod
+        queue.return_failed(
+            queued, rejectors=failure.rejectors, pending=failure.pending, seconds=attempt.seconds
+        )
+        queue.nominate(pod, nominated)
+        profile = attempt.profile.scheduler_name
+        self._reporter.record(profile, pod, "Warning", "FailedScheduling", failure.message)
+        patch = unscheduled_patch(pod, failure.reason, failure.message, nominated, self._shared.now())
+        if patch:
+            self._shared.tasks.start(self._write_status(queued, patch), f"status of pod {pod.key}")
+
+    def report_skipped(self, profile: Profile, pod: Pod) -> None:
+        """Report that a pod is not attempted, since it is being deleted."""
+        note = f"skip schedule deleting pod: {pod.key}"
+        self._reporter.record(profile.scheduler_name, pod, "Warning", "FailedScheduling", note)
+
+    def _count_and_keep(self, attempt: Attempt, failure: Failure, pod: Pod | None) -> None:
+        self._shared.metrics.attempt(
+            attempt.profile.scheduler_name,
+            "error" if failure.is_error else "unschedulable",
+            self._shared.clock() - attempt.began,
+        )
+        if pod is not None:
+            _log(pod, failure, has_nodes=bool(attempt.decision.names))
+            if self._keeping is not None:
+                self._keeping.failed(attempt, failure)
+
+    async def _write_status(self, queued: QueuedPod, patch: dict[str, Any]) -> None:
+        """Retry until it is written or outdated: it may be all that people see for minutes."""
+        pod, attempts, delay = queued.pod, queued.attempts, RetryDelay()
+        while (error := await self._reporter.patch_status(pod, patch)) is not None:
+            if not await delay.pause(error) or queued.attempts != attempts or pod.uid not in self._pending:
+                return
+
+
+class Evictor:
+    """Carries out preemption: victims are evicted, and the pod waits for the capacity that they free."""
+
+    def __init__(self, shared: Shared, queue: SchedulingQueue, reporter: PodReporter) -> None:
+        self._shared, self._queue, self._reporter = shared, queue, reporter
+
+    def start(self, profile: Profile, pod: Pod, node_name: str, victims: tuple[Pod, ...]) -> None:
+        """Start the evictions; until they are sent, the pod is held back."""
+        shared = self._shared
+        shared.metrics.preempted(len(victims))
+        log.log(
+            2,
+            "the target node for the preemption is determined",
+            pod=pod,
+            node=node_name,
+            victims=len(victims),
+        )
+        if victims:
+            shared.nominations.evicting[pod.uid] = victims[-1].uid
+            work = self._evict_all(profile, pod, node_name, victims)
+            shared.tasks.start(work, f"preemption for pod {pod.key}")
+
+    async def _evict_all(self, profile: Profile, pod: Pod, node_name: str, victims: tuple[Pod, ...]) -> None:
+        shared = self._shared
+        began, has_failed = shared.clock(), True
+        try:
+            await self._clear_nominations(pod, node_name)
+            await asyncio.gather(*(self._evict(profile, pod, node_name, each) for each in victims[:-1]))
+            await self._evict(profile, pod, node_name, victims[-1])
+            has_failed = False
+        except ApiError as error:
+            log.error("Error occurred during async preemption", error.explanation, pod=pod, node=node_name)
+        finally:
+            shared.nominations.evicting.pop(pod.uid, None)
+            shared.metrics.victims_evicted("error" if has_failed else "success", shared.clock() - began)
+            if has_failed:
+                # parity: kube-scheduler retries at once, and so spins as long as the eviction is rejected
+                self._queue.activate([pod], backoff=True)
+
+    async def _clear_nominations(self, pod: Pod, node_name: str) -> None:
+        """Pods of lower priority that were nominated to the node must look again."""
+        nominations = self._shared.nominations
+        for other in nominations.on(node_name):
+            if other.priority < pod.priority:
+                self._shared.changes.make(partial(nominations.remove, other))
+                await self._reporter.patch_status(other, {"status": {"nominatedNodeName": None}})
+
+    async def _evict(self, profile: Profile, pod: Pod, node_name: str, victim: Pod) -> None:
+        api, name = self._shared.api, profile.scheduler_name
+        waiting = self._shared.waiting.find(victim.uid)
+        if waiting is None or not waiting.preempt("preempted"):
+            try:
+                await api.patch_pod_status(victim, disrupted_patch(victim, name, self._shared.now()))
+                await api.delete(victim)
+            except NotFound:
+                return
+        note = f"Preempted by pod {pod.uid} on node {node_name}"
+        self._reporter.record(name, victim, "Normal", "Preempted", note, "Preempting")
 
 
 def _log(pod: Pod, failure: Failure, *, has_nodes: bool) -> None:
@@ -131,3 +236,44 @@ def _log(pod: Pod, failure: Failure, *, has_nodes: bool) -> None:
         log.log(0, "Unable to schedule pod; no fit; waiting", pod=pod, err=failure.message)
         if failure.stack:
             log.error("Plugin failed", failure.message, pod=pod, stacktrace=failure.stack)
+
+
+def unscheduled_patch(
+    pod: Pod, reason: str, message: str, nominated: str | None, now: float
+) -> dict[str, Any]:
+    """A strategic merge patch; empty if the pod says so already. `nominated` None leaves that as it is."""
+    status: dict[str, Any] = {}
+    message = truncated(message, MAX_MESSAGE_BYTES)
+    known = pod.condition("PodScheduled")
+    if known is None or (known.status, known.reason, known.message) != ("False", reason, message):
+        condition: dict[str, Any] = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": reason,
+            "message": message,
+            "observedGeneration": pod.generation,
+        }
+        if known is None or known.status != "False":
+            condition |= {"lastProbeTime": None, "lastTransitionTime": timestamp(now)}
+        status["conditions"] = [condition]
+    if nominated is not None and nominated != pod.nominated_node_name:
+        status["nominatedNodeName"] = nominated or None
+    return {"status": status} if status else {}
+
+
+def disrupted_patch(pod: Pod, scheduler_name: str, now: float) -> dict[str, Any]:
+    """Says on a victim why it goes."""
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": f"{scheduler_name}: preempting to accommodate a higher priority pod",
+        "observedGeneration": pod.generation,
+        "lastProbeTime": None,
+        "lastTransitionTime": timestamp(now),
+    }
+    return {"status": {"conditions": [condition]}}
+
+
+def timestamp(now: float) -> str:
+    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

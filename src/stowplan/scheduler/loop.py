@@ -5,176 +5,237 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from stowplan import log
 from stowplan.api.pod import Pod
+from stowplan.cycle.preempt import preempt
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import Cycle, draw_ties, schedule
 from stowplan.framework.answers import describe, stack_of
 from stowplan.framework.decision import Decision
+from stowplan.framework.handle import Handle
+from stowplan.framework.hints import QueueingHints
+from stowplan.framework.plugin import Plugin, is_trusted
 from stowplan.framework.profile import Profile
+from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
 from stowplan.queue.queued_pod import QueuedPod
-from stowplan.scheduler import eviction
+from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.attempt import Attempt, Failure, failure_of
-from stowplan.scheduler.attempt_log import log_nodes
-from stowplan.scheduler.binding import NOT_LEADING, binding_cycle, node_gone, reserve
+from stowplan.scheduler.binding import NOT_LEADING, PodBinder, node_gone
 from stowplan.scheduler.extenders import ExtenderCalls
-from stowplan.scheduler.failure import NOBODY, UNCHANGED, handle_failure
-from stowplan.scheduler.host import Host
+from stowplan.scheduler.failure import NOBODY, UNCHANGED, Evictor, FailureHandler, PodReporter
+from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measuring import CycleObserver
+from stowplan.scheduler.shared import Shared
 
 TURN_SECONDS = 0.001
-"""For so long pods are decided before others get their turn: each turn takes a call to the system."""
+"""For so long pods are decided before other tasks get their turn: each turn takes a call to the system."""
+CUSTOM_VERBOSITY, ALL_VERBOSITY = 5, 10
+"""From which `-v` on the log has a line for what custom plugins, and all plugins, say of each node."""
+
+
+class Profiles:
+    """The profiles of a configuration, each with its observer."""
+
+    def __init__(self, shared: Shared, guard: Guard, queue: SchedulingQueue, reporter: PodReporter) -> None:
+        self._shared, self._guard, self._queue, self._reporter = shared, guard, queue, reporter
+        self.by_name: dict[str, Profile] = {}
+        self.observers: dict[str, CycleObserver] = {}
+        self.sampling: dict[str, Sampling] = {}
+
+    @property
+    def plugins(self) -> dict[Plugin, str]:
+        """All plugins of all profiles, with their names."""
+        return {each: name for profile in self.by_name.values() for name, each in profile.plugins.items()}
+
+    def take(self, resolved: Sequence[ResolvedProfile]) -> None:
+        """Build the profiles, and sort the queue by them; plugins that did not change are kept.
+
+        Decisions under way finish with the old ones. If a new one cannot be built, nothing has changed.
+        """
+        fresh: dict[str, Profile] = {}
+        observers: dict[str, CycleObserver] = {}
+        for each in resolved:
+            name, old = each.scheduler_name, self.by_name.get(each.scheduler_name)
+            handle = self._handle_of(name) if old is None else old.handle
+            observers[name] = CycleObserver(each, self._shared.metrics, self._guard)
+            fresh[name] = Profile(each, handle, None if old is None else old.plugins, observers[name])
+            self._shared.metrics.profile_started(name, fresh[name].points)
+        hints = {name: QueueingHints(profile) for name, profile in fresh.items()}
+        self.hand_in()
+        self.by_name.update(fresh)
+        self.observers.update(observers)
+        for profile in fresh.values():
+            profile.handle.preempt = partial(preempt, profile)
+        self.sampling = Sampling.of(
+            {name: profile.percentage_of_nodes_to_score for name, profile in self.by_name.items()}
+        )
+        self._queue.take_profiles(hints, self.by_name)
+
+    def hand_in(self) -> None:
+        """Add to the metrics what was counted since the last time."""
+        for observer in self.observers.values():
+            observer.hand_in()
+
+    def _handle_of(self, name: str) -> Handle:
+        shared = self._shared
+        return Handle(
+            shared.cluster,
+            now=shared.now,
+            api=shared.api,
+            activate=self._queue.activate,
+            nominations=shared.nominations,
+            metrics=shared.metrics.page,
+            record_event=partial(self._reporter.record_for_plugin, name),
+            waiting_pods=shared.waiting,
+            record_device_wait=shared.metrics.binding_conditions_waited,
+        )
 
 
 class SchedulingLoop:
-    def __init__(self, host: Host, draw: random.Random) -> None:
-        self.host = host
-        self._tie_break = draw_ties(draw)
-        self._observers: dict[str, CycleObserver] = {}
-        self.take_profiles()
-        host.metrics.before_render = self._hand_in
+    """Decides the pods of the queue, and hands each on to the binder or the handler of failures."""
 
-    def take_profiles(self) -> None:
-        """Decides with the host's profiles from now on."""
-        host = self.host
-        self._hand_in()  # for those until now
-        self._observers = dict(host.observers)
-        self._sampling = Sampling.of(
-            {name: profile.percentage_of_nodes_to_score for name, profile in host.profiles.items()}
-        )
+    def __init__(
+        self,
+        shared: Shared,
+        queue: SchedulingQueue,
+        profiles: Profiles,
+        binder: PodBinder,
+        failures: FailureHandler,
+        evictor: Evictor,
+        pending: Mapping[str, Pod],
+        draw: random.Random,
+        extenders: ExtenderCalls | None = None,
+        before_pod: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before_pod` is called before each decision, to bring up to date what it depends on."""
+        self._shared, self._queue, self._profiles = shared, queue, profiles
+        self._binder, self._failures, self._evictor, self._pending = binder, failures, evictor, pending
+        self._extenders, self._before_pod, self._tie_break = extenders, before_pod, draw_ties(draw)
+        shared.metrics.before_render()  # of a configuration before this one
+        shared.metrics.before_render = profiles.hand_in
 
     async def run(self) -> None:
         turn_ends = 0.0
-        while (queued := await self.host.queue.pop()) is not None:
+        while (queued := await self._queue.pop()) is not None:
             try:
-                self.host.before_pod()
-                if self.host.extended is None:
+                self._before_pod()
+                if self._extenders is None:
                     self.schedule_one(queued)
                 else:
-                    await self.schedule_extended(queued, self.host.extended)
+                    await self.schedule_extended(queued, self._extenders)
             except BaseException as error:  # what nobody foresaw for one pod must not stop the others
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
                 self._give_back(queued, error)
             if time.monotonic() >= turn_ends:
                 await asyncio.sleep(0)  # a full queue would not let anyone else run
-                await (
-                    self.host.api.wait_for_capacity()
-                )  # what is decided now is bound soon, on what is known by then
+                # What is decided now is bound soon, on what is known by then.
+                await self._shared.api.wait_for_capacity()
                 turn_ends = time.monotonic() + TURN_SECONDS
 
-    def _hand_in(self) -> None:
-        for observer in self._observers.values():
-            observer.hand_in()
-
     def schedule_one(self, queued: QueuedPod) -> None:
-        """Decides one pod. Nothing here waits, so the cluster is the same from start to end."""
-        host, pod = self.host, queued.pod
+        """Decide one pod. Nothing here waits, so the cluster is the same from start to end."""
+        shared, pod = self._shared, queued.pod
         profile = self._begin(queued)
         if profile is None:
             return
-        began = host.clock()
-        sampling = self._sampling.get(profile.scheduler_name)
-        observer = self._observers[profile.scheduler_name]
+        began, observer = shared.clock(), self._profiles.observers[profile.scheduler_name]
+        sampling = self._profiles.sampling.get(profile.scheduler_name)
         observer.begin()
         try:
-            decision = schedule(profile, pod, host.cluster.nodes, self._tie_break, sampling)
+            decision = schedule(profile, pod, shared.cluster.nodes, self._tie_break, sampling)
             observer.end(profile, decision)
         except BaseException as error:  # such as a fault of our own: it concerns this pod alone
-            decision = self._unforeseen(pod, error)
-        self._hand_on(self._decided(queued, profile, decision, began))
+            decision = self._failed_decision(pod, error)
+        self._hand_on(self._attempt_of(queued, profile, decision, began))
 
-    async def schedule_extended(self, queued: QueuedPod, extended: ExtenderCalls) -> None:
-        """Decides one pod with extenders. The cluster is kept the same until they have answered."""
-        host, pod = self.host, queued.pod
+    async def schedule_extended(self, queued: QueuedPod, extenders: ExtenderCalls) -> None:
+        """Decide one pod with extenders. Changes of the cluster are deferred until they have answered."""
+        shared, pod = self._shared, queued.pod
         profile = self._begin(queued)
         if profile is None:
             return
-        began = host.clock()
-        sampling = self._sampling.get(profile.scheduler_name)
-        observer = self._observers[profile.scheduler_name]
-        with host.stillness.kept():
+        began, observer = shared.clock(), self._profiles.observers[profile.scheduler_name]
+        sampling = self._profiles.sampling.get(profile.scheduler_name)
+        with shared.changes.deferred():
             observer.begin()
             try:
-                cycle = Cycle(profile, pod, host.cluster.nodes, sampling)
-                decision = await extended.schedule(cycle, self._tie_break, observer.pause)
+                cycle = Cycle(profile, pod, shared.cluster.nodes, sampling)
+                decision = await extenders.schedule(cycle, self._tie_break, observer.pause)
                 observer.end(profile, decision)
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
-                decision = self._unforeseen(pod, error)
-            attempt = self._decided(queued, profile, decision, began)
-        if pod.uid not in host.handlers.pending:
-            handle_failure(host, attempt, Failure("the pod is gone or has a node", is_moot=True), UNCHANGED)
-        elif decision.chosen is not None and host.cluster.nodes.row_of(decision.chosen) is None:
-            handle_failure(host, attempt, node_gone(decision.chosen), NOBODY)
+                decision = self._failed_decision(pod, error)
+            attempt = self._attempt_of(queued, profile, decision, began)
+        if pod.uid not in self._pending:
+            self._failures.handle(attempt, Failure("the pod is gone or has a node", is_moot=True), UNCHANGED)
+        elif decision.chosen is not None and shared.cluster.nodes.row_of(decision.chosen) is None:
+            self._failures.handle(attempt, node_gone(decision.chosen), NOBODY)
         else:
             self._hand_on(attempt)
 
     def _begin(self, queued: QueuedPod) -> Profile | None:
         """The profile to decide the pod with; None if there is nothing to decide."""
-        host, pod = self.host, queued.pod
-        profile = host.profiles.get(pod.scheduler_name)
-        if profile is None or host.cluster.is_assumed(pod):
-            host.queue.done(pod.uid)
+        pod = queued.pod
+        profile = self._profiles.by_name.get(pod.scheduler_name)
+        if profile is None or self._shared.cluster.is_assumed(pod):
+            self._queue.done(pod.uid)
             return None
         if pod.is_terminating:
-            note = f"skip schedule deleting pod: {pod.key}"
-            host.recorders[profile.scheduler_name].record(
-                pod, "Warning", "FailedScheduling", "Scheduling", note
-            )
-            host.queue.done(pod.uid)
+            self._failures.report_skipped(profile, pod)
+            self._queue.done(pod.uid)
             return None
         log.log(3, "Attempting to schedule pod", pod=pod)
         return profile
 
-    def _unforeseen(self, pod: Pod, error: BaseException) -> Decision:
-        decision = Decision(pod, self.host.cluster.nodes)
+    def _failed_decision(self, pod: Pod, error: BaseException) -> Decision:
+        decision = Decision(pod, self._shared.cluster.nodes)
         decision.state, decision.error = CycleState(), f"deciding: {describe(error)}"
         decision.stack = stack_of(error)
         return decision
 
     def _give_back(self, queued: QueuedPod, error: BaseException) -> None:
-        """Ends an attempt in which something failed that was not foreseen: the pod is tried again."""
-        host, pod = self.host, queued.pod
+        """End an attempt in which something failed that was not foreseen: the pod is requeued."""
+        pod = queued.pod
         log.error("Attempt failed", describe(error), pod=pod, stacktrace=stack_of(error))
-        profile = host.profiles.get(pod.scheduler_name)
-        if pod.uid not in host.queue.in_flight or profile is None or host.cluster.is_assumed(pod):
+        profile = self._profiles.by_name.get(pod.scheduler_name)
+        if pod.uid not in self._queue.in_flight or profile is None or self._shared.cluster.is_assumed(pod):
             return  # it is where it belongs: in the queue, or on its way to a node
-        attempt = Attempt(queued, profile, self._unforeseen(pod, error), host.clock())
-        handle_failure(host, attempt, failure_of(attempt.decision), UNCHANGED)
+        attempt = Attempt(queued, profile, self._failed_decision(pod, error), self._shared.clock())
+        self._failures.handle(attempt, failure_of(attempt.decision), UNCHANGED)
 
-    def _decided(self, queued: QueuedPod, profile: Profile, decision: Decision, began: float) -> Attempt:
-        seconds = self.host.clock() - began
-        self.host.metrics.algorithm(seconds)
-        log_nodes(profile, decision)
-        is_measuring = self._observers[profile.scheduler_name].is_measuring
-        if self.host.extended is not None:
-            seconds = 0.0  # what extenders take is not the pod's doing
+    def _attempt_of(self, queued: QueuedPod, profile: Profile, decision: Decision, began: float) -> Attempt:
+        seconds = self._shared.clock() - began
+        self._shared.metrics.algorithm(seconds)
+        if log.is_verbose(CUSTOM_VERBOSITY):
+            log_nodes(profile, decision)
+        is_measuring = self._profiles.observers[profile.scheduler_name].is_measuring
+        if self._extenders is not None:
+            seconds = 0.0  # the time of extenders does not count against the pod
         return Attempt(queued, profile, decision, began, seconds, is_measuring)
 
     def _hand_on(self, attempt: Attempt) -> None:
-        host, decision = self.host, attempt.decision
+        decision = attempt.decision
         if decision.chosen is not None:
-            if not host.is_leading():
-                handle_failure(host, attempt, NOT_LEADING, UNCHANGED)
-                return
-            placed = reserve(host, attempt, decision.chosen)
-            if placed is not None:
-                work = binding_cycle(host, attempt, placed, decision.chosen)
-                host.spawn(work, f"binding of pod {placed.key}")
+            if not self._shared.is_leading():
+                self._failures.handle(attempt, NOT_LEADING, UNCHANGED)
+            else:
+                self._binder.start(attempt, decision.chosen)
             return
-        promised = UNCHANGED if _keeps_promise(decision) else decision.nominated or NOBODY
-        handle_failure(host, attempt, failure_of(decision), promised)
+        nominated = UNCHANGED if _keeps_nomination(decision) else decision.nominated or NOBODY
+        self._failures.handle(attempt, failure_of(decision), nominated)
         if decision.nominated is not None:
-            eviction.begin(host, attempt.profile, attempt.pod, decision.nominated, decision.victims)
+            self._evictor.start(attempt.profile, attempt.pod, decision.nominated, decision.victims)
 
 
-def _keeps_promise(decision: Decision) -> bool:
-    """Whether nobody looked for room, so that a node promised earlier stays promised."""
+def _keeps_nomination(decision: Decision) -> bool:
+    """Whether nobody looked for another node, so that the pod stays nominated."""
     status = decision.post_filter
     return status is not None and (status.code is Code.ERROR or status.keeps_nomination)
 
@@ -183,3 +244,57 @@ def is_cancelled() -> bool:
     """Whether the current task was told to end, as opposed to a CancelledError out of the blue."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def log_nodes(profile: Profile, decision: Decision) -> None:
+    """Log a line for every node that was rejected or scored."""
+
+    def verbosity_of(plugin: str) -> int:
+        found = profile.plugins.get(plugin)
+        return ALL_VERBOSITY if found is not None and is_trusted(type(found)) else CUSTOM_VERBOSITY
+
+    if decision.pre_filter is None:
+        _log_rejected(decision, verbosity_of)
+    _log_scores(decision, verbosity_of)
+
+
+def _log_rejected(decision: Decision, verbosity_of: Callable[[str], int]) -> None:
+    if not log.is_verbose(ALL_VERBOSITY) and all(
+        verbosity_of(each.plugin) == ALL_VERBOSITY for each in decision.filters
+    ):
+        return
+    for node_name, status in decision.rejected().items():
+        log.log(
+            verbosity_of(status.plugin),
+            "Plugin rejected node for pod",
+            pod=decision.pod,
+            plugin=status.plugin,
+            node=node_name,
+            status=status.message,
+        )
+
+
+def _log_scores(decision: Decision, verbosity_of: Callable[[str], int]) -> None:
+    names = [decision.names[row] for row in decision.feasible.tolist()]
+    for column in decision.scores:
+        verbosity = verbosity_of(column.plugin)
+        if log.is_verbose(verbosity):
+            for node_name, score in zip(names, column.weighted.tolist(), strict=True):
+                log.log(
+                    verbosity,
+                    "Plugin scored node for pod",
+                    pod=decision.pod,
+                    plugin=column.plugin,
+                    node=node_name,
+                    score=score,
+                )
+    totals = decision.totals
+    if totals is not None and log.is_verbose(ALL_VERBOSITY):
+        for node_name, total in zip(names, totals.tolist(), strict=True):
+            log.log(
+                ALL_VERBOSITY,
+                "Calculated node's final score for pod",
+                pod=decision.pod,
+                node=node_name,
+                score=total,
+            )

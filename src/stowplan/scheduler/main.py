@@ -292,7 +292,7 @@ class Service:
             return
         self._looked_at_files = now
         scheduler = self.scheduler
-        if scheduler is None or scheduler.is_still:
+        if scheduler is None or scheduler.is_deferring:
             return
         try:
             if not self.registry.has_changed:

@@ -94,6 +94,6 @@ def _describe(found: LiveAnswer, scheduler: Scheduler, resource: str) -> None:
     found.fill, found.layout = fill_of(nodes, resource), layout_of(nodes)
     found.queue = scheduler.queue.counts()
     found.pods = len(nodes.pods)
-    found.is_synced, found.is_leading = scheduler.is_synced, scheduler.host.is_leading()
+    found.is_synced, found.is_leading = scheduler.is_synced, scheduler.is_leading
     shown = (found.layout, zlib.crc32(found.fill.encode()), *found.queue.values(), found.is_synced)
     found.state = "-".join(map(str, (found.number, *shown, found.is_leading)))

@@ -58,7 +58,7 @@ class PodFacts(Plain):
 def queue_answer(source: Source, search: str) -> QueueAnswer:
     scheduler = running(source)
     rows = list(islice(_waiting(source, scheduler, search), LISTED + 1))
-    counts = scheduler.queue.counts() | {"permit": sum(1 for _ in scheduler.host.waiting)}
+    counts = scheduler.queue.counts() | {"permit": sum(1 for _ in scheduler.waiting)}
     return QueueAnswer(counts=counts, pods=rows[:LISTED], left_out=len(rows) > LISTED)
 
 
@@ -91,7 +91,7 @@ def _waiting(source: Source, scheduler: Scheduler, search: str) -> Iterator[Queu
     for queued in scheduler.queue:
         if search in queued.pod.key:
             yield _queued(source, queued)
-    for held in scheduler.host.waiting:
+    for held in scheduler.waiting:
         if search in held.pod.key:
             yield _row(source, held.pod, "permit", plugins=list(held.plugins))
 

@@ -1,0 +1,198 @@
+"""What the parts of the running scheduler share, none of which needs a part to be made."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from stowplan import log
+from stowplan.api.pod import Pod
+from stowplan.client.api import ApiClient
+from stowplan.client.errors import ApiError
+from stowplan.cluster import Cluster
+from stowplan.framework.answers import describe, reason_of, shown, stack_of
+from stowplan.framework.nominations import Nominations
+from stowplan.framework.status import Code, Status
+from stowplan.metrics import Metrics
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
+MAX_REFUSALS = 5
+"""A server that has just started refuses, for lack of roles, what it allows a moment later."""
+LONGEST_WAIT = 15 * 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """One event loop, no locks: state changes between two awaits, never across one."""
+
+    api: ApiClient
+    metrics: Metrics
+    now: Callable[[], float] = time.time
+    """The time of day, for what people and other programs read."""
+    clock: Callable[[], float] = time.time
+    """What is measured and waited by: it does not jump when someone sets the time of day."""
+    is_leading: Callable[[], bool] = lambda: True
+    cluster: Cluster = field(default_factory=Cluster)
+    nominations: Nominations = field(default_factory=Nominations)
+    waiting: WaitingPods = field(default_factory=lambda: WaitingPods())
+    changes: DeferredChanges = field(default_factory=lambda: DeferredChanges())
+    tasks: BackgroundTasks = field(default_factory=lambda: BackgroundTasks())
+
+
+class BackgroundTasks:
+    """Work that nobody waits for: bindings, evictions, status updates. If it fails, that is logged."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.is_ending = False
+        """Whether work may be cancelled: the process, or this configuration, is at its end."""
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        task = asyncio.create_task(work, name=what)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            if not self.is_ending:
+                log.error("Background work was cancelled", None, work=task.get_name())
+        elif (error := task.exception()) is not None:
+            log.error(
+                "Background work failed", describe(error), work=task.get_name(), stacktrace=stack_of(error)
+            )
+
+    async def finish(self, seconds: float) -> None:
+        """Wait for the work, but not longer than this, then cancel the rest."""
+        if self._tasks and seconds > 0:
+            await asyncio.wait(tuple(self._tasks), timeout=seconds)
+        self.is_ending = True
+        for task in tuple(self._tasks):
+            task.cancel()
+
+
+class DeferredChanges:
+    """Changes of the cluster and the nominations, deferred while a decision waits for extenders."""
+
+    def __init__(self) -> None:
+        self.is_deferring = False
+        self._later: deque[Callable[[], None]] = deque()
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Changes wait until the end of it, and are then made in their order."""
+        self.is_deferring = True
+        try:
+            yield
+        finally:
+            self.is_deferring = False
+            while self._later:
+                self._make(self._later.popleft())
+
+    def make(self, change: Callable[[], None]) -> None:
+        """Make a change now, unless changes are deferred."""
+        if self.is_deferring:
+            self._later.append(change)
+        else:
+            change()
+
+    def _make(self, change: Callable[[], None]) -> None:
+        try:
+            change()
+        except Exception as error:  # it would fail again, and those after it matter too
+            log.error("Deferred change failed; continuing with the next", error)
+
+
+class RetryDelay:
+    """When to retry what the API server rejected or did not answer: after pauses that grow."""
+
+    def __init__(self) -> None:
+        self._next_pause, self._refusals = FIRST_PAUSE, 0
+
+    async def pause(self, error: ApiError) -> bool:
+        """Wait before the next attempt; False if another one is pointless."""
+        self._refusals += not error.may_pass
+        if self._refusals > MAX_REFUSALS:
+            return False
+        await asyncio.sleep(self._next_pause)
+        self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE)
+        return True
+
+
+class WaitingPod:
+    """A pod that permit plugins hold back between the choice of its node and its binding.
+
+    The first outcome counts.
+    """
+
+    def __init__(self, pod: Pod, timeouts: Mapping[str, float]) -> None:
+        self.pod = pod
+        self._plugins = set(timeouts)
+        self._outcome: asyncio.Future[Status | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._timers = [
+            loop.call_later(min(seconds, LONGEST_WAIT), self._time_out, plugin, min(seconds, LONGEST_WAIT))
+            for plugin, seconds in timeouts.items()
+        ]
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """Those that have not allowed it yet."""
+        return tuple(sorted(self._plugins))
+
+    def allow(self, plugin: str) -> None:
+        self._plugins.discard(plugin)
+        if not self._plugins:
+            self._end(None)
+
+    def reject(self, plugin: str, message: str) -> None:
+        """Rejects the pod. Raises TypeError, in the plugin that calls it, for anything but text."""
+        if type(plugin) is not str:
+            raise TypeError(f"expected the name of a plugin, got {shown(plugin)}")
+        self._end(Status(Code.UNSCHEDULABLE, (reason_of(message),), plugin))
+
+    def preempt(self, message: str) -> bool:
+        """Ends the wait with an error; whether it was still waiting."""
+        return self._end(Status.error(message))
+
+    async def outcome(self) -> Status | None:
+        """None once all plugins allow it."""
+        return await self._outcome
+
+    def _time_out(self, plugin: str, seconds: float) -> None:
+        self.reject(plugin, f"rejected due to timeout after waiting {seconds:g}s at plugin {plugin}")
+
+    def _end(self, status: Status | None) -> bool:
+        if self._outcome.done():
+            return False
+        for timer in self._timers:
+            timer.cancel()
+        self._outcome.set_result(status)
+        return True
+
+
+class WaitingPods:
+    """All waiting pods of all profiles, by uid."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, WaitingPod] = {}
+
+    def __iter__(self) -> Iterator[WaitingPod]:
+        return iter(tuple(self._pods.values()))
+
+    def find(self, uid: str) -> WaitingPod | None:
+        return self._pods.get(uid)
+
+    def put(self, waiting: WaitingPod) -> None:
+        self._pods[waiting.pod.uid] = waiting
+
+    def remove(self, uid: str) -> None:
+        self._pods.pop(uid, None)
