@@ -22,7 +22,7 @@ from stowplan.controllers.running import Controllers
 from stowplan.embedded import InProcess, NodeTemplate
 from stowplan.framework.registry import Registry
 from stowplan.kubelet import SimulatedKubelets
-from stowplan.scheduler.scheduler import Scheduler
+from stowplan.scheduler.scheduler import Scheduler, Settings
 
 PODS = "/api/v1/namespaces/default/pods"
 ROUNDS = 3
@@ -40,7 +40,7 @@ async def main(nodes: int, pods: int, whole: bool) -> None:
         kubelets = SimulatedKubelets(others, clock=clock)
         await kubelets.add(NodeTemplate(count=nodes, cpu=64, zones=("a", "b", "c")).nodes(clock.now()))
         config = load({"apiVersion": V1, "kind": "KubeSchedulerConfiguration"}, registry).config
-        scheduler = Scheduler(config, api, events, registry=registry)
+        scheduler = Scheduler(config, api, events, Settings(registry=registry))
         scheduler.start()
         work = [scheduler.run()]
         if whole:

@@ -27,7 +27,7 @@ from stowplan.cycle.planner import DEFAULT_CONFIG
 from stowplan.framework.registry import Registry
 from stowplan.journal import Decisions
 from stowplan.journal.writer import JournalWriter
-from stowplan.scheduler.scheduler import Scheduler
+from stowplan.scheduler.scheduler import Scheduler, Settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -75,7 +75,7 @@ async def run(bench: Bench, workload: Workload, pods: int, directory: Path) -> s
         ApiClient(connection, qps=UNLIMITED, burst=UNLIMITED) as events,
     ):
         config = load_config(DEFAULT_CONFIG, registry).config
-        scheduler = Scheduler(config, api, events, registry=registry, decisions=decisions)
+        scheduler = Scheduler(config, api, events, Settings(registry=registry, decisions=decisions))
         working = asyncio.create_task(scheduler.run())
         while not scheduler.is_synced:
             await asyncio.sleep(0.01)

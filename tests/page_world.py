@@ -17,7 +17,7 @@ from stowplan.config import load
 from stowplan.framework.registry import Registry
 from stowplan.http11.client import Reply
 from stowplan.journal import Decisions
-from stowplan.scheduler.scheduler import Scheduler
+from stowplan.scheduler.scheduler import Scheduler, Settings
 from stowplan.serving.pages import Page
 from stowplan.web import Source, pages
 
@@ -75,9 +75,7 @@ async def page_world(
         loaded,
         api,  # type: ignore[arg-type]
         api,  # type: ignore[arg-type]
-        registry=registry,
-        draw=random.Random(1),
-        decisions=decisions,
+        Settings(registry=registry, draw=random.Random(1), decisions=decisions),
     )
     scheduler.follower.is_synced = True
     source = Source(decisions, lambda: scheduler, lambda: loaded, lambda: registry)

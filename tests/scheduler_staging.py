@@ -20,7 +20,7 @@ from stowplan.framework.registry import Registry
 from stowplan.http11.client import Reply
 from stowplan.journal import Decisions
 from stowplan.scheduler.guard import Guard
-from stowplan.scheduler.scheduler import Scheduler
+from stowplan.scheduler.scheduler import Scheduler, Settings
 
 
 class RecordingApi:
@@ -125,13 +125,15 @@ async def staged(
         found,
         api,
         api,
-        registry=registry,
-        draw=draw,
-        guard=guard,
-        decisions=decisions,
-        now=now,
-        clock=clock,
-        is_leading=lambda: stage[0].is_leading,  # type: ignore[arg-type]
+        Settings(
+            registry=registry,
+            draw=draw or random.Random(),
+            guard=guard,
+            decisions=decisions,
+            now=now,
+            clock=clock,
+            is_leading=lambda: stage[0].is_leading,
+        ),
     )
     stage.append(Stage(scheduler, api))
     tasks = [asyncio.create_task(scheduler.loop.run())]

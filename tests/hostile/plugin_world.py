@@ -26,7 +26,7 @@ from stowplan.framework import CustomResource, Definition, Plugin, Wire
 from stowplan.framework.plugin_files import replacing
 from stowplan.framework.registry import ENTRY_POINTS, Registry
 from stowplan.scheduler.guard import Guard
-from stowplan.scheduler.scheduler import Scheduler
+from stowplan.scheduler.scheduler import Scheduler, Settings
 
 V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 INSTALLED = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
@@ -124,10 +124,7 @@ class World:
             config,
             self.api,  # type: ignore[arg-type]
             self.api,  # type: ignore[arg-type]
-            registry=registry,
-            guard=guard,
-            draw=random.Random(0),
-            now=lambda: 1000.25,
+            Settings(registry=registry, guard=guard, draw=random.Random(0), now=lambda: 1000.25),
         )
         self.cluster, self.queue = self.scheduler.cluster, self.scheduler.queue
         self.profile = self.scheduler.profiles["default-scheduler"]

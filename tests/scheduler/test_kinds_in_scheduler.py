@@ -15,7 +15,7 @@ from stowplan.client.errors import NotFound
 from stowplan.config import load
 from stowplan.framework.registry import Registry
 from stowplan.http11.client import Reply
-from stowplan.scheduler.scheduler import Scheduler
+from stowplan.scheduler.scheduler import Scheduler, Settings
 from virtual_time import in_virtual_time
 
 NODE = {
@@ -82,7 +82,7 @@ async def running(api: Lists) -> AsyncIterator[Scheduler]:
     plugins = {"multiPoint": {"enabled": [{"name": "WhenServed"}]}}
     profiles = [{"schedulerName": name, "plugins": plugins} for name in NAMES]
     config = load({**VERSION, "profiles": profiles}, registry).config
-    scheduler = Scheduler(config, api, api, registry=registry)  # type: ignore[arg-type]
+    scheduler = Scheduler(config, api, api, Settings(registry=registry))  # type: ignore[arg-type]
     scheduler.start()
     task = asyncio.create_task(scheduler.run())
     try:

@@ -14,7 +14,7 @@ from stowplan.api.kinds import object_of
 from stowplan.client.errors import Conflict, Forbidden
 from stowplan.config import load
 from stowplan.framework.registry import Registry
-from stowplan.scheduler.scheduler import Scheduler
+from stowplan.scheduler.scheduler import Scheduler, Settings
 
 V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 PROFILE = {"profile": "default-scheduler"}
@@ -307,5 +307,5 @@ async def test_counts_outlive_the_configuration_they_were_made_under():
     async with staged() as stage:
         await bound(stage)
         config = load(V1, Registry.installed()).config
-        Scheduler(config, stage.api, stage.api, metrics=stage.scheduler.metrics)
+        Scheduler(config, stage.api, stage.api, Settings(metrics=stage.scheduler.metrics))
         assert value(stage, "plugin_evaluation_total", **asked("Filter", "TaintToleration")) == 2

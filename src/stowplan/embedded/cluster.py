@@ -25,7 +25,7 @@ from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
 from stowplan.journal import Decisions
 from stowplan.kubelet import Behaviour, NodeTemplate, SimulatedKubelets
-from stowplan.scheduler.scheduler import Scheduler
+from stowplan.scheduler.scheduler import Scheduler, Settings
 
 Json = dict[str, Any]
 Nodes = int | NodeTemplate | Iterable[NodeTemplate]
@@ -101,9 +101,7 @@ class EmbeddedCluster:
             loaded,
             api,
             events,
-            registry=registry,
-            draw=random.Random(seed),
-            decisions=self.decisions,
+            Settings(registry=registry, draw=random.Random(seed), decisions=self.decisions),
         )
         scheduler.start()
         self.work(scheduler.run())

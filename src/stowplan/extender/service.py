@@ -26,7 +26,7 @@ from stowplan.http11.server import Listener, listen
 from stowplan.metrics import CONTENT_TYPE, Metrics
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.plugin_work import keep_running
-from stowplan.scheduler.scheduler import Scheduler
+from stowplan.scheduler.scheduler import Scheduler, Settings
 from stowplan.serving.certificates import ServerCertificates
 from stowplan.serving.options import ServingOptions
 
@@ -58,10 +58,12 @@ class Extender:
                 config,
                 api,
                 api,
-                registry=registry,
-                metrics=self.metrics,
-                guard=self.guard,
-                takes_pods=False,
+                Settings(
+                    registry=registry or Registry.installed(),
+                    metrics=self.metrics,
+                    guard=self.guard,
+                    takes_pods=False,
+                ),
             )
         profiles = tuple(self.scheduler.profiles) if self.scheduler and options.config else ()
         checked_paths(options, profiles)

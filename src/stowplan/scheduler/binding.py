@@ -28,7 +28,6 @@ from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.attempt import Attempt, Failure, failure_at
 from stowplan.scheduler.failure import NOBODY, FailureHandler, PodReporter
 from stowplan.scheduler.guard import OverdueError
-from stowplan.scheduler.keeping import Keeping
 from stowplan.scheduler.shared import RetryDelay, Shared, WaitingPod
 
 NOT_LEADING = Failure("this scheduler is no longer the leader", is_moot=True)
@@ -49,11 +48,10 @@ class PodBinder:
         failures: FailureHandler,
         on_capacity_freed: Callable[[Pod], None],
         extenders: Sequence[Extender] = (),
-        keeping: Keeping | None = None,
     ) -> None:
         """`on_capacity_freed` is told of pods that are not going to their node after all."""
         self._shared, self._queue, self._reporter, self._failures = shared, queue, reporter, failures
-        self._on_capacity_freed, self._extenders, self._keeping = on_capacity_freed, extenders, keeping
+        self._on_capacity_freed, self._extenders = on_capacity_freed, extenders
 
     def start(self, attempt: Attempt, node_name: str) -> None:
         """Place the pod and start to bind it; if a plugin rejects it, it is requeued."""
@@ -324,8 +322,8 @@ class PodBinder:
             evaluatedNodes=len(decision.looked_at),
             feasibleNodes=len(decision.feasible),
         )
-        if self._keeping is not None:
-            self._keeping.bound(attempt)
+        if self._shared.keeping is not None:
+            self._shared.keeping.bound(attempt)
         self._shared.metrics.attempt(attempt.profile.scheduler_name, "scheduled", now - attempt.began)
         self._shared.metrics.pod_scheduled(
             queued.attempts, now - (queued.initial_attempt_timestamp or attempt.began)

@@ -15,11 +15,12 @@ from stowplan.client.errors import ApiError, Conflict, NotFound
 from stowplan.client.events import EventRecorder, truncated
 from stowplan.errors import PluginError
 from stowplan.framework.answers import stack_of
+from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
+from stowplan.framework.status import Code
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.queue.scheduling_queue import SchedulingQueue
-from stowplan.scheduler.attempt import Attempt, Failure
-from stowplan.scheduler.keeping import Keeping
+from stowplan.scheduler.attempt import Attempt, Failure, failure_of
 from stowplan.scheduler.shared import RetryDelay, Shared
 
 UNCHANGED: None = None
@@ -109,10 +110,21 @@ class FailureHandler:
         queue: SchedulingQueue,
         pending: Mapping[str, Pod],
         reporter: PodReporter,
-        keeping: Keeping | None,
     ) -> None:
-        self._shared, self._queue, self._pending = shared, queue, pending
-        self._reporter, self._keeping = reporter, keeping
+        self._shared, self._queue, self._pending, self._reporter = shared, queue, pending, reporter
+        self._evictor = Evictor(shared, queue, reporter)
+
+    def is_pending(self, pod: Pod) -> bool:
+        """Whether the pod is still there, and has no node."""
+        return pod.uid in self._pending
+
+    def handle_decision(self, attempt: Attempt) -> None:
+        """Requeue a pod for which no node was chosen, and evict others if that makes it fit."""
+        decision = attempt.decision
+        nominated = UNCHANGED if _keeps_nomination(decision) else decision.nominated or NOBODY
+        self.handle(attempt, failure_of(decision), nominated)
+        if decision.nominated is not None:
+            self._evictor.start(attempt.profile, attempt.pod, decision.nominated, decision.victims)
 
     def handle(self, attempt: Attempt, failure: Failure, nominated: str | None) -> None:
         """Requeue the pod, with its event and condition.
@@ -154,8 +166,8 @@ class FailureHandler:
         )
         if pod is not None:
             _log(pod, failure, has_nodes=bool(attempt.decision.names))
-            if self._keeping is not None:
-                self._keeping.failed(attempt, failure)
+            if self._shared.keeping is not None:
+                self._shared.keeping.failed(attempt, failure)
 
     async def _write_status(self, queued: QueuedPod, patch: dict[str, Any]) -> None:
         """Retry until it is written or outdated: it may be all that people see for minutes."""
@@ -223,6 +235,12 @@ class Evictor:
                 return
         note = f"Preempted by pod {pod.uid} on node {node_name}"
         self._reporter.record(name, victim, "Normal", "Preempted", note, "Preempting")
+
+
+def _keeps_nomination(decision: Decision) -> bool:
+    """Whether nobody looked for another node, so that the pod stays nominated."""
+    status = decision.post_filter
+    return status is not None and (status.code is Code.ERROR or status.keeps_nomination)
 
 
 def _log(pod: Pod, failure: Failure, *, has_nodes: bool) -> None:

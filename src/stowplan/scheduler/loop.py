@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from stowplan import log
@@ -21,13 +21,12 @@ from stowplan.framework.plugin import Plugin, is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.state import CycleState
-from stowplan.framework.status import Code
 from stowplan.queue.queued_pod import QueuedPod
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.attempt import Attempt, Failure, failure_of
 from stowplan.scheduler.binding import NOT_LEADING, PodBinder, node_gone
 from stowplan.scheduler.extenders import ExtenderCalls
-from stowplan.scheduler.failure import NOBODY, UNCHANGED, Evictor, FailureHandler, PodReporter
+from stowplan.scheduler.failure import NOBODY, UNCHANGED, FailureHandler, PodReporter
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measuring import CycleObserver
 from stowplan.scheduler.shared import Shared
@@ -106,15 +105,13 @@ class SchedulingLoop:
         profiles: Profiles,
         binder: PodBinder,
         failures: FailureHandler,
-        evictor: Evictor,
-        pending: Mapping[str, Pod],
         draw: random.Random,
         extenders: ExtenderCalls | None = None,
         before_pod: Callable[[], None] = lambda: None,
     ) -> None:
         """`before_pod` is called before each decision, to bring up to date what it depends on."""
         self._shared, self._queue, self._profiles = shared, queue, profiles
-        self._binder, self._failures, self._evictor, self._pending = binder, failures, evictor, pending
+        self._binder, self._failures = binder, failures
         self._extenders, self._before_pod, self._tie_break = extenders, before_pod, draw_ties(draw)
         shared.metrics.before_render()  # of a configuration before this one
         shared.metrics.before_render = profiles.hand_in
@@ -173,7 +170,7 @@ class SchedulingLoop:
                     raise
                 decision = self._failed_decision(pod, error)
             attempt = self._attempt_of(queued, profile, decision, began)
-        if pod.uid not in self._pending:
+        if not self._failures.is_pending(pod):
             self._failures.handle(attempt, Failure("the pod is gone or has a node", is_moot=True), UNCHANGED)
         elif decision.chosen is not None and shared.cluster.nodes.row_of(decision.chosen) is None:
             self._failures.handle(attempt, node_gone(decision.chosen), NOBODY)
@@ -228,16 +225,7 @@ class SchedulingLoop:
             else:
                 self._binder.start(attempt, decision.chosen)
             return
-        nominated = UNCHANGED if _keeps_nomination(decision) else decision.nominated or NOBODY
-        self._failures.handle(attempt, failure_of(decision), nominated)
-        if decision.nominated is not None:
-            self._evictor.start(attempt.profile, attempt.pod, decision.nominated, decision.victims)
-
-
-def _keeps_nomination(decision: Decision) -> bool:
-    """Whether nobody looked for another node, so that the pod stays nominated."""
-    status = decision.post_filter
-    return status is not None and (status.code is Code.ERROR or status.keeps_nomination)
+        self._failures.handle_decision(attempt)
 
 
 def is_cancelled() -> bool:

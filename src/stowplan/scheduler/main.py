@@ -41,7 +41,7 @@ from stowplan.scheduler.decision_pages import decision_pages
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measured_client import MeasuredClient
 from stowplan.scheduler.options import RELEASE, RunOptions, complete_config, parse
-from stowplan.scheduler.scheduler import Scheduler
+from stowplan.scheduler.scheduler import Scheduler, Settings
 from stowplan.serving.access import cluster_client_ca
 from stowplan.serving.pages import Page, scheduler_pages
 from stowplan.serving.server import Server
@@ -257,15 +257,17 @@ class Service:
             config,
             api,
             events_api,
-            registry=self.registry,
-            metrics=self.metrics,
-            draw=self._draw,
-            is_leading=self._is_leading,
-            max_in_unschedulable=self.options.pod_max_in_unschedulable,
-            before_pod=self._follow_plugin_files,
-            guard=self._guard,
-            decisions=self.decisions,
-            extender_max_response_bytes=self.options.extender_max_response_bytes,
+            Settings(
+                registry=self.registry,
+                metrics=self.metrics,
+                draw=self._draw,
+                is_leading=self._is_leading,
+                max_in_unschedulable=self.options.pod_max_in_unschedulable,
+                before_pod=self._follow_plugin_files,
+                guard=self._guard,
+                decisions=self.decisions,
+                extender_max_response_bytes=self.options.extender_max_response_bytes,
+            ),
         )
 
     async def _told(self) -> Ending:

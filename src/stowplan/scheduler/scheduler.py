@@ -8,8 +8,9 @@ import math
 import random
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass, field
 
 from stowplan import log
 from stowplan.api.custom import CustomResource
@@ -17,7 +18,7 @@ from stowplan.client.api import ApiClient
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.events import EventRecorder
 from stowplan.client.extenders import MAX_RESPONSE_BYTES, extenders_of
-from stowplan.client.resources import FOLLOWED, RESOURCES
+from stowplan.client.resources import FOLLOWED, RESOURCES, WatchedResource
 from stowplan.client.watch import Reflector
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
@@ -29,7 +30,7 @@ from stowplan.metrics import Metrics
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.binding import PodBinder
 from stowplan.scheduler.extenders import ExtenderCalls, WholeObjects
-from stowplan.scheduler.failure import Evictor, FailureHandler, PodReporter
+from stowplan.scheduler.failure import FailureHandler, PodReporter
 from stowplan.scheduler.follower import ClusterFollower, EventHandlers, KindWatches
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.keeping import Keeping
@@ -40,6 +41,29 @@ from stowplan.scheduler.shared import Shared, WaitingPods
 FLUSH_UNSCHEDULABLE_SECONDS = 30.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a scheduler is given besides its configuration."""
+
+    registry: Registry = field(default_factory=Registry.installed)
+    metrics: Metrics = field(default_factory=Metrics)
+    now: Callable[[], float] = time.time
+    """The time of day, for what people and other programs read."""
+    clock: Callable[[], float] | None = None
+    """What is measured and waited by; the default does not jump when someone sets the time of day."""
+    draw: random.Random = field(default_factory=random.Random)
+    is_leading: Callable[[], bool] = lambda: True
+    before_pod: Callable[[], None] = lambda: None
+    """Called before each decision, to bring up to date what it depends on."""
+    guard: Guard | None = None
+    decisions: Decisions | None = None
+    """Where decisions are kept."""
+    takes_pods: bool = True
+    """Without it no pods are queued: the scheduler follows the cluster for others who decide."""
+    max_in_unschedulable: float = 300
+    extender_max_response_bytes: int = MAX_RESPONSE_BYTES
+
+
 class Scheduler:
     """`run` it to follow the cluster; it decides pods from `start` on, which a leader calls."""
 
@@ -48,73 +72,37 @@ class Scheduler:
         config: KubeSchedulerConfiguration,
         api: ApiClient,
         events_api: ApiClient,
-        *,
-        registry: Registry | None = None,
-        metrics: Metrics | None = None,
-        now: Callable[[], float] = time.time,
-        clock: Callable[[], float] | None = None,
-        draw: random.Random | None = None,
-        is_leading: Callable[[], bool] = lambda: True,
-        max_in_unschedulable: float = 300,
-        before_pod: Callable[[], None] = lambda: None,
-        guard: Guard | None = None,
-        decisions: Decisions | None = None,
-        takes_pods: bool = True,
-        extender_max_response_bytes: int = MAX_RESPONSE_BYTES,
+        settings: Settings | None = None,
     ) -> None:
-        """Without `takes_pods` nobody's pods are queued: it follows the cluster for others who decide.
-
-        `now` tells the time of day; `clock` defaults to one that does not jump when someone sets that.
-        """
-        metrics = metrics or Metrics()
-        clock = clock or (steady_clock() if now is time.time else now)
-        shared = Shared(api=api, metrics=metrics, now=now, clock=clock, is_leading=is_leading)
-        api.stored = shared.cluster.stored
-        guard, resolved = guard or Guard(metrics), resolve_profiles(config, registry or Registry.installed())
+        settings = settings or Settings()
+        shared = self.shared = _shared(api, settings)
+        resolved = resolve_profiles(config, settings.registry)
         names = [each.scheduler_name for each in resolved]
-        self.keeping = None if decisions is None else Keeping(decisions, now, clock)
-        """Who keeps decisions, if someone does."""
-        reporter = PodReporter(shared, _recorders(names, events_api, now))
-        self._shared, self.recorders = shared, reporter.recorders
-        self.queue = _queue(config, shared, reporter, max_in_unschedulable)
-        self._profiles = Profiles(shared, guard, self.queue, reporter)
+        reporter = self._reporter = PodReporter(shared, _recorders(names, events_api, shared.now))
+        queue = self.queue = _queue(config, shared, reporter, settings.max_in_unschedulable)
+        guard = settings.guard or Guard(shared.metrics)
+        self._profiles = Profiles(shared, guard, queue, reporter)
         self._profiles.take(resolved)
-        self._reporter, self._plugin_work = reporter, PluginWork(guard)
-        self.handlers = EventHandlers(
-            shared, self.queue, names if takes_pods else (), reporter.report_unreadable
-        )
-        self.extenders = extenders_of(config.extenders, extender_max_response_bytes)
+        self._plugin_work = PluginWork(guard)
+        taken = names if settings.takes_pods else ()
+        self.handlers = EventHandlers(shared, queue, taken, reporter.report_unreadable)
+        self.extenders = extenders_of(config.extenders, settings.extender_max_response_bytes)
         objects = WholeObjects(self.extenders, shared.changes)
-        self.follower = self._follow(objects, takes_pods)
-        failures = FailureHandler(shared, self.queue, self.handlers.pending, reporter, self.keeping)
-        self.binder = PodBinder(
-            shared,
-            self.queue,
-            reporter,
-            failures,
-            self.handlers.on_capacity_freed,
-            self.extenders,
-            self.keeping,
-        )
+        self.follower = self._follow(objects, RESOURCES if settings.takes_pods else FOLLOWED)
+        failures = FailureHandler(shared, queue, self.handlers.pending, reporter)
+        on_freed = self.handlers.on_capacity_freed
+        self.binder = PodBinder(shared, queue, reporter, failures, on_freed, self.extenders)
+        calls = ExtenderCalls(self.extenders, objects, shared.metrics) if self.extenders else None
         self.loop = SchedulingLoop(
-            shared,
-            self.queue,
-            self._profiles,
-            self.binder,
-            failures,
-            Evictor(shared, self.queue, reporter),
-            self.handlers.pending,
-            draw or random.Random(),
-            ExtenderCalls(self.extenders, objects, metrics) if self.extenders else None,
-            before_pod,
+            shared, queue, self._profiles, self.binder, failures, settings.draw, calls, settings.before_pod
         )
         self._started, self._started_at = asyncio.Event(), math.inf
         self._watches_when_started = config.delay_cache_until_active
         self._core = CoreTasks()
         self._use_plugins()
 
-    def _follow(self, objects: WholeObjects, takes_pods: bool) -> ClusterFollower:
-        shared, on_event = self._shared, self.handlers.on_event
+    def _follow(self, objects: WholeObjects, resources: Iterable[WatchedResource]) -> ClusterFollower:
+        shared, on_event = self.shared, self.handlers.on_event
         kinds = KindWatches(
             shared.api,
             shared.cluster,
@@ -122,7 +110,6 @@ class Scheduler:
             on_served=self.queue.wake_all,
             on_unreadable=shared.metrics.unreadable,
         )
-        resources = RESOURCES if takes_pods else FOLLOWED
         return ClusterFollower(shared, [objects.following(each, on_event) for each in resources], kinds)
 
     def _use_plugins(self) -> None:
@@ -143,20 +130,26 @@ class Scheduler:
 
     @property
     def metrics(self) -> Metrics:
-        return self._shared.metrics
+        return self.shared.metrics
 
     @property
     def cluster(self) -> Cluster:
-        return self._shared.cluster
+        return self.shared.cluster
 
     @property
     def waiting(self) -> WaitingPods:
         """Pods that permit plugins hold back."""
-        return self._shared.waiting
+        return self.shared.waiting
 
     @property
-    def shared(self) -> Shared:
-        return self._shared
+    def keeping(self) -> Keeping | None:
+        """Who keeps decisions, if someone does."""
+        return self.shared.keeping
+
+    @property
+    def recorders(self) -> Mapping[str, EventRecorder]:
+        """Who writes events, for each profile."""
+        return self._reporter.recorders
 
     @property
     def profiles(self) -> dict[str, Profile]:
@@ -168,7 +161,7 @@ class Scheduler:
 
     @property
     def is_leading(self) -> bool:
-        return self._shared.is_leading()
+        return self.shared.is_leading()
 
     @property
     def is_synced(self) -> bool:
@@ -182,12 +175,12 @@ class Scheduler:
     @property
     def is_deferring(self) -> bool:
         """Whether a decision waits for extenders, so that nothing may change under it."""
-        return self._shared.changes.is_deferring
+        return self.shared.changes.is_deferring
 
     @property
     def tasks_under_way(self) -> int:
         """How much work goes on in the background: bindings, evictions, status updates."""
-        return len(self._shared.tasks)
+        return len(self.shared.tasks)
 
     def check(self) -> str | None:
         """Which part of the scheduler has ended that must not; for /livez."""
@@ -216,7 +209,7 @@ class Scheduler:
             await self._started.wait()
         async with aclosing(self), asyncio.TaskGroup() as of_plugins, self._core as core:
             self.follower.start(core)
-            for name, recorder in self.recorders.items():
+            for name, recorder in self._reporter.recorders.items():
                 core.start(f"events of {name}", recorder.run())
             self.run_plugins_in(of_plugins)
             core.start("queue flushes", self._tick())
@@ -226,13 +219,13 @@ class Scheduler:
         """Take no new pods, finish the bindings under way and send the last events."""
         self._core.may_end = True
         self.queue.close()
-        await self._shared.tasks.finish(seconds)
-        for recorder in self.recorders.values():
+        await self.shared.tasks.finish(seconds)
+        for recorder in self._reporter.recorders.values():
             await recorder.drain(seconds)
 
     async def aclose(self) -> None:
         """Cancel what is still under way, and close the connections to extenders."""
-        await self._shared.tasks.finish(0)
+        await self.shared.tasks.finish(0)
         for extender in self.extenders:
             await extender.close()
 
@@ -251,8 +244,8 @@ class Scheduler:
         while True:
             await asyncio.sleep(1 - time.time() % 1)
             self.queue.flush_backoff()
-            if self.keeping is not None:
-                decisions = self.keeping.decisions
+            if self.shared.keeping is not None:
+                decisions = self.shared.keeping.decisions
                 decisions.settle()
                 if decisions.journal is not None:
                     metrics.journal(decisions.journal.is_failing, decisions.journal.lost)
@@ -273,6 +266,21 @@ class Scheduler:
     def run_controllers(self) -> None:
         """We lead and know the cluster, which the controllers of plugins wait for."""
         self._plugin_work.run_controllers()
+
+
+def _shared(api: ApiClient, settings: Settings) -> Shared:
+    now, decisions = settings.now, settings.decisions
+    clock = settings.clock or (steady_clock() if now is time.time else now)
+    shared = Shared(
+        api=api,
+        metrics=settings.metrics,
+        now=now,
+        clock=clock,
+        is_leading=settings.is_leading,
+        keeping=None if decisions is None else Keeping(decisions, now, clock),
+    )
+    api.stored = shared.cluster.stored
+    return shared
 
 
 def _recorders(names: Iterable[str], api: ApiClient, now: Callable[[], float]) -> dict[str, EventRecorder]:
