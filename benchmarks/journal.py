@@ -54,8 +54,8 @@ class Spent:
 class MeasuredWriter(JournalWriter):
     seconds = 0.0
 
-    def _turn(self) -> None:
-        spent = Spent(super()._turn)
+    def _work(self) -> None:
+        spent = Spent(super()._work)
         spent()
         self.seconds += spent.seconds
 

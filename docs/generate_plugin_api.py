@@ -52,8 +52,10 @@ def describe(name: str, found: griffe.Object | griffe.Alias) -> Iterator[str]:
     if thing.docstring:
         yield from ("", thing.docstring.value)
     if isinstance(thing, griffe.Class):
-        members = [each for each in thing.members.values() if is_public(each)]
-        for member in members:
+        # Those of a base class in the same module are part of what the class offers.
+        inherited = (each.final_target for each in thing.inherited_members.values())  # type: ignore[union-attr]
+        members = [*(each for each in inherited if each.module is thing.module), *thing.members.values()]
+        for member in filter(is_public, members):
             yield from ("", *describe_member(member))
 
 

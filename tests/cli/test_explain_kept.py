@@ -38,7 +38,7 @@ def kept(decisions: Decisions, *names: str, nodes: int = 3) -> None:
         outcome = Outcome.UNSCHEDULABLE if decision.chosen is None else Outcome.SCHEDULED
         attempt = Attempt("default-scheduler", 1, 1_800_000_000.0, 0.1, outcome, decision.message)
         decisions.keep(decision, attempt)
-    decisions.settle()
+    decisions.flush()
 
 
 @pytest.fixture
@@ -85,19 +85,24 @@ def test_of_several_pods_those_that_a_journal_has_are_told(explain, journal):
     run = explain("q", "p", "huge", "--journal", journal, "-o", "json")
     assert run.status == 1
     assert [json.loads(line)["pod"] for line in run.out.splitlines()] == ["default/p", "default/huge"]
-    assert run.err.startswith(f"stowplan: {journal}: no decision for pod default/q; it has those")
+    assert run.err.startswith(
+        f"stowplan: {journal}: no decision for pod default/q; the journal has decisions"
+    )
     run = explain("p", "q", "--journal", journal / "nowhere")
-    assert (run.status, run.out, run.err.count("there is no such directory")) == (1, "", 1)
+    assert (run.status, run.out, run.err.count("no such directory")) == (1, "", 1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["q", "--journal", "{}"], "{}: no decision for pod default/q; it has those written from 20"),
-        (["p", "-n", "shop", "--journal", "{}"], "{}: no decision for pod shop/p; it has"),
+        (
+            ["q", "--journal", "{}"],
+            "{}: no decision for pod default/q; the journal has decisions written from 20",
+        ),
+        (["p", "-n", "shop", "--journal", "{}"], "{}: no decision for pod shop/p; the journal has"),
         (
             ["p", "--journal", "{}/nowhere"],
-            "{}/nowhere: there is no such directory; give the one of --journal",
+            "{}/nowhere: no such directory; pass the one given to --journal",
         ),
         (["deploy/p", "--journal", "{}"], "deploy/p: expected a pod, not a Deployment"),
         (
@@ -120,11 +125,11 @@ def test_a_journal_with_a_damaged_file(explain, journal):
     run = explain("p", "--journal", journal)
     assert run.status == 0
     assert run.out.startswith("Pod default/p went to n0")
-    assert run.err.startswith(f"{later}: skipping damaged file: ")
+    assert run.err.startswith(f"{later}: skipping unreadable file: ")
     file.write_bytes(b"")
     run = explain("p", "--journal", journal)
     assert run.status == 1
-    assert run.err.count("skipping damaged file") == 2
+    assert run.err.count("skipping unreadable file") == 2
     assert "no decision for pod default/p" in run.err
 
 

@@ -18,8 +18,8 @@ from stowplan.framework.events import Action, ClusterEvent, Resource
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
 from stowplan.journal import Attempt, Outcome
-from stowplan.journal.packing import RecordMaker
-from stowplan.journal.shown import Waiting
+from stowplan.journal.record import RecordMaker
+from stowplan.journal.wire import Waiting
 
 NOON = 1_800_000_000.0
 SAMPLED = {"percentageOfNodesToScore": 10}
@@ -34,7 +34,7 @@ def record(pod, *nodes, **facts):
     given = {"profile": "default-scheduler", "number": 2, "time": NOON, "seconds": 0.1, "outcome": outcome}
     rejectors = decision.rejectors if decision.chosen is None else ()
     given |= {"message": decision.message, "wakes": wakes(profile, rejectors)}
-    return RecordMaker(2**20).record_of(decision, Attempt(**given | facts))
+    return RecordMaker(2**20).make_record(decision, Attempt(**given | facts))
 
 
 def test_a_pod_that_was_placed():
@@ -96,7 +96,7 @@ def test_weights_can_be_decided_again_from_what_is_kept():
 def test_a_sample_says_nothing_of_weights():
     config = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     deciding = planner([make_node(f"n{number}") for number in range(200)], config | SAMPLED)
-    kept = RecordMaker(2**20).record_of(deciding.decide(make_pod("p")), ATTEMPT)
+    kept = RecordMaker(2**20).make_record(deciding.decide(make_pod("p")), ATTEMPT)
     found = add_weight_changes(explain_record(kept))
     assert found.changes is None
     assert render(found).endswith(
@@ -242,7 +242,7 @@ def test_a_decision_that_failed_makes_nothing_up(plugin, says):
     decision = deciding.decide(make_pod("p"))
     assert decision.error
     attempt = Attempt("default-scheduler", 1, NOON, 0.1, Outcome.ERROR, decision.error)
-    found = explain_record(RecordMaker(2**20).record_of(decision, attempt))
+    found = explain_record(RecordMaker(2**20).make_record(decision, attempt))
     lines = [says] if says else []
     assert render(found).splitlines() == [
         "Pod default/p could not be decided, attempt 1 at 2027-01-15 08:00:00 UTC (profile",
@@ -251,7 +251,7 @@ def test_a_decision_that_failed_makes_nothing_up(plugin, says):
         f"  {decision.error}",
     ]
     assert as_json(found)["preemption"] is None
-    about = render(explain_record(RecordMaker(2**20).record_of(decision, attempt), "n3"))
+    about = render(explain_record(RecordMaker(2**20).make_record(decision, attempt), "n3"))
     assert about.endswith("\n\nNode n3 fits." if says else "\n\nNode n3 was not evaluated.")
 
 

@@ -15,8 +15,7 @@ from stowplan.cycle import Planner
 from stowplan.framework.decision import Decision
 from stowplan.framework.registry import Registry
 from stowplan.journal import Attempt, Outcome
-from stowplan.journal.packing import RecordMaker
-from stowplan.journal.record import Record
+from stowplan.journal.record import Record, RecordMaker
 
 REGISTRY = Registry.installed()
 ROOM = 2**20
@@ -46,4 +45,4 @@ def attempt_of(decision: Decision, **facts: Any) -> Attempt:
 
 def records_of(decisions: list[Decision]) -> list[Record]:
     maker = RecordMaker(ROOM)
-    return [maker.record_of(decision, attempt_of(decision)) for decision in decisions]
+    return [maker.make_record(decision, attempt_of(decision)) for decision in decisions]

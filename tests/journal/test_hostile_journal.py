@@ -10,9 +10,8 @@ import pytest
 from keeping_decisions import records_of
 from test_journal_files import decisions, write
 
-from stowplan.journal import merging, reader
-from stowplan.journal.files import listed
-from stowplan.journal.restoring import decision_of
+from stowplan.journal import parquet, reader
+from stowplan.journal.files import list_files
 
 TIMES = 60
 
@@ -42,14 +41,14 @@ def spoil_footer(data: bytearray, draw: random.Random) -> bytes:
 @pytest.mark.parametrize("damage", [flip_bits, cut, overwrite, spoil_footer])
 def test_damage_is_said_or_does_no_harm(tmp_path, damage: Callable[[bytearray, random.Random], bytes]):
     write(tmp_path, records_of(list(decisions(12))))
-    file, draw, named = listed(tmp_path)[0].path, random.Random(36), 0
+    file, draw, named = list_files(tmp_path)[0].path, random.Random(36), 0
     whole = file.read_bytes()
     for _ in range(TIMES):
         file.write_bytes(damage(bytearray(whole), draw))
         said: list[Exception] = []
         for record in reader.find(tmp_path, "default/p3", lambda path, error, said=said: said.append(error)):
-            assert decision_of(record).pod.name
-        with suppress(merging.DamagedFileError):
-            list(merging.merged([file], lambda: None))
+            assert record.decision().pod.name
+        with suppress(parquet.DamagedFileError):
+            list(parquet.merge_groups([file], lambda: None))
         named += len(said)
     assert named

@@ -12,7 +12,6 @@ import time
 import tracemalloc
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,9 +20,8 @@ from keeping_decisions import attempt_of, records_of
 from make import make_node, make_pod, planner
 from stowplan import log
 from stowplan.errors import InputError
-from stowplan.journal import Decisions, merging, parquet, reader, writer
-from stowplan.journal.files import listed
-from stowplan.journal.restoring import decision_of
+from stowplan.journal import Decisions, parquet, reader, writer
+from stowplan.journal.files import list_files
 from stowplan.journal.writer import JournalWriter
 from stowplan.metrics import Metrics
 
@@ -54,7 +52,7 @@ def write(directory: Path, *batches, **options) -> None:
 def merge(directory: Path, most_files: int = 1) -> None:
     """What a writer does in a quiet moment."""
     journal = JournalWriter(directory, every=0.001)
-    wait_for(lambda: len(listed(directory)) <= most_files)
+    wait_for(lambda: len(list_files(directory)) <= most_files)
     journal.close()
 
 
@@ -71,17 +69,17 @@ def test_other_tools_read_what_is_asked_for_most(tmp_path):
     found = list(decisions(3))
     write(tmp_path, records_of(found))
     table = pq.read_table(tmp_path).to_pylist()
-    assert [(row["namespace"], row["pod"], row["node"]) for row in table] == [
-        ("default", f"p{number}", decision.chosen) for number, decision in enumerate(found)
+    assert [(row["pod"], row["node"]) for row in table] == [
+        (f"default/p{number}", decision.chosen) for number, decision in enumerate(found)
     ]
     assert table[0]["time"].timestamp() == START
     assert {
-        key: table[0][key] for key in ("profile", "attempt", "outcome", "nodes", "seconds", "message")
+        key: table[0][key] for key in ("profile", "attempt", "outcome", "node_count", "seconds", "message")
     } == {
         "profile": "default-scheduler",
         "attempt": 1,
         "outcome": "scheduled",
-        "nodes": 20,
+        "node_count": 20,
         "seconds": 0.25,
         "message": "",
     }
@@ -93,7 +91,7 @@ def test_a_decision_is_found_as_it_was_made(tmp_path):
     write(tmp_path, records[:20], records[20:])
     for decision in found:
         (record,) = reader.find(tmp_path, decision.pod.key, refuse)
-        assert decision_of(record).as_golden() == decision.as_golden()
+        assert record.decision().as_golden() == decision.as_golden()
     assert reader.find(tmp_path, "default/unknown", refuse) == []
     assert reader.find(tmp_path, "other/p1", refuse) == []
 
@@ -114,16 +112,16 @@ def test_the_newest_attempt_comes_first(tmp_path):
     ],
 )
 def test_small_files_become_one_and_lose_nothing(tmp_path, group_bytes, monkeypatch):
-    monkeypatch.setattr(merging, "GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", group_bytes)
     found = list(decisions(60, nodes=500))
     records = records_of(found)
     write(tmp_path, *(records[start : start + 6] for start in range(0, 60, 6)))
-    assert len(listed(tmp_path)) == 10
+    assert len(list_files(tmp_path)) == 10
     merge(tmp_path)
-    assert pq.read_table(tmp_path)["pod"].to_pylist() == [each.pod.name for each in found]
+    assert pq.read_table(tmp_path)["pod"].to_pylist() == [each.pod.key for each in found]
     for decision in found:
         (record,) = reader.find(tmp_path, decision.pod.key, refuse)
-        assert decision_of(record).as_golden() == decision.as_golden()
+        assert record.decision().as_golden() == decision.as_golden()
 
 
 def test_merged_decisions_share_what_they_have_in_common(tmp_path):
@@ -147,10 +145,10 @@ def evidence_in(directory: Path) -> int:
 def test_merging_takes_the_memory_of_a_few_groups(tmp_path, written_bytes, monkeypatch):
     """Arrow's memory and Python's are both counted."""
     group_bytes = 100_000
-    monkeypatch.setattr(merging, "GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", group_bytes)
     monkeypatch.setattr(parquet, "GROUP_BYTES", written_bytes)
     records = records_of(list(decisions(240, nodes=500)))
-    write(tmp_path, *(records for _ in range(writer.MERGED_AT_ONCE)))
+    write(tmp_path, *(records for _ in range(writer.MIN_MERGED)))
     assert evidence_in(tmp_path) > 20 * group_bytes
     assert peak_of(lambda: merge(tmp_path)) < 10 * group_bytes
 
@@ -170,7 +168,7 @@ def peak_of(work) -> int:
 
 def test_merging_gives_way_to_what_is_decided_and_to_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "GROUP_BYTES", 1)
-    monkeypatch.setattr(merging, "GROUP_BYTES", 1)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1)
     records = records_of(list(decisions(801)))
     write(tmp_path, *(records[start : start + 100] for start in range(0, 800, 100)))
     journal = JournalWriter(tmp_path, every=0.001)
@@ -179,7 +177,7 @@ def test_merging_gives_way_to_what_is_decided_and_to_the_end(tmp_path, monkeypat
     wait_for(lambda: reader.find(tmp_path, "default/p800", refuse))
     assert unfinished(tmp_path)
     journal.close()
-    assert len(listed(tmp_path)) == 9
+    assert len(list_files(tmp_path)) == 9
     assert not unfinished(tmp_path)
 
 
@@ -189,14 +187,14 @@ def unfinished(directory: Path) -> list[str]:
 
 def test_a_file_that_was_merged_already_does_not_count(tmp_path):
     """As when the process is killed after it wrote the merged file and before it deleted the others."""
-    records = records_of(list(decisions(writer.MERGED_AT_ONCE)))
+    records = records_of(list(decisions(writer.MIN_MERGED)))
     write(tmp_path, *([record] for record in records))
-    before = {each.path: each.path.read_bytes() for each in listed(tmp_path)}
+    before = {each.path: each.path.read_bytes() for each in list_files(tmp_path)}
     merge(tmp_path)
-    (merged,) = listed(tmp_path)
+    (merged,) = list_files(tmp_path)
     for path, data in before.items():
         path.write_bytes(data)
-    assert listed(tmp_path) == [merged]
+    assert list_files(tmp_path) == [merged]
     write(tmp_path, [])
     assert [each.name for each in tmp_path.iterdir() if each.suffix == ".parquet"] == [merged.path.name]
 
@@ -204,9 +202,9 @@ def test_a_file_that_was_merged_already_does_not_count(tmp_path):
 def test_the_oldest_files_go_beyond_the_size(tmp_path):
     records = records_of(list(decisions(6)))
     write(tmp_path, *([record] for record in records))
-    size = listed(tmp_path)[0].size
+    size = list_files(tmp_path)[0].size
     write(tmp_path, [], size=3.5 * size)
-    assert sum(each.size for each in listed(tmp_path)) <= 3.5 * size
+    assert sum(each.size for each in list_files(tmp_path)) <= 3.5 * size
     assert reader.find(tmp_path, "default/p0", refuse) == []
     assert reader.find(tmp_path, "default/p5", refuse)
 
@@ -215,7 +213,7 @@ def test_files_go_beyond_the_age(tmp_path):
     first, second = records_of(list(decisions(2)))
     write(tmp_path, [first], now=lambda: START)
     write(tmp_path, [second], now=lambda: START + 50, age=100)
-    assert len(listed(tmp_path)) == 2
+    assert len(list_files(tmp_path)) == 2
     write(tmp_path, [], now=lambda: START + 120, age=100)
     assert reader.find(tmp_path, "default/p0", refuse) == []
     assert reader.find(tmp_path, "default/p1", refuse)
@@ -225,7 +223,7 @@ def test_a_clock_that_goes_back_overwrites_nothing(tmp_path):
     first, second = records_of(list(decisions(2)))
     write(tmp_path, [first], now=lambda: START)
     write(tmp_path, [second], now=lambda: START - 1000)
-    assert len(listed(tmp_path)) == 2
+    assert len(list_files(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(
@@ -240,22 +238,39 @@ def test_a_clock_that_goes_back_overwrites_nothing(tmp_path):
 def test_a_damaged_file_is_named_and_skipped(tmp_path, damage, logged):
     records = records_of(list(decisions(3)))
     write(tmp_path, *([record] for record in records))
-    broken = listed(tmp_path)[1].path
+    broken = list_files(tmp_path)[1].path
     broken.write_bytes(damage(broken.read_bytes()))
     named: list[Path] = []
     assert reader.find(tmp_path, "default/p0", lambda path, error: named.append(path))
     assert named == [broken]
-    more = records_of(list(decisions(2 * writer.MERGED_AT_ONCE)))
+    more = records_of(list(decisions(2 * writer.MIN_MERGED)))
     write(tmp_path, *([record] for record in more))
     merge(tmp_path, most_files=3)
     assert broken.exists()
     assert len(reader.find(tmp_path, "default/p15", lambda *_: None)) == 1
-    assert set(logged) == {"Journal file is damaged and left as it is"}
+    assert set(logged) == {"Journal file cannot be read and is not merged"}
+
+
+def test_a_file_of_another_format_is_named_and_kept(tmp_path, logged):
+    records = records_of(list(decisions(writer.MIN_MERGED + 1)))
+    write(tmp_path, *([record] for record in records[:-1]))
+    old = list_files(tmp_path)[0].path
+    pq.write_table(pa.table({"pod": ["p0"]}, metadata={"stowplan.journal": "1"}), old)
+    said: list[str] = []
+    assert not reader.find(tmp_path, "default/p0", lambda path, error: said.append(f"{path}: {error}"))
+    assert said == [
+        f"{old}: its format is 1, and this version of stowplan reads only 2: "
+        "use the version that wrote the file, or delete it"
+    ]
+    write(tmp_path, records[-1:])
+    merge(tmp_path, most_files=2)
+    assert old.exists()
+    assert logged == ["Journal file cannot be read and is not merged"]
 
 
 def test_two_processes_cannot_write_to_one_directory(tmp_path):
     journal = JournalWriter(tmp_path, every=60)
-    with pytest.raises(InputError, match="another process keeps its journal there"):
+    with pytest.raises(InputError, match="another process writes its journal there"):
         JournalWriter(tmp_path)
     journal.close()
     JournalWriter(tmp_path, every=60).close()
@@ -263,12 +278,12 @@ def test_two_processes_cannot_write_to_one_directory(tmp_path):
 
 def test_a_directory_that_is_none(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot keep a journal there"):
+    with pytest.raises(InputError, match="cannot write a journal there"):
         JournalWriter(tmp_path / "file")
     for name, said in (
-        ("nowhere", "there is no such directory"),
-        ("file", "there is no such directory"),
-        ("x" * 300, "cannot be read: File name too long"),
+        ("nowhere", "no such directory"),
+        ("file", "no such directory"),
+        ("x" * 300, "cannot read the directory: File name too long"),
     ):
         with pytest.raises(InputError, match=said):
             reader.find(tmp_path / name, "default/p", refuse)
@@ -313,29 +328,29 @@ def disk(tmp_path, monkeypatch):
 def test_on_a_full_disk_the_oldest_files_go(tmp_path, disk, logged):
     records = records_of(list(decisions(30)))
     write(tmp_path, records[:1])
-    disk.room = 5.5 * listed(tmp_path)[0].size
+    disk.room = 5.5 * list_files(tmp_path)[0].size
     journal = JournalWriter(tmp_path, every=0.001)
     for number, record in enumerate(records[1:], 1):
         journal.add(record)
         wait_for(lambda number=number: reader.find(tmp_path, f"default/p{number}", refuse))
     journal.close()
-    assert sum(each.size for each in listed(tmp_path)) <= disk.room
+    assert sum(each.size for each in list_files(tmp_path)) <= disk.room
     assert not reader.find(tmp_path, "default/p20", refuse)
     assert reader.find(tmp_path, "default/p27", refuse)
-    assert logged == ["Disk is full, the journal lets its oldest files go"]
+    assert logged == ["Disk is full; deleting the oldest files of the journal"]
 
 
 def test_where_there_is_no_room_to_merge_writing_goes_on(tmp_path, disk, logged, monkeypatch):
-    monkeypatch.setattr(merging, "GROUP_BYTES", 1)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1)
     records = records_of(list(decisions(13)))
     write(tmp_path, *([record] for record in records[:10]))
-    disk.room_for_a_file = 1.1 * max(each.size for each in listed(tmp_path))
+    disk.room_for_a_file = 1.1 * max(each.size for each in list_files(tmp_path))
     journal = JournalWriter(tmp_path, every=0.001)
     for number, record in enumerate(records[10:], 10):
         journal.add(record)
         wait_for(lambda number=number: reader.find(tmp_path, f"default/p{number}", refuse))
     journal.close()
-    assert len(listed(tmp_path)) == 13
+    assert len(list_files(tmp_path)) == 13
     assert not unfinished(tmp_path)
     assert logged == []
 
@@ -349,13 +364,13 @@ def test_what_finds_no_room_waits_for_it(tmp_path, disk, logged):
     wait_for(lambda: logged)
     journal.add(second)
     time.sleep(0.05)
-    assert not listed(tmp_path)
+    assert not list_files(tmp_path)
     disk.room = math.inf
     journal.add(third)
     wait_for(lambda: len(logged) > 1)
     journal.close()
-    assert pq.read_table(tmp_path)["pod"].to_pylist() == ["p0", "p1", "p2"]
-    assert logged == ["Journal cannot be written", "Journal is written again"]
+    assert pq.read_table(tmp_path)["pod"].to_pylist() == ["default/p0", "default/p1", "default/p2"]
+    assert logged == ["Journal cannot be written", "Journal can be written again"]
 
 
 @pytest.fixture
@@ -367,7 +382,7 @@ def lost(monkeypatch):
 
 
 def test_what_never_finds_room_is_counted(tmp_path, disk, lost, monkeypatch):
-    monkeypatch.setattr(writer, "MOST_WAITING", 3)
+    monkeypatch.setattr(writer, "MAX_WAITING", 3)
     disk.room = 0
     write(tmp_path, records_of(list(decisions(5))))
     assert sum(lost) == 5
@@ -375,20 +390,20 @@ def test_what_never_finds_room_is_counted(tmp_path, disk, lost, monkeypatch):
 
 def test_a_decision_that_cannot_be_written_does_not_hold_up_others(tmp_path, lost):
     first, second = records_of(list(decisions(2)))
-    first.pod = msgspec.structs.replace(first.pod, name="\ud800")
+    first.pod = "\ud800"
     journal = JournalWriter(tmp_path, every=0.001)
     journal.add(first)
     wait_for(lambda: lost)
     journal.add(second)
     journal.close()
     assert lost == [1]
-    assert pq.read_table(tmp_path)["pod"].to_pylist() == ["p1"]
+    assert pq.read_table(tmp_path)["pod"].to_pylist() == ["default/p1"]
 
 
 def test_what_does_not_keep_up_is_said(tmp_path, logged, monkeypatch):
-    monkeypatch.setattr(writer, "MOST_WAITING", 2)
+    monkeypatch.setattr(writer, "MAX_WAITING", 2)
     write(tmp_path, records_of(list(decisions(5))))
-    assert logged == ["Journal does not keep up, decisions are missing in it"]
+    assert logged == ["Decisions are missing from the journal"]
     assert len(pq.read_table(tmp_path)) == 2
 
 
@@ -414,18 +429,18 @@ def test_kill_leaves_whole_files(tmp_path):
     program = ENDLESS.format(paths=[str(here), str(here.parent)], directory=str(folder))
     process = subprocess.Popen([sys.executable, "-c", program])
     try:
-        wait_for(lambda: folder.is_dir() and len(listed(folder)) >= 3)
+        wait_for(lambda: folder.is_dir() and len(list_files(folder)) >= 3)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    names = [name for each in listed(folder) for name in pq.read_table(each.path)["pod"].to_pylist()]
+    names = [name for each in list_files(folder) for name in pq.read_table(each.path)["pod"].to_pylist()]
     total = len(names)
     assert total > 0
-    assert names == [f"p{number}" for number in range(total)]
+    assert names == [f"default/p{number}" for number in range(total)]
     (later,) = records_of(list(decisions(1)))
     write(folder, [later])
     assert not [each for each in folder.iterdir() if each.name.startswith(".unfinished")]
-    assert sum(len(pq.read_table(each.path)) for each in listed(folder)) == total + 1
+    assert sum(len(pq.read_table(each.path)) for each in list_files(folder)) == total + 1
 
 
 def wait_for(is_so, seconds: float = 30.0) -> None:
@@ -447,7 +462,7 @@ def test_files_of_others_are_left_alone(tmp_path):
 
 
 def test_a_journal_that_fails_shows_in_the_metrics(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "MOST_WAITING", 2)
+    monkeypatch.setattr(writer, "MAX_WAITING", 2)
     found, folder, metrics = list(decisions(4)), tmp_path / "journal", Metrics()
     kept = Decisions(0)
 
@@ -462,7 +477,7 @@ def test_a_journal_that_fails_shows_in_the_metrics(tmp_path, monkeypatch):
         folder.rename(tmp_path / "elsewhere")
         for decision in found:
             kept.keep(decision, attempt_of(decision))
-        kept.settle()
+        kept.flush()
         wait_for(lambda: shown() == ["stowplan_journal_failing 1", "stowplan_journal_lost_decisions_total 2"])
         (tmp_path / "elsewhere").rename(folder)
         wait_for(lambda: shown() == ["stowplan_journal_failing 0", "stowplan_journal_lost_decisions_total 2"])

@@ -11,21 +11,19 @@ from make import make_node, make_pod, planner
 from stowplan.cluster import Cluster
 from stowplan.config import load
 from stowplan.cycle import Planner
-from stowplan.framework.decision import ScoreColumn
+from stowplan.framework.decision import Evidence, ScoreColumn
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
 from stowplan.framework.status import Status
-from stowplan.journal import Decisions, Outcome, reader
-from stowplan.journal.packing import RecordMaker
-from stowplan.journal.record import Record
-from stowplan.journal.restoring import decision_of
-from stowplan.journal.shown import PodAnswer, ShownDecision, shown
-from stowplan.journal.stored import GroupReader, GroupWriter
+from stowplan.journal import Decisions, Outcome, parquet, reader
+from stowplan.journal.codec import GroupReader, GroupWriter
+from stowplan.journal.record import Record, RecordMaker
+from stowplan.journal.wire import PodAnswer, plain_record
 
 
 def as_bytes(records: list[Record]) -> list[Record]:
     writer = GroupWriter()
-    stored = [writer.encoded(record) for record in records]
+    stored = [writer.encode(record) for record in records]
     reader = GroupReader(lambda row: stored[row])
     return [reader.record(row) for row in reversed(range(len(records)))][::-1]
 
@@ -41,12 +39,12 @@ WAYS = [
 def test_a_recorded_case_comes_back_as_it_was(family, way):
     decisions = list(recorded_decisions(family))
     for decision, record in zip(decisions, way(records_of(decisions)), strict=True):
-        again = decision_of(record)
+        again = record.decision()
         assert again.as_golden() == decision.as_golden()
         assert again.message == decision.message
         assert again.rejectors == decision.rejectors
         assert (again.codes() == decision.codes()).all()
-        assert record.pod.priority == decision.pod.priority
+        assert record.priority == decision.pod.priority
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -55,10 +53,10 @@ def test_what_came_of_a_decision_comes_back(way):
     attempt = attempt_of(
         decision, number=3, outcome=Outcome.ERROR, message="binding: 500", wakes={"Fit": "a node comes"}
     )
-    (record,) = way([RecordMaker(ROOM).record_of(decision, attempt)])
+    (record,) = way([RecordMaker(ROOM).make_record(decision, attempt)])
     assert record.attempt == attempt
-    assert record.pod.key == "ns/<b>&ß\"'/%0a"
-    assert (record.node, record.chosen) == ("", "a")
+    assert record.pod == "ns/<b>&ß\"'/%0a"
+    assert (record.node, record.chosen) == (None, "a")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -82,8 +80,8 @@ def test_one_node_plugins_and_extenders_come_back(way):
     decision.scores.append(ScoreColumn("extender", 7, points, None))
     decision.differences = decision.differences + 7 * points
     (record,) = way(records_of([decision]))
-    assert decision_of(record).as_golden() == decision.as_golden()
-    assert decision_of(record).status_of("3").reasons == ("node 3 is odd",)
+    assert record.decision().as_golden() == decision.as_golden()
+    assert record.decision().status_of("3").reasons == ("node 3 is odd",)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -97,7 +95,7 @@ def test_a_search_over_a_sample_comes_back(way):
     decision = sampling.decide(make_pod())
     assert decision.not_looked_at is not None
     (record,) = way(records_of([decision]))
-    again = decision_of(record)
+    again = record.decision()
     assert again.as_golden() == decision.as_golden()
     assert (again.not_looked_at == decision.not_looked_at).all()
 
@@ -107,18 +105,32 @@ def test_a_recorded_case_is_shown_as_it_was(family):
     """As plain data: who refused which node and why, and what the others scored."""
     decisions = list(recorded_decisions(family))
     for decision, record in zip(decisions, records_of(decisions), strict=True):
-        found = msgspec.json.decode(msgspec.json.encode(shown(record)), type=ShownDecision)
-        assert (found.pod, found.chosen) == (decision.pod.key, decision.chosen or "")
-        looked_at = range(len(found.nodes)) if found.looked_at is None else found.looked_at
-        assert [found.nodes[row] for row in looked_at] == [decision.names[row] for row in decision.looked_at]
-        for told, real in zip(found.filters, decision.filters, strict=True):
-            assert [bool(number) for number in told.column] == real.fails.tolist()
-            for place, number in enumerate(told.column):
+        found = msgspec.json.decode(msgspec.json.encode(plain_record(record)))
+        assert (found["pod"], found["chosen"]) == (decision.pod.key, decision.chosen)
+        looked_at = range(len(found["nodes"])) if found["lookedAt"] is None else found["lookedAt"]
+        assert [found["nodes"][row] for row in looked_at] == [
+            decision.names[row] for row in decision.looked_at
+        ]
+        for told, real in zip(found["filters"], decision.filters, strict=True):
+            assert [bool(number) for number in told["column"]] == real.fails.tolist()
+            for place, number in enumerate(told["column"]):
                 if number:
-                    status, expected = told.statuses[number - 1], real.status(place)
-                    assert (status.code, status.reasons) == (expected.code.wire_name, expected.reasons)
+                    status, expected = told["statuses"][number - 1], real.status(place)
+                    assert status["code"] == expected.code.wire_name
+                    assert status["reasons"] == list(expected.reasons)
         scores = [(each.plugin, each.weight, each.scores.tolist()) for each in decision.scores]
-        assert [(each.plugin, each.weight, each.scores) for each in found.scores] == scores
+        assert [tuple(each.values()) for each in found["scores"]] == scores
+
+
+def test_a_field_of_a_decision_is_named_once():
+    """What Evidence declares is restored, in the JSON, and a column of the journal if other tools can read it."""
+    decision = planner([make_node("a")]).decide(make_pod())
+    (record,) = as_bytes(records_of([decision]))
+    shown = {name.lower() for name in plain_record(record)}
+    for name in Evidence.__struct_fields__:
+        assert getattr(record.decision(), name) == getattr(decision, name)
+        assert name.replace("_", "") in shown
+    assert set(Evidence.__struct_fields__) - {"overruled"} <= set(parquet.SCHEMA.names)
 
 
 def test_nodes_that_came_later_are_not_in_it():
@@ -126,9 +138,9 @@ def test_nodes_that_came_later_are_not_in_it():
     decision = growing.decide(make_pod())
     (record,) = records_of([decision])
     growing.cluster.apply(make_node("b"))
-    assert decision_of(record).node_count == 1
-    assert shown(record).nodes == ["a"]
-    assert as_bytes([record])[0].names == ("a",)
+    assert record.decision().node_count == 1
+    assert plain_record(record)["nodes"] == ["a"]
+    assert as_bytes([record])[0].nodes.listed() == ["a"]
 
 
 def test_decisions_that_are_alike_share_their_columns():
@@ -148,7 +160,7 @@ def test_decisions_that_are_alike_share_their_columns():
         golden[decision.pod.key] = decision.as_golden()
     assert decisions.recent.bytes / 100 < 5000
     for pod, expected in golden.items():
-        assert decision_of(decisions.recent.of(pod)[0]).as_golden() == expected
+        assert decisions.recent.of(pod)[0].decision().as_golden() == expected
 
 
 def test_the_oldest_go_when_the_budget_is_used_up():
@@ -161,8 +173,8 @@ def test_the_oldest_go_when_the_budget_is_used_up():
     assert 0 < len(recent) < 50
     assert recent.bytes <= 64 * 2**10
     assert recent.of("default/p0") == []
-    assert recent.of("default/p199")[0].pod.name == "p199"
-    assert [each.pod.name for each in recent.newest(2)] == ["p199", "p198"]
+    assert recent.of("default/p199")[0].pod == "default/p199"
+    assert [each.pod for each in recent.newest(2)] == ["default/p199", "default/p198"]
     assert [each.number for each in recent.newest(10, after=198)] == [200, 199]
     assert len(list(recent.pods())) == len(recent)
 
@@ -195,4 +207,4 @@ def test_all_that_was_kept_is_written_in_the_end(tmp_path):
         decisions.keep(decision, attempt_of(decision))
     assert decisions.write is None
     (record,) = reader.find(tmp_path, "default/pod", lambda *_: None)
-    assert decision_of(record).as_golden() == decision.as_golden()
+    assert record.decision().as_golden() == decision.as_golden()

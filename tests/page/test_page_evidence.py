@@ -10,7 +10,6 @@ from browser import Tab
 from make import make_node, make_pod
 from page_world import demo_objects, page_world
 from stowplan.journal.record import Record
-from stowplan.journal.restoring import decision_of
 from stowplan.web import by_name, served_locally
 
 EVIDENCE = """(async () => {
@@ -76,7 +75,7 @@ async def test_the_page_shows_what_was_decided(tab: Tab, case: str):
             found = await tab.until(EVIDENCE % asked)
             assert page_says(found["rows"]) == decision_says(record), record.pod.key
             if record.node:
-                assert found["fit"][0] in decision_of(record).as_golden()["best"]
+                assert found["fit"][0] in record.decision().as_golden()["best"]
         await tab.go("about:blank")
 
 
@@ -91,7 +90,7 @@ def page_says(rows: list[dict]) -> dict:
 
 
 def decision_says(record: Record) -> dict:
-    decision = decision_of(record)
+    decision = record.decision()
     found = decision.as_golden()
     refused = {name: status["reasons"] for name, status in found.get("rejected", {}).items()}
     if decision.pre_filter is not None:

@@ -16,7 +16,6 @@ from stowplan.client.resources import PODS
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.status import Status
 from stowplan.journal import Decisions, Outcome
-from stowplan.journal.restoring import decision_of
 from stowplan.scheduler.decision_pages import PATH, decision_pages
 
 
@@ -42,7 +41,7 @@ async def test_a_bound_pod():
         assert record.node == stage.api.bound["default/p"]
         assert (record.attempt.outcome, record.attempt.number) == (Outcome.SCHEDULED, 1)
         assert record.attempt.profile == "default-scheduler"
-        decision = decision_of(record)
+        decision = record.decision()
         assert set(decision.as_golden()["totals"]) == {"a", "b"}
         status, answer = ask(pod="default/p")
         assert status == 200
@@ -55,7 +54,7 @@ async def test_a_pod_that_fits_nowhere_says_what_would_wake_it():
     async with kept(node("a"), pod("p", cpu="50")) as (_, _, ask):
         _, answer = ask(pod="p")  # the namespace is default
         found = answer["decision"]
-        assert (found["outcome"], found["node"]) == ("unschedulable", "")
+        assert (found["outcome"], found["node"]) == ("unschedulable", None)
         assert found["message"].startswith("0/1 nodes are available: 1 Insufficient cpu.")
         assert found["filters"][0]["plugin"] == "NodeResourcesFit"
         assert found["filters"][0]["column"] == [1]
@@ -113,7 +112,7 @@ async def test_a_pod_that_waits_for_a_permit():
         stage.scheduler.waiting.find("uid-p").reject("Later", "no more")
         await stage.settle()
         _, answer = ask(pod="default/p")
-        assert (answer["decision"]["chosen"], answer["decision"]["node"]) == ("a", "")
+        assert (answer["decision"]["chosen"], answer["decision"]["node"]) == ("a", None)
         assert answer["decision"]["outcome"] == "unschedulable"
 
 
@@ -123,7 +122,7 @@ async def test_a_binding_that_failed():
         stage.see(pod("p"))
         await stage.settle()
         (record, *_) = decisions.recent.of("default/p")
-        assert (record.attempt.outcome, record.node, record.chosen) == (Outcome.ERROR, "", "a")
+        assert (record.attempt.outcome, record.node, record.chosen) == (Outcome.ERROR, None, "a")
         assert "etcd is away" in record.attempt.message
         assert ask(pod="default/p")[1]["waiting"]["place"] == "backoff"
 

@@ -251,13 +251,13 @@ def _explain_from_journal(journal: str, keys: tuple[str, ...], wanted: _Wanted) 
     from stowplan.journal import reader
 
     def warn(path: Path, error: Exception) -> None:
-        click.echo(f"{path}: skipping damaged file: {' '.join(str(error).split())}", err=True)
+        click.echo(f"{path}: skipping unreadable file: {' '.join(str(error).split())}", err=True)
 
     for key in keys:
         found = reader.find(Path(journal), key, warn)
         if not found:
             yield _Answer(
-                Printed(fault=f"{journal}: no decision for pod {key}; {reader.span(Path(journal))}")
+                Printed(fault=f"{journal}: no decision for pod {key}; {reader.describe_span(Path(journal))}")
             )
             continue
         try:

@@ -12,8 +12,7 @@ from stowplan.explain.layout import join_names, time_text
 from stowplan.explain.report import Explanation, Made, explain_decision, explain_node
 from stowplan.explain.weight_changes import vary_recorded_weights
 from stowplan.journal.record import Record
-from stowplan.journal.restoring import decision_of
-from stowplan.journal.shown import Waiting
+from stowplan.journal.wire import Waiting
 
 NOT_IN_MEMORY = (
     "That decision is no longer in memory; look it up in the journal, if there is one (--journal DIR)."
@@ -24,7 +23,7 @@ ASK_ELSEWHERE = "use --server, or explain the pod on the cluster."
 def explain_record(
     record: Record, node_name: str | None = None, waiting: Waiting | None = None
 ) -> Explanation:
-    decision, attempt = decision_of(record), record.attempt
+    decision, attempt = record.decision(), record.attempt
     found = explain_decision(decision, None, attempt.profile)._replace(
         made=Made(
             attempt.time,
@@ -32,7 +31,7 @@ def explain_record(
             attempt.profile,
             attempt.seconds,
             attempt.outcome.value,
-            record.node,
+            record.node or "",
             attempt.message,
         ),
         wakes=attempt.wakes,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # a decision that was kept is read without the rest of the en
 
 SmallScores = NDArray[np.int16]
 NO_NODES = "no nodes available to schedule pods"
-
-
+NO_ROWS: NDArray[np.intp] = np.empty(0, np.intp)
+NO_ROWS.flags.writeable = False
 UNRESOLVABLE_BIT = 63
 
 
@@ -88,38 +88,57 @@ class ScoreColumn(msgspec.Struct, frozen=True, gc=False):
         return self.scores.astype(np.int64) * self.weight
 
 
-class Decision:
-    """`chosen` is the node, or None. Rows are those of `nodes` as it was when the decision was made."""
+class Evidence(msgspec.Struct, kw_only=True, eq=False):
+    """The fields that a decision has in memory, in the journal and in JSON: each is named here alone."""
 
-    def __init__(self, pod: Pod, nodes: NodeTable) -> None:
-        self.pod = pod
+    node_count: int = 0
+    narrowed_by: tuple[str, ...] = ()
+    """Plugins whose PreFilter limited the search to some nodes."""
+    pre_filter: Status | None = None
+    """Set if a plugin rejected the pod as a whole."""
+    overruled: dict[int, Status] = {}
+    """Nodes, by index in `looked_at`, that do not fit only because of pods nominated to them."""
+    has_scorers: bool = True
+    """Without any score plugin, every node has a total of 1."""
+    chosen: str | None = None
+    """The node that the cycle chose."""
+    post_filter: Status | None = None
+    nominated: str | None = None
+    error: str | None = None
+
+    @property
+    def narrowed_reason(self) -> str:
+        return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(self.narrowed_by))}]"
+
+
+class Decision(Evidence):
+    """What became of a pod. Rows are those of the node table when the decision was made."""
+
+    pod: Pod
+    nodes: NodeTable | None
+    """Only passed in; None afterwards, because a decision must not keep the table alive."""
+    names: list[str] = []
+    looked_at: NDArray[np.intp] = NO_ROWS
+    """The rows that filters were run on: all, unless a plugin limited the search."""
+    not_looked_at: Mask | None = None
+    """Of these, the ones that a search over a sample would not have reached."""
+    filters: list[Verdicts | Statuses] = []
+    feasible: NDArray[np.intp] = NO_ROWS
+    scores: list[ScoreColumn] = []
+    differences: NDArray[Any] | None = None
+    """The totals minus what all nodes have in common; None if a single node needed no scores."""
+    state: CycleState | None = None
+    """What plugins stored, for the extension points after the choice."""
+    victims: tuple[Pod, ...] = ()
+    stack: str = ""
+    """The traceback of the plugin that raised `error`, for the log."""
+
+    def __post_init__(self) -> None:
+        nodes, self.nodes = self.nodes, None
+        assert nodes is not None
         self.names = nodes.live.names
-        self.node_count = len(nodes.live.names)
-        self.looked_at: NDArray[np.intp] = nodes.rows
-        """The rows that filters were asked about: all, unless a plugin narrowed the search."""
-        self.not_looked_at: Mask | None = None
-        """Of these, the ones that a search over a sample would not have come to."""
-        self.narrowed_by: tuple[str, ...] = ()
-        self.pre_filter: Status | None = None
-        """Set where a plugin refused the pod as a whole."""
-        self.filters: list[Verdicts | Statuses] = []
-        self.overruled: dict[int, Status] = {}
-        """Rows that only pods nominated to them make unfit."""
-        self.feasible: NDArray[np.intp] = nodes.rows[:0]
-        self.scores: list[ScoreColumn] = []
-        self.has_scorers = True
-        """Without any score plugin every node gets a total of one."""
-        self.differences: NDArray[Any] | None = None
-        """The totals less what all have in common; None where a lone node needed no scores."""
-        self.chosen: str | None = None
-        self.state: CycleState | None = None
-        """What plugins remembered, for the points after the choice."""
-        self.post_filter: Status | None = None
-        self.nominated: str | None = None
-        self.victims: tuple[Pod, ...] = ()
-        self.error: str | None = None
-        self.stack = ""
-        """The traceback of the plugin that raised `error`, for the log."""
+        self.node_count = len(self.names)
+        self.looked_at = nodes.rows
 
     @property
     def best(self) -> NDArray[np.intp]:
@@ -225,10 +244,6 @@ class Decision:
         for column in self.scores:
             total += column.weighted
         return total
-
-    @property
-    def narrowed_reason(self) -> str:
-        return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(self.narrowed_by))}]"
 
     @property
     def message(self) -> str:

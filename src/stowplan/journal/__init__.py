@@ -1,4 +1,4 @@
-"""Decisions kept: the recent ones in memory within a budget, all of them on disk as Parquet."""
+"""Recorded decisions: recent ones in memory within a budget, all of them on disk as Parquet."""
 
 from stowplan.journal.decisions import Decisions
 from stowplan.journal.record import Attempt, Outcome, Record

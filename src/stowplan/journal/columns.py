@@ -1,4 +1,4 @@
-"""Columns of many decisions in little room: most differ from an earlier one in a few rows, or in none."""
+"""Columns of many decisions in little memory: most differ from an earlier one in a few rows, or in none."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from stowplan.framework.scores import MAX_SCORE
 Values = NDArray[Any]
 
 COLUMN_BYTES, BASE_BYTES, FLAT_BYTES = 450, 250, 150
-"""What a column, the base of one, and a flat one take besides their numbers."""
-BASES_TRIED = 3
-"""Some columns go to and fro, as those of pods that are spread over zones."""
-FLAT_KEPT = 1000
+"""The memory of a column, of a base and of a flat column, without their numbers."""
+BASES_COMPARED = 3
+"""Some columns alternate, such as those of pods spread over zones."""
+MAX_FLAT = 1000
 NOWHERE, NO_SCORES = np.empty(0, np.intp), np.empty(0, np.uint8)
 
 
 class Base(msgspec.Struct, eq=False, gc=False):
-    """Values that many columns start from; a single one stands for a column that has it everywhere."""
+    """Values that many columns start from; a single value stands for a column that is the same everywhere."""
 
     values: Values
 
@@ -30,13 +30,17 @@ class Base(msgspec.Struct, eq=False, gc=False):
 FLAT = [Base(np.array([score], np.uint8)) for score in range(MAX_SCORE + 1)]
 
 
-class Column(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A base with the places that are different."""
+class Column:
+    """A base with the places that differ from it. No msgspec type: `codec.py` encodes it with a hook."""
 
-    base: Base
-    length: int
-    places: Values
-    values: Values
+    __slots__ = ("base", "length", "places", "values")
+
+    def __init__(self, base: Base, length: int, places: Values, values: Values) -> None:
+        self.base, self.length, self.places, self.values = base, length, places, values
+
+    @property
+    def is_flat(self) -> bool:
+        return len(self.base.values) == 1 and not len(self.places)
 
     def whole(self) -> Values:
         base = self.base.values
@@ -48,21 +52,21 @@ class Column(msgspec.Struct, frozen=True, eq=False, gc=False):
 class _Known(msgspec.Struct, eq=False, gc=False):
     base: Base
     source: Values
-    """What the base was packed from."""
+    """The unpacked values of the base."""
     last: Values
-    """The last source that was found to resemble it, and what became of that one."""
+    """The last source that resembled it, and its column."""
     column: Column
 
 
 class ColumnStore:
-    """Makes columns, and counts the bytes that they take, but for those it holds itself: up to `room`.
+    """Makes columns and counts their bytes. It holds up to `room` bytes itself, which are not counted.
 
-    What a new column is compared with is a matter of room alone: any other of its length would do.
+    Which column a new one is compared with only affects its size: any of the same length would do.
     """
 
     def __init__(self, room: int) -> None:
         self.bytes = 0
-        """What was made so far."""
+        """The size of the columns made so far."""
         self._room = room
         self._held = 0
         self._known: dict[Hashable, list[_Known]] = {}
@@ -70,19 +74,19 @@ class ColumnStore:
         self._differs = np.empty(0, np.bool_)
 
     def flat(self, value: int, length: int) -> Column:
-        """A column that has the same score everywhere."""
+        """A column with the same score everywhere."""
         found = self._flat.get((value, length))
         if found is None:
-            if len(self._flat) > FLAT_KEPT:
+            if len(self._flat) > MAX_FLAT:
                 self._flat.clear()
             found = self._flat[value, length] = Column(FLAT[value], length, NOWHERE, NO_SCORES)
             self.bytes += FLAT_BYTES
         return found
 
-    def column(self, key: Hashable, source: Values, packed: Callable[[Values], Values]) -> Column:
-        """`key` says which others it is likely to resemble. Nobody may change `source` later.
+    def column(self, key: Hashable, source: Values, pack: Callable[[Values], Values]) -> Column:
+        """`key` is shared by columns that are likely to be similar. `source` must not change later.
 
-        `packed` puts each number into less room.
+        `pack` converts the values to a smaller type.
         """
         found = self._known.get(key)
         if found is None:
@@ -91,16 +95,16 @@ class ColumnStore:
             if known.last is source:
                 return known.column
         for place, known in enumerate(found):
-            column = self._difference(known, source, packed)
+            column = self._difference(known, source, pack)
             if column is not None:
                 known.last, known.column = source, column
                 if place:
                     found.insert(0, found.pop(place))
                 return column
-        return self._new(found, source, packed(source))
+        return self._new(found, source, pack(source))
 
-    def _difference(self, known: _Known, source: Values, packed: Callable[[Values], Values]) -> Column | None:
-        """None where there is little alike. Up to the root of the length takes the least room in all."""
+    def _difference(self, known: _Known, source: Values, pack: Callable[[Values], Values]) -> Column | None:
+        """None if they differ too much: beyond the square root of the length, a new base costs less memory."""
         before, length = known.source, len(source)
         if len(before) != length or before.dtype != source.dtype:
             return None
@@ -110,13 +114,13 @@ class ColumnStore:
         if len(places) ** 2 > length:
             return None
         self.bytes += COLUMN_BYTES + 9 * len(places)
-        return Column(known.base, length, places, packed(source[places]))
+        return Column(known.base, length, places, pack(source[places]))
 
     def _new(self, found: list[_Known], source: Values, values: Values) -> Column:
-        base = Base(_shortened(values))
+        base = Base(_shorten(values))
         column = Column(base, len(values), NOWHERE, values[:0])
         found.insert(0, _Known(base, source, source, column))
-        del found[BASES_TRIED:]
+        del found[BASES_COMPARED:]
         self.bytes += COLUMN_BYTES + BASE_BYTES + base.values.nbytes
         self._held += 2 * source.nbytes + base.values.nbytes + COLUMN_BYTES
         if self._held > self._room:
@@ -125,7 +129,7 @@ class ColumnStore:
         return column
 
 
-def _shortened(values: Values) -> Values:
-    # The first look is for speed: most columns have not the same at both ends.
+def _shorten(values: Values) -> Values:
+    # Comparing the ends first is faster: they differ in most columns.
     is_flat = len(values) > 0 and values[0] == values[-1] and bool((values == values[0]).all())
     return values[:1].copy() if is_flat else values

@@ -1,20 +1,20 @@
-"""What a scheduler keeps of its decisions: `keep` is for each attempt, once its outcome is known."""
+"""The decisions that a scheduler keeps: recent ones in memory, all of them in a journal if there is one."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from stowplan.framework.decision import Decision
-from stowplan.journal.memory import RecentDecisions
-from stowplan.journal.packing import RecordMaker
-from stowplan.journal.record import Attempt, Record
+from stowplan.journal.record import Attempt, Record, RecordMaker
 
 MEMORY_BYTES = 64 * 2**20
 BATCH = 8
-"""So many are made into records at once: in one go that takes half the time."""
+"""How many decisions are packed at once, which takes half the time of packing each alone."""
 
 
 class JournalState(Protocol):
@@ -25,25 +25,25 @@ class JournalState(Protocol):
 
 
 class Decisions:
-    """`write` takes every record, too, where they go to disk. A budget of 0 keeps none in memory."""
+    """`write` is called with every record, for a journal. A budget of 0 keeps none in memory."""
 
     def __init__(self, budget: int = MEMORY_BYTES, write: Callable[[Record], None] | None = None) -> None:
         self.budget, self.write = budget, write
-        # A quarter is for what later ones still share with those that went.
+        # A quarter is for what later records still share with those that were dropped.
         self._recent = RecentDecisions(budget // 2)
         self._maker = RecordMaker(budget // 4)
         self._fresh: list[tuple[Decision, Attempt]] = []
         self.journal: JournalState | None = None
-        """How the journal on disk is doing, while there is one."""
+        """The state of the journal on disk, while there is one."""
 
     @property
     def recent(self) -> RecentDecisions:
-        self.settle()
+        self.flush()
         return self._recent
 
     @contextmanager
     def written_to(self, directory: Path, *, size: float, age: float) -> Iterator[None]:
-        """Decisions go to a journal, too, until all that were kept in here are written."""
+        """Write decisions to a journal too, and finish with all that were kept inside the block."""
         from stowplan.journal.writer import JournalWriter  # it needs pyarrow, which nothing else does
 
         writer = JournalWriter(directory, size=size, age=age)
@@ -51,21 +51,63 @@ class Decisions:
         try:
             yield
         finally:
-            self.settle()
+            self.flush()
             self.write = self.journal = None
             writer.close()
 
     def keep(self, decision: Decision, attempt: Attempt) -> None:
+        """Keep the decision of an attempt whose outcome is known."""
         if self.budget or self.write is not None:
             self._fresh.append((decision, attempt))
             if len(self._fresh) >= BATCH:
-                self.settle()
+                self.flush()
 
-    def settle(self) -> None:
-        """Makes records of the last few; due every second, so that the journal has them soon."""
+    def flush(self) -> None:
+        """Pack the last few. The scheduler calls this every second, so that the journal has them soon."""
         fresh, self._fresh = self._fresh, []
         for decision, attempt in fresh:
-            record = self._maker.record_of(decision, attempt)
+            record = self._maker.make_record(decision, attempt)
             self._recent.add(record)
             if self.write is not None:
                 self.write(record)
+
+
+class RecentDecisions:
+    """As many records as fit into the budget; the oldest are dropped first."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.bytes = 0
+        self._records: deque[Record] = deque()
+        self._by_pod: dict[str, tuple[Record, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, record: Record) -> None:
+        self._records.append(record)
+        self._by_pod[record.pod] = (*self._by_pod.get(record.pod, ()), record)
+        self.bytes += record.size
+        while self.bytes > self.budget and self._records:
+            self._drop()
+
+    def of(self, pod: str) -> list[Record]:
+        """The attempts at a pod (`namespace/name`) that are still in memory, the newest first."""
+        return list(reversed(self._by_pod.get(pod, ())))
+
+    def newest(self, limit: int, after: int = 0) -> Iterator[Record]:
+        """The newest first, without those up to the number `after`."""
+        for record in islice(reversed(self._records), limit):
+            if record.number <= after:
+                return
+            yield record
+
+    def pods(self) -> Iterator[str]:
+        return iter(self._by_pod)
+
+    def _drop(self) -> None:
+        record = self._records.popleft()
+        self.bytes -= record.size
+        _, *others = self._by_pod.pop(record.pod)
+        if others:
+            self._by_pod[record.pod] = tuple(others)

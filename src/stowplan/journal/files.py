@@ -1,4 +1,4 @@
-"""The files of a journal: how they are named, come into being whole, and go."""
+"""The files of a journal: their names, how they are created atomically, and which ones to delete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIME = "%Y%m%dT%H%M%S.%fZ"
 
 
 class JournalFile(NamedTuple):
-    """`first` and `last` say which writes it holds: a merged one covers those it was made of."""
+    """`first` and `last` are the times of the writes in it; a merged file covers those it was made from."""
 
     path: Path
     first: str
@@ -36,30 +36,29 @@ class JournalFile(NamedTuple):
         return self != other and self.first <= other.first and other.last <= self.last
 
 
-def stamp(seconds: float) -> str:
+def time_stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime(TIME)
 
 
-def path_of(directory: Path, first: str, last: str) -> Path:
+def file_path(directory: Path, first: str, last: str) -> Path:
     return directory / f"{PREFIX}{first}-{last}{SUFFIX}"
 
 
-def listed(directory: Path) -> list[JournalFile]:
-    """The files that count, the oldest first; of one that a merged file covers the latter does."""
-    found = _all(directory)
+def list_files(directory: Path) -> list[JournalFile]:
+    """The oldest first, without those that a merged file covers."""
+    found = _list_all(directory)
     return [each for each in found if not _is_covered(each, found)]
 
 
-def _all(directory: Path) -> list[JournalFile]:
-    """Those with names that we give, the oldest first."""
+def _list_all(directory: Path) -> list[JournalFile]:
+    """All files with names that we give, the oldest first."""
     found = []
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
-        what = "there is no such directory; give the one of --journal"
-        raise InputError(what, where=str(directory)) from None
+        raise InputError("no such directory; pass the one given to --journal", where=str(directory)) from None
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(directory)) from None
+        raise InputError(f"cannot read the directory: {error.strerror}", where=str(directory)) from None
     for name in names:
         first, _, last = name.removeprefix(PREFIX).removesuffix(SUFFIX).partition("-")
         if name.startswith(PREFIX) and name.endswith(SUFFIX) and _is_time(first) and _is_time(last):
@@ -80,11 +79,11 @@ def _is_time(text: str) -> bool:
 
 
 def finish(unfinished: Path, path: Path) -> None:
-    """Gives a file its name once all of it is on the disk: whoever sees it sees it whole."""
+    """Rename a file once all of it is on disk, so that readers only see complete files."""
     with open(unfinished, "rb") as file:
         os.fsync(file.fileno())
     unfinished.rename(path)
-    with suppress(OSError):  # the file is there; its name alone might be lost when the power is
+    with suppress(OSError):  # the file exists; only its name could be lost in a power failure
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)
@@ -92,8 +91,8 @@ def finish(unfinished: Path, path: Path) -> None:
             os.close(directory)
 
 
-def claimed(directory: Path) -> IO[str]:
-    """Makes the directory ours, and clears away what a process that was killed has left."""
+def lock_directory(directory: Path) -> IO[str]:
+    """Lock the directory, and delete what a killed process left behind."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = open(directory / LOCK, "w")  # noqa: SIM115  held as long as we write
@@ -101,12 +100,12 @@ def claimed(directory: Path) -> IO[str]:
     except BlockingIOError:
         lock.close()
         raise InputError(
-            "another process keeps its journal there; give each one a directory of its own",
+            "another process writes its journal there; use a separate directory for each process",
             where=str(directory),
         ) from None
     except OSError as error:
-        raise InputError(f"cannot keep a journal there: {error.strerror}", where=str(directory)) from None
-    found = _all(directory)
+        raise InputError(f"cannot write a journal there: {error.strerror}", where=str(directory)) from None
+    found = _list_all(directory)
     left = [each.path for each in found if _is_covered(each, found)]
     for path in (*left, *directory.glob(f"{UNFINISHED}*")):
         with suppress(OSError):
@@ -114,13 +113,13 @@ def claimed(directory: Path) -> IO[str]:
     return lock
 
 
-def surplus(
-    files: list[JournalFile], now: float, most_bytes: float, most_seconds: float
+def files_over_limits(
+    files: list[JournalFile], now: float, max_bytes: float, max_seconds: float
 ) -> Iterator[JournalFile]:
-    """The files beyond the limits, the oldest first."""
+    """The files to delete, the oldest first."""
     total = sum(each.size for each in files)
     for each in files:
-        if total <= most_bytes and now - each.written_at <= most_seconds:
+        if total <= max_bytes and now - each.written_at <= max_seconds:
             return
         total -= each.size
         yield each

@@ -1,17 +1,26 @@
-"""Parquet files of decisions: a row for each, with what is asked for most, and all evidence as bytes."""
+"""Parquet files of decisions: columns for queries, and all evidence as bytes for `stowplan explain`.
+
+The columns are derived from the fields of Record; `standings.py` adds those that summarize the evidence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
-from stowplan.journal.record import Record
-from stowplan.journal.stored import GroupReader, GroupWriter
+from stowplan.framework.status import Status
+from stowplan.journal.codec import LEAVES, GroupReader, GroupWriter, Interned
+from stowplan.journal.record import Record, UnixTime
+from stowplan.journal.standings import Standing, Standings
 
 try:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -22,39 +31,62 @@ except ImportError:
     ) from None
 
 DAMAGED = Exception
-"""What reading a damaged file may raise: anything, since a bit that flipped may be any part of it."""
-SCHEMA = pa.schema(
-    [
-        ("time", pa.timestamp("us", "UTC")),
-        ("seconds", pa.float64()),
-        ("namespace", pa.string()),
-        ("pod", pa.string()),
-        ("uid", pa.string()),
-        ("profile", pa.string()),
-        ("attempt", pa.int32()),
-        ("outcome", pa.string()),
-        ("node", pa.string()),
-        ("nominated", pa.string()),
-        ("message", pa.string()),
-        ("nodes", pa.int32()),
-        ("refused_by", pa.list_(pa.string())),
-        ("evidence", pa.binary()),
-    ],
-    metadata={"stowplan.journal": "1"},
-)
+"""What reading a damaged file may raise: anything, because a flipped bit may be in any part of it."""
+FORMAT_KEY, FORMAT = "stowplan.journal", "2"
 GROUP_BYTES = 2**23
-"""A group with so much evidence gets no more rows: what reads or merges files has one in memory at a time."""
-KEY = ["namespace", "pod"]
-PLAIN = ["evidence", "uid"]
-"""Columns in which hardly any value comes twice."""
+"""A group with so much evidence gets no more rows: reading and merging hold one group in memory."""
+SIMPLE = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    UnixTime: pa.timestamp("us", "UTC"),
+    Status: pa.string(),
+}
+
+
+def arrow_type(kind: Any) -> pa.DataType | None:
+    """The type of the column for a field; None if the field is stored only in the evidence."""
+    origin, args = get_origin(kind), [each for each in get_args(kind) if each is not NoneType]
+    if kind in SIMPLE:
+        return SIMPLE[kind]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return pa.string()
+    if origin in (Union, UnionType) and len(args) == 1:
+        return arrow_type(args[0])
+    if origin in (tuple, list) and (inner := arrow_type(args[0])):
+        return pa.list_(pa.field("element", inner))
+    if origin in (Mapping, dict) and args[0] is str:
+        return pa.map_(pa.string(), arrow_type(args[1]))
+    if isinstance(kind, type) and hasattr(kind, "_fields"):
+        types = {name: arrow_type(each) for name, each in get_type_hints(kind).items()}
+        return pa.struct(types) if all(types.values()) else None
+    return None
+
+
+COLUMNS = {name: kind for name, leaf in LEAVES.items() if (kind := arrow_type(leaf.kind)) and name != "size"}
+STANDING = {name: arrow_type(kind) for name, kind in get_type_hints(Standing).items()}
+SCHEMA = pa.schema([*COLUMNS.items(), *STANDING.items(), ("evidence", pa.binary())])
+DICTIONARY = [name for name in SCHEMA.names if name not in ("evidence", "uid")]
+"""Columns in which values recur."""
+
+
+class FormatError(Exception):
+    pass
+
+
+class DamagedFileError(Exception):
+    def __init__(self, path: Path, error: Exception) -> None:
+        super().__init__(str(error))
+        self.path = path
 
 
 def groups_of(records: Iterable[Record]) -> Iterator[pa.Table]:
-    """Tables of which each can be read alone."""
+    """Tables, each of which can be read alone."""
     group, rows, evidence, size = GroupWriter(), list[Record](), list[bytes](), 0
     for record in records:
         rows.append(record)
-        evidence.append(group.encoded(record))
+        evidence.append(group.encode(record))
         size += len(evidence[-1])
         if size >= GROUP_BYTES:
             yield _table(rows, evidence)
@@ -65,82 +97,158 @@ def groups_of(records: Iterable[Record]) -> Iterator[pa.Table]:
 
 def _table(rows: list[Record], evidence: list[bytes]) -> pa.Table:
     columns: dict[str, Any] = {
-        "time": [int(each.attempt.time * 1e6) for each in rows],
-        "seconds": [each.attempt.seconds for each in rows],
-        "namespace": [each.pod.namespace for each in rows],
-        "pod": [each.pod.name for each in rows],
-        "uid": [each.pod.uid for each in rows],
-        "profile": [each.attempt.profile for each in rows],
-        "attempt": [each.attempt.number for each in rows],
-        "outcome": [each.attempt.outcome.value for each in rows],
-        "node": [each.node or None for each in rows],
-        "nominated": [each.nominated or None for each in rows],
-        "message": [each.attempt.message for each in rows],
-        "nodes": [each.node_count for each in rows],
-        "refused_by": [[part.plugin for part in each.filters] for each in rows],
-        "evidence": _binary(evidence),
+        name: _array(map(LEAVES[name].get, rows), kind) for name, kind in COLUMNS.items()
     }
-    return pa.table(columns, schema=SCHEMA)
+    standings = zip(*map(Standings().summarize, rows), strict=True)
+    for (name, kind), values in zip(STANDING.items(), standings, strict=True):
+        columns[name] = _array(values, kind)
+    return pa.table({**columns, "evidence": _binary(evidence)}, schema=SCHEMA)
 
 
-def with_evidence(tables: list[pa.Table], evidence: list[bytes]) -> pa.Table:
-    """Tables without any made one that has it."""
-    return pa.concat_tables(tables).append_column(SCHEMA.field("evidence"), _binary(evidence))
+def _array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
+    """Nested values are taken apart here: Arrow would need a dict for each, and block all threads longer."""
+    values = list(values)
+    if pa.types.is_timestamp(kind):
+        return pa.array([int(each * 1e6) for each in values], kind)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(
+            _offsets(values), _array(chain.from_iterable(values), kind.value_type)
+        )
+    if pa.types.is_map(kind):
+        keys, items = (chain.from_iterable(each) for each in ([*values], [each.values() for each in values]))
+        return pa.MapArray.from_arrays(
+            _offsets(values), _array(keys, kind.key_type), _array(items, kind.item_type)
+        )
+    if pa.types.is_struct(kind):
+        parts = zip(*values, strict=True) if values else [()] * kind.num_fields
+        arrays = [_array(part, field.type) for part, field in zip(parts, kind, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=list(kind))
+    if any(isinstance(each, Status) for each in values):
+        values = [each and f"{each.plugin}: {each.message}" for each in values]
+    return pa.array(values, kind)
+
+
+def _offsets(values: list[Any]) -> pa.Array:
+    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
 
 
 def _binary(rows: list[bytes]) -> pa.Array:
-    """Arrow makes one of a list, too, but takes several times as long, in which no other thread goes on."""
-    ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
-    return pa.Array.from_buffers(
-        pa.binary(), len(rows), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(rows))]
-    )
+    """Arrow would take several times as long to convert the list, and block all threads meanwhile."""
+    ends = _offsets(rows).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), len(rows), [None, ends, pa.py_buffer(b"".join(rows))])
 
 
 def write(path: Path, groups: Iterable[pa.Table]) -> None:
-    dictionary = [name for name in SCHEMA.names if name not in PLAIN]
     with pq.ParquetWriter(
         path,
         SCHEMA,
         compression="zstd",
         compression_level=1,
-        use_dictionary=dictionary,
+        use_dictionary=DICTIONARY,
         write_page_checksum=True,
+        store_schema=False,  # other tools do not need it, and files are opened faster without
     ) as writer:
+        writer.add_key_value_metadata({FORMAT_KEY: FORMAT})
         for group in groups:
             writer.write_table(group, row_group_size=max(len(group), 1))
 
 
-def groups_in(path: Path) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+def find(path: Path, pod: str) -> list[Record]:
+    """The decisions on a pod in one file, the newest first. A damaged file raises DAMAGED."""
+    found: list[Record] = []
+    with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=["pod"]) as file:
+        _check_format(file)
+        for number in range(file.num_row_groups):
+            rows = _rows_of(file, number, pod)
+            if rows.any():
+                evidence = file.read_row_group(number, columns=["evidence"])["evidence"].combine_chunks()
+                found += _decode_rows(evidence, np.flatnonzero(rows).tolist())
+    return found[::-1]
+
+
+def _decode_rows(evidence: pa.Array, rows: list[int]) -> list[Record]:
+    reader = GroupReader(lambda row: evidence[row].as_py())
+    return [reader.record(row) for row in rows]
+
+
+def _check_format(file: pq.ParquetFile) -> None:
+    found = (file.metadata.metadata or {}).get(FORMAT_KEY.encode(), b"none").decode()
+    if found != FORMAT:
+        raise FormatError(
+            f"its format is {found}, and this version of stowplan reads only {FORMAT}: "
+            "use the version that wrote the file, or delete it"
+        )
+
+
+def _rows_of(file: pq.ParquetFile, group: int, pod: str) -> NDArray[np.bool_]:
+    """A mask of the rows of a pod. Arrow's own functions for this take long to import."""
+    coded = file.read_row_group(group, columns=["pod"], use_threads=False)["pod"].combine_chunks()
+    data = coded.dictionary.buffers()[-1]
+    # Most groups lack the pod: searching their bytes is faster than making strings of them.
+    may_have = data is not None and pod.encode(errors="surrogatepass") in data.to_pybytes()
+    texts = coded.dictionary.to_pylist() if may_have else []
+    mask: NDArray[np.bool_] = coded.indices.to_numpy() == (texts.index(pod) if pod in texts else -1)
+    return mask
+
+
+def merge_groups(paths: Iterable[Path], pause: Callable[[], None]) -> Iterator[pa.Table]:
+    """The groups of all files in order: large ones as they are, consecutive small ones joined.
+
+    One group at a time is in memory, and `pause` is called before each. A file that cannot be read raises
+    DamagedFileError.
+    """
+    joined = _JoinedGroup()
+    for path in paths:
+        for group in _groups_in(path):
+            pause()
+            is_small = group["evidence"].nbytes < GROUP_BYTES // 2
+            if is_small:
+                with _naming(path):
+                    joined.add(group)
+            if joined.bytes >= (GROUP_BYTES if is_small else 1):
+                yield joined.table()
+                joined = _JoinedGroup()
+            if not is_small:
+                yield group
+    if joined.bytes:
+        yield joined.table()
+
+
+def _groups_in(path: Path) -> Iterator[pa.Table]:
+    with _naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        _check_format(file)
+        if not file.schema_arrow.equals(SCHEMA):
+            raise FormatError(f"its columns are {file.schema_arrow.names}, not those of a journal")
         for number in range(file.num_row_groups):
             yield file.read_row_group(number, use_threads=False)
 
 
-def find(path: Path, namespace: str, name: str) -> list[Record]:
-    """The decisions on a pod in one file, the newest first. Raises DAMAGED for a file that is."""
-    found: list[Record] = []
-    with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=KEY) as file:
-        for number in range(file.num_row_groups):
-            rows = _where(file, number, "pod", name)
-            if rows.any():
-                rows &= _where(file, number, "namespace", namespace)
-            if rows.any():
-                reader = _reader(file.read_row_group(number, columns=["evidence"]))
-                found += [reader.record(row) for row in np.flatnonzero(rows).tolist()]
-    return found[::-1]
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except DAMAGED as error:
+        raise DamagedFileError(path, error) from error
 
 
-def _where(file: pq.ParquetFile, group: int, column: str, text: str) -> NDArray[np.bool_]:
-    """Rows of which a column has the text. Arrow's own way takes a while to be imported."""
-    coded = file.read_row_group(group, columns=[column], use_threads=False)[column].combine_chunks()
-    data = coded.dictionary.buffers()[-1]
-    # Most groups lack a pod's name: to look through their bytes is faster than to make strings of them.
-    may_have = data is not None and text.encode(errors="surrogatepass") in data.to_pybytes()
-    texts = coded.dictionary.to_pylist() if may_have else []
-    mask: NDArray[np.bool_] = coded.indices.to_numpy() == (texts.index(text) if text in texts else -1)
-    return mask
+class _JoinedGroup:
+    """Small groups as one, in which what several of them hold is held once."""
 
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._tables: list[pa.Table] = []
+        self._evidence: list[bytes] = []
+        self._writer = GroupWriter()
+        self._interned: Interned = {}
 
-def _reader(group: pa.Table) -> GroupReader:
-    evidence = group["evidence"].combine_chunks()
-    return GroupReader(lambda row: evidence[row].as_py())
+    def add(self, group: pa.Table) -> None:
+        rows = group["evidence"].to_pylist()
+        reader = GroupReader(rows.__getitem__, self._interned)
+        moved = [self._writer.encode(reader.record(row)) for row in range(len(rows))]
+        self._tables.append(group.drop_columns("evidence"))
+        self._evidence += moved
+        self.bytes += sum(map(len, moved))
+
+    def table(self) -> pa.Table:
+        return pa.concat_tables(self._tables).append_column(SCHEMA.field("evidence"), _binary(self._evidence))

@@ -1,4 +1,4 @@
-"""Looks a pod up in a journal on disk, whether or not a scheduler is writing it."""
+"""Looks up a pod in a journal on disk, whether or not a scheduler is writing to it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stowplan.journal import parquet
-from stowplan.journal.files import listed
+from stowplan.journal.files import list_files
 from stowplan.journal.record import Record
 
-TRIES = 5
+MAX_ATTEMPTS = 5
 OnDamage = Callable[[Path, Exception], None]
 
 
 def find(directory: Path, pod: str, on_damage: OnDamage) -> list[Record]:
-    """The attempts at a pod in the newest file that has some, the newest first.
+    """The attempts at a pod in the newest file that has any, the newest first.
 
-    `on_damage` hears of files that cannot be read; they are skipped.
+    Files that cannot be read are skipped and passed to `on_damage`.
     """
-    namespace, _, name = pod.partition("/")
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         try:
-            for file in reversed(listed(directory)):
+            for file in reversed(list_files(directory)):
                 try:
-                    found = parquet.find(file.path, namespace, name)
+                    found = parquet.find(file.path, pod)
                 except FileNotFoundError:
                     raise
                 except parquet.DAMAGED as error:
@@ -33,13 +32,12 @@ def find(directory: Path, pod: str, on_damage: OnDamage) -> list[Record]:
                     return found
             break
         except FileNotFoundError:
-            continue  # merged or dropped since it was listed
+            continue  # merged or deleted since it was listed
     return []
 
 
-def span(directory: Path) -> str:
-    """From when to when, in words."""
-    files = listed(directory)
+def describe_span(directory: Path) -> str:
+    files = list_files(directory)
     if not files:
-        return "there is no decision in it"
-    return f"it has those written from {files[0].first} to {files[-1].last}"
+        return "the journal is empty"
+    return f"the journal has decisions written from {files[0].first} to {files[-1].last}"

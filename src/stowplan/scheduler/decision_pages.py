@@ -12,7 +12,7 @@ from aiohttp import web
 from stowplan.api.pod import Pod
 from stowplan.client.resources import PODS
 from stowplan.journal import Decisions, Record
-from stowplan.journal.shown import ListAnswer, PodAnswer, Waiting, shown, summary_of
+from stowplan.journal.wire import ListAnswer, PodAnswer, Waiting, plain_record, summarize_record
 from stowplan.queue.queued_pod import Place, QueuedPod
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.serving.pages import Page
@@ -51,7 +51,7 @@ def _list(decisions: Decisions, limit: int, after: int) -> ListAnswer:
         kept=len(recent),
         bytes=recent.bytes,
         budget=decisions.budget,
-        decisions=[summary_of(record) for record in recent.newest(limit, after)],
+        decisions=[summarize_record(record) for record in recent.newest(limit, after)],
     )
 
 
@@ -66,8 +66,8 @@ def _about(
     return PodAnswer(
         pod=known.pod,
         waiting=known.waiting,
-        attempts=[summary_of(record) for record in known.attempts[:ATTEMPTS_LISTED]],
-        decision=shown(chosen[0]) if chosen else None,
+        attempts=[summarize_record(record) for record in known.attempts[:ATTEMPTS_LISTED]],
+        decision=plain_record(chosen[0]) if chosen else None,
     )
 
 

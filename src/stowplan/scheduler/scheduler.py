@@ -246,7 +246,7 @@ class Scheduler:
             self.queue.flush_backoff()
             if self.shared.keeping is not None:
                 decisions = self.shared.keeping.decisions
-                decisions.settle()
+                decisions.flush()
                 if decisions.journal is not None:
                     metrics.journal(decisions.journal.is_failing, decisions.journal.lost)
             since_flush += 1

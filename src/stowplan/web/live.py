@@ -11,10 +11,11 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from stowplan.journal.shown import Plain, Summary, summary_of
+from stowplan.journal.wire import WireStruct, summarize_record
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.web.nodes import fill_of, layout_of
 from stowplan.web.source import Source
@@ -26,7 +27,7 @@ WAIT_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 
 
-class LiveAnswer(Plain):
+class LiveAnswer(WireStruct):
     run: str
     """Another one after a restart, when decisions are numbered from 1 again."""
     time: float
@@ -34,7 +35,7 @@ class LiveAnswer(Plain):
     """Of the last decision."""
     kept: int
     is_keeping: bool
-    decisions: list[Summary]
+    decisions: list[dict[str, Any]]
     """Since the last question, the newest first."""
     missed: int
     """Decisions since then that are not listed."""
@@ -78,7 +79,7 @@ class Live:
             number=number,
             kept=len(decisions.recent),
             is_keeping=decisions.budget > 0,
-            decisions=[summary_of(record) for record in new[:LISTED]],
+            decisions=[summarize_record(record) for record in new[:LISTED]],
             missed=max(number - after - LISTED, 0) if after else 0,
             outcomes=Counter(record.attempt.outcome for record in new),
             median=float(np.percentile(seconds, 50)) if seconds else None,

@@ -15,7 +15,7 @@ from stowplan.api.node import Taint
 from stowplan.api.pod import Pod
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.explain.reasons import taint_text
-from stowplan.journal.shown import Plain
+from stowplan.journal.wire import WireStruct
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.web.source import Refused
 
@@ -28,7 +28,7 @@ FULL, NONE = 250, 255
 PODS_LISTED = 500
 
 
-class ClusterAnswer(Plain):
+class ClusterAnswer(WireStruct):
     layout: str
     nodes: list[str]
     zones: list[str]
@@ -39,7 +39,7 @@ class ClusterAnswer(Plain):
     resources: list[str]
 
 
-class ShownAmount(Plain):
+class ShownAmount(WireStruct):
     resource: str
     allocatable: str
     requested: str
@@ -47,7 +47,7 @@ class ShownAmount(Plain):
     """Of 1."""
 
 
-class ShownPod(Plain):
+class ShownPod(WireStruct):
     pod: str
     priority: int
     cpu: str
@@ -56,7 +56,7 @@ class ShownPod(Plain):
     memory_bytes: int
 
 
-class NodeAnswer(Plain):
+class NodeAnswer(WireStruct):
     name: str
     labels: dict[str, str]
     taints: list[str]

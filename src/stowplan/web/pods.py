@@ -8,7 +8,7 @@ from itertools import islice
 from stowplan.api.amounts import amount_text
 from stowplan.api.meta import parse_time
 from stowplan.api.pod import Pod
-from stowplan.journal.shown import Plain
+from stowplan.journal.wire import WireStruct
 from stowplan.queue.queued_pod import Place, QueuedPod
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.web.source import Source, pod_of, running
@@ -16,7 +16,7 @@ from stowplan.web.source import Source, pod_of, running
 LISTED = 1_000
 
 
-class QueuedRow(Plain):
+class QueuedRow(WireStruct):
     pod: str
     place: str
     priority: int
@@ -31,14 +31,14 @@ class QueuedRow(Plain):
     nominated: str
 
 
-class QueueAnswer(Plain):
+class QueueAnswer(WireStruct):
     counts: dict[str, int]
     pods: list[QueuedRow]
     """Those whose name has the text that was searched for."""
     left_out: bool
 
 
-class PodFacts(Plain):
+class PodFacts(WireStruct):
     pod: str
     scheduler: str
     created: float | None

@@ -90,7 +90,7 @@ export function decisionsView(query) {
     table.search(
       text
         ? (row) =>
-            [row.pod, row.node, row.message, row.outcome].some((each) => each.toLowerCase().includes(text))
+            [row.pod, row.node ?? "", row.message, row.outcome].some((each) => each.toLowerCase().includes(text))
         : null,
     );
     history.replaceState(

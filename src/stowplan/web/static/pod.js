@@ -101,7 +101,7 @@ function* headline(evidence) {
 }
 
 function victims(found) {
-  const names = found.map(([pod]) => pod).join(", ");
+  const names = found.map((victim) => victim.pod).join(", ");
   return found.length ? `, once ${counted(found.length, "pod")} of lower priority left: ${names}.` : ".";
 }
 
