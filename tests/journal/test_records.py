@@ -123,7 +123,7 @@ def test_a_recorded_case_is_shown_as_it_was(family):
 
 
 def test_a_field_of_a_decision_is_named_once():
-    """What Evidence declares is restored, in the JSON, and a column of the journal if other tools can read it."""
+    """What Evidence declares is restored, in the JSON and, if other tools can read it, a column."""
     decision = planner([make_node("a")]).decide(make_pod())
     (record,) = as_bytes(records_of([decision]))
     shown = {name.lower() for name in plain_record(record)}

@@ -104,14 +104,14 @@ class ColumnStore:
         return self._new(found, source, pack(source))
 
     def _difference(self, known: _Known, source: Values, pack: Callable[[Values], Values]) -> Column | None:
-        """None if they differ too much: beyond the square root of the length, a new base costs less memory."""
+        """None if they differ so much that a new base would cost less memory."""
         before, length = known.source, len(source)
         if len(before) != length or before.dtype != source.dtype:
             return None
         if len(self._differs) != length:
             self._differs = np.empty(length, np.bool_)
         places = np.not_equal(before, source, self._differs).nonzero()[0]
-        if len(places) ** 2 > length:
+        if len(places) ** 2 > length:  # up to the root of the length costs the least memory overall
             return None
         self.bytes += COLUMN_BYTES + 9 * len(places)
         return Column(known.base, length, places, pack(source[places]))
