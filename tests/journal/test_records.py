@@ -78,7 +78,7 @@ def test_one_node_plugins_and_extenders_come_back(way):
     decision = odd.decide(make_pod())
     points = np.arange(len(decision.feasible), dtype=np.int64) * -1000
     decision.scores.append(ScoreColumn("extender", 7, points, None))
-    decision.differences = decision.differences + 7 * points
+    decision.relative_totals = decision.relative_totals + 7 * points
     (record,) = way(records_of([decision]))
     assert record.decision().as_golden() == decision.as_golden()
     assert record.decision().status_of("3").reasons == ("node 3 is odd",)

@@ -80,7 +80,7 @@ def test_no_smaller_change_of_a_weight_does_it(scene, profile):
         each.weight[0]: abs(each.now - each.was)
         for each in vary_weights(Trial(asked, before, LONG, time.time))
     }
-    for step in own.scores if before.differences is not None else ():
+    for step in own.scores if before.relative_totals is not None else ():
         found = [
             size
             for size in range(1, STEPS + 1)

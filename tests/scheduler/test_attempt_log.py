@@ -7,8 +7,8 @@ import logging
 import re
 
 import pytest
-from scheduler_staging import node, pod, staged
 
+from scheduler_staging import node, pod, staged
 from stowplan import Plugin, Status, log
 
 

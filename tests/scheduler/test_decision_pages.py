@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
-from scheduler_staging import node, pod, staged
 
+from scheduler_staging import node, pod, staged
 from stowplan.api.kinds import object_of
 from stowplan.client.errors import ApiError
 from stowplan.client.resources import PODS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from scheduler_staging import Stage, node, pod, staged
-
 from stowplan import Plugin, Status
 
 FULL = "disk 95% full (100%)"

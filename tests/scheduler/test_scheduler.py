@@ -6,8 +6,8 @@ import asyncio
 import random
 
 import pytest
-from scheduler_staging import node, pod, staged
 
+from scheduler_staging import node, pod, staged
 from stowplan import Plugin, Status
 from stowplan.client.errors import Conflict, NotFound
 

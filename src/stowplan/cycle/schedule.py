@@ -144,7 +144,7 @@ class Cycle:
             if feasible is not None:
                 place = 0
                 if len(feasible) > 1:  # a lone node is taken without scoring
-                    totals = decision.differences = self.score(feasible)
+                    totals = decision.relative_totals = self.score(feasible)
                     if asks_extenders:
                         totals = _add_scores(decision, (yield AskScores(decision)))
                     place = tie_break(self.nodes, decision.feasible, totals)
@@ -394,11 +394,11 @@ def drop_nodes(decision: Decision, extender: str, kept: Mask, why: Mapping[str, 
 
 def _add_scores(decision: Decision, columns: Sequence[ScoreColumn]) -> NDArray[Any]:
     """Points of extenders count beside those of plugins."""
-    assert decision.differences is not None
+    assert decision.relative_totals is not None
     decision.has_scorers = True
-    total = decision.differences.astype(np.int64)
+    total = decision.relative_totals.astype(np.int64)
     for column in columns:
         decision.scores.append(column)
         total += column.weighted
-    decision.differences = total
+    decision.relative_totals = total
     return total

@@ -125,7 +125,7 @@ class Decision(Evidence):
     filters: list[Verdicts | Statuses] = []
     feasible: NDArray[np.intp] = NO_ROWS
     scores: list[ScoreColumn] = []
-    differences: NDArray[Any] | None = None
+    relative_totals: NDArray[Any] | None = None
     """The totals minus what all nodes have in common; None if a single node needed no scores."""
     state: CycleState | None = None
     """What plugins stored, for the extension points after the choice."""
@@ -145,9 +145,9 @@ class Decision(Evidence):
         """The rows of the nodes with the highest total."""
         if self.chosen is None:
             return self.feasible[:0]
-        if self.differences is None:
+        if self.relative_totals is None:
             return self.feasible
-        is_best: Mask = self.differences == self.differences.max()
+        is_best: Mask = self.relative_totals == self.relative_totals.max()
         return self.feasible[is_best]
 
     def status_of(self, node_name: str) -> Status | None:
@@ -236,7 +236,7 @@ class Decision(Evidence):
     @property
     def totals(self) -> Scores | None:
         """The weighted sums, for the feasible nodes in order; None where a lone node needed no scores."""
-        if self.differences is None:
+        if self.relative_totals is None:
             return None
         if not self.has_scorers:
             return np.ones(len(self.feasible), np.int64)

@@ -229,7 +229,7 @@ def sealed_decision(decision: Decision) -> Decision:
     found.names = FrozenList(decision.names)
     found.looked_at, found.feasible = sealed_array(decision.looked_at), sealed_array(decision.feasible)
     found.not_looked_at = _sealed_or_none(decision.not_looked_at)
-    found.differences = _sealed_or_none(decision.differences)
+    found.relative_totals = _sealed_or_none(decision.relative_totals)
     found.filters = FrozenList(map(_sealed_verdicts, decision.filters))
     found.overruled = FrozenDict(decision.overruled)
     found.scores = FrozenList(map(_sealed_scores, decision.scores))

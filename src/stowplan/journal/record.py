@@ -158,9 +158,9 @@ class Record(Evidence, kw_only=True, gc=False, array_like=True):
             for each in self.scores
         ]
         if self.is_scored:
-            decision.differences = np.zeros(len(decision.feasible), np.int64)
+            decision.relative_totals = np.zeros(len(decision.feasible), np.int64)
             for each in decision.scores:
-                decision.differences += each.weighted
+                decision.relative_totals += each.weighted
         decision.victims = tuple(_make_pod(each.pod, priority=each.priority) for each in self.victims)
         return decision
 
@@ -198,7 +198,7 @@ class RecordMaker:
             attempt=attempt,
             node=decision.chosen if attempt.outcome is Outcome.SCHEDULED else None,
             victims=tuple([Victim(each.key, each.priority) for each in victims]) if victims else (),
-            is_scored=decision.differences is not None,
+            is_scored=decision.relative_totals is not None,
             nodes=self._nodes,
             looked_at=None if is_whole else decision.looked_at.astype(PLACE).tobytes(),
             not_looked_at=None if skipped is None else np.packbits(skipped).tobytes(),

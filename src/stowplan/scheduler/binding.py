@@ -322,8 +322,8 @@ class PodBinder:
             evaluatedNodes=len(decision.looked_at),
             feasibleNodes=len(decision.feasible),
         )
-        if self._shared.keeping is not None:
-            self._shared.keeping.bound(attempt)
+        if self._shared.recorder is not None:
+            self._shared.recorder.record_bound(attempt)
         self._shared.metrics.attempt(attempt.profile.scheduler_name, "scheduled", now - attempt.began)
         self._shared.metrics.pod_scheduled(
             queued.attempts, now - (queued.initial_attempt_timestamp or attempt.began)

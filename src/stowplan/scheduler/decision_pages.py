@@ -116,14 +116,14 @@ def _waiting(key: str, scheduler: Scheduler) -> Waiting | None:
 
 
 def _queued(queued: QueuedPod, scheduler: Scheduler) -> Waiting:
-    keeping, profile = scheduler.keeping, scheduler.profiles.get(queued.pod.scheduler_name)
+    recorder, profile = scheduler.recorder, scheduler.profiles.get(queued.pod.scheduler_name)
     is_gated = queued.place is Place.GATED
     plugins = frozenset((queued.gating_plugin,)) if is_gated else queued.rejectors
     waits = queued.place in (Place.GATED, Place.UNSCHEDULABLE)
     return Waiting(
         place=str(queued.place),
         plugins=tuple(sorted(plugins)),
-        wakes=dict(keeping.wakes(profile, plugins)) if waits and keeping and profile else {},
+        wakes=dict(recorder.describe_wakes(profile, plugins)) if waits and recorder and profile else {},
         attempts=queued.attempts,
         until=queued.backoff_expiration if queued.place is Place.BACKOFF else None,
         scheduler=queued.pod.scheduler_name,

@@ -166,8 +166,8 @@ class FailureHandler:
         )
         if pod is not None:
             _log(pod, failure, has_nodes=bool(attempt.decision.names))
-            if self._shared.keeping is not None:
-                self._shared.keeping.failed(attempt, failure)
+            if self._shared.recorder is not None:
+                self._shared.recorder.record_failed(attempt, failure)
 
     async def _write_status(self, queued: QueuedPod, patch: dict[str, Any]) -> None:
         """Retry until it is written or outdated: it may be all that people see for minutes."""

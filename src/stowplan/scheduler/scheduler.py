@@ -29,11 +29,11 @@ from stowplan.journal import Decisions
 from stowplan.metrics import Metrics
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.binding import PodBinder
+from stowplan.scheduler.decision_recorder import DecisionRecorder
 from stowplan.scheduler.extenders import ExtenderCalls, WholeObjects
 from stowplan.scheduler.failure import FailureHandler, PodReporter
 from stowplan.scheduler.follower import ClusterFollower, EventHandlers, KindWatches
 from stowplan.scheduler.guard import Guard
-from stowplan.scheduler.keeping import Keeping
 from stowplan.scheduler.loop import Profiles, SchedulingLoop
 from stowplan.scheduler.plugin_work import PluginWork
 from stowplan.scheduler.shared import Shared, WaitingPods
@@ -142,9 +142,9 @@ class Scheduler:
         return self.shared.waiting
 
     @property
-    def keeping(self) -> Keeping | None:
+    def recorder(self) -> DecisionRecorder | None:
         """Who keeps decisions, if someone does."""
-        return self.shared.keeping
+        return self.shared.recorder
 
     @property
     def recorders(self) -> Mapping[str, EventRecorder]:
@@ -244,8 +244,8 @@ class Scheduler:
         while True:
             await asyncio.sleep(1 - time.time() % 1)
             self.queue.flush_backoff()
-            if self.shared.keeping is not None:
-                decisions = self.shared.keeping.decisions
+            if self.shared.recorder is not None:
+                decisions = self.shared.recorder.decisions
                 decisions.flush()
                 if decisions.journal is not None:
                     metrics.journal(decisions.journal.is_failing, decisions.journal.lost)
@@ -277,7 +277,7 @@ def _shared(api: ApiClient, settings: Settings) -> Shared:
         now=now,
         clock=clock,
         is_leading=settings.is_leading,
-        keeping=None if decisions is None else Keeping(decisions, now, clock),
+        recorder=None if decisions is None else DecisionRecorder(decisions, now, clock),
     )
     api.stored = shared.cluster.stored
     return shared

@@ -19,7 +19,7 @@ from stowplan.framework.answers import describe, reason_of, shown, stack_of
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.status import Code, Status
 from stowplan.metrics import Metrics
-from stowplan.scheduler.keeping import Keeping
+from stowplan.scheduler.decision_recorder import DecisionRecorder
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 MAX_REFUSALS = 5
@@ -38,7 +38,7 @@ class Shared:
     clock: Callable[[], float] = time.time
     """What is measured and waited by: it does not jump when someone sets the time of day."""
     is_leading: Callable[[], bool] = lambda: True
-    keeping: Keeping | None = None
+    recorder: DecisionRecorder | None = None
     """Who keeps decisions, if someone does."""
     cluster: Cluster = field(default_factory=Cluster)
     nominations: Nominations = field(default_factory=Nominations)
