@@ -14,7 +14,7 @@ from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.errors import InputError
 from stowplan.extender.functions import load_functions, with_settings
 from stowplan.extender.options import PATHS, VERBS, ExtenderOptions, checked_paths
-from stowplan.extender.serve import run
+from stowplan.extender.service import run
 from stowplan.extender.stanza import StanzaOptions, configuration, extenders, policy
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles

@@ -9,12 +9,20 @@ import numpy as np
 
 from stowplan.api.pod import Pod
 from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.cycle.budgets import Budgets
-from stowplan.cycle.harm import add_harm, least, no_harm
-from stowplan.cycle.plain_trials import FEW, try_plainly
 from stowplan.cycle.prospects import Memory, Prospects, kind_of
-from stowplan.cycle.trials import try_apart, try_together
-from stowplan.cycle.victims import NO_VICTIMS, Preemptor, Slots, Victims, joined, looks_at_numbers
+from stowplan.cycle.trials import FEW, try_apart, try_plainly, try_together
+from stowplan.cycle.victims import (
+    NO_VICTIMS,
+    Budgets,
+    Preemptor,
+    Slots,
+    Victims,
+    add_harm,
+    joined,
+    least,
+    looks_at_numbers,
+    no_harm,
+)
 from stowplan.framework.decision import Decision, fit_message
 from stowplan.framework.plugin import Nomination, Reads
 from stowplan.framework.profile import Profile

@@ -17,9 +17,7 @@ from stowplan.cluster.columns import Columns
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cluster.store import ObjectStore
-from stowplan.cycle.budgets import Budgets
-from stowplan.cycle.harm import add_harm, first_of_each_row, no_harm
-from stowplan.cycle.victims import Slots, Victims
+from stowplan.cycle.victims import Budgets, Slots, Victims, add_harm, first_of_each_row, no_harm
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status

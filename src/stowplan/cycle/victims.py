@@ -1,20 +1,64 @@
-"""Whom a pod may evict from a node, and in which order those who may stay are found."""
+"""Which pods to evict from a node: whom budgets protect, who goes first, where it does least harm."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.api.pod import Pod
+from stowplan.api.pod import LabelSet, Pod
+from stowplan.api.selectors import Selector, selector_of
+from stowplan.api.workloads import PodDisruptionBudget
 from stowplan.cluster import PodTable
 from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.cycle.budgets import Budgets
+from stowplan.errors import SelectorError
 from stowplan.framework.plugin import Reads
 from stowplan.framework.profile import FilterStep, Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Status
+
+
+class Budgets:
+    def __init__(self, budgets: Iterable[PodDisruptionBudget]) -> None:
+        self._budgets: list[tuple[PodDisruptionBudget, Selector]] = []
+        for budget in budgets:
+            try:
+                selector = selector_of(budget.spec.selector)
+            except SelectorError:
+                continue  # a budget with a mistake in its selector covers nobody
+            if not selector.everything and not selector.nothing:
+                self._budgets.append((budget, selector))
+        self._covering: WeakKeyDictionary[LabelSet, list[int]] = WeakKeyDictionary()
+
+    def violated_by(self, pods: PodTable, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Of pods node by node in order of importance: whether evicting it too is one too many."""
+        violating = np.zeros(len(slots), np.bool_)
+        if not self._budgets:
+            return violating
+        row, left = -1, [0]
+        for number, slot in enumerate(slots.tolist()):
+            if pods.row[slot] != row:
+                row, left = pods.row[slot], [budget.status.disruptions_allowed for budget, _ in self._budgets]
+            pod = pods.pods[slot]
+            for index in self._covers(pod.label_set):
+                if pod.name not in self._budgets[index][0].status.disrupted_pods:
+                    left[index] -= 1
+                    violating[number] |= left[index] < 0
+        return violating
+
+    def _covers(self, labels: LabelSet) -> list[int]:
+        found = self._covering.get(labels)
+        if found is None:
+            found = self._covering[labels] = [
+                index
+                for index, (budget, selector) in enumerate(self._budgets)
+                if budget.namespace == labels.namespace and labels.labels and selector.matches(labels.labels)
+            ]
+        return found
+
 
 Slots = NDArray[np.intp]
 NO_VICTIMS = Status.unresolvable("No preemption victims found for incoming pod")
@@ -86,3 +130,56 @@ def _importance(pods: PodTable, slots: Slots) -> tuple[NDArray[np.generic], ...]
     start, place = pods.start[slots], pods.place[slots]
     # parity: pods that have not started come in the reverse order of their node
     return np.where(np.isinf(start), -place, place), start, -pods.priority[slots]
+
+
+class Harm(NamedTuple):
+    """What the victims of each row of the live table are worth; the order is that of comparing them."""
+
+    violations: NDArray[np.int64]
+    """How many of them a disruption budget protects."""
+    highest: NDArray[np.int64]
+    """The highest priority among them."""
+    weight: NDArray[np.int64]
+    """The sum of their priorities."""
+    victims: NDArray[np.int64]
+    """How many there are: none where evicting does not help."""
+    youth: NDArray[np.float64]
+    """The lower, the later the longest running of the most important has started."""
+
+
+def no_harm(length: int) -> Harm:
+    violations, highest, weight, victims = np.zeros((4, length), np.int64)
+    return Harm(violations, highest, weight, victims, np.zeros(length, np.float64))
+
+
+def add_harm(harm: Harm, live: LiveNodeTable, victims: Victims) -> None:
+    """Fills in the rows that the victims are on; the victims of a row stand together."""
+    if not len(victims.rows):
+        return
+    starts = first_of_each_row(victims.rows)
+    rows = victims.rows[starts]
+    counts = np.diff(starts, append=len(victims.rows))
+    priority, start = live.pods.priority[victims.slots], live.pods.start[victims.slots]
+    highest = np.maximum.reduceat(priority, starts)
+    is_top = priority == np.repeat(highest, counts)
+    harm.violations[rows] = np.add.reduceat(victims.violating, starts, dtype=np.int64)
+    harm.highest[rows] = highest
+    harm.weight[rows] = np.add.reduceat(priority + 2**31, starts)
+    harm.victims[rows] = counts
+    harm.youth[rows] = -np.minimum.reduceat(np.where(is_top, start, np.inf), starts)
+
+
+def first_of_each_row(rows: Slots) -> Slots:
+    """Where each row begins in a column in which equal rows stand together."""
+    is_first = np.ones(len(rows), np.bool_)
+    np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)
+
+
+def least(live: LiveNodeTable, rows: Slots, harm: Harm) -> int:
+    """Of these rows the one where it hurts least; of equals the first by name."""
+    for column in harm:
+        if len(rows) > 1:
+            values = column[rows]
+            rows = rows[values == values.min()]
+    return int(rows[live.name_ranks[rows].argmin()])

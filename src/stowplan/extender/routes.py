@@ -25,9 +25,8 @@ from stowplan.api.extender import (
 )
 from stowplan.api.pod import Pod
 from stowplan.errors import InputError, PluginError
-from stowplan.extender.asked import Asked
 from stowplan.extender.http import text
-from stowplan.extender.scored import SHOWN, Scored
+from stowplan.extender.requests import SHOWN, Asked, Scored
 from stowplan.http11.messages import Response
 from stowplan.metrics import MILLISECONDS, Page
 from stowplan.scheduler.guard import Guard

@@ -1,30 +1,35 @@
-"""The extender: it follows the cluster, and answers at its paths."""
+"""The extender: it follows the cluster, and answers at its paths until it is told to stop."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from stowplan import log
+from stowplan.client import kubeconfig
 from stowplan.client.api import ApiClient
-from stowplan.client.core_tasks import CoreTasks
+from stowplan.client.connection import Connection
+from stowplan.client.core_tasks import CoreTaskError, CoreTasks, first_of
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.extender.binding import ExtenderBinder
-from stowplan.extender.function_verb import FunctionVerb
+from stowplan.extender.functions import Function
 from stowplan.extender.http import LIMITS, Route, Routes, text
 from stowplan.extender.options import VERBS, ExtenderOptions, checked_paths, unreached
 from stowplan.extender.routes import Counting, Desk, VerbRoutes
-from stowplan.extender.verbs import ProfileVerbs
+from stowplan.extender.verbs import FunctionVerb, ProfileVerbs
 from stowplan.framework.registry import Registry
 from stowplan.http11.messages import Response
 from stowplan.http11.server import Listener, listen
 from stowplan.metrics import CONTENT_TYPE, Metrics
 from stowplan.scheduler.guard import Guard
+from stowplan.scheduler.measured_client import MeasuredClient
 from stowplan.scheduler.plugin_work import keep_running
 from stowplan.scheduler.scheduler import Scheduler, Settings
 from stowplan.serving.certificates import ServerCertificates
@@ -181,3 +186,56 @@ def _certificates(options: ExtenderOptions) -> ServerCertificates | None:
     if options.client_ca_file:
         found.context.verify_mode = ssl.CERT_REQUIRED
     return found
+
+
+def serve(*functions: Function, **options: Any) -> None:
+    """Serves functions; the options are those of ExtenderOptions, such as `port` and `kubeconfig`."""
+    log.configure()
+    run(ExtenderOptions(functions=functions, **options))
+
+
+def run(options: ExtenderOptions, registry: Registry | None = None) -> None:
+    try:
+        asyncio.run(_run(options, registry))
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None
+
+
+async def _run(options: ExtenderOptions, registry: Registry | None) -> None:
+    metrics = Metrics()
+    async with AsyncExitStack() as stack:
+        api = None
+        connection = _connection(options)
+        if connection is not None:
+            client = MeasuredClient(connection, metrics, qps=1000, burst=1000, user_agent="stowplan/extender")
+            api = await stack.enter_async_context(client)
+        extender = Extender(options, api, registry=registry, metrics=metrics)
+        await stack.enter_async_context(extender.listening())
+        work, told = asyncio.create_task(extender.run()), asyncio.create_task(_told())
+        try:
+            await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
+            if work.cancelled():
+                raise CoreTaskError("the extender's task was cancelled")
+            if work.done():
+                work.result()
+            log.log(0, "Requested to terminate, exiting")
+            await extender.stop()
+        finally:
+            work.cancel()
+            told.cancel()
+            await asyncio.gather(work, told, return_exceptions=True)
+
+
+def _connection(options: ExtenderOptions) -> Connection | None:
+    """To the cluster to follow; functions alone need none."""
+    path = options.kubeconfig or (options.config and options.config.client_connection.kubeconfig)
+    if path:
+        return kubeconfig.load(path)
+    return kubeconfig.in_cluster() if options.config or options.is_following else None
+
+
+async def _told() -> None:
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)
+    await signals.get()

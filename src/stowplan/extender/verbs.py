@@ -1,11 +1,12 @@
-"""What a profile answers to kube-scheduler: filter, prioritize and preempt.
+"""What profiles and functions answer to kube-scheduler: filter, prioritize and preempt.
 
-The plugins run as they do in the cycle, over our own table of nodes, for the nodes that were asked about.
+The plugins run as they do in the cycle, over our own table of nodes, for the nodes of the request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,17 +20,24 @@ from stowplan.api.extender import (
     MetaVictims,
 )
 from stowplan.api.meta import Object, decode
+from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
-from stowplan.cluster import Cluster
+from stowplan.cluster import Cluster, ClusterView
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.schedule import Cycle
-from stowplan.extender.asked import UNKNOWN, Asked, Places, pod_of
-from stowplan.extender.scored import Scored, ScoreLines
+from stowplan.errors import PluginError
+from stowplan.extender.functions import Function
+from stowplan.extender.requests import UNKNOWN, Asked, Places, Scored, ScoreLines, pod_of
+from stowplan.framework.answers import describe, plain_text, raise_interrupt, score_of, shown, stack_of
+from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import Decision, Statuses, Verdicts
+from stowplan.framework.handle import Handle
+from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import Profile
 from stowplan.framework.scores import MAX_SCORE
 from stowplan.framework.status import Code, Status
+from stowplan.scheduler.guard import Guard
 
 
 class Looked(NamedTuple):
@@ -197,3 +205,68 @@ def _victims(args: ExtenderPreemptionArgs) -> Mapping[str, MetaVictims]:
         )
         for name, victims in (args.node_name_to_victims or {}).items()
     }
+
+
+class FunctionVerb:
+    """Asks a function about the nodes of a request: those that came whole, or those of our own view."""
+
+    def __init__(self, function: Function, view: ClusterView | None, guard: Guard) -> None:
+        self.function, self._view, self._guard = function, view, guard
+        kind = type(function.name, (Plugin,), {"__module__": function.module, "budget": math.inf})
+        self._watched: Plugin = kind(PluginArgs(), Handle(view or ClusterView()))
+        """Stands for the function where calls are watched; its budget is that of the request."""
+
+    def filter(self, asked: Asked) -> ExtenderFilterResult:
+        kept, failed = [], {}
+        for place, (name, node) in enumerate(zip(asked.names, self._nodes(asked), strict=True)):
+            reason = UNKNOWN if node is None else self._reason(asked.pod, node)
+            if reason is None:
+                kept.append(place)
+            else:
+                failed[name] = reason
+        names = [asked.names[place] for place in kept] if asked.items is None else None
+        return ExtenderFilterResult(nodes=asked.whole(kept), node_names=names, failed_nodes=failed)
+
+    def prioritize(self, asked: Asked) -> Scored:
+        nodes = self._nodes(asked)
+        return Scored.of(asked.names, [0 if node is None else self._score(asked.pod, node) for node in nodes])
+
+    def _nodes(self, asked: Asked) -> Iterable[NodeObject | None]:
+        whole = asked.objects()
+        if whole is not None:
+            return whole
+        if self._view is None:
+            raise PluginError(
+                "the request names nodes and the extender follows no cluster: start it with --follow or "
+                "--kubeconfig, or set nodeCacheCapable: false in the scheduler's configuration"
+            )
+        nodes = self._view.nodes
+        return [None if row < 0 else nodes.objects[row] for row in nodes.rows_of(asked.names).tolist()]
+
+    def _reason(self, pod: Pod, node: NodeObject) -> str | None:
+        answer = self._asked(pod, node)
+        if answer is True:
+            return None
+        if answer is False:
+            return f"predicate {self.function.name} refuses the node"
+        if isinstance(answer, str) and answer:
+            return plain_text(answer)
+        raise PluginError(self._failure(f"expected True, False or a reason, got {shown(answer)}", pod, node))
+
+    def _score(self, pod: Pod, node: NodeObject) -> int:
+        answer = self._asked(pod, node)
+        try:
+            return score_of(answer)
+        except TypeError as error:
+            raise PluginError(self._failure(str(error), pod, node)) from None
+
+    def _asked(self, pod: Pod, node: NodeObject) -> Any:
+        try:
+            with self._guard.calling(self.function.kind, self._watched):
+                return self.function.call(pod, node)
+        except BaseException as error:
+            raise_interrupt(error)
+            raise PluginError(self._failure(describe(error), pod, node), stack_of(error)) from error
+
+    def _failure(self, what: str, pod: Pod, node: NodeObject) -> str:
+        return f"{self.function.kind} {self.function.name}: {what} (pod {pod.key}, node {node.name})"

@@ -22,24 +22,22 @@ from stowplan.framework.hints import Happening, QueueingHints, happenings
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
-from stowplan.queue.backoff import BackoffQueue
-from stowplan.queue.gates import Gates, OnFault, log_fault
-from stowplan.queue.heap import Heap
-from stowplan.queue.in_flight import InFlight
-from stowplan.queue.listeners import WILDCARD, Listeners, Strategy
-from stowplan.queue.queued_pod import NOBODY, Place, QueuedPod
-from stowplan.queue.recorder import (
+from stowplan.queue.listeners import WILDCARD, Gates, Listeners, OnFault, Strategy, log_fault
+from stowplan.queue.queued_pod import (
     ATTEMPT_FAILED,
     BACKOFF_COMPLETE,
     FORCE_ACTIVATE,
+    NOBODY,
     POD_ADDED,
     POD_UPDATED,
     POPPED_FROM_BACKOFF,
     TIMED_OUT,
+    Place,
+    QueuedPod,
     Recorder,
     label_of,
 )
-from stowplan.queue.unschedulable import UnschedulablePods
+from stowplan.queue.stores import BackoffQueue, Heap, InFlight, UnschedulablePods
 
 _READY = (Place.ACTIVE, Place.BACKOFF)
 _HELD = (Place.UNSCHEDULABLE, Place.GATED)

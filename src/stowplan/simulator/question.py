@@ -12,9 +12,8 @@ from stowplan.api.pod import Pod
 from stowplan.errors import InputError
 from stowplan.explain.layout import join_names
 from stowplan.simulator.outcome import Outcome
-from stowplan.simulator.room import MOST, Room
 from stowplan.simulator.whatif import WhatIf
-from stowplan.simulator.workloads import more_like, pods_of
+from stowplan.simulator.workloads import MOST, Room, more_like, pods_of
 
 
 class Several(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
 """A cluster supposed to be different, and what its scheduler would do about it.
 
 Every rule is the engine's: pods that wait are decided one after another in the order of the queue, each
-placed before the next, its victims made again by their controllers. Permit and bind are not asked.
+placed before the next, its victims created again by their controllers. Permit and bind are not run.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Container, Iterable
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
 
 from stowplan.api.custom import CustomResource
-from stowplan.api.meta import Object
+from stowplan.api.meta import Object, parse_time
 from stowplan.api.names import suggest_names
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
@@ -33,11 +34,43 @@ from stowplan.framework.hints import QueueingHints
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.status import Code
-from stowplan.simulator.alike import likeness_of
-from stowplan.simulator.leaving import belongs_to_node, going_for, is_made_again, is_protected
+from stowplan.queue.queued_pod import QueuedPod
 from stowplan.simulator.outcome import Cause, Ending, Fate, Outcome
-from stowplan.simulator.queue import Queue
-from stowplan.simulator.twins import twin_of
+from stowplan.simulator.pods import (
+    belongs_to_node,
+    going_for,
+    is_made_again,
+    is_protected,
+    likeness_of,
+    twin_of,
+)
+
+
+class Queue:
+    def __init__(self, planner: Planner, now: Callable[[], float]) -> None:
+        profile = next(iter(planner.profiles.values()))  # in the order of all pods all profiles agree
+        ((_, plugin),) = profile.at("queueSort")
+        self._sort: Callable[[QueuedPod], Any] = plugin.queue_sort
+        self._now, self._numbers = now, count()
+        self._heap: list[tuple[Any, int, Fate]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def put(self, fate: Fate) -> None:
+        """Of equals, the one that has been there longer comes first."""
+        pod, since = fate.pod, self._now()
+        if fate.cause in (Cause.PENDING, Cause.AFRESH) and pod.creation_timestamp:
+            since = parse_time(pod.creation_timestamp)
+        heappush(self._heap, (self._sort(QueuedPod(pod, since)), next(self._numbers), fate))
+
+    def pop(self) -> Fate:
+        return heappop(self._heap)[2]
+
+    def forget(self, keys: Container[str]) -> None:
+        self._heap = [each for each in self._heap if each[2].pod.key not in keys]
+        heapify(self._heap)
+
 
 PROTECTED = "its disruption budget allows no eviction now"
 EXPLAINED = 20

@@ -1,4 +1,4 @@
-"""The pods that the controllers of new workloads would make, and more pods like those that exist."""
+"""The pods that the controllers of new workloads would create, and more pods like existing ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,25 @@ from stowplan.api.templates import Target, find_target, next_pod
 from stowplan.cycle import Planner
 from stowplan.errors import InputError
 from stowplan.framework.decision import Decision
-from stowplan.simulator.room import Room
+
+MOST = 100_000
+"""Pods and nodes that one question may add: more than any cluster has."""
+
+
+class Room:
+    def __init__(self, most: int = MOST) -> None:
+        self._most, self._taken = most, 0
+
+    def take(self, number: int, what: str) -> None:
+        """Raises InputError, in the name of `what`, if there is no room for so many more."""
+        self._taken += number
+        if self._taken > self._most:
+            elsewhere = f" here, {MOST} by `stowplan whatif`" if self._most < MOST else ""
+            raise InputError(
+                f"{number} more would make {self._taken} pods and nodes; "
+                f"not more than {self._most} can be added at once{elsewhere}",
+                what=what,
+            )
 
 
 class Amounts(Wire, frozen=True):

@@ -1,16 +1,60 @@
-"""A node like one that exists, with all that comes with such a node."""
+"""Which pods leave a node, which are created again, which are alike, and nodes like existing ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from stowplan.api.meta import Object, ObjectMeta
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
-from stowplan.simulator.leaving import belongs_to_node
+from stowplan.cycle.victims import Budgets
+from stowplan.framework.plugin import is_trusted
+from stowplan.framework.profile import Profile
+
+MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of a pod that the node's kubelet runs from a file."""
+
+
+def belongs_to_node(pod: Pod) -> bool:
+    """Whether the pod stays with its node, come what may, and goes with it: a daemon's, or a static pod."""
+    owner = pod.controller
+    return MIRROR in pod.annotations or (owner is not None and owner.kind in ("DaemonSet", "Node"))
+
+
+def is_made_again(pod: Pod) -> bool:
+    return pod.controller is not None and not pod.is_terminating
+
+
+def going_for(pod: Pod, cluster: Cluster) -> list[Pod]:
+    """The pods that are being deleted on the node that was promised to this one, and matter less."""
+    row = cluster.nodes.row_of(pod.nominated_node_name)
+    there = () if row is None else cluster.nodes.pods_on(row)
+    return [each for each in there if each.is_terminating and each.priority < pod.priority]
+
+
+def is_protected(pod: Pod, cluster: Cluster) -> bool:
+    """Whether a disruption budget allows no eviction of the pod at this time."""
+    table = cluster.nodes.pods
+    slots = np.array([table.slot_of(pod)], np.intp)
+    return bool(Budgets(cluster.pdbs).violated_by(table, slots)[0])
+
+
+def likeness_of(pod: Pod, profile: Profile) -> tuple[Any, ...] | None:
+    """Equal for pods that differ in no more than their names; None where a name may matter.
+
+    It does to claims that are made for the pod, and it may to plugins that we do not know.
+    """
+    spec = pod.spec
+    is_known = all(is_trusted(type(plugin)) for plugin in profile.plugins.values())
+    if spec.volumes or spec.resource_claims or pod.nominated_node_name or not is_known:
+        return None
+    return (pod.shape, pod.label_set, pod.controller, id(pod.annotations))
+
 
 HOSTNAME = "kubernetes.io/hostname"
 OF_CONDITIONS = "node.kubernetes.io/"
