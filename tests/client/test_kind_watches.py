@@ -81,7 +81,7 @@ async def test_objects_are_there_as_structs_and_follow_changes(server: ScriptedS
     server.watches = [watch(event("MODIFIED", rack("a", 11, row=2)), event("ADDED", rack("b", 12)))]
     async with watching(api, Rack) as found:
         assert not found.is_served
-        await asyncio.wait_for(found.watches.synced(), 5)
+        await asyncio.wait_for(found.watches.sync(), 5)
         assert found.is_served
         await until(lambda: found.racks == {"a": 2, "b": 0})
     assert server.listed[0].path == "/apis/example.com/v1/racks"
@@ -105,7 +105,7 @@ async def test_objects_are_there_as_structs_and_follow_changes(server: ScriptedS
 async def test_a_missing_kind_is_named_once_and_used_once_it_is_there(server, api, caplog, answer, advice):
     server.lists = [answer, answer, answer, page(rack("a", 5), version=10)]
     async with watching(api, Rack) as found:
-        await asyncio.wait_for(found.watches.synced(), 5)
+        await asyncio.wait_for(found.watches.sync(), 5)
         assert (found.is_served, found.racks) == (False, {})
         await until(lambda: found.is_served)
         assert (list(found.racks), found.served) == (["a"], 1)
@@ -146,7 +146,7 @@ async def test_without_the_kind_there_is_none_of_it(server, api):
 async def test_a_kind_that_fails_on_the_server_keeps_nobody_waiting(server, api):
     server.lists = [refusal(500, "InternalError", "conversion webhook failed")] * 20
     async with watching(api, Rack) as found:
-        await asyncio.wait_for(found.watches.synced(), 5)
+        await asyncio.wait_for(found.watches.sync(), 5)
         assert not found.is_served
 
 

@@ -105,7 +105,7 @@ async def test_one_that_cannot_be_interrupted_shows_in_livez(control_plane, tmp_
     save(folder, "n1", FOR_EVER)
     with control_plane.stowplan(f"--plugin-dir={folder}", **PROFILES) as ours:
         create(control_plane, pod("cursed"))
-        await said(ours, "Plugin cannot be interrupted, and all pods wait for it")
+        await said(ours, "Plugin cannot be interrupted; scheduling is blocked")
         failed = "[-]plugins failed: reason withheld\nlivez check failed\n"
         assert ask(ours.server, "/livez") == (500, failed)
         ours.kill()

@@ -100,7 +100,7 @@ async def test_all_that_runs_on_a_node_counts():
 
 
 @pytest.mark.parametrize(
-    ("most", "names", "scores"),
+    ("max_score", "names", "scores"),
     [
         pytest.param(10, ("n1", "n2"), [5, 10], id="0 to 10"),
         pytest.param(10, ("n1", "n2", "n4"), [3, 5, 10], id="normalised over the nodes asked about"),
@@ -110,9 +110,9 @@ async def test_all_that_runs_on_a_node_counts():
     ],
 )
 @pytest.mark.parametrize("after_filter", [False, True])
-async def test_prioritize(most, names, scores, after_filter):
+async def test_prioritize(max_score, names, scores, after_filter):
     known = [name for name in names if name != "n9"] + [name for name in names if name == "n9"]
-    async with serving(*NODES, plugins={"X": ByNumber}, profiles=[alone("X")], most=most) as stage:
+    async with serving(*NODES, plugins={"X": ByNumber}, profiles=[alone("X")], max_score=max_score) as stage:
         if after_filter:
             await stage.ask("/p/filter", asking(pod(), *names))
         answer = (await stage.ask("/p/prioritize", asking(pod(), *names))).json
@@ -123,7 +123,7 @@ async def test_scores_are_weighted():
     profile = alone("X", "Y")
     profile["plugins"]["multiPoint"]["enabled"][-2]["weight"] = 3
     plugins = {"X": ByNumber, "Y": Half}
-    async with serving(*NODES, plugins=plugins, profiles=[profile], most=100) as stage:
+    async with serving(*NODES, plugins=plugins, profiles=[profile], max_score=100) as stage:
         answer = (await stage.ask("/p/prioritize", asking(pod(), "n2", "n4"))).json
     assert [each["Score"] for each in answer] == [50, 88]  # (3·50 + 50) / 4 and (3·100 + 50) / 4, rounded
 

@@ -13,13 +13,15 @@ from stowplan.config import load
 from stowplan.cycle import Planner
 from stowplan.errors import PluginError
 from stowplan.framework import QUEUE, SKIP_HINT, Action, ClusterEvent, Plugin, Resource
-from stowplan.framework.hints import Happening, QueueingHints, happenings
+from stowplan.framework.hints import ObjectChange, QueueingHints, object_changes
 from stowplan.framework.registry import ENTRY_POINTS, Registry
 
 INSTALLED = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 ASSIGNED, WAITING = Resource.ASSIGNED_POD, Resource.UNSCHEDULABLE_POD
-NODE_ADDED = Happening(ClusterEvent(Resource.NODE, Action.ADD), None, make_node("n"))
-NODE_TAINT = Happening(ClusterEvent(Resource.NODE, Action.UPDATE_NODE_TAINT), make_node("n"), make_node("n"))
+NODE_ADDED = ObjectChange(ClusterEvent(Resource.NODE, Action.ADD), None, make_node("n"))
+NODE_TAINT = ObjectChange(
+    ClusterEvent(Resource.NODE, Action.UPDATE_NODE_TAINT), make_node("n"), make_node("n")
+)
 
 
 # What a change means
@@ -100,8 +102,8 @@ def conditions(**statuses):
     ],
 )
 def test_nodes(old, new, actions):
-    assert list(happenings(old, new)) == [
-        Happening(ClusterEvent(Resource.NODE, action), old, new) for action in actions
+    assert list(object_changes(old, new)) == [
+        ObjectChange(ClusterEvent(Resource.NODE, action), old, new) for action in actions
     ]
 
 
@@ -164,8 +166,8 @@ def claims(name):
 def test_pods_that_change(resource, old, new, actions):
     if resource is ASSIGNED:
         old, new = old.on("n"), new.on("n")
-    assert list(happenings(old, new)) == [
-        Happening(ClusterEvent(resource, action), old, new) for action in actions
+    assert list(object_changes(old, new)) == [
+        ObjectChange(ClusterEvent(resource, action), old, new) for action in actions
     ]
 
 
@@ -201,7 +203,9 @@ ADD, DELETE, UPDATE = (Action.ADD, Action.DELETE, Action.UPDATE)
     ],
 )
 def test_pods_and_their_nodes(old, new, expected):
-    found = [(event.resource, event.action, before, after) for (event, before, after) in happenings(old, new)]
+    found = [
+        (event.resource, event.action, before, after) for (event, before, after) in object_changes(old, new)
+    ]
     assert found == expected
 
 
@@ -227,7 +231,7 @@ def test_other_kinds(kind, resource):
     item = object_of({"kind": kind, "metadata": {"name": "x"}})
     changes = {"Add": (None, item), "Delete": (item, None), "Update": (item, item)}
     for action, (old, new) in changes.items():
-        found = [(Resource(event.resource).value, event.action) for event, _, _ in happenings(old, new)]
+        found = [(Resource(event.resource).value, event.action) for event, _, _ in object_changes(old, new)]
         assert found == ([(resource, Action[action.upper()])] if resource else [])
 
 
@@ -353,8 +357,8 @@ def test_a_waiting_pods_change_is_news_to_itself_alone():
     event = ClusterEvent(WAITING, Action.UPDATE)
     changed = make_pod("changed")
     hints = hints_of(Silent)
-    assert hints.answers(make_pod("changed"), Happening(event, changed, changed)) == {"Silent": QUEUE}
-    assert hints.answers(make_pod("other"), Happening(event, changed, changed)) == {}
+    assert hints.answers(make_pod("changed"), ObjectChange(event, changed, changed)) == {"Silent": QUEUE}
+    assert hints.answers(make_pod("other"), ObjectChange(event, changed, changed)) == {}
 
 
 def test_a_plugin_whose_events_cannot_be_had():

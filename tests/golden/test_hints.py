@@ -11,7 +11,7 @@ from golden import cases
 from stowplan.api.kinds import object_of
 from stowplan.cli.debug import debug
 from stowplan.framework.events import Action
-from stowplan.framework.hints import happenings
+from stowplan.framework.hints import object_changes
 
 CASES = cases("hints")
 SPELT = {Action.ADD: "Add", Action.DELETE: "Delete", Action.UPDATE: "Update"}
@@ -34,7 +34,7 @@ def test_the_same_plugins_want_another_try(name, answers):
 def test_the_change_means_the_same_events(name):
     case = CASES[name]
     old, new = (object_of(case[field]) if case.get(field) else None for field in ("old", "new"))
-    assert sorted(map(spelt, happenings(old, new))) == sorted(case["expected"]["events"])
+    assert sorted(map(spelt, object_changes(old, new))) == sorted(case["expected"]["events"])
 
 
 def spelt(happening):

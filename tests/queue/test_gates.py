@@ -9,10 +9,10 @@ from waiting_room import BAD, EVERYTHING, GOOD, LABELLED, NODE_DELETE, Fit, Othe
 
 from make import make_node, make_pod
 from stowplan.framework import Status
-from stowplan.framework.hints import Happening
+from stowplan.framework.hints import ObjectChange
 from stowplan.plugins.default.scheduling_gates import SchedulingGates
 
-NODE_GONE = Happening(NODE_DELETE, make_node("n"), None)
+NODE_GONE = ObjectChange(NODE_DELETE, make_node("n"), None)
 
 
 def test_a_gated_pod_is_not_tried():
@@ -31,7 +31,7 @@ def test_a_gated_pod_is_not_tried():
     [
         pytest.param(GOOD, 0, id="what its gating plugin does not hear of"),
         pytest.param(NODE_GONE, 1, id="what it hears of"),
-        pytest.param(Happening(EVERYTHING, None, None), 1, id="anything"),
+        pytest.param(ObjectChange(EVERYTHING, None, None), 1, id="anything"),
     ],
 )
 def test_events_that_have_a_gated_pod_looked_at_again(happening, asked):
@@ -39,11 +39,11 @@ def test_events_that_have_a_gated_pod_looked_at_again(happening, asked):
     door = room.plugin("Door")
     pod = room.gated()
     before = door.asked
-    room.queue.on_happening(happening)
+    room.queue.on_change(happening)
     assert door.asked - before == asked
     assert room.place(pod) == "gated"
     door.shut.clear()
-    room.queue.on_happening(happening)
+    room.queue.on_change(happening)
     assert room.place(pod) == ("active" if asked else "gated")
 
 
@@ -52,13 +52,13 @@ def test_a_gated_pod_that_was_refused_before_waits_for_its_gate_alone():
     (pod,) = room.add("pod")
     queued = room.take()
     room.plugin("Door").shut.add("pod")
-    room.queue.on_happening(LABELLED)
+    room.queue.on_change(LABELLED)
     room.queue.return_failed(queued, rejectors={"Other"})
     assert room.place(pod) == "gated"
     room.plugin("Door").shut.clear()
-    room.queue.on_happening(LABELLED)
+    room.queue.on_change(LABELLED)
     assert room.place(pod) == "gated"
-    room.queue.on_happening(NODE_GONE)
+    room.queue.on_change(NODE_GONE)
     assert room.place(pod) == "backoff"
 
 
@@ -116,7 +116,7 @@ def test_who_is_refused_while_its_gate_is_shut_waits_like_others():
     room.plugin("Door").shut.add("pod")
     room.queue.return_failed(room.take(), rejectors={"Fit"})
     assert room.place(pod) == "unschedulable"
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     assert room.place(pod) == "gated"
 
 
@@ -162,8 +162,8 @@ def test_scheduling_gates():
     assert room.place(two) == "gated"
     room.queue.update(two, one)
     assert room.place(one) == "gated"
-    room.queue.on_happening(GOOD)
-    room.queue.on_happening(BAD)
+    room.queue.on_change(GOOD)
+    room.queue.on_change(BAD)
     assert room.place(one) == "gated"
     room.queue.update(one, none)
     assert room.names() == ["pod"]

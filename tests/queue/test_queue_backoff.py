@@ -64,7 +64,7 @@ def test_an_event_that_comes(later, place):
     room = Room()
     pod = room.refused("pod", "Fit")
     room.now += later
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     assert room.place(pod) == place
 
 
@@ -75,7 +75,7 @@ def test_refusals_count_for_ever_and_errors_until_the_next_refusal():
     for rejectors in (["Fit"], ["Fit"], ["Fit"], [], [], ["Fit"], []):
         queued = room.take()
         room.queue.return_failed(queued, rejectors=rejectors)
-        room.queue.on_happening(GOOD)
+        room.queue.on_change(GOOD)
         ends.append(queued.backoff_expiration - int(room.now))
         room.now += 20
         room.queue.flush_backoff()
@@ -85,7 +85,7 @@ def test_refusals_count_for_ever_and_errors_until_the_next_refusal():
 def test_an_idle_scheduler_does_not_wait_for_a_refused_pod():
     room = Room()
     room.refused("pod", "Fit")
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     assert room.queue.counts()["backoff"] == 1
     assert room.names() == ["pod"]
 
@@ -102,7 +102,7 @@ def test_an_idle_scheduler_waits_for_a_pod_whose_attempt_went_wrong():
 def test_a_busy_scheduler_tries_active_pods_first():
     room = Room()
     room.refused("refused", "Fit", priority=9)
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     room.add("new")
     assert room.names() == ["new", "refused"]
 
@@ -115,7 +115,7 @@ def test_of_refused_pods_the_first_to_be_due_goes_first_and_in_one_second_the_mo
     room.refused("low", "Fit", priority=1)
     room.now += 0.5  # the backoff still ends in the same second
     room.refused("high", "Fit", priority=2)
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     assert room.queue.counts()["backoff"] == 3
     assert room.names() == ["high", "low", "later"]
 
@@ -125,7 +125,7 @@ def test_flushed_pods_go_in_order_of_priority():
     room.failed("error", priority=5)
     room.refused("low", "Fit", priority=1)
     room.refused("high", "Fit", priority=9)
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     room.queue.flush_backoff()
     assert room.queue.counts()["backoff"] == 3
     room.now += 1.75
@@ -206,7 +206,7 @@ def test_pods_whose_attempts_take_long_leave_time_to_others():
     for _ in slow:
         room.now += 2
         room.queue.return_failed(room.take(), rejectors=["Fit"], seconds=2.0)
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     found = {}
     while len(found) < len(slow):
         room.now = float(int(room.now) + 1)
@@ -219,7 +219,7 @@ def test_pods_whose_attempts_take_long_leave_time_to_others():
 
     (other,) = room.add("quick")
     room.queue.return_failed(room.take(), rejectors=["Fit"], seconds=0.1)
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     room.now += 2
     room.queue.flush_backoff()
     assert room.place(other) == "active"

@@ -9,7 +9,7 @@ from waiting_room import BAD, GOOD, NODE_DELETE, Fit, Room
 
 from make import make_node, make_pod
 from stowplan.framework import Action, ClusterEvent, Resource
-from stowplan.framework.hints import Happening
+from stowplan.framework.hints import ObjectChange
 from stowplan.metrics import Metrics
 from stowplan.queue.queued_pod import label_of
 
@@ -36,7 +36,7 @@ def test_pods_that_enter_a_queue():
     pod = room.refused("pod", "Fit")
     assert incoming == {("active", "UnschedulablePodAdd"): 1, ("unschedulable", "ScheduleAttemptFailure"): 1}
     incoming.clear()
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     assert incoming == {("backoff", "NodeAdd"): 1}
     incoming.clear()
     queued = room.take()
@@ -69,7 +69,7 @@ def test_a_gated_pod_enters_once_however_often_it_is_looked_at():
     room = Room()
     pod = room.gated()
     for _ in range(3):
-        room.queue.on_happening(Happening(NODE_DELETE, make_node("n"), None))
+        room.queue.on_change(ObjectChange(NODE_DELETE, make_node("n"), None))
     assert room.ledger.incoming == {("unschedulable", "UnschedulablePodAdd"): 1}
     assert room.ledger.refused == {("Door", PROFILE): 1}
     room.plugin("Door").shut.clear()
@@ -98,7 +98,7 @@ def test_a_gate_that_had_refused_the_pod_already_counts_once(rejectors):
     room.add("pod")
     room.plugin("Door").shut.add("pod")
     room.queue.return_failed(room.take(), **rejectors)
-    room.queue.on_happening(Happening(NODE_DELETE, make_node("n"), None))
+    room.queue.on_change(ObjectChange(NODE_DELETE, make_node("n"), None))
     assert room.queue.counts()["gated"] == 1
     assert room.ledger.refused == {("Door", PROFILE): 1}
 
@@ -106,8 +106,8 @@ def test_a_gate_that_had_refused_the_pod_already_counts_once(rejectors):
 def test_hints():
     room = Room()
     room.refused("a", "Fit")
-    room.queue.on_happening(BAD)
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(BAD)
+    room.queue.on_change(GOOD)
     assert room.ledger.hints == {("NodeAdd", "QueueSkip", "Fit"): 1, ("NodeAdd", "Queue", "Fit"): 1}
 
 
@@ -117,7 +117,7 @@ def test_the_schedulers_own_metrics_take_it_all():
     room.refused("pod", "Fit")
     room.add("other")
     room.take()
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     metrics.pending(room.queue.counts())
     page = metrics.render().decode()
     for line in (
@@ -133,7 +133,7 @@ def test_the_schedulers_own_metrics_take_it_all():
 def test_nobody_need_listen():
     room = Room(Fit, recorder=None)
     room.refused("pod", "Fit")
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     assert room.names() == ["pod"]
 
 
@@ -142,7 +142,7 @@ def test_moves_are_logged_for_those_who_ask(verbosity, events, caplog):
     room = Room()
     with caplog.at_level(logging.INFO - verbosity, "stowplan"):
         room.refused("pod", "Fit")
-        room.queue.on_happening(GOOD)
+        room.queue.on_change(GOOD)
     found = [record.fields["event"] for record in caplog.records]
     assert found == (
         ["UnschedulablePodAdd", "ScheduleAttemptFailure", "NodeAdd"] if events is None else events

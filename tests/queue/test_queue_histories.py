@@ -13,10 +13,10 @@ from waiting_room import BAD, EVERYTHING, GOOD, LABELLED, NODE_DELETE, START, Do
 
 from make import make_node, make_pod
 from stowplan.api.pod import Pod
-from stowplan.framework.hints import Happening
+from stowplan.framework.hints import ObjectChange
 
-SOMETHING = Happening(EVERYTHING, None, None)
-NODE_GONE = Happening(NODE_DELETE, make_node("n"), None)
+SOMETHING = ObjectChange(EVERYTHING, None, None)
+NODE_GONE = ObjectChange(NODE_DELETE, make_node("n"), None)
 EVENTS = {"good": GOOD, "bad": BAD, "labelled": LABELLED, "gone": NODE_GONE, "something": SOMETHING}
 HELPS: dict[str, set[str]] = {
     "good": {"Fit"}, "bad": set(), "labelled": {"Other"}, "gone": {"Door"}, "own label": {"Other"}
@@ -149,7 +149,7 @@ class QueueHistory(RuleBasedStateMachine):
         for model in self.pods.values():
             if model.place != "gated" or name in HEARD_BY_DOOR:
                 self._hear(model, name)
-        self.room.queue.on_happening(EVENTS[name])
+        self.room.queue.on_change(EVENTS[name])
 
     @precondition(lambda self: self.pods)
     @rule(data=st.data(), backoff=st.booleans())

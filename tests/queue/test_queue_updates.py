@@ -9,7 +9,7 @@ from waiting_room import GOOD, LABELLED, Room
 
 from make import make_pod
 from stowplan.api.pod import Pod
-from stowplan.framework.hints import happenings
+from stowplan.framework.hints import object_changes
 from stowplan.framework.nominations import Nominations
 
 REFUSED = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
@@ -131,7 +131,7 @@ def test_an_active_pod_that_changes_otherwise_keeps_its_place():
 def test_a_pod_that_backs_off_takes_the_place_of_its_new_priority():
     room = Room()
     a, b = (room.refused(name, "Fit", priority=5) for name in "ab")
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     room.queue.update(b, make_pod("b", priority=9))
     assert [room.place(pod) for pod in (a, b)] == ["backoff", "backoff"]
     assert room.names() == ["b", "a"]
@@ -171,7 +171,7 @@ def waiting(room):
     room.refused("unschedulable", "Fit")
     room.failed("failed")
     room.refused("refused", "Other")
-    room.queue.on_happening(LABELLED)
+    room.queue.on_change(LABELLED)
     room.add("active")
     return {queued.pod.name: queued.pod for queued in room.queue}
 
@@ -277,14 +277,14 @@ def test_an_eviction_that_is_refused_late_counts_from_then_on():
 def test_backing_off_in_earnest_takes_a_pod_from_those_an_idle_scheduler_tries():
     room = Room()
     pod = room.refused("pod", "Fit")
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     room.queue.activate([pod], backoff=True)
     assert room.place(pod) == "backoff"
     assert room.names() == []
     room.now += 2
     room.queue.flush_backoff()
     room.queue.return_failed(room.take(), rejectors={"Fit"})
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     assert room.names() == ["pod"]  # only the one pause was in earnest
 
 
@@ -371,7 +371,7 @@ def test_nominations_of_pods_that_change(place, before, after, expected):
     room = Room()
     old = room.refused("pod", "Fit", status=promised(before))
     if place == "backoff":
-        room.queue.on_happening(GOOD)
+        room.queue.on_change(GOOD)
     elif place == "active":
         room.queue.activate([old])
     room.queue.nominate(old, before or "memory")
@@ -395,8 +395,8 @@ def test_a_nomination_that_was_used_does_not_come_back_with_a_change():
 def changed(room, old: Pod, new: Pod) -> None:
     """A change as a host passes it on."""
     room.queue.update(old, new)
-    for happening in happenings(old, new):
-        room.queue.on_happening(happening)
+    for happening in object_changes(old, new):
+        room.queue.on_change(happening)
 
 
 @pytest.mark.parametrize("is_told", [False, True], ids=["nominations as they were", "nomination removed"])

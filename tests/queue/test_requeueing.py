@@ -20,16 +20,16 @@ from waiting_room import (
 
 from make import make_node, make_pod
 from stowplan.framework import Action, ClusterEvent, Resource
-from stowplan.framework.hints import Happening
+from stowplan.framework.hints import ObjectChange
 
-NODE_GONE = Happening(NODE_DELETE, make_node("n"), None)
-SOMETHING = Happening(EVERYTHING, None, None)
-OTHER_POD = Happening(EVERYTHING, None, make_pod("another"))
-THIS_POD = Happening(EVERYTHING, None, make_pod("pod"))
+NODE_GONE = ObjectChange(NODE_DELETE, make_node("n"), None)
+SOMETHING = ObjectChange(EVERYTHING, None, None)
+OTHER_POD = ObjectChange(EVERYTHING, None, make_pod("another"))
+THIS_POD = ObjectChange(EVERYTHING, None, make_pod("pod"))
 
 
 def event(resource, action=Action.ADD):
-    return Happening(ClusterEvent(resource, action), make_node("n"), make_node("n"))
+    return ObjectChange(ClusterEvent(resource, action), make_node("n"), make_node("n"))
 
 
 HINTS = [
@@ -66,7 +66,7 @@ def test_an_event_after_the_attempt(rejectors, pending, happening, place):
     room = Room()
     pod = room.refused("pod", *rejectors, pending=pending)
     assert room.place(pod) == "unschedulable"
-    room.queue.on_happening(happening)
+    room.queue.on_change(happening)
     assert room.place(pod) == place
 
 
@@ -75,7 +75,7 @@ def test_an_event_during_the_attempt(rejectors, pending, happening, place):
     room = Room()
     (pod,) = room.add("pod")
     queued = room.take()
-    room.queue.on_happening(happening)
+    room.queue.on_change(happening)
     room.queue.return_failed(queued, rejectors=rejectors, pending=pending)
     assert room.place(pod) == place
 
@@ -84,7 +84,7 @@ def test_an_event_before_the_attempt():
     room = Room()
     room.add("other")
     other = room.take()
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     pod = room.refused("pod", "Fit")
     assert room.place(pod) == "unschedulable"
     room.queue.return_failed(other, rejectors={"Fit"})
@@ -96,7 +96,7 @@ def test_the_best_of_several_events_counts():
     (pod,) = room.add("pod")
     queued = room.take()
     for happening in (LABELLED, GOOD, BAD):
-        room.queue.on_happening(happening)
+        room.queue.on_change(happening)
     room.queue.return_failed(queued, rejectors={"Other"}, pending={"Fit"})
     assert room.place(pod) == "active"
 
@@ -113,7 +113,7 @@ def test_who_fails_after_its_attempt_was_decided_backs_off():
 def test_who_was_refused_by_nobody_waits_for_no_event():
     room = Room()
     pod = room.failed()
-    room.queue.on_happening(SOMETHING)
+    room.queue.on_change(SOMETHING)
     assert room.place(pod) == "backoff"
     assert room.names() == []
 
@@ -147,14 +147,14 @@ def test_a_pod_that_is_back_already(end, text, caplog):
 def test_events_move_pods_of_every_profile():
     room = Room()
     pods = [room.refused("a", "Fit"), room.refused("b", "Fit", schedulerName="second")]
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     assert [room.place(pod) for pod in pods] == ["backoff", "backoff"]
 
 
 def test_only_some_pods():
     room = Room()
     a, b = room.refused("a", "Fit"), room.refused("b", "Fit")
-    room.queue.on_happening(GOOD, only=lambda pod: pod.uid != a.uid)
+    room.queue.on_change(GOOD, only=lambda pod: pod.uid != a.uid)
     assert (room.place(a), room.place(b)) == ("unschedulable", "backoff")
 
 
@@ -175,14 +175,14 @@ PROMISED = {"nominatedNodeName": "n"}
 @pytest.mark.parametrize("is_in_flight", [False, True], ids=["waiting", "being tried"])
 def test_promised_room_that_is_given_up(gone, place, is_in_flight):
     room = Room()
-    happening = Happening(POD_DELETE, gone, None)
+    happening = ObjectChange(POD_DELETE, gone, None)
     (pod,) = room.add("pod", priority=5)
     queued = room.take()
     if is_in_flight:
-        room.queue.on_happening(happening)
+        room.queue.on_change(happening)
     room.queue.return_failed(queued, rejectors={"Fit"})
     if not is_in_flight:
-        room.queue.on_happening(happening)
+        room.queue.on_change(happening)
     assert room.place(pod) == place
 
 
@@ -191,7 +191,7 @@ def test_a_waiting_pods_change_is_no_news_to_others():
     pod = room.refused("pod", "Silent")
     changed = make_pod("changed")
     update = ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.UPDATE_POD_LABEL)
-    room.queue.on_happening(Happening(update, changed, changed))
+    room.queue.on_change(ObjectChange(update, changed, changed))
     assert room.place(pod) == "unschedulable"
 
 
@@ -201,11 +201,11 @@ def test_a_waiting_pods_change_is_no_news_to_others():
 def test_events_are_kept_as_long_as_someone_may_need_them():
     room = Room()
     room.add("a", "b")
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     first = room.take()
-    room.queue.on_happening(BAD)
+    room.queue.on_change(BAD)
     second = room.take()
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     assert room.ledger.kept == {"NodeAdd": 2, "PodPopped": 2}
     room.queue.done(first.pod.uid)
     assert room.ledger.kept == {"NodeAdd": 1, "PodPopped": 1}
@@ -219,7 +219,7 @@ def test_events_stay_while_an_earlier_pod_is_tried():
     room = Room()
     room.add("a", "b")
     first, second = room.take(), room.take()
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     room.queue.done(second.pod.uid)
     room.queue.return_failed(first, rejectors={"Fit"})
     assert room.place(first.pod) == "backoff"
@@ -229,10 +229,10 @@ def test_events_are_found_after_others_were_dropped():
     room = Room()
     room.add("a", "b")
     room.take()
-    room.queue.on_happening(BAD)
+    room.queue.on_change(BAD)
     room.queue.done("uid-a")
     second = room.take()
-    room.queue.on_happening(GOOD)
+    room.queue.on_change(GOOD)
     room.queue.return_failed(second, rejectors={"Fit"})
     assert room.place(second.pod) == "backoff"
 
@@ -241,7 +241,7 @@ def test_events_that_nobody_listens_to_are_not_kept():
     room = Room(Fit)
     room.add("pod")
     room.take()
-    room.queue.on_happening(UNHEARD)
+    room.queue.on_change(UNHEARD)
     assert room.ledger.kept == {"PodPopped": 1}
 
 
@@ -251,8 +251,8 @@ def test_a_hint_is_asked_only_of_those_who_refused_and_listen():
         room.refused(f"fit-{number}", "Fit")
         room.refused(f"other-{number}", "Other")
     fit = room.plugin("Fit")
-    room.queue.on_happening(Happening(POD_ADD, None, make_pod("new", node="n")))
+    room.queue.on_change(ObjectChange(POD_ADD, None, make_pod("new", node="n")))
     assert fit.asked == 0
-    room.queue.on_happening(BAD)
+    room.queue.on_change(BAD)
     assert fit.asked == 200
     assert room.queue.counts()["unschedulable"] == 400

@@ -13,7 +13,7 @@ from stowplan.cluster import Cluster
 from stowplan.config import load
 from stowplan.cycle import Planner
 from stowplan.framework import QUEUE, SKIP_HINT, Action, ClusterEvent, Hint, Plugin, Resource, Status
-from stowplan.framework.hints import Happening, QueueingHints
+from stowplan.framework.hints import ObjectChange, QueueingHints
 from stowplan.framework.registry import ENTRY_POINTS, Registry
 from stowplan.queue import QueuedPod, SchedulingQueue
 
@@ -24,10 +24,10 @@ NODE_DELETE = ClusterEvent(Resource.NODE, Action.DELETE)
 POD_ADD = ClusterEvent(Resource.ASSIGNED_POD, Action.ADD)
 POD_DELETE = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE)
 EVERYTHING = ClusterEvent(Resource.WILDCARD, Action.ALL)
-GOOD = Happening(NODE_ADD, None, make_node("good"))
-BAD = Happening(NODE_ADD, None, make_node("bad"))
-LABELLED = Happening(NODE_LABEL, make_node("n"), make_node("n"))
-UNHEARD = Happening(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.ADD), None, None)
+GOOD = ObjectChange(NODE_ADD, None, make_node("good"))
+BAD = ObjectChange(NODE_ADD, None, make_node("bad"))
+LABELLED = ObjectChange(NODE_LABEL, make_node("n"), make_node("n"))
+UNHEARD = ObjectChange(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.ADD), None, None)
 START = 1000.25
 
 

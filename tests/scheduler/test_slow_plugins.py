@@ -139,7 +139,7 @@ async def test_one_that_waits_in_vain_for_its_own_end_shows_in_livez():
                 continue
 
     plugin = slow_async("pre_bind", stubborn)
-    with Guard(Metrics(), patience=0.1) as guard:
+    with Guard(Metrics(), stuck_seconds=0.1) as guard:
         config = {"profiles": [{"plugins": {"multiPoint": {"enabled": [{"name": "Slow"}]}}}]}
         async with staged(config, {"Slow": plugin}, guard=guard) as stage:
             stage.see(node("n1"), pod("cursed"), pod("fine"))
@@ -152,7 +152,7 @@ async def test_one_that_waits_in_vain_for_its_own_end_shows_in_livez():
 async def test_one_that_cannot_be_interrupted_is_told_of_while_it_hangs():
     seen: list[str | None] = []
     plugin = slow("filter", swallowing)
-    with Guard(Metrics(), patience=0.1) as guard:
+    with Guard(Metrics(), stuck_seconds=0.1) as guard:
         guard.while_stuck = lambda: seen.append(guard.check())
         config = {"profiles": [{"plugins": {"multiPoint": {"enabled": [{"name": "Slow"}]}}}]}
         async with staged(config, {"Slow": plugin}, guard=guard) as stage:

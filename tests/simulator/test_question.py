@@ -76,12 +76,12 @@ def test_a_number_that_is_none_names_its_workload():
 )
 def test_there_is_a_limit_to_what_is_added(added, question, who):
     with pytest.raises(InputError, match="not more than 3 can be added at once") as error:
-        asked(*added, question=question, nodes=("n1", "n2", "n3", "n4"), most=3)
+        asked(*added, question=question, nodes=("n1", "n2", "n3", "n4"), max_added=3)
     assert str(error.value).startswith(f"{who}: ")
 
 
 def test_the_limit_itself_is_allowed():
-    assert len(asked(workload("Deployment", replicas=3), most=3).fates) == 3
+    assert len(asked(workload("Deployment", replicas=3), max_added=3).fates) == 3
 
 
 def test_what_is_not_looked_at_is_told():

@@ -13,7 +13,7 @@ from stowplan.client.errors import Unreachable
 from stowplan.config import load
 from stowplan.errors import ConfigError
 from stowplan.framework import Action, ClusterEvent, Hint, Resource
-from stowplan.framework.hints import happenings
+from stowplan.framework.hints import object_changes
 from stowplan.sticky.memory import record_name
 from stowplan.sticky.resources import BatchJob, StickyRecord, kinds_in
 
@@ -315,7 +315,7 @@ HINTS = {
 async def test_hints_are_about_the_recorded_node_alone(old, new, hint):
     world = await world_with_history(*three_nodes(), mode="Required")
     wanted = world.plugin.events_to_register()
-    told = [each for each in happenings(old, new) if any(event.covers(each.event) for event in wanted)]
+    told = [each for each in object_changes(old, new) if any(event.covers(each.event) for event in wanted)]
     assert told
     for event, before, after in told:
         assert world.plugin.queueing_hint(world.pod("job-0"), event, before, after) is hint

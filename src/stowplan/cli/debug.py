@@ -12,7 +12,7 @@ from stowplan.cluster import Cluster
 from stowplan.cycle import Planner
 from stowplan.errors import InputError, StowplanError
 from stowplan.framework.events import Hint
-from stowplan.framework.hints import QueueingHints, happenings
+from stowplan.framework.hints import QueueingHints, object_changes
 from stowplan.framework.registry import Registry
 
 
@@ -53,8 +53,8 @@ def _answer(case: Case, registry: Registry) -> dict[str, Any]:
 def _hints(queueing_hints: QueueingHints, pod: Pod, old: Any, new: Any) -> dict[str, str]:
     """The hint of each plugin: Queue if it says so for any of the events that make up the change."""
     found: dict[str, str] = {}
-    for happening in happenings(old, new):
-        for plugin, hint in queueing_hints.answers(pod, happening).items():
+    for change in object_changes(old, new):
+        for plugin, hint in queueing_hints.answers(pod, change).items():
             if found.get(plugin) != Hint.QUEUE:
                 found[plugin] = hint.value
     return dict(sorted(found.items()))

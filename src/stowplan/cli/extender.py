@@ -55,7 +55,7 @@ FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--bind-path", default=PATHS["bind"], show_default=True, help="Path of the bind verb.")
 @click.option(
     "--scores",
-    "most",
+    "max_score",
     type=click.Choice(["10", "100"]),
     default="10",
     show_default=True,
@@ -154,7 +154,7 @@ def _options(given: dict[str, Any], config: KubeSchedulerConfiguration | None) -
         functions=tuple(with_settings(functions, settings)),
         verbs=verbs,
         paths={verb: given.pop(f"{verb}_path") for verb in VERBS},
-        most=int(given.pop("most")),
+        max_score=int(given.pop("max_score")),
         max_body=given.pop("mib") * 2**20,
         **{name: value for name, value in given.items() if value is not None},
     )

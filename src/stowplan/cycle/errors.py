@@ -1,4 +1,4 @@
-"""How an attempt ends that neither chose nor refused."""
+"""Errors of plugins that end an attempt."""
 
 from __future__ import annotations
 

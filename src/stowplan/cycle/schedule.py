@@ -240,7 +240,7 @@ class Cycle:
             return None
         nominated = nodes.row_of(decision.pod.nominated_node_name)
         if nominated is None:
-            found = self._look_at(self._narrowed(self.names), self.sampling)
+            found = self._look_at(self._narrow(self.names), self.sampling)
         elif (only := self._look_at_nominated(nominated)) is None:
             found = self._look_further()
         else:
@@ -251,7 +251,7 @@ class Cycle:
                     return only
             except CycleError:
                 pass  # all nodes are asked about next, this one among them
-            found = self._look_at(self._narrowed(self.names), self.sampling)
+            found = self._look_at(self._narrow(self.names), self.sampling)
         if found is not None and asks_extenders:
             yield AskFilters(decision, is_nominated=False)
             left = decision.feasible
@@ -281,9 +281,9 @@ class Cycle:
                 name for name in refusers if name and name not in decision.narrowed_by
             )
             names |= refusals.keys()
-        return self._look_at(self._narrowed(names), self.sampling, refused_before=rows)
+        return self._look_at(self._narrow(names), self.sampling, refused_before=rows)
 
-    def _narrowed(self, names: frozenset[str] | None) -> NodeTable:
+    def _narrow(self, names: frozenset[str] | None) -> NodeTable:
         """The nodes that are among the names; all for None."""
         if names is None:
             return self.nodes
@@ -310,7 +310,7 @@ class Cycle:
         if errors and sampling is None:
             _fail(decision, errors)
         if decision.overruled or sampling is not None:
-            feasible = _thinned_out(decision, table, sampling, errors, refused_before)
+            feasible = _thin_out(decision, table, sampling, errors, refused_before)
         else:
             feasible = profile.feasible(decision.filters, table.rows)
         decision.feasible = feasible
@@ -359,7 +359,7 @@ def _fail(decision: Decision, errors: dict[int, Status]) -> NoReturn:
     raise CycleError(first.message, first.stack)
 
 
-def _thinned_out(
+def _thin_out(
     decision: Decision,
     table: NodeTable,
     sampling: Sampling | None,

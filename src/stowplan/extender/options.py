@@ -30,7 +30,7 @@ class ExtenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Those to serve; none named is all."""
     paths: dict[str, str] = msgspec.field(default_factory=lambda: dict(PATHS))
     """By verb; `{profile}` stands for the profile's schedulerName."""
-    most: int = 10
+    max_score: int = 10
     kubeconfig: str = ""
     """The cluster to follow."""
     is_following: bool = False

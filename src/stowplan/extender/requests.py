@@ -35,7 +35,7 @@ class _Named(msgspec.Struct, gc=False):
 _named = msgspec.json.Decoder(_Named).decode
 
 
-class Asked(NamedTuple):
+class ExtenderRequest(NamedTuple):
     """`items` are the nodes as they came, where they came whole."""
 
     pod: Pod
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
     items: list[Raw] | None
 
     @classmethod
-    def read(cls, body: bytes) -> Asked:
+    def read(cls, body: bytes) -> ExtenderRequest:
         """Raises InputError."""
         args = read(ExtenderArgs, body)
         pod = pod_of(args.pod)
@@ -100,7 +100,7 @@ class Places(NamedTuple):
         return cls(rows[places], places, [names[place] for place in np.flatnonzero(~is_known).tolist()])
 
 
-MOST = 100
+MAX_LINE_SCORE = 100
 SHOWN = 10
 
 
@@ -121,7 +121,7 @@ class ScoreLines:
     def __init__(self) -> None:
         self._layout = -1
         self._heads: NDArray[Any] = np.empty(0, object)
-        self._tails = _objects([f"{score}}}," for score in range(MOST + 1)])
+        self._tails = _objects([f"{score}}}," for score in range(MAX_LINE_SCORE + 1)])
 
     def scored(
         self, nodes: LiveNodeTable, rows: Rows, scores: NDArray[np.int64], unknown: Sequence[str]

@@ -26,7 +26,7 @@ from stowplan.api.extender import (
 from stowplan.api.pod import Pod
 from stowplan.errors import InputError, PluginError
 from stowplan.extender.http import text
-from stowplan.extender.requests import SHOWN, Asked, Scored
+from stowplan.extender.requests import SHOWN, ExtenderRequest, Scored
 from stowplan.http11.messages import Response
 from stowplan.metrics import MILLISECONDS, Page
 from stowplan.scheduler.guard import Guard
@@ -35,8 +35,8 @@ from stowplan.scheduler.guard import Guard
 class NodeVerbs(Protocol):
     """Who answers: the plugins of a profile, or a function."""
 
-    def filter(self, asked: Asked) -> ExtenderFilterResult: ...
-    def prioritize(self, asked: Asked) -> Scored: ...
+    def filter(self, request: ExtenderRequest) -> ExtenderFilterResult: ...
+    def prioritize(self, request: ExtenderRequest) -> Scored: ...
 
 
 class Counting:
@@ -55,7 +55,7 @@ class Counting:
         self._seconds[path,].observe_alike(seconds, 1)
 
 
-class Desk:
+class RouteContext:
     """What all routes of an extender share. `unready` says what keeps us from answering, if anything does."""
 
     def __init__(
@@ -83,38 +83,40 @@ class VerbRoutes:
     """The verbs of one profile or function, at their paths."""
 
     def __init__(
-        self, desk: Desk, verbs: NodeVerbs, on_pod: Callable[[Pod], None] = lambda pod: None
+        self, context: RouteContext, verbs: NodeVerbs, on_pod: Callable[[Pod], None] = lambda pod: None
     ) -> None:
-        self._desk, self._verbs, self._on_pod = desk, verbs, on_pod
+        self._context, self._verbs, self._on_pod = context, verbs, on_pod
 
     def filter(self, path: str, body: bytes) -> Response:
         began = time.perf_counter()
         try:
-            asked = Asked.read(body)
-            self._on_pod(asked.pod)
-            with self._desk.answering():
-                result = self._verbs.filter(asked)
+            request = ExtenderRequest.read(body)
+            self._on_pod(request.pod)
+            with self._context.answering():
+                result = self._verbs.filter(request)
         except (InputError, PluginError) as error:
-            return self._failed(path, began, error, write(ExtenderFilterResult(error=_named(path, error))))
+            return self._fail(path, began, error, write(ExtenderFilterResult(error=_named(path, error))))
         self._count(path, "success", began)
         if log.is_verbose(4):
-            _log_filter(path, asked, result)
+            _log_filter(path, request, result)
         return Response(200, write(result))
 
     def prioritize(self, path: str, body: bytes) -> Response:
         began = time.perf_counter()
         try:
-            asked = Asked.read(body)
+            request = ExtenderRequest.read(body)
         except InputError as error:
-            return self._refused(path, began, error)
+            return self._reject(path, began, error)
         try:
-            with self._desk.answering():
-                found = self._verbs.prioritize(asked)
+            with self._context.answering():
+                found = self._verbs.prioritize(request)
         except (InputError, PluginError) as error:
-            zeros = Scored.of(asked.names, [0] * len(asked.names))
-            return self._failed(path, began, error, zeros.answer)
+            zeros = Scored.of(request.names, [0] * len(request.names))
+            return self._fail(path, began, error, zeros.answer)
         self._count(path, "success", began)
-        log.log(4, "Prioritized nodes", path=path, pod=asked.pod, nodes=len(asked.names), scores=found.shown)
+        log.log(
+            4, "Prioritized nodes", path=path, pod=request.pod, nodes=len(request.names), scores=found.shown
+        )
         return Response(200, found.answer)
 
     def preempt(
@@ -126,12 +128,12 @@ class VerbRoutes:
         began = time.perf_counter()
         try:
             args = read(ExtenderPreemptionArgs, body)
-            with self._desk.answering():
+            with self._context.answering():
                 result = answer(args)
         except InputError as error:
-            return self._refused(path, began, error)
+            return self._reject(path, began, error)
         except PluginError as error:
-            return self._failed(path, began, error, _named(path, error).encode(), 500)
+            return self._fail(path, began, error, _named(path, error).encode(), 500)
         self._count(path, "success", began)
         return Response(200, write(result))
 
@@ -141,31 +143,31 @@ class VerbRoutes:
         began = time.perf_counter()
         try:
             args = read(ExtenderBindingArgs, body)
-            if (problem := self._desk.unready()) is not None:
+            if (problem := self._context.unready()) is not None:
                 raise InputError(problem)
-            async with asyncio.timeout(self._desk.budget):
+            async with asyncio.timeout(self._context.budget):
                 failure = await bind(args)
         except InputError as error:
             failure = str(error)
         except TimeoutError:
-            failure = f"took longer than the time budget of {self._desk.budget:g}s"
+            failure = f"took longer than the time budget of {self._context.budget:g}s"
         if failure:
             answer = write(ExtenderBindingResult(error=_named(path, failure)))
-            return self._failed(path, began, failure, answer)
+            return self._fail(path, began, failure, answer)
         self._count(path, "success", began)
         return Response(200, write(ExtenderBindingResult()))
 
     def _count(self, path: str, result: str, began: float) -> None:
-        self._desk.counting.answered(path, result, time.perf_counter() - began)
+        self._context.counting.answered(path, result, time.perf_counter() - began)
 
-    def _failed(
+    def _fail(
         self, path: str, began: float, error: Exception | str, answer: bytes, status: int = 200
     ) -> Response:
         log.error("Request failed", error, path=path)
         self._count(path, "error", began)
         return Response(status, answer)
 
-    def _refused(self, path: str, began: float, error: InputError) -> Response:
+    def _reject(self, path: str, began: float, error: InputError) -> Response:
         """For a verb whose answer has no place to say what is wrong with the request."""
         log.error("Request refused", error, path=path)
         self._count(path, "error", began)
@@ -176,14 +178,14 @@ def _named(path: str, error: object) -> str:
     return f"Stowplan extender {path}: {error}"
 
 
-def _log_filter(path: str, asked: Asked, result: ExtenderFilterResult) -> None:
+def _log_filter(path: str, request: ExtenderRequest, result: ExtenderFilterResult) -> None:
     dropped = {**result.failed_nodes, **result.failed_and_unresolvable_nodes}
     log.log(
         4,
         "Filtered nodes",
         path=path,
-        pod=asked.pod,
-        nodes=len(asked.names),
+        pod=request.pod,
+        nodes=len(request.names),
         dropped=len(dropped),
         reasons=dict(list(dropped.items())[:SHOWN]),
     )

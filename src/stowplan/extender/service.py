@@ -1,4 +1,4 @@
-"""The extender: it follows the cluster, and answers at its paths until it is told to stop."""
+"""The extender: it follows the cluster, and answers at its paths until it is signalled to stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stowplan.extender.binding import ExtenderBinder
 from stowplan.extender.functions import Function
 from stowplan.extender.http import LIMITS, Route, Routes, text
 from stowplan.extender.options import VERBS, ExtenderOptions, checked_paths, unreached
-from stowplan.extender.routes import Counting, Desk, VerbRoutes
+from stowplan.extender.routes import Counting, RouteContext, VerbRoutes
 from stowplan.extender.verbs import FunctionVerb, ProfileVerbs
 from stowplan.framework.registry import Registry
 from stowplan.http11.messages import Response
@@ -72,10 +72,10 @@ class Extender:
             )
         profiles = tuple(self.scheduler.profiles) if self.scheduler and options.config else ()
         checked_paths(options, profiles)
-        desk = Desk(self.guard, Counting(self.metrics.page), options.budget, self._unready)
+        context = RouteContext(self.guard, Counting(self.metrics.page), options.budget, self._unready)
         self._verbs = {
-            path: route for name in profiles for path, route in self._profile_routes(name, desk)
-        } | dict(self._function_routes(desk))
+            path: route for name in profiles for path, route in self._profile_routes(name, context)
+        } | dict(self._function_routes(context))
         self._certificates = _certificates(options)
 
     @asynccontextmanager
@@ -117,7 +117,7 @@ class Extender:
             if self._certificates is not None:
                 self._certificates.refresh()
 
-    def _profile_routes(self, name: str, desk: Desk) -> Iterator[tuple[str, Route]]:
+    def _profile_routes(self, name: str, context: RouteContext) -> Iterator[tuple[str, Route]]:
         assert self.scheduler is not None
         profile, options = self.scheduler.profiles[name], self.options
         if missed := unreached(profile, options.verbs):
@@ -127,9 +127,9 @@ class Extender:
                 plugins=missed,
                 verbs=options.verbs or VERBS,
             )
-        verbs = ProfileVerbs(profile, self.scheduler.cluster, options.most)
+        verbs = ProfileVerbs(profile, self.scheduler.cluster, options.max_score)
         binder = ExtenderBinder(self.scheduler.shared, self.scheduler.binder, verbs)
-        routes = VerbRoutes(desk, verbs, binder.remember)
+        routes = VerbRoutes(context, verbs, binder.remember)
         for verb, path in options.routes_of(name):
             answers: Mapping[str, Callable[..., object]] = {
                 "filter": partial(routes.filter, path),
@@ -139,11 +139,11 @@ class Extender:
             }
             yield path, Route(answers[verb])  # type: ignore[arg-type]
 
-    def _function_routes(self, desk: Desk) -> Iterator[tuple[str, Route]]:
+    def _function_routes(self, context: RouteContext) -> Iterator[tuple[str, Route]]:
         view = None if self.scheduler is None else self.scheduler.cluster
         for each in self.options.functions:
             if each.kind != "background":
-                routes = VerbRoutes(desk, FunctionVerb(each, view, self.guard))
+                routes = VerbRoutes(context, FunctionVerb(each, view, self.guard))
                 answer = routes.filter if each.kind == "predicate" else routes.prioritize
                 yield each.path, Route(partial(answer, each.path))
 
@@ -211,9 +211,9 @@ async def _run(options: ExtenderOptions, registry: Registry | None) -> None:
             api = await stack.enter_async_context(client)
         extender = Extender(options, api, registry=registry, metrics=metrics)
         await stack.enter_async_context(extender.listening())
-        work, told = asyncio.create_task(extender.run()), asyncio.create_task(_told())
+        work, signalled = asyncio.create_task(extender.run()), asyncio.create_task(_wait_for_signal())
         try:
-            await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((work, signalled), return_when=asyncio.FIRST_COMPLETED)
             if work.cancelled():
                 raise CoreTaskError("the extender's task was cancelled")
             if work.done():
@@ -222,8 +222,8 @@ async def _run(options: ExtenderOptions, registry: Registry | None) -> None:
             await extender.stop()
         finally:
             work.cancel()
-            told.cancel()
-            await asyncio.gather(work, told, return_exceptions=True)
+            signalled.cancel()
+            await asyncio.gather(work, signalled, return_exceptions=True)
 
 
 def _connection(options: ExtenderOptions) -> Connection | None:
@@ -234,7 +234,7 @@ def _connection(options: ExtenderOptions) -> Connection | None:
     return kubeconfig.in_cluster() if options.config or options.is_following else None
 
 
-async def _told() -> None:
+async def _wait_for_signal() -> None:
     signals: asyncio.Queue[int] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)

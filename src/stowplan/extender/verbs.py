@@ -28,7 +28,7 @@ from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.schedule import Cycle
 from stowplan.errors import PluginError
 from stowplan.extender.functions import Function
-from stowplan.extender.requests import UNKNOWN, Asked, Places, Scored, ScoreLines, pod_of
+from stowplan.extender.requests import UNKNOWN, ExtenderRequest, Places, Scored, ScoreLines, pod_of
 from stowplan.framework.answers import describe, plain_text, raise_interrupt, score_of, shown, stack_of
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import Decision, Statuses, Verdicts
@@ -62,42 +62,42 @@ class Filtered(NamedTuple):
 class ProfileVerbs:
     """`most` is the highest score there is: the protocol foresees 10, but kube-scheduler takes finer ones."""
 
-    def __init__(self, profile: Profile, cluster: Cluster, most: int = 10) -> None:
-        self.profile, self._cluster, self._most = profile, cluster, most
+    def __init__(self, profile: Profile, cluster: Cluster, max_score: int = 10) -> None:
+        self.profile, self._cluster, self._max_score = profile, cluster, max_score
         self._last: Filtered | None = None
         self._lines = ScoreLines()
 
-    def filter(self, asked: Asked) -> ExtenderFilterResult:
+    def filter(self, request: ExtenderRequest) -> ExtenderFilterResult:
         """Raises CycleError where a plugin fails."""
-        where = Places.of(asked.names, self._cluster.nodes)
-        looked = self._look(asked.pod, where.rows)
+        where = Places.of(request.names, self._cluster.nodes)
+        looked = self._look(request.pod, where.rows)
         failed: dict[str, str] = dict.fromkeys(where.unknown, UNKNOWN)
         hopeless: dict[str, str] = {}
         passing = np.ones(len(where.rows), np.bool_)
         for status, refused in _refusals(looked, where.rows):
             passing[refused] = False
             dropped = hopeless if status.code is Code.UNRESOLVABLE else failed
-            names = (asked.names[place] for place in where.places[refused].tolist())
+            names = (request.names[place] for place in where.places[refused].tolist())
             dropped.update(dict.fromkeys(names, status.message))
         left = None if not failed and not hopeless else where.places[passing].tolist()
-        names_left = asked.names if left is None else [asked.names[place] for place in left]
-        pod, layout = asked.pod, self._cluster.nodes.layout
+        names_left = request.names if left is None else [request.names[place] for place in left]
+        pod, layout = request.pod, self._cluster.nodes.layout
         self._last = Filtered(pod.uid, pod.resource_version, layout, looked, names_left, where.rows[passing])
         return ExtenderFilterResult(
-            nodes=asked.whole(left),
-            node_names=names_left if asked.items is None else None,
+            nodes=request.whole(left),
+            node_names=names_left if request.items is None else None,
             failed_nodes=failed,
             failed_and_unresolvable_nodes=hopeless,
         )
 
-    def prioritize(self, asked: Asked) -> Scored:
+    def prioritize(self, request: ExtenderRequest) -> Scored:
         """A score for each node asked about; 0 for those that we do not know. Raises CycleError."""
-        nodes, last = self._cluster.nodes, self._filtered(asked.pod)
-        if last is not None and last.left == asked.names:
+        nodes, last = self._cluster.nodes, self._last_filtered(request.pod)
+        if last is not None and last.left == request.names:
             where = Places(last.rows, np.arange(len(last.rows)), [])
         else:
-            where = Places.of(asked.names, nodes)
-        looked = self._look(asked.pod, where.rows) if last is None else last.looked
+            where = Places.of(request.names, nodes)
+        looked = self._look(request.pod, where.rows) if last is None else last.looked
         if looked.cycle.decision.pre_filter is not None or not len(where.rows):
             scores = np.zeros(len(where.rows), np.int64)
         elif np.bincount(where.rows, minlength=len(nodes)).all():
@@ -106,14 +106,14 @@ class ProfileVerbs:
             scores = self._scores(looked, nodes.take(where.rows))
         return self._lines.scored(nodes, where.rows, scores, where.unknown)
 
-    def _filtered(self, pod: Pod) -> Filtered | None:
+    def _last_filtered(self, pod: Pod) -> Filtered | None:
         """What filter found for the pod, if that was the last question and rows are still where they were."""
         last, self._last = self._last, None
         now = (pod.uid, pod.resource_version, self._cluster.nodes.layout)
         return last if last is not None and last[:3] == now else None
 
     def _scores(self, looked: Looked, nodes: NodeTable) -> NDArray[np.int64]:
-        return self._scaled(looked.cycle.decision, looked.cycle.score(nodes))
+        return self._scale(looked.cycle.decision, looked.cycle.score(nodes))
 
     def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
         """The nodes on which the filters pass the pod once the victims are gone. Raises CycleError."""
@@ -144,7 +144,7 @@ class ProfileVerbs:
             return Looked(cycle, rows)
         return Looked(cycle, cycle.filter_rows(rows))
 
-    def _scaled(self, decision: Decision, differences: NDArray[Any]) -> NDArray[np.int64]:
+    def _scale(self, decision: Decision, differences: NDArray[Any]) -> NDArray[np.int64]:
         """Weighted totals as parts of what they could be at most, rounded to whole scores."""
         weights = sum(column.weight for column in decision.scores)
         in_common = sum(column.uniform * column.weight for column in decision.scores if column.uniform)
@@ -152,7 +152,7 @@ class ProfileVerbs:
         if not highest:
             return np.zeros(len(differences), np.int64)
         totals = differences.astype(np.int64) + in_common
-        scaled: NDArray[np.int64] = (2 * self._most * totals + highest) // (2 * highest)
+        scaled: NDArray[np.int64] = (2 * self._max_score * totals + highest) // (2 * highest)
         return scaled
 
     def _fits_without(self, cycle: Cycle, name: str, victims: MetaVictims) -> bool:
@@ -216,23 +216,25 @@ class FunctionVerb:
         self._watched: Plugin = kind(PluginArgs(), Handle(view or ClusterView()))
         """Stands for the function where calls are watched; its budget is that of the request."""
 
-    def filter(self, asked: Asked) -> ExtenderFilterResult:
+    def filter(self, request: ExtenderRequest) -> ExtenderFilterResult:
         kept, failed = [], {}
-        for place, (name, node) in enumerate(zip(asked.names, self._nodes(asked), strict=True)):
-            reason = UNKNOWN if node is None else self._reason(asked.pod, node)
+        for place, (name, node) in enumerate(zip(request.names, self._nodes(request), strict=True)):
+            reason = UNKNOWN if node is None else self._reason(request.pod, node)
             if reason is None:
                 kept.append(place)
             else:
                 failed[name] = reason
-        names = [asked.names[place] for place in kept] if asked.items is None else None
-        return ExtenderFilterResult(nodes=asked.whole(kept), node_names=names, failed_nodes=failed)
+        names = [request.names[place] for place in kept] if request.items is None else None
+        return ExtenderFilterResult(nodes=request.whole(kept), node_names=names, failed_nodes=failed)
 
-    def prioritize(self, asked: Asked) -> Scored:
-        nodes = self._nodes(asked)
-        return Scored.of(asked.names, [0 if node is None else self._score(asked.pod, node) for node in nodes])
+    def prioritize(self, request: ExtenderRequest) -> Scored:
+        nodes = self._nodes(request)
+        return Scored.of(
+            request.names, [0 if node is None else self._score(request.pod, node) for node in nodes]
+        )
 
-    def _nodes(self, asked: Asked) -> Iterable[NodeObject | None]:
-        whole = asked.objects()
+    def _nodes(self, request: ExtenderRequest) -> Iterable[NodeObject | None]:
+        whole = request.objects()
         if whole is not None:
             return whole
         if self._view is None:
@@ -241,10 +243,10 @@ class FunctionVerb:
                 "--kubeconfig, or set nodeCacheCapable: false in the scheduler's configuration"
             )
         nodes = self._view.nodes
-        return [None if row < 0 else nodes.objects[row] for row in nodes.rows_of(asked.names).tolist()]
+        return [None if row < 0 else nodes.objects[row] for row in nodes.rows_of(request.names).tolist()]
 
     def _reason(self, pod: Pod, node: NodeObject) -> str | None:
-        answer = self._asked(pod, node)
+        answer = self._call(pod, node)
         if answer is True:
             return None
         if answer is False:
@@ -254,13 +256,13 @@ class FunctionVerb:
         raise PluginError(self._failure(f"expected True, False or a reason, got {shown(answer)}", pod, node))
 
     def _score(self, pod: Pod, node: NodeObject) -> int:
-        answer = self._asked(pod, node)
+        answer = self._call(pod, node)
         try:
             return score_of(answer)
         except TypeError as error:
             raise PluginError(self._failure(str(error), pod, node)) from None
 
-    def _asked(self, pod: Pod, node: NodeObject) -> Any:
+    def _call(self, pod: Pod, node: NodeObject) -> Any:
         try:
             with self._guard.calling(self.function.kind, self._watched):
                 return self.function.call(pod, node)

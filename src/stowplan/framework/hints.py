@@ -1,7 +1,7 @@
-"""Queueing hints: what a change of an object means to pods that wait, and which plugins want to hear of it.
+"""Queueing hints: what the change of an object means to waiting pods, and which plugins are asked about it.
 
-`happenings` says which events the change of an object stands for. `QueueingHints` knows, for one profile, the
-plugins that listen to an event, and asks them whether it makes a pod worth another try.
+`object_changes` lists the events that the change of an object stands for. `QueueingHints` knows, for one
+profile, the plugins that registered for an event, and asks them whether a pod is worth another attempt.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RESOURCES: Mapping[type[Object], Resource] = {
     ResourceSlice: Resource.RESOURCE_SLICE,
     DeviceClass: Resource.DEVICE_CLASS,
 }
-"""Kinds whose events say no more than that an object came, changed or went."""
+"""Kinds whose events only say that an object was added, updated or deleted."""
 
 EVERYTHING = tuple(
     ClusterEvent(resource, Action.ALL)
@@ -61,7 +61,7 @@ EVERYTHING = tuple(
         Resource.DEVICE_CLASS,
     )
 )
-"""What a plugin hears of that does not say what it wants to hear of."""
+"""The events of a plugin that registers for none."""
 HINT_FAULT_SECONDS = 10.0
 """Between two log lines about the queueing hint of one plugin."""
 REFUSING_POINTS = ("preEnqueue", "preFilter", "filter", "reserve", "permit")
@@ -69,32 +69,32 @@ REFUSING_POINTS = ("preEnqueue", "preFilter", "filter", "reserve", "permit")
 AskHint = Callable[[Pod, ClusterEvent, Any, Any], Hint]
 
 
-class Happening(NamedTuple):
-    """An event with its object, before and after; None where it was not there yet, or is no longer."""
+class ObjectChange(NamedTuple):
+    """An event with its object, before and after: None if it did not exist yet, or does not any more."""
 
     event: ClusterEvent
     old: Any
     new: Any
 
 
-def happenings(old: Any, new: Any) -> Iterator[Happening]:
-    """The events that the change of an object stands for; none, if it cannot help any pod."""
+def object_changes(old: Any, new: Any) -> Iterator[ObjectChange]:
+    """The events that the change of an object stands for; none if it cannot help any pod."""
     kind = type(old if new is None else new)
     if kind is Pod:
         yield from _of_pod(old, new)
     elif kind is NodeObject:
         for action in _came_or_went(old, new) or _node_updates(old, new):
-            yield Happening(ClusterEvent(Resource.NODE, action), old, new)
+            yield ObjectChange(ClusterEvent(Resource.NODE, action), old, new)
     elif kind in RESOURCES:
         for action in _came_or_went(old, new) or (Action.UPDATE,):
-            yield Happening(ClusterEvent(RESOURCES[kind], action), old, new)
+            yield ObjectChange(ClusterEvent(RESOURCES[kind], action), old, new)
     elif issubclass(kind, CustomResource):
         for action in _came_or_went(old, new) or (Action.UPDATE,):
-            yield Happening(ClusterEvent(kind.definition.event_resource, action), old, new)
+            yield ObjectChange(ClusterEvent(kind.definition.event_resource, action), old, new)
 
 
 class QueueingHints:
-    """Who in a profile listens to what. Built once, asked for every event."""
+    """Which plugins of a profile registered for which events. Built once, asked for every event."""
 
     def __init__(self, profile: Profile) -> None:
         refusing = {name for point in REFUSING_POINTS for name in profile.points.get(point, ())}
@@ -110,11 +110,11 @@ class QueueingHints:
         self._listeners: dict[ClusterEvent, dict[str, AskHint]] = {}
 
     def events_of(self, plugin: str) -> tuple[ClusterEvent, ...]:
-        """What a plugin hears of; nothing, if it does not refuse pods."""
+        """What a plugin registered for; nothing if it does not reject pods."""
         return tuple(event for event, _ in self._registered.get(plugin, ()))
 
     def listeners(self, event: ClusterEvent) -> Mapping[str, AskHint]:
-        """The plugins that hear of such an event, each with how to ask it."""
+        """The plugins that registered for such an event, each with how to ask it."""
         found = self._listeners.get(event)
         if found is None:
             found = {}
@@ -125,9 +125,9 @@ class QueueingHints:
             self._listeners[event] = found
         return found
 
-    def answers(self, pod: Pod, happening: Happening) -> dict[str, Hint]:
-        """For each plugin that hears of it: whether, had it refused the pod, another try is worth it now."""
-        event, old, new = happening
+    def answers(self, pod: Pod, change: ObjectChange) -> dict[str, Hint]:
+        """For each plugin that registered for it: whether it would queue a pod that it rejected."""
+        event, old, new = change
         if event.resource is Resource.UNSCHEDULABLE_POD and new.uid != pod.uid:
             return {}
         return {name: ask(pod, event, old, new) for name, ask in self.listeners(event).items()}
@@ -146,7 +146,7 @@ def _registered(wanted: Iterable[ClusterEvent], ask: AskHint) -> list[tuple[Clus
     if any(action & Action.ADD for action in of_nodes) and not any(
         action & Action.UPDATE_NODE_TAINT for action in of_nodes
     ):
-        # parity: who waits for new nodes is told of every taint that changes too, and not asked for a hint
+        # parity: a plugin that registers for new nodes gets every change of taints too, without its hint
         found.insert(0, (ClusterEvent(Resource.NODE, Action.UPDATE_NODE_TAINT), _always))
     return found
 
@@ -185,18 +185,18 @@ def _came_or_went(old: Any, new: Any) -> tuple[Action, ...]:
     return (Action.DELETE,) if new is None else ()
 
 
-def _of_pod(old: Any, new: Any) -> Iterator[Happening]:
+def _of_pod(old: Any, new: Any) -> Iterator[ObjectChange]:
     """A pod without a node is news to itself alone, except where it gives up room that was promised to it."""
     if new is not None and new.node_name and (old is None or not old.node_name):
-        yield Happening(ClusterEvent(Resource.ASSIGNED_POD, Action.ADD), None, new)
+        yield ObjectChange(ClusterEvent(Resource.ASSIGNED_POD, Action.ADD), None, new)
     elif new is None and (old.node_name or old.nominated_node_name):
-        yield Happening(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE), old, None)
+        yield ObjectChange(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE), old, None)
     elif old is not None and new is not None:
         resource = Resource.ASSIGNED_POD if old.node_name else Resource.UNSCHEDULABLE_POD
         for action in tuple(_pod_updates(old, new)) or (Action.UPDATE,):
-            yield Happening(ClusterEvent(resource, action), old, new)
+            yield ObjectChange(ClusterEvent(resource, action), old, new)
         if not old.node_name and old.nominated_node_name not in ("", new.nominated_node_name):
-            yield Happening(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE), old, None)
+            yield ObjectChange(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE), old, None)
 
 
 def _pod_updates(old: Pod, new: Pod) -> Iterator[Action]:

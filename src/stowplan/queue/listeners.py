@@ -11,7 +11,7 @@ from stowplan.api.pod import Pod
 from stowplan.errors import PluginError
 from stowplan.framework.answers import plugin_error, status_of
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
-from stowplan.framework.hints import EVERYTHING, AskHint, Happening, QueueingHints
+from stowplan.framework.hints import EVERYTHING, AskHint, ObjectChange, QueueingHints
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import EXTENDER, Profile
 from stowplan.framework.status import Code
@@ -22,7 +22,7 @@ GIVEN_UP = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE)
 
 
 class Strategy(IntEnum):
-    """What to do with a pod that waits, the better the higher."""
+    """What to do with a waiting pod; higher is better."""
 
     SKIP = 0
     AFTER_BACKOFF = 1
@@ -41,33 +41,33 @@ class Listeners:
         self._found: dict[tuple[str, ClusterEvent], Mapping[str, AskHint]] = {}
 
     def of(self, profile: str, event: ClusterEvent) -> Mapping[str, AskHint]:
-        """The plugins of a profile that hear of an event, each with how to ask it."""
+        """The plugins of a profile that registered for an event, each with how to ask it."""
         key = (profile, event)
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = self._look_up(profile, event)
         return found
 
-    def strategy(self, queued: QueuedPod, happening: Happening) -> Strategy:
-        """Whether what happened makes the pod worth another try."""
-        event, old, new = happening
+    def strategy(self, queued: QueuedPod, change: ObjectChange) -> Strategy:
+        """Whether the change makes the pod worth another attempt."""
+        event, old, new = change
         uid = queued.pod.uid
         if event == WILDCARD:
             return Strategy.SKIP if isinstance(new, Pod) and new.uid != uid else Strategy.AFTER_BACKOFF
         if event.resource is Resource.UNSCHEDULABLE_POD and new.uid != uid:
             return Strategy.SKIP
         if event == GIVEN_UP and not old.node_name and (old.uid == uid or old.priority < queued.pod.priority):
-            # Room that was only promised is no news to those from whom it was not kept.
+            # Nominated capacity was already visible to higher-priority pods.
             return Strategy.SKIP
-        return self.answer(queued, happening)
+        return self.answer(queued, change)
 
-    def answer(self, queued: QueuedPod, happening: Happening) -> Strategy:
-        """What those who refused the pod say."""
-        listeners = self.of(queued.pod.scheduler_name, happening.event)
+    def answer(self, queued: QueuedPod, change: ObjectChange) -> Strategy:
+        """What the plugins that rejected the pod say."""
+        listeners = self.of(queued.pod.scheduler_name, change.event)
         best = Strategy.SKIP
         for name in queued.rejectors:
             ask = listeners.get(name)
-            if ask is not None and self._ask(name, ask, queued.pod, happening) is Hint.QUEUE:
+            if ask is not None and self._ask(name, ask, queued.pod, change) is Hint.QUEUE:
                 if name in queued.pending_plugins:
                     return Strategy.IMMEDIATELY
                 best = Strategy.AFTER_BACKOFF
@@ -78,11 +78,11 @@ class Listeners:
     def _look_up(self, profile: str, event: ClusterEvent) -> Mapping[str, AskHint]:
         found = dict(self._hints[profile].listeners(event)) if profile in self._hints else {}
         if any(wanted.covers(event) for wanted in EVERYTHING):
-            found[EXTENDER] = _try_again
+            found[EXTENDER] = _always_queue
         return found
 
-    def _ask(self, name: str, ask: AskHint, pod: Pod, happening: Happening) -> Hint:
-        event, old, new = happening
+    def _ask(self, name: str, ask: AskHint, pod: Pod, change: ObjectChange) -> Hint:
+        event, old, new = change
         if self._recorder is None:
             return ask(pod, event, old, new)
         started = self._clock()
@@ -94,7 +94,7 @@ class Listeners:
         return hint
 
 
-def _try_again(pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+def _always_queue(pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
     return Hint.QUEUE
 
 
@@ -111,7 +111,7 @@ class Gates:
         self._observers = {name: profile.observer for name, profile in profiles.items()}
         self._gates = {name: dict(profile.at("preEnqueue")) for name, profile in profiles.items()}
 
-    def holder(self, pod: Pod, previous: str) -> str:
+    def find_gate(self, pod: Pod, previous: str) -> str:
         """The plugin that holds the pod back, if any; the previous one is asked first."""
         gates = self._gates.get(pod.scheduler_name, {})
         if previous in gates and not self._passes(previous, gates[previous], pod):
@@ -122,7 +122,7 @@ class Gates:
         return ""
 
     def _passes(self, name: str, plugin: Plugin, pod: Pod) -> bool:
-        """Whether the plugin lets the pod through; one that fails does not."""
+        """Whether the plugin lets the pod pass; one that fails does not."""
         observer = self._observers[pod.scheduler_name]
         observer.enter("PreEnqueue", plugin)
         fault: PluginError | None = None

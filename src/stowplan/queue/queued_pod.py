@@ -14,7 +14,7 @@ NOBODY: frozenset[str] = frozenset()
 
 
 class Place(StrEnum):
-    """Where a pod waits; each has its count of pending pods."""
+    """Where a pod waits; pending pods are counted by it."""
 
     ACTIVE = "active"
     BACKOFF = "backoff"
@@ -26,25 +26,25 @@ class Place(StrEnum):
 class QueuedPod:
     pod: Pod
     timestamp: float
-    """When it came, or came back from an attempt that failed."""
+    """When it was added, or requeued after a failed attempt."""
     place: Place | None = None
-    """None while it is being tried, and once it is gone."""
+    """None while it is being attempted, and once it is removed."""
     attempts: int = 0
     initial_attempt_timestamp: float | None = None
-    """When it first could be tried."""
+    """When it could be attempted for the first time."""
     unschedulable_plugins: frozenset[str] = NOBODY
     pending_plugins: frozenset[str] = NOBODY
-    """Plugins that wait for something of their own: once it happens, the pod need not back off."""
+    """Plugins that wait for something of their own: after that, the pod skips its backoff."""
     gating_plugin: str = ""
     unschedulable_count: int = 0
     consecutive_errors: int = 0
     backoff_expiration: int | None = None
     held_until: float = 0.0
-    """Backs off at least until then, since its attempts hold up others."""
+    """Backs off at least until then, since its attempts delay other pods."""
     waits_out_backoff: bool = False
-    """Whether even an idle scheduler must not try it before its backoff is over."""
-    promised_node: str = ""
-    """Where it was nominated to, as far as we know."""
+    """Whether even an idle scheduler must wait until its backoff is over."""
+    nominated_node: str = ""
+    """The node it was last nominated to."""
     was_flushed: bool = False
     flush_timestamp: float = 0.0
 
@@ -64,7 +64,7 @@ POD_POPPED = "PodPopped"
 
 
 class Recorder(Protocol):
-    """Counts. How many pods are pending is not among them: whoever wants to know asks for `counts()`."""
+    """Counts what the queue does. For the number of pending pods, ask the queue for `counts()`."""
 
     def pod_queued(self, event: str, queue: str) -> None: ...
     def unschedulable(self, plugin: str, profile: str, change: int) -> None: ...

@@ -1,8 +1,8 @@
-"""The scheduling queue: every pod that has no node yet and is not being tried waits here, in one place.
+"""The scheduling queue: every pod without a node that is not being attempted waits here, in one place.
 
-Active pods are tried in order. Pods that back off wait for a time, unschedulable ones for an event that their
-rejectors think helps, gated ones until no plugin holds them back any more. Nothing here waits for anything
-but `pop`, and nothing keeps time: the host calls the flushes.
+Active pods are attempted in order. Pods in backoff wait for a time, unschedulable ones for an event that a
+plugin which rejected them says helps, gated ones until no plugin holds them back. Only `pop` waits, and
+nothing here keeps time: the host calls the flushes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stowplan.api.pod import Pod
 from stowplan.errors import PluginError
 from stowplan.framework.answers import NO_KEY, SortKey, check_key, plugin_error
 from stowplan.framework.events import Action, Resource
-from stowplan.framework.hints import Happening, QueueingHints, happenings
+from stowplan.framework.hints import ObjectChange, QueueingHints, object_changes
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
@@ -43,9 +43,9 @@ _READY = (Place.ACTIVE, Place.BACKOFF)
 _HELD = (Place.UNSCHEDULABLE, Place.GATED)
 
 SLOW_SECONDS = 0.5
-"""An attempt that takes longer, and comes to nothing, counts against its namespace."""
+"""A failed attempt that takes longer counts against its namespace."""
 SLOW_SHARE = 10
-"""Such attempts take at most one part in this many of the time, for each namespace."""
+"""Such attempts may take one part in this many of the time, for each namespace."""
 MAX_HELD_NAMESPACES = 1000
 
 
@@ -89,7 +89,7 @@ class SchedulingQueue:
         self._profile_names = tuple(hints)
         self._gates = Gates(profiles, self._on_fault)
         self._listeners = Listeners(hints, clock=self._clock, recorder=self._recorder)
-        # All profiles sort alike, or the configuration would have been refused.
+        # All profiles sort alike: the configuration was checked for that.
         self._sorter, plugin, observer = next(
             (name, plugin, profile.observer)
             for profile in profiles.values()
@@ -97,7 +97,7 @@ class SchedulingQueue:
         )
         self._queue_sort, self._sorts_plainly = plugin.queue_sort, is_trusted(type(plugin))
         self._comparing = partial(observer.calling, "QueueSort", plugin)
-        """What keys are compared in, too: that is code of the plugin."""
+        """Keys are compared in it, too: that runs code of the plugin."""
         self._known_key: Any = NO_KEY
         self._active.reorder()
         self._backoff.reorder()
@@ -105,7 +105,7 @@ class SchedulingQueue:
 
     def wake_all(self) -> None:
         """Attempt all pods again that wait for something to happen."""
-        self.on_happening(Happening(WILDCARD, None, None))
+        self.on_change(ObjectChange(WILDCARD, None, None))
 
     def __iter__(self) -> Iterator[QueuedPod]:
         """Every pod that waits; `place` says where."""
@@ -114,7 +114,7 @@ class SchedulingQueue:
     def counts(self) -> dict[str, int]:
         return {place.value: count for place, count in self._counts.items()}
 
-    # What the watch says
+    # Changes seen by the watch
 
     def add(self, pod: Pod) -> None:
         known = self._pods.get(pod.uid)
@@ -131,8 +131,8 @@ class SchedulingQueue:
             return
         queued = self._pods.get(new.uid)
         if new.uid in self.in_flight:
-            for happening in _own_news(old, new):
-                self.in_flight.record(happening, label_of(happening.event))
+            for change in _own_changes(old, new):
+                self.in_flight.record(change, label_of(change.event))
         elif queued is None:
             self._enter(new, POD_UPDATED)
         else:
@@ -146,11 +146,11 @@ class SchedulingQueue:
             self._take_out(queued)
             self._forget_rejectors(queued)
 
-    def on_happening(self, happening: Happening, *, only: Callable[[Pod], bool] | None = None) -> None:
-        """Something happened in the cluster: pods that it may help are tried again, if `only` lets them."""
-        event = happening.event
+    def on_change(self, change: ObjectChange, *, only: Callable[[Pod], bool] | None = None) -> None:
+        """Something changed in the cluster: requeue the pods that it may help, if `only` lets them."""
+        event = change.event
         if event.resource is Resource.UNSCHEDULABLE_POD:
-            return  # news to that pod alone, which `update` has told already
+            return  # concerns that pod alone, and `update` has handled it
         waiting: dict[QueuedPod, None] = {}
         if event == WILDCARD:
             waiting.update(dict.fromkeys(self._unschedulable))
@@ -164,12 +164,12 @@ class SchedulingQueue:
                 return
         if only is not None:
             waiting = {queued: None for queued in waiting if only(queued.pod)}
-        self._tell(waiting, happening, label_of(event))
+        self._notify(waiting, change, label_of(event))
 
     # Attempts
 
     async def pop(self) -> QueuedPod | None:
-        """The next pod to try, as soon as there is one; None once the queue is closed."""
+        """The next pod to attempt, as soon as there is one; None once the queue is closed."""
         while not self._closed:
             queued = self.pop_nowait()
             if queued is not None:
@@ -179,10 +179,10 @@ class SchedulingQueue:
         return None
 
     def pop_nowait(self) -> QueuedPod | None:
-        """The next pod to try, if there is one: an active one or, before its time, one that was refused."""
+        """The next pod to attempt, if any: an active one, or one in backoff that was rejected."""
         queued = self._active.first()
         if queued is None:
-            queued = self._backoff.first_refused()
+            queued = self._backoff.first_rejected()
             if queued is None:
                 return None
             if self._recorder is not None:
@@ -199,7 +199,7 @@ class SchedulingQueue:
         self._changed.set()
 
     def done(self, uid: str) -> None:
-        """The pod's attempt is decided: what happens from now on is no longer kept for it."""
+        """The pod's attempt is decided: changes from now on are not kept for it."""
         self.in_flight.end(uid)
 
     def return_failed(
@@ -211,7 +211,7 @@ class SchedulingQueue:
         seconds: float = 0.0,
     ) -> None:
         """Take back a pod that plugins rejected or, without any, failed; deciding it took `seconds`."""
-        happened = self.in_flight.end(queued.pod.uid)
+        changes = self.in_flight.end(queued.pod.uid)
         present = self._pods.get(queued.pod.uid)
         if present is not None:
             where = "unschedulable queue" if present.place in _HELD else f"the {present.place} queue"
@@ -228,10 +228,10 @@ class SchedulingQueue:
         self._start_backoff(queued)
         if seconds > SLOW_SECONDS:
             self._hold_back(queued, seconds)
-        self._requeue(queued, self._strategy_after(queued, happened), ATTEMPT_FAILED)
+        self._requeue(queued, self._strategy_after(queued, changes), ATTEMPT_FAILED)
 
     def activate(self, pods: Iterable[Pod], *, backoff: bool = False) -> None:
-        """Has pods tried again at once; or, if something went wrong for them, after a backoff from now on."""
+        """Attempt pods again at once or, if something failed for them, after a backoff from now on."""
         for pod in pods:
             queued = self._pods.get(pod.uid)
             if queued is None:
@@ -244,17 +244,17 @@ class SchedulingQueue:
                 self._to_active(queued, FORCE_ACTIVATE)
 
     def nominate(self, pod: Pod, node_name: str | None = None) -> None:
-        """Promises the pod a node, by default the one in its status, and no other; "" promises none."""
+        """Nominate the pod to a node, by default to the one in its status; "" clears it."""
         node_name = pod.nominated_node_name if node_name is None else node_name
         queued = self._pods.get(pod.uid)
         if queued is not None:
-            queued.promised_node = node_name
+            queued.nominated_node = node_name
         if node_name and not pod.node_name:
             self.nominations.put(pod, node_name)
         else:
             self.nominations.remove(pod)
 
-    # What time does
+    # Timers
 
     def flush_backoff(self) -> None:
         """Due every second, on the second."""
@@ -262,7 +262,7 @@ class SchedulingQueue:
             self._to_active(queued, BACKOFF_COMPLETE)
 
     def flush_unschedulable(self) -> None:
-        """Due every half minute: whoever waited too long is tried again, in case an event was missed."""
+        """Due every half minute: attempt pods that waited too long, in case an event was missed."""
         now = self._clock()
         overdue = [
             queued
@@ -272,9 +272,9 @@ class SchedulingQueue:
         for queued in overdue:
             queued.was_flushed, queued.flush_timestamp = True, now
         if overdue:
-            self._tell(overdue, Happening(WILDCARD, None, None), TIMED_OUT)
+            self._notify(overdue, ObjectChange(WILDCARD, None, None), TIMED_OUT)
 
-    # In
+    # Entering
 
     def _enter(self, pod: Pod, event: str) -> None:
         queued = QueuedPod(pod, self._clock())
@@ -283,54 +283,56 @@ class SchedulingQueue:
             self.nominate(pod)
 
     def _replace(self, queued: QueuedPod, old: Pod, new: Pod) -> None:
-        news = list(_own_news(old, new))
-        if old.nominated_node_name == queued.promised_node:
-            # Where someone else took the promised room back, the pod may find another node.
-            news += (each for each in happenings(old, new) if each.event.resource is Resource.ASSIGNED_POD)
+        news = list(_own_changes(old, new))
+        if old.nominated_node_name == queued.nominated_node:
+            # If someone else cleared the nomination, the pod may find another node.
+            news += (
+                each for each in object_changes(old, new) if each.event.resource is Resource.ASSIGNED_POD
+            )
         self._renominate(queued, old, new)
         queued.pod = new
         if queued.place in _READY:
             self._stores[queued.place].push(queued)
             return
-        for happening in news:
-            strategy = self._listeners.answer(queued, happening)
+        for change in news:
+            strategy = self._listeners.answer(queued, change)
             if strategy is not Strategy.SKIP:
-                self._requeue(queued, strategy, label_of(happening.event))
+                self._requeue(queued, strategy, label_of(change.event))
             if queued.place in _READY:
                 break
 
     def _renominate(self, queued: QueuedPod, old: Pod, new: Pod) -> None:
         if old.nominated_node_name or new.nominated_node_name:
             self.nominate(new)
-        elif any(pod.uid == old.uid for pod in self.nominations.on(queued.promised_node)):
-            # A promise that the API server does not know of yet stays.
-            self.nominations.put(new, queued.promised_node)
+        elif any(pod.uid == old.uid for pod in self.nominations.on(queued.nominated_node)):
+            # A nomination that the API server does not know of yet stays.
+            self.nominations.put(new, queued.nominated_node)
 
-    def _tell(self, waiting: Iterable[QueuedPod], happening: Happening, label: str) -> None:
+    def _notify(self, waiting: Iterable[QueuedPod], change: ObjectChange, label: str) -> None:
         for queued in waiting:
-            strategy = self._listeners.strategy(queued, happening)
+            strategy = self._listeners.strategy(queued, change)
             if strategy is not Strategy.SKIP:
                 self._requeue(queued, strategy, label)
-        self.in_flight.record(happening, label)
+        self.in_flight.record(change, label)
 
-    def _strategy_after(self, queued: QueuedPod, happened: list[Happening] | None) -> Strategy:
-        """What the events since the pod was taken out mean to it, now that it is known who refused it."""
-        if queued.waits_out_backoff or not queued.rejectors or happened is None:
+    def _strategy_after(self, queued: QueuedPod, changes: list[ObjectChange] | None) -> Strategy:
+        """What the changes during its attempt mean to a pod, now that it is known who rejected it."""
+        if queued.waits_out_backoff or not queued.rejectors or changes is None:
             return Strategy.AFTER_BACKOFF
         best = Strategy.SKIP
-        for happening in happened:
-            best = max(best, self._listeners.strategy(queued, happening))
+        for change in changes:
+            best = max(best, self._listeners.strategy(queued, change))
             if best is Strategy.IMMEDIATELY:
                 break
         return best
 
     def _activate_later(self, pod: Pod, backoff: bool) -> None:
-        """A pod that is being tried remembers what it was told until it is back."""
+        """A pod that is being attempted is activated when it is back."""
         queued = self.in_flight.find(pod.uid)
         if queued is not None and backoff:
             queued.waits_out_backoff = True
         elif queued is not None:
-            self.in_flight.record(Happening(WILDCARD, None, pod), FORCE_ACTIVATE)
+            self.in_flight.record(ObjectChange(WILDCARD, None, pod), FORCE_ACTIVATE)
 
     # From place to place
 
@@ -343,7 +345,7 @@ class SchedulingQueue:
             self._to_active(queued, event)
 
     def _to_active(self, queued: QueuedPod, event: str) -> None:
-        # Who backs off has passed the gates on the way there.
+        # A pod in backoff has passed the gates already.
         if queued.place is not Place.BACKOFF and self._is_gated(queued):
             self._put(queued, Place.GATED, event)
             return
@@ -355,7 +357,7 @@ class SchedulingQueue:
         if self._recorder is not None and not (queued.place in _HELD and place in _HELD):
             self._recorder.pod_queued(event, "unschedulable" if place in _HELD else place.value)
         if queued.place is not None and self._stores[queued.place] is not self._stores[place]:
-            # A plugin is asked for its order: should that fail, the pod is still where it was.
+            # A plugin is asked for its order: if that fails, the pod is still where it was.
             self._stores[place].push(queued)
             self._take_out(queued)
         else:
@@ -404,7 +406,7 @@ class SchedulingQueue:
 
     def _is_gated(self, queued: QueuedPod) -> bool:
         began = perf_counter()
-        holder = queued.gating_plugin = self._gates.holder(queued.pod, queued.gating_plugin)
+        holder = queued.gating_plugin = self._gates.find_gate(queued.pod, queued.gating_plugin)
         if self._recorder is not None:
             # parity: whatever came of it, it counts as a success
             name = queued.pod.scheduler_name
@@ -418,7 +420,7 @@ class SchedulingQueue:
     # Bookkeeping
 
     def _hold_back(self, queued: QueuedPod, seconds: float) -> None:
-        """Have the slow pods of a namespace, all together, use no more than a share of the time.
+        """Limit the slow pods of a namespace, all together, to a share of the time.
 
         Nobody else is scheduled during an attempt, and anyone may create pods that take long to decide.
         """
@@ -443,14 +445,14 @@ class SchedulingQueue:
                 self._recorder.unschedulable(plugin, queued.pod.scheduler_name, change)
 
 
-def _own_news(old: Pod, new: Pod) -> Iterator[Happening]:
-    """What a waiting pod's change means to itself. Conditions in its status are our own doing: no news."""
-    for happening in happenings(old, new):
-        event = happening.event
+def _own_changes(old: Pod, new: Pod) -> Iterator[ObjectChange]:
+    """The events of a waiting pod's own change. Conditions in its status are written by us: no event."""
+    for change in object_changes(old, new):
+        event = change.event
         if event.resource is Resource.UNSCHEDULABLE_POD and not (
             event.action == Action.UPDATE and _only_status_differs(old, new)
         ):
-            yield happening
+            yield change
 
 
 def _only_status_differs(old: Pod, new: Pod) -> bool:

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
 from typing import Any, NamedTuple
 
-from stowplan.framework.hints import Happening
+from stowplan.framework.hints import ObjectChange
 from stowplan.queue.queued_pod import POD_POPPED, QueuedPod, Recorder
 
 Entry = tuple[Any, int, QueuedPod]
 SLACK = 100
-"""So many entries of pods that are gone are never worth tidying up."""
+"""Fewer entries of removed pods than this are not worth cleaning up."""
 
 
 class Heap:
-    """Pods by their order, and among equals by who came first."""
+    """A heap of pods from which any can be removed; equal ones come in the order in which they were added."""
 
     def __init__(self, order: Callable[[QueuedPod], Any]) -> None:
         self._order = order
@@ -33,7 +33,7 @@ class Heap:
         return queued in self._entries
 
     def push(self, queued: QueuedPod) -> None:
-        """Puts a pod in, or where it belongs now that its order may have changed."""
+        """Add a pod, or move it if its order has changed."""
         order = self._order(queued)
         known = self._entries.get(queued)
         if known is None or known[0] != order:
@@ -43,12 +43,12 @@ class Heap:
             self._tidy()
 
     def remove(self, queued: QueuedPod) -> None:
-        """Takes a pod out; its entry stays behind until it comes up, and is dropped then."""
+        """Remove a pod; its entry stays until it is the first, and is dropped then."""
         del self._entries[queued]
         self._tidy()
 
     def reorder(self) -> None:
-        """Asks for the order of every pod again; what it was before may not compare with it."""
+        """Ask for the order of every pod again: old and new keys may not be comparable."""
         pods, self._heap, self._entries = list(self._entries), [], {}
         for queued in pods:
             self.push(queued)
@@ -77,26 +77,26 @@ class BackoffQueue:
         longest: float,
     ) -> None:
         self._clock, self._initial, self._longest = clock, initial, longest
-        self._refused = Heap(lambda queued: (self._expiration(queued), order(queued)))
+        self._rejected = Heap(lambda queued: (self._expiration(queued), order(queued)))
         self._failed = Heap(self._expiration)
 
     def push(self, queued: QueuedPod) -> None:
         must_wait = queued.waits_out_backoff or not queued.rejectors
-        (self._failed if must_wait else self._refused).push(queued)
+        (self._failed if must_wait else self._rejected).push(queued)
 
     def remove(self, queued: QueuedPod) -> None:
-        (self._failed if queued in self._failed else self._refused).remove(queued)
+        (self._failed if queued in self._failed else self._rejected).remove(queued)
 
     def reorder(self) -> None:
-        self._refused.reorder()
+        self._rejected.reorder()
 
-    def first_refused(self) -> QueuedPod | None:
-        """The next pod that may be tried before its backoff is over."""
-        return self._refused.first()
+    def first_rejected(self) -> QueuedPod | None:
+        """The next pod that may be attempted before its backoff is over."""
+        return self._rejected.first()
 
     def over(self) -> Iterator[QueuedPod]:
-        """Pods whose backoff is over, each to be removed before the next is asked for."""
-        for heap in (self._refused, self._failed):
+        """Pods whose backoff is over; remove each before asking for the next."""
+        for heap in (self._rejected, self._failed):
             while (queued := heap.first()) is not None and not self.is_backing_off(queued):
                 yield queued
 
@@ -114,7 +114,7 @@ class BackoffQueue:
         return queued.backoff_expiration
 
     def _duration(self, count: int) -> float:
-        """Doubles with every attempt, up to the longest."""
+        """The backoff doubles with every attempt, up to the longest."""
         doublings = count - 1
         if self._initial > math.ldexp(self._longest, -doublings):
             return self._longest
@@ -131,7 +131,7 @@ class UnschedulablePods:
         return iter(self._waits_for)
 
     def push(self, queued: QueuedPod) -> None:
-        """A gated pod waits for its gating plugin alone, any other for all who refused it."""
+        """A gated pod waits for its gating plugin alone, any other for all plugins that rejected it."""
         plugins = (queued.gating_plugin,) if queued.gating_plugin else queued.rejectors
         keys = tuple((queued.pod.scheduler_name, plugin) for plugin in plugins)
         self._waits_for[queued] = keys
@@ -143,7 +143,7 @@ class UnschedulablePods:
             del self._waiting[key][queued]
 
     def waiting_for(self, profile: str, plugins: Iterable[str]) -> Iterator[QueuedPod]:
-        """Pods that wait for any of these, those that wait for several more than once."""
+        """Pods that wait for any of these plugins; those that wait for several come more than once."""
         if self._waits_for:
             for plugin in plugins:
                 yield from self._waiting.get((profile, plugin), ())
@@ -152,14 +152,14 @@ class UnschedulablePods:
 class Flight(NamedTuple):
     queued: QueuedPod
     start: int
-    """The number of the first event that came after the pod was taken out."""
+    """The number of the first change after the pod was popped."""
 
 
 class InFlight:
     def __init__(self, recorder: Recorder | None) -> None:
         self._recorder = recorder
         self._flights: OrderedDict[str, Flight] = OrderedDict()
-        self._events: deque[tuple[Happening, str]] = deque()
+        self._events: deque[tuple[ObjectChange, str]] = deque()
         self._dropped = 0
 
     def __len__(self) -> int:
@@ -176,21 +176,21 @@ class InFlight:
         self._flights[queued.pod.uid] = Flight(queued, self._dropped + len(self._events))
         self._count(POD_POPPED, 1)
 
-    def record(self, happening: Happening, label: str) -> None:
-        """Keeps an event for whoever is being tried now."""
+    def record(self, change: ObjectChange, label: str) -> None:
+        """Keep a change for the pods that are being attempted now."""
         if self._flights:
-            self._events.append((happening, label))
+            self._events.append((change, label))
             self._count(label, 1)
 
-    def end(self, uid: str) -> list[Happening] | None:
-        """What has happened since the pod was taken out; None where nobody kept track of it any more."""
+    def end(self, uid: str) -> list[ObjectChange] | None:
+        """The changes since the pod was popped; None if they are not kept for it any more."""
         flight = self._flights.pop(uid, None)
         if flight is None:
             return None
         self._count(POD_POPPED, -1)
-        happened = [each for each, _ in islice(self._events, flight.start - self._dropped, None)]
+        changes = [each for each, _ in islice(self._events, flight.start - self._dropped, None)]
         self._drop_events()
-        return happened
+        return changes
 
     def _drop_events(self) -> None:
         oldest = next(iter(self._flights.values()), None)

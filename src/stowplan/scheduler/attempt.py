@@ -19,9 +19,9 @@ class Attempt(NamedTuple):
     began: float
     """When the attempt began, by the host's clock."""
     seconds: float = 0.0
-    """How long deciding took, during which nobody else was scheduled."""
+    """How long deciding took, during which no other pod was decided."""
     is_measured: bool = False
-    """Whether the time of each plugin is measured too, as it is now and then."""
+    """Whether the time of each plugin is measured, as in every tenth decision."""
 
     @property
     def pod(self) -> Pod:
@@ -34,16 +34,16 @@ class Attempt(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why an attempt came to nothing. Without plugins to blame the pod is tried again after a while."""
+    """Why an attempt failed. Without rejectors the pod is requeued after its backoff."""
 
     message: str
     is_error: bool = True
     rejectors: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     is_moot: bool = False
-    """Whether there is nothing to say of the pod: it is gone, has a node, or is not ours any more."""
+    """Whether there is nothing to report: the pod is gone, has a node, or is not ours any more."""
     advice: str = ""
-    """What those who run the scheduler can do about it, for the log: it is not for those whose pod it is."""
+    """What an administrator can do about it, for the log only."""
     stack: str = ""
     """The traceback of what a plugin raised, for the log."""
 
@@ -62,7 +62,7 @@ def failure_of(decision: Decision) -> Failure:
 
 
 def failure_at(status: Status, plugin: str, doing: str, stack: str = "") -> Failure:
-    """A plugin stopped a pod that had a node already."""
+    """The failure of a pod that a plugin rejected after its node was chosen."""
     if status.code.is_rejection:
         message = fit_message(1, "", dict.fromkeys(status.reasons, 1))
         return Failure(message, False, frozenset((plugin,)) if plugin else frozenset())

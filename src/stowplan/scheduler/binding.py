@@ -63,7 +63,7 @@ class PodBinder:
         self._shared.tasks.start(work, f"binding of pod {placed.key}")
 
     def place(self, attempt: Attempt, node_name: str) -> Pod | Failure:
-        """Counts the pod as placed and lets plugins reserve and permit; if one refuses, all is undone."""
+        """Assume the pod and run reserve and permit; if a plugin rejects it, undo that."""
         pod = attempt.pod
         try:
             placed = self._shared.cluster.assume_pod(pod, node_name)
@@ -72,7 +72,7 @@ class PodBinder:
         self._shared.nominations.remove(pod)
         try:
             failure = self._reserve(attempt, placed, node_name) or self._permit(attempt, placed, node_name)
-        except BaseException:  # not foreseen: whoever catches it need not know of the room that is taken
+        except BaseException:  # not foreseen: whoever catches it need not know of the assumed pod
             self.undo(attempt, placed, node_name)
             raise
         if failure is not None:
@@ -110,7 +110,7 @@ class PodBinder:
         return None
 
     async def _run(self, attempt: Attempt, placed: Pod, node_name: str) -> None:
-        """Ends with the pod bound or failed, whatever happens on the way."""
+        """End with the pod bound or failed, whatever happens."""
         try:
             failure = await self.bind(attempt, placed, node_name)
         except asyncio.CancelledError:
@@ -124,7 +124,7 @@ class PodBinder:
         await self._conclude(attempt, placed, node_name, failure)
 
     async def _end_cancelled(self, attempt: Attempt, placed: Pod, node_name: str) -> None:
-        """After a binding that was cut off: whether the pod was bound is known to the API server alone."""
+        """After a cancelled binding: only the API server knows whether the pod was bound."""
         failure: Failure | None = CANCELLED
         try:
             failure = await self._outcome(placed, node_name, CANCELLED)
@@ -136,7 +136,7 @@ class PodBinder:
             self._shared.changes.make(partial(self._fail, attempt, placed, node_name, failure))
             return
         try:
-            self._succeeded(attempt, placed, node_name)
+            self._report_bound(attempt, placed, node_name)
         except Exception as error:  # the pod is bound all the same
             log.error("Bound pod not recorded", error, pod=placed, stacktrace=stack_of(error))
         self._confirm_later(attempt, placed, node_name)
@@ -175,7 +175,7 @@ class PodBinder:
             self._on_capacity_freed(placed)
 
     async def _outcome(self, placed: Pod, node_name: str, failure: Failure) -> Failure | None:
-        """What became of a pod whose binding was not finished: None if it is bound all the same."""
+        """The failure of a pod whose binding was not finished; None if it is bound all the same."""
         try:
             node_now = await self._node_after(placed, Unreachable(failure.message))
         except Exception as error:
@@ -188,12 +188,12 @@ class PodBinder:
         return failure if node_now == "" else Failure(failure.message, is_moot=True)
 
     async def bind(self, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
-        """Waits until plugins permit the pod, and binds it; what went wrong, if something did."""
+        """Wait until plugins permit the pod, and bind it. Returns the failure, if any."""
         self._shared.metrics.running("binding", 1)
         task = asyncio.current_task()
         try:
             return await self._bind(attempt, placed, node_name)
-        except BaseException as error:  # what nobody foresaw for one pod must not stop the others
+        except BaseException as error:  # an unforeseen error of one pod must not stop the others
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
             failure = Failure(f"binding: {describe(error)}", stack=stack_of(error))
@@ -304,7 +304,7 @@ class PodBinder:
                 return failure and _without_blame(failure, advice)
         return Failure("no bind plugin took the pod")
 
-    def _succeeded(self, attempt: Attempt, placed: Pod, node_name: str) -> None:
+    def _report_bound(self, attempt: Attempt, placed: Pod, node_name: str) -> None:
         queued, decision, now = attempt.queued, attempt.decision, self._shared.clock()
         recorder = self._reporter.recorders[attempt.profile.scheduler_name]
         recorder.record(
@@ -332,7 +332,7 @@ class PodBinder:
             self._shared.metrics.scheduled_after_flush()
 
     def undo(self, attempt: Attempt, placed: Pod, node_name: str) -> None:
-        """Takes back what `place` did."""
+        """Undo what `place` did."""
         self._shared.waiting.remove(placed.uid)
         began = perf_counter()
         for name, plugin in reversed(attempt.profile.at("reserve")):
@@ -388,7 +388,7 @@ class PodBinder:
         return None if known is None else known.node_name
 
     async def _bind_by_extender(self, placed: Pod, node_name: str) -> tuple[bool, Failure | None]:
-        """Whether an extender has bound the pod, and what went wrong; neither if it concerns none of them."""
+        """Whether an extender has bound the pod, and the failure; neither if no extender manages it."""
         for extender in self._extenders:
             if not extender.binds or not extender.is_interested(placed):
                 continue
@@ -413,7 +413,7 @@ def node_gone(node_name: str) -> Failure:
 
 
 def _without_blame(failure: Failure, advice: str) -> Failure:
-    """After `done` the queue no longer knows what happened meanwhile, so nobody's hints can wake the pod."""
+    """After `done` the queue keeps no changes for the pod, so that hints cannot requeue it."""
     return Failure(failure.message, failure.is_error, advice=advice, stack=failure.stack)
 
 
@@ -427,7 +427,7 @@ def _has_work_before_bind(attempt: Attempt) -> bool:
 def _ask(
     point: str, method: str, plugin: Plugin, attempt: Attempt, placed: Pod, node_name: str
 ) -> tuple[Status | None, str]:
-    """The plugin's answer, None for success; an error, with its traceback, if it went wrong."""
+    """The plugin's status, None for success; an error, with its traceback, if it failed."""
     observer = attempt.profile.observer
     observer.enter(point, plugin)
     try:

@@ -20,7 +20,7 @@ from stowplan.client.resources import WatchedResource, custom
 from stowplan.client.watch import MISSING_SECONDS, OnEvent, OnUnreadable, Reflector
 from stowplan.cluster import Cluster
 from stowplan.framework.events import Resource
-from stowplan.framework.hints import RESOURCES, happenings
+from stowplan.framework.hints import RESOURCES, object_changes
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.shared import Shared
 
@@ -67,7 +67,7 @@ class ClusterFollower:
         """Wait until the cluster is known."""
         for reflector in self.reflectors:
             await reflector.synced.wait()
-        await self.kinds.synced()
+        await self.kinds.sync()
         self.is_synced = True
 
     async def catch_up(self, since: float) -> None:
@@ -151,8 +151,8 @@ class EventHandlers:
 
     def on_capacity_freed(self, pod: Pod) -> None:
         """A pod that we had placed is not going to its node after all: others may want the capacity."""
-        for happening in happenings(pod, None):
-            self._queue.on_happening(happening, only=lambda other: other.uid != pod.uid)
+        for change in object_changes(pod, None):
+            self._queue.on_change(change, only=lambda other: other.uid != pod.uid)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         if self.unreadable or (new is not None and new.fault):
@@ -230,8 +230,8 @@ class EventHandlers:
         self._notify(pod, None)
 
     def _notify(self, old: Any, new: Any) -> None:
-        for happening in happenings(old, new):
-            self._queue.on_happening(happening)
+        for change in object_changes(old, new):
+            self._queue.on_change(change)
 
 
 class KindWatches:
@@ -287,7 +287,7 @@ class KindWatches:
     def reflectors(self) -> tuple[Reflector, ...]:
         return tuple(self._reflectors.values())
 
-    async def synced(self) -> None:
+    async def sync(self) -> None:
         """Wait until all objects are known, or that their kind is not served."""
         for reflector in tuple(self._reflectors.values()):
             await reflector.synced.wait()
@@ -301,7 +301,7 @@ class KindWatches:
             self._api,
             custom(kind),
             on_event=self._on_event,
-            on_served=partial(self._served, kind),
+            on_served=partial(self._on_kind_served, kind),
             missing=self._retry,
             on_unreadable=self._on_unreadable,
         )
@@ -311,7 +311,7 @@ class KindWatches:
     def _start(self, kind: Kind, group: CoreTasks) -> None:
         self._tasks[kind] = group.start(f"watch of {kind.definition.plural}", self._reflectors[kind].run())
 
-    def _served(self, kind: Kind, error: ApiError | None) -> None:
+    def _on_kind_served(self, kind: Kind, error: ApiError | None) -> None:
         store = self._cluster.watched(kind)
         store.is_served, was_served = error is None, store.is_served
         if error is not None:

@@ -1,10 +1,10 @@
-"""Sees to it that a plugin of others that is slow or hangs harms nobody else.
+"""Interrupts calls into custom plugins that take longer than their budget.
 
-A thread looks at which call into a plugin is under way. Past its budget, the plugin's own code is interrupted
-with an OverdueError, also while it sleeps or waits for an answer. Our own code is never interrupted, since it
-may be halfway through a change that others rely on: where the plugin has called it, the error is raised as
-soon as it returns to the plugin. What goes on in spite of that is stuck: it is logged with its stack and
-shows in /livez. The plugins that Stowplan brings along are trusted.
+A thread watches which call is running. Past its budget, the plugin's own code is interrupted with an
+OverdueError, also while it sleeps or waits for a response. Our own code is never interrupted, since it may be
+halfway through a change that others rely on: if the plugin has called it, the error is raised as soon as it
+returns to the plugin. A call that continues in spite of that is stuck: it is logged with its stack and shows
+in /livez. The plugins of the default profile are trusted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stowplan.metrics import Metrics
 
 TICK_SECONDS = 0.05
 STUCK_SECONDS = 2.0
-"""So long after its budget a call that was interrupted again and again counts as stuck."""
+"""A call that continues for so long after its budget counts as stuck."""
 METHODS = {
     "PreEnqueue": "pre_enqueue",
     "QueueSort": "queue_sort",
@@ -61,7 +61,7 @@ class OverdueError(PluginError):
 
 
 class Call:
-    """A call into a plugin, from its begin on."""
+    """A call into a plugin."""
 
     __slots__ = ("began", "budget", "has_ended", "is_overdue", "method", "outer", "plugin")
 
@@ -81,17 +81,17 @@ class Call:
 class Guard(Observer):
     """Works while inside its context, which the main thread enters; elsewhere nothing is interrupted."""
 
-    def __init__(self, metrics: Metrics, *, patience: float = STUCK_SECONDS) -> None:
-        self._metrics, self._patience = metrics, patience
+    def __init__(self, metrics: Metrics, *, stuck_seconds: float = STUCK_SECONDS) -> None:
+        self._metrics, self._stuck_seconds = metrics, stuck_seconds
         self.call: Call | None = None
-        """The innermost one, if any: there is one thread that calls plugins."""
+        """The innermost one that is running, if any: one thread calls plugins."""
         self.deadline = math.inf
-        """When calls are overdue whatever their own budgets, by the monotonic clock."""
+        """When every call is overdue, whatever its budget, by the monotonic clock."""
         self._stuck: Call | None = None
         self._ignoring: dict[Call, None] = {}
-        """Asynchronous calls that were cancelled and go on."""
+        """Asynchronous calls that were cancelled and continue."""
         self.while_stuck: Callable[[], None] = lambda: None
-        """Called again and again, in another thread, while the event loop hangs."""
+        """Called repeatedly, in another thread, while the event loop hangs."""
         self._ended = threading.Event()
         self._pending: FrameType | None = None
         """Our own code that the plugin has called, and that is interrupted as soon as it returns."""
@@ -158,16 +158,18 @@ class Guard(Observer):
 
     async def _give_up(self, call: Call, task: asyncio.Task[Any]) -> Any:
         task.cancel()
-        done, _ = await asyncio.wait((task,), timeout=self._patience)
+        done, _ = await asyncio.wait((task,), timeout=self._stuck_seconds)
         if not done:
             self._ignoring[call] = None
             task.add_done_callback(lambda _: self._ignoring.pop(call, None))
-            log.error("Plugin goes on past its budget and cannot be stopped", None, plugin=call.plugin.name)
+            log.error(
+                "Plugin continues past its budget and cannot be cancelled", None, plugin=call.plugin.name
+            )
         self._metrics.plugin_interrupted(call.plugin.name, call.method)
-        raise OverdueError(_overdue(call.plugin.bind_budget))
+        raise OverdueError(overdue_message(call.plugin.bind_budget))
 
     def _watch(self) -> None:
-        """In a thread of its own: interrupts what is overdue."""
+        """Interrupt overdue calls; runs in a thread of its own."""
         thread = threading.main_thread().ident
         assert thread is not None
         while not self._ended.wait(TICK_SECONDS):
@@ -182,11 +184,11 @@ class Guard(Observer):
             signal.pthread_kill(thread, signal.SIGALRM)
             if self._stuck is call:
                 self.while_stuck()
-            elif call.seconds > call.budget + self._patience:
+            elif call.seconds > call.budget + self._stuck_seconds:
                 self._stuck = call
                 stack = "".join(traceback.format_stack(sys._current_frames()[thread]))
                 log.error(
-                    "Plugin cannot be interrupted, and all pods wait for it",
+                    "Plugin cannot be interrupted; scheduling is blocked",
                     None,
                     plugin=call.plugin.name,
                     method=call.method,
@@ -194,7 +196,7 @@ class Guard(Observer):
                 )
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, between two instructions of whatever runs there."""
+        """Handle the signal: runs in the main thread, between two instructions of whatever runs there."""
         call = self.call
         if call is None or not call.is_overdue:
             return
@@ -213,11 +215,11 @@ class Guard(Observer):
             return  # the plugin has returned, or was not called yet
         if callee is None:
             self._pending = None
-            raise OverdueError(_overdue(call.budget))
+            raise OverdueError(overdue_message(call.budget))
         self._raise_on_return(call, caller, callee)
 
     def _raise_on_return(self, call: Call, caller: FrameType, callee: FrameType) -> None:
-        """Interrupts the plugin's `caller` as soon as our own `callee` is done.
+        """Interrupt the plugin's `caller` as soon as our own `callee` returns.
 
         A signal that finds the plugin's code running may never come if nearly all the time goes into calls of
         ours, so the return is traced.
@@ -246,7 +248,7 @@ class Guard(Observer):
             if event == "line" if frame is caller else event == "return" and not may_pause:
                 self._pending = None
                 sys.settrace(before)
-                raise OverdueError(_overdue(call.budget))
+                raise OverdueError(overdue_message(call.budget))
             return trace
 
         caller.f_trace = callee.f_trace = trace
@@ -277,7 +279,7 @@ class Stepwise:
 
 PACKAGE = os.path.dirname(os.path.dirname(Call.__init__.__code__.co_filename)) + os.sep
 WATCHED = tuple(os.path.join(PACKAGE, *path, "") for path in (("plugins", "community"), ("sticky",)))
-"""Plugins that come with us and have a budget all the same."""
+"""Plugins that come with Stowplan and have a budget, too."""
 STANDARD_LIBRARY = os.path.dirname(inspect.__file__) + os.sep
 SITES = ("site-packages", "dist-packages")
 
@@ -316,5 +318,5 @@ def is_own_file(file: str) -> bool:
     return file.startswith(PACKAGE) and not file.startswith(WATCHED)
 
 
-def _overdue(seconds: float) -> str:
+def overdue_message(seconds: float) -> str:
     return f"took longer than its budget of {max(round(seconds, 2), 0):g}s"

@@ -163,9 +163,9 @@ class Service:
             )
             await self._take_policy(api)
             if self.options.config.leader_election.leader_elect:
-                self._election = self._elected_by(leases)
+                self._election = self._make_election(leases)
             stack.enter_context(self._guard)
-            await stack.enter_async_context(self._served())
+            await stack.enter_async_context(self._serve())
             return await self._run(api, events_api)
 
     async def _run(self, api: ApiClient, events_api: ApiClient) -> int:
@@ -196,12 +196,12 @@ class Service:
         self, api: ApiClient, events_api: ApiClient, elected: asyncio.Task[None] | None
     ) -> Ending:
         """One configuration's life."""
-        scheduler = self.scheduler = self._built(api, events_api)
+        scheduler = self.scheduler = self._build_scheduler(api, events_api)
         if self._is_leading():
             scheduler.start()
         tasks = {
             "scheduler": asyncio.create_task(scheduler.run(), name="scheduler"),
-            "signals": asyncio.create_task(self._told(), name="signals"),
+            "signals": asyncio.create_task(self._wait_for_signal(), name="signals"),
             "plugin files": asyncio.create_task(self._look_at_plugin_files(), name="plugin files"),
         }
         waited = tasks if elected is None else tasks | {"leader election": elected}
@@ -237,7 +237,7 @@ class Service:
         ended: Ending = tasks["signals"].result()
         return ended
 
-    def _built(self, api: ApiClient, events_api: ApiClient) -> Scheduler:
+    def _build_scheduler(self, api: ApiClient, events_api: ApiClient) -> Scheduler:
         """The scheduler for the configuration; if a new one cannot be used, for the one before it."""
         try:
             scheduler = self._scheduler(self.options.config, api, events_api)
@@ -270,7 +270,7 @@ class Service:
             ),
         )
 
-    async def _told(self) -> Ending:
+    async def _wait_for_signal(self) -> Ending:
         """Waits for a signal that ends this configuration's life; others are answered on the way."""
         while True:
             number = await self._signals.get()
@@ -309,11 +309,11 @@ class Service:
             self.metrics.plugins_reloaded("error")
             return
         self.registry = registry
-        self.options = msgspec.structs.replace(self.options, config=self._kept_in(config))
+        self.options = msgspec.structs.replace(self.options, config=self._keep_fixed(config))
         self.metrics.plugins_reloaded("success")
         log.log(0, "Plugins reloaded")
 
-    def _kept_in(self, config: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
+    def _keep_fixed(self, config: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
         """What the process was started with stays: clients, lease and server are not made anew."""
         return msgspec.structs.replace(
             config,
@@ -338,19 +338,19 @@ class Service:
             return False
         for warning in warnings:
             log.warn(warning)
-        for field, in_force, wanted in self._left_for_a_restart(options.config):
+        for field, in_force, wanted in self._fields_for_restart(options.config):
             log.warn(
                 "Configuration field not taken up: it takes a restart",
                 field=field,
                 inForce=in_force,
                 wanted=wanted,
             )
-        self.options = msgspec.structs.replace(self.options, config=self._kept_in(options.config))
+        self.options = msgspec.structs.replace(self.options, config=self._keep_fixed(options.config))
         log.log(0, "Configuration reloaded")
         return True
 
-    def _left_for_a_restart(self, wanted: KubeSchedulerConfiguration) -> Iterator[tuple[str, object, object]]:
-        """Fields that a new configuration changes and that `_kept_in` keeps, with both values."""
+    def _fields_for_restart(self, wanted: KubeSchedulerConfiguration) -> Iterator[tuple[str, object, object]]:
+        """Fields that a new configuration changes and that `_keep_fixed` keeps, with both values."""
         in_force = self.options.config
         yield from _changes("leaderElection", in_force.leader_election, wanted.leader_election)
         if self._connection is None:  # else it is not the configuration that says where to connect
@@ -364,7 +364,7 @@ class Service:
     def _is_leading(self) -> bool:
         return self._election is None or self._election.is_leading
 
-    def _elected_by(self, api: ApiClient) -> LeaderElection:
+    def _make_election(self, api: ApiClient) -> LeaderElection:
         config = self.options.config
         lease = config.leader_election.resource_name
 
@@ -413,7 +413,7 @@ class Service:
         )
 
     @asynccontextmanager
-    async def _served(self) -> AsyncIterator[None]:
+    async def _serve(self) -> AsyncIterator[None]:
         access = self.options.access
         election = self._election
         async with AsyncExitStack() as stack:
@@ -427,7 +427,7 @@ class Service:
                 leader_election=None if election is None else election.check,
                 shutdown=lambda: "shutting down" if self._is_stopping else None,
                 handlers_synced=self._unsynced,
-                pods=self._shown_pods,
+                pods=self._pods_to_show,
                 plugins=self._guard.check if self._has_plugins_of_others() else None,
                 core_tasks=self._check_tasks,
             )
@@ -451,7 +451,7 @@ class Service:
         is_ours = self._connection is not None  # then the cluster of a pod that we may run in is another
         return None if is_ours and not path else reviewer(path)
 
-    def _shown_pods(self) -> Iterable[Pod]:
+    def _pods_to_show(self) -> Iterable[Pod]:
         """For /metrics/resources: those placed and those that wait, as long as we lead."""
         if self.scheduler is None or not self._is_leading():
             return ()

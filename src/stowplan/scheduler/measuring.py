@@ -33,11 +33,11 @@ SUCCESS, ERROR, UNSCHEDULABLE = (code.wire_name for code in (Code.SUCCESS, Code.
 
 Lap = tuple[str, float]
 NOBODY = ""
-"""Of the time after the plugins, or between them."""
+"""Stands for the time after plugins, or between them."""
 
 
 class Sums:
-    """Of decisions in which the same plugins had something to say and no node was refused."""
+    """Counts of decisions in which the same plugins took part and no node was rejected."""
 
     __slots__ = ("decisions", "feasible", "looked_at")
 
@@ -88,7 +88,7 @@ class CycleObserver(Observer):
         self._sums: defaultdict[SumsKey, Sums] = defaultdict(Sums)
         self._batches = {"no_hint": 0, "pod_not_batchable": 0, "empty_list": 0}
 
-    # What the cycle says
+    # Called by the cycle
 
     def start(self, point: str) -> Observer | None:
         # What a post_filter plugin tries out with filters is its own time.
@@ -116,10 +116,10 @@ class CycleObserver(Observer):
     def run(self, plugin: Plugin) -> Awaitable[Any]:
         return self._guard.run(plugin)
 
-    # What the loop says
+    # Called by the loop
 
     def begin(self) -> None:
-        """A decision begins."""
+        """A decision starts."""
         self.is_measuring = self._decisions % MEASURED_ONCE_IN == 0
         self._decisions += 1
         self._is_deciding = True
@@ -141,7 +141,7 @@ class CycleObserver(Observer):
             self._record_plugins(profile, decision)
 
     def _record_points(self, decision: Decision) -> None:
-        """What each extension point took; one that the cycle came to more than once counts as one."""
+        """Record the time of each extension point; one that ran more than once counts as one."""
         laps, last = self._laps, len(self._laps) - 2
         earlier = 0.0
         for place in range(last + 1):
@@ -158,7 +158,7 @@ class CycleObserver(Observer):
             earlier = 0.0
 
     def _count_evaluations(self, decision: Decision) -> None:
-        """Filters and scores count for every node that they were asked about."""
+        """Count filters and scores for every node that they were asked about."""
         state = decision.state
         if state is None or not self._laps[:-1]:
             return
@@ -224,7 +224,7 @@ class CycleObserver(Observer):
         self._seconds.clear()
 
     def hand_in(self) -> None:
-        """What was summed up since the last time."""
+        """Add to the metrics what was counted since the last time."""
         for (skipped_filters, skipped_scores, has_choice), sums in self._sums.items():
             for point, skipped, times in (
                 ("PreFilter", skipped_filters, sums.decisions),
@@ -258,7 +258,7 @@ def _outcome(decision: Decision, point: str) -> str:
 
 
 def _stopped_at(decision: Decision, name: str) -> bool:
-    """Whether the pod was refused as a whole by this plugin, so that those after it were not asked."""
+    """Whether this plugin rejected the pod on all nodes, so that those after it were not asked."""
     status = decision.pre_filter
     if status is None or status.code is not Code.UNRESOLVABLE:
         return False
@@ -266,7 +266,7 @@ def _stopped_at(decision: Decision, name: str) -> bool:
 
 
 def _asked_about(decision: Decision, state: CycleState, names: list[str]) -> Iterator[tuple[str, int]]:
-    """Each filter with the number of nodes that no filter before it had refused."""
+    """Each filter with the number of nodes that no filter before it had rejected."""
     skipped, refusing = state.skipped_filters, {each.plugin: each for each in decision.filters}
     everywhere = still_open = len(decision.looked_at)
     refused: Any = None

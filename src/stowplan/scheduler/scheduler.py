@@ -194,7 +194,7 @@ class Scheduler:
 
     async def kinds_synced(self) -> None:
         """Wait until the objects of these kinds are known, or that the API server has no such kind."""
-        await self.follower.kinds.synced()
+        await self.follower.kinds.sync()
 
     def start(self) -> None:
         """Decide pods from now on, as soon as the cluster is known as it is now."""

@@ -30,7 +30,7 @@ def is_made_again(pod: Pod) -> bool:
     return pod.controller is not None and not pod.is_terminating
 
 
-def going_for(pod: Pod, cluster: Cluster) -> list[Pod]:
+def leaving_for(pod: Pod, cluster: Cluster) -> list[Pod]:
     """The pods that are being deleted on the node that was promised to this one, and matter less."""
     row = cluster.nodes.row_of(pod.nominated_node_name)
     there = () if row is None else cluster.nodes.pods_on(row)
@@ -44,7 +44,7 @@ def is_protected(pod: Pod, cluster: Cluster) -> bool:
     return bool(Budgets(cluster.pdbs).violated_by(table, slots)[0])
 
 
-def likeness_of(pod: Pod, profile: Profile) -> tuple[Any, ...] | None:
+def equivalence_key(pod: Pod, profile: Profile) -> tuple[Any, ...] | None:
     """Equal for pods that differ in no more than their names; None where a name may matter.
 
     It does to claims that are made for the pod, and it may to plugins that we do not know.
@@ -61,7 +61,7 @@ OF_CONDITIONS = "node.kubernetes.io/"
 """Taints under it tell of the state that one node is in, not of what kind it is."""
 
 
-def twin_of(cluster: Cluster, row: int, name: str) -> Iterator[Pod | Object]:
+def copy_node(cluster: Cluster, row: int, name: str) -> Iterator[Pod | Object]:
     """The node under a new name, schedulable and healthy, its drivers, devices and the pods of daemons."""
     node = cluster.nodes.objects[row]
     yield _renamed(node, name)

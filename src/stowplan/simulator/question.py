@@ -13,7 +13,7 @@ from stowplan.errors import InputError
 from stowplan.explain.layout import join_names
 from stowplan.simulator.outcome import Outcome
 from stowplan.simulator.whatif import WhatIf
-from stowplan.simulator.workloads import MOST, Room, more_like, pods_of
+from stowplan.simulator.workloads import MAX_ADDED, PodLimit, more_like, pods_of
 
 
 class Several(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,8 +23,10 @@ class Several(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count: int = 1
 
     def __post_init__(self) -> None:
-        if not 1 <= self.count <= MOST:
-            raise InputError(f"{self.name}: how many comes after it, from 1 to {MOST}, as in {self.name}=3")
+        if not 1 <= self.count <= MAX_ADDED:
+            raise InputError(
+                f"{self.name}: how many comes after it, from 1 to {MAX_ADDED}, as in {self.name}=3"
+            )
 
 
 class Question(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -42,21 +44,21 @@ def ask(
     question: Question,
     manifests: Manifests,
     read_more: Callable[[Manifests], None],
-    most: int = MOST,
+    max_added: int = MAX_ADDED,
 ) -> Outcome:
     """`manifests` show the cluster of the what-if; `read_more` reads into them what would be added.
 
-    Not more than `most` pods and nodes are made.
+    Not more than `max_added` pods and nodes are made.
     """
     objects, workloads, ignored = dict(manifests.objects), dict(manifests.workloads), +manifests.ignored
-    room = Room(most)
+    limit = PodLimit(max_added)
     read_more(manifests)
     if unseen := manifests.ignored - ignored:
         kinds = join_names([f"{number} {kind}" for kind, number in sorted(unseen.items())])
         what_if.changes.append(f"{kinds} not looked at")
     what_if.add([item for key, item in manifests.objects.items() if objects.get(key) is not item])
     for each in question.more_nodes:
-        room.take(each.count, each.name)
+        limit.add(each.count, each.name)
         what_if.add_nodes_like(each.name, each.count)
     for name in dict.fromkeys(question.drain):
         what_if.drain(name)
@@ -68,9 +70,9 @@ def ask(
     def pods() -> Iterator[Pod | Object]:
         for key, workload in tuple(manifests.workloads.items()):
             if workloads.get(key) is not workload:
-                yield from pods_of(manifests, workload, what_if.planner, what_if.decide, room)
+                yield from pods_of(manifests, workload, what_if.planner, what_if.decide, limit)
         for each in question.more:
-            room.take(each.count, each.name)
+            limit.add(each.count, each.name)
             yield from more_like(manifests, each.name, each.count)
 
     what_if.add(pods())

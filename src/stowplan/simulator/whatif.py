@@ -38,11 +38,11 @@ from stowplan.queue.queued_pod import QueuedPod
 from stowplan.simulator.outcome import Cause, Ending, Fate, Outcome
 from stowplan.simulator.pods import (
     belongs_to_node,
-    going_for,
+    copy_node,
+    equivalence_key,
     is_made_again,
     is_protected,
-    likeness_of,
-    twin_of,
+    leaving_for,
 )
 
 
@@ -134,7 +134,7 @@ class WhatIf:
         """The turns in which a pod was last placed, and last evicted."""
         for pod in pods:
             if not (pod.node_name or pod.is_finished or pod.is_terminating):
-                self._await(pod, Cause.PENDING)
+                self._enqueue(pod, Cause.PENDING)
 
     def add(self, objects: Iterable[Pod | Object]) -> None:
         """Nodes, pods and all else; what is known under the same name is replaced."""
@@ -147,16 +147,16 @@ class WhatIf:
         for item in items:
             self.cluster.apply(item)
             if isinstance(item, Pod) and not (item.node_name or item.is_finished):
-                self._await(item, Cause.NEW)
+                self._enqueue(item, Cause.NEW)
         if pods:
-            self._suppose(f"{count_text(len(pods), 'pod')} added")
+            self._note_change(f"{count_text(len(pods), 'pod')} added")
         if nodes := [item.name for item in items if isinstance(item, NodeObject)]:
-            self._suppose(f"{join_names(nodes)} added or changed")
+            self._note_change(f"{join_names(nodes)} added or changed")
 
     def add_nodes_like(self, name: str, number: int = 1) -> None:
         """So many more nodes like the one of that name, with the pods that daemons run on it."""
         self._row_of(name)
-        self._suppose(f"{count_text(number, 'more node')} like {name}")
+        self._note_change(f"{count_text(number, 'more node')} like {name}")
         taken = set(self.cluster.nodes.names)
         free = (f"{name}-new-{each}" for each in count(1))
         for new in (each for each in free if each not in taken):
@@ -164,13 +164,13 @@ class WhatIf:
                 break
             number -= 1
             self._check()
-            for item in tuple(twin_of(self.cluster, self._row_of(name), new)):
+            for item in tuple(copy_node(self.cluster, self._row_of(name), new)):
                 self.cluster.apply(item)
 
     def drain(self, name: str) -> None:
         """Cordons the node and evicts its pods, except for those that a disruption budget protects."""
         row = self._row_of(name)
-        self._suppose(f"{name} drained")
+        self._note_change(f"{name} drained")
         node = self.cluster.nodes.objects[row]
         spec = msgspec.structs.replace(node.spec, unschedulable=True)
         self.cluster.add_node(msgspec.structs.replace(node, spec=spec))
@@ -180,14 +180,14 @@ class WhatIf:
                 continue
             if is_protected(pod, self.cluster):
                 fate = Fate(pod=pod, cause=Cause.DRAINED, ending=Ending.STAYS, node=name, before=name)
-                self._settle(msgspec.structs.replace(fate, message=PROTECTED))
+                self._record(msgspec.structs.replace(fate, message=PROTECTED))
             else:
                 self._displace(pod, Cause.DRAINED)
 
     def lose(self, name: str) -> None:
         """The node is gone, and all its pods with it."""
         row = self._row_of(name)
-        self._suppose(f"{name} lost")
+        self._note_change(f"{name} lost")
         for pod in tuple(self.cluster.nodes.pods_on(row)):
             if belongs_to_node(pod):
                 self.cluster.remove_pod(pod)
@@ -197,12 +197,12 @@ class WhatIf:
 
     def place_afresh(self) -> None:
         """Every pod leaves its node and is decided anew, but for those of daemons and of other schedulers."""
-        self._suppose("every pod placed afresh")
+        self._note_change("every pod placed afresh")
         for pod in tuple(self.cluster.pods()):
             is_ours = pod.scheduler_name in self.planner.profiles
             if is_ours and not (pod.is_terminating or belongs_to_node(pod)):
                 self.cluster.remove_pod(pod)
-                self._await(pod, Cause.AFRESH)
+                self._enqueue(pod, Cause.AFRESH)
 
     def decide(self, pod: Pod) -> Decision:
         """What would become of the pod at this moment."""
@@ -213,10 +213,10 @@ class WhatIf:
         """Decides all pods that wait, the most urgent first; some again, once others are placed or gone."""
         while self._queue:
             while self._queue:
-                self._settle(self._decided(self._queue.pop()))
+                self._record(self._decide_next(self._queue.pop()))
             for uid in [uid for uid, refused in self._waiting.items() if self._may_pass(refused)]:
                 fate = self._fates[uid]
-                self._await(fate.pod, fate.cause, fate.evicted_by)
+                self._enqueue(fate.pod, fate.cause, fate.evicted_by)
                 del self._waiting[uid]
         return Outcome(tuple(self._fates.values()), tuple(self.changes))
 
@@ -226,7 +226,7 @@ class WhatIf:
             raise InputError(f"node {name} not found{suggest_names(name, self.cluster.nodes.names)}")
         return row
 
-    def _suppose(self, change: str) -> None:
+    def _note_change(self, change: str) -> None:
         self.changes.append(change)
 
     def _forget(self, keys: Container[str]) -> None:
@@ -239,46 +239,45 @@ class WhatIf:
         """The pod leaves its node; its controller, if it has one, makes it again."""
         self.cluster.remove_pod(pod)
         if is_made_again(pod):
-            self._await(pod, cause, evicted_by)
+            self._enqueue(pod, cause, evicted_by)
         elif not pod.is_terminating:
             gone = Fate(pod=pod, cause=cause, ending=Ending.GONE, before=pod.node_name, evicted_by=evicted_by)
-            self._settle(gone)
+            self._record(gone)
 
-    def _await(self, pod: Pod, cause: Cause, evicted_by: str = "") -> None:
+    def _enqueue(self, pod: Pod, cause: Cause, evicted_by: str = "") -> None:
         fate = Fate(pod=pod, cause=cause, ending=Ending.PENDING, before=pod.node_name, evicted_by=evicted_by)
         self._queue.put(fate)
 
-    def _settle(self, fate: Fate) -> None:
+    def _record(self, fate: Fate) -> None:
         self._fates.pop(fate.pod.uid, None)
         self._fates[fate.pod.uid] = fate
 
-    def _decided(self, waiting: Fate) -> Fate:
+    def _decide_next(self, waiting: Fate) -> Fate:
         pod = waiting.pod.on("")
         profile = self.planner.profiles.get(pod.scheduler_name)
         if profile is None:
-            return _ended(waiting, Ending.ELSEWHERE, f"it is left to {pod.scheduler_name!r}")
+            return _with_ending(waiting, Ending.ELSEWHERE, f"it is left to {pod.scheduler_name!r}")
         held_back = run_pre_enqueue(profile, pod)
         if held_back is not None:
-            return _ended(waiting, Ending.HELD_BACK, held_back.message)
+            return _with_ending(waiting, Ending.HELD_BACK, held_back.message)
         self._turn += 1
-        likeness = likeness_of(pod, profile)
-        known = self._refused.get(likeness) if likeness is not None else None
+        equivalence = equivalence_key(pod, profile)
+        known = self._refused.get(equivalence) if equivalence is not None else None
         if known is not None:
             self._waiting[pod.uid] = known
             return msgspec.structs.replace(waiting, message=known.message, refusals=known.refusals)
         decision, message = self.decide(pod), ""
-        if decision.chosen is None and (going := going_for(pod, self.cluster)):
-            message = (
-                f"once {join_names([each.key for each in going])} {'is' if len(going) == 1 else 'are'} gone"
-            )
-            for each in going:
+        if decision.chosen is None and (leaving := leaving_for(pod, self.cluster)):
+            names = join_names([each.key for each in leaving])
+            message = f"once {names} {'is' if len(leaving) == 1 else 'are'} gone"
+            for each in leaving:
                 self.cluster.remove_pod(each)
             self._last[EVICTED] = self._turn
             decision = self.decide(pod)
         if fault := plugin_error(decision):
-            return _ended(waiting, Ending.FAILED, fault)
+            return _with_ending(waiting, Ending.FAILED, fault)
         if decision.chosen is None and decision.nominated is None:
-            return self._left_waiting(waiting, decision, likeness)
+            return self._left_waiting(waiting, decision, equivalence)
         self._refused.clear()
         self._last[PLACED] = self._turn
         victims = decision.victims
@@ -286,7 +285,7 @@ class WhatIf:
             self._last[EVICTED] = self._turn
             decision = self._evict_for(pod, decision)
         if fault := _reserve(profile, decision):
-            return _ended(waiting, Ending.FAILED, fault)
+            return _with_ending(waiting, Ending.FAILED, fault)
         self.planner.carry_out(decision)
         return msgspec.structs.replace(
             waiting,
@@ -304,12 +303,12 @@ class WhatIf:
         again = self.decide(nominated)
         return decision if again.chosen is None else again
 
-    def _left_waiting(self, waiting: Fate, decision: Decision, likeness: tuple[Any, ...] | None) -> Fate:
+    def _left_waiting(self, waiting: Fate, decision: Decision, equivalence: tuple[Any, ...] | None) -> Fate:
         pod, refusals = decision.pod, self._refusals(decision)
         refused = Refused(pod.scheduler_name, decision.message, refusals, decision.rejectors, self._turn)
         self._waiting[pod.uid] = refused
-        if likeness is not None:
-            self._refused[likeness] = refused
+        if equivalence is not None:
+            self._refused[equivalence] = refused
         return msgspec.structs.replace(waiting, message=refused.message, refusals=refusals)
 
     def _may_pass(self, refused: Refused) -> bool:
@@ -329,7 +328,7 @@ class WhatIf:
         return self._explained.get(key, ())
 
 
-def _ended(waiting: Fate, ending: Ending, message: str) -> Fate:
+def _with_ending(waiting: Fate, ending: Ending, message: str) -> Fate:
     return msgspec.structs.replace(waiting, ending=ending, message=message)
 
 

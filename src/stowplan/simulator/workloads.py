@@ -25,22 +25,22 @@ from stowplan.cycle import Planner
 from stowplan.errors import InputError
 from stowplan.framework.decision import Decision
 
-MOST = 100_000
+MAX_ADDED = 100_000
 """Pods and nodes that one question may add: more than any cluster has."""
 
 
-class Room:
-    def __init__(self, most: int = MOST) -> None:
-        self._most, self._taken = most, 0
+class PodLimit:
+    def __init__(self, max_added: int = MAX_ADDED) -> None:
+        self._max_added, self._added = max_added, 0
 
-    def take(self, number: int, what: str) -> None:
+    def add(self, number: int, what: str) -> None:
         """Raises InputError, in the name of `what`, if there is no room for so many more."""
-        self._taken += number
-        if self._taken > self._most:
-            elsewhere = f" here, {MOST} by `stowplan whatif`" if self._most < MOST else ""
+        self._added += number
+        if self._added > self._max_added:
+            elsewhere = f" here, {MAX_ADDED} by `stowplan whatif`" if self._max_added < MAX_ADDED else ""
             raise InputError(
-                f"{number} more would make {self._taken} pods and nodes; "
-                f"not more than {self._most} can be added at once{elsewhere}",
+                f"{number} more would make {self._added} pods and nodes; "
+                f"not more than {self._max_added} can be added at once{elsewhere}",
                 what=what,
             )
 
@@ -59,7 +59,7 @@ Decide = Callable[[Pod], Decision]
 
 
 def pods_of(
-    manifests: Manifests, workload: Plain, planner: Planner, decide: Decide, room: Room
+    manifests: Manifests, workload: Plain, planner: Planner, decide: Decide, limit: PodLimit
 ) -> Iterator[Pod | Object]:
     """As many pods as the workload says; of a DaemonSet, one for each node that takes such pods."""
     if workload["kind"] == "DaemonSet":
@@ -67,13 +67,13 @@ def pods_of(
         plugins = planner.profile_of(target.pod).plugins.items()
         limiting = {name for name, plugin in plugins if plugin.limits_daemons}
         nodes = _nodes_of(target.pod, decide, limiting)
-        room.take(len(nodes), describe(workload))
+        limit.add(len(nodes), describe(workload))
         for name in nodes:
             own = msgspec.structs.replace(_only_on(target.pod, name), name=f"{target.pod.name}-{name}")
             yield from _copy(manifests, target._replace(pod=own))
         return
     size = _size(workload)
-    room.take(size, describe(workload))
+    limit.add(size, describe(workload))
     for number in range(size):
         yield from _copy(manifests, next_pod(manifests, workload), number)
 

@@ -106,7 +106,7 @@ def _queued(source: Source, queued: QueuedPod) -> QueuedRow:
     )
     row.attempts, row.since = queued.attempts, queued.timestamp
     row.until = queued.backoff_expiration if queued.place is Place.BACKOFF else None
-    row.nominated = queued.promised_node
+    row.nominated = queued.nominated_node
     return row
 
 

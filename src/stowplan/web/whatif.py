@@ -44,7 +44,7 @@ from stowplan.web.pasted import check_pasted
 from stowplan.web.source import Refused, Source, pod_of, running
 
 VERSION = "kubescheduler.config.k8s.io/v1"
-MOST = 10_000
+MAX_ADDED = 10_000
 """Pods and nodes that may be supposed beside a scheduler at work."""
 MOST_MANIFESTS, MOST_CONFIG = 100_000, 2_000
 """Values in what is pasted: about as many as fit into a request, and more than any configuration has."""
@@ -182,7 +182,7 @@ def answer_what_if(copy: Copy, asked: Asked) -> Mapping[str, Any]:
 
     known = Manifests(kinds=copy.kinds)
     known.take(copy.objects)
-    return as_json(ask(what_if, asked, known, read_more, MOST))
+    return as_json(ask(what_if, asked, known, read_more, MAX_ADDED))
 
 
 def _check_known(manifests: Manifests, wanted: str) -> None:
