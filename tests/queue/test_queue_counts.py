@@ -11,7 +11,7 @@ from make import make_node, make_pod
 from stowplan.framework import Action, ClusterEvent, Resource
 from stowplan.framework.hints import ObjectChange
 from stowplan.metrics import Metrics
-from stowplan.queue.queued_pod import label_of
+from stowplan.queue.waiting import label_of
 
 PROFILE = "default-scheduler"
 

@@ -21,7 +21,7 @@ from stowplan.errors import ConfigError
 from stowplan.explain.report import explain_decision
 from stowplan.explain.text import render
 from stowplan.framework.decision import Decision
-from stowplan.queue.queued_pod import Place
+from stowplan.queue.waiting import Place
 
 
 def calling(other: OtherExtender, **fields: Any) -> dict[str, Any]:

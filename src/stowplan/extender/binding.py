@@ -12,10 +12,9 @@ from stowplan.client.errors import ApiError
 from stowplan.client.resources import PODS
 from stowplan.errors import InputError, PluginError
 from stowplan.extender.verbs import ProfileVerbs
-from stowplan.queue.queued_pod import QueuedPod
-from stowplan.scheduler.attempt import Attempt, Failure
+from stowplan.queue.waiting import QueuedPod
 from stowplan.scheduler.binding import PodBinder
-from stowplan.scheduler.shared import Shared
+from stowplan.scheduler.shared import Attempt, Failure, Shared
 
 PODS_KEPT = 1024
 CONFIRMED_SECONDS = 60.0

@@ -22,8 +22,7 @@ from stowplan.framework.hints import ObjectChange, QueueingHints, object_changes
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
-from stowplan.queue.listeners import WILDCARD, Gates, Listeners, OnFault, Strategy, log_fault
-from stowplan.queue.queued_pod import (
+from stowplan.queue.waiting import (
     ATTEMPT_FAILED,
     BACKOFF_COMPLETE,
     FORCE_ACTIVATE,
@@ -32,12 +31,21 @@ from stowplan.queue.queued_pod import (
     POD_UPDATED,
     POPPED_FROM_BACKOFF,
     TIMED_OUT,
+    WILDCARD,
+    BackoffQueue,
+    Gates,
+    Heap,
+    InFlight,
+    Listeners,
+    OnFault,
     Place,
     QueuedPod,
     Recorder,
+    Strategy,
+    UnschedulablePods,
     label_of,
+    log_fault,
 )
-from stowplan.queue.stores import BackoffQueue, Heap, InFlight, UnschedulablePods
 
 _READY = (Place.ACTIVE, Place.BACKOFF)
 _HELD = (Place.UNSCHEDULABLE, Place.GATED)

@@ -13,7 +13,7 @@ from stowplan.api.pod import Pod
 from stowplan.client.resources import PODS
 from stowplan.journal import Decisions, Record
 from stowplan.journal.wire import ListAnswer, PodAnswer, Waiting, plain_record, summarize_record
-from stowplan.queue.queued_pod import Place, QueuedPod
+from stowplan.queue.waiting import Place, QueuedPod
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.serving.pages import Page
 from stowplan.serving.server import status_response

@@ -18,10 +18,9 @@ from stowplan.framework.answers import stack_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
 from stowplan.framework.status import Code
-from stowplan.queue.queued_pod import QueuedPod
 from stowplan.queue.scheduling_queue import SchedulingQueue
-from stowplan.scheduler.attempt import Attempt, Failure, failure_of
-from stowplan.scheduler.shared import RetryDelay, Shared
+from stowplan.queue.waiting import QueuedPod
+from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, failure_of
 
 UNCHANGED: None = None
 NOBODY = ""

@@ -21,15 +21,14 @@ from stowplan.framework.plugin import Plugin, is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.state import CycleState
-from stowplan.queue.queued_pod import QueuedPod
 from stowplan.queue.scheduling_queue import SchedulingQueue
-from stowplan.scheduler.attempt import Attempt, Failure, failure_of
+from stowplan.queue.waiting import QueuedPod
 from stowplan.scheduler.binding import NOT_LEADING, PodBinder, node_gone
 from stowplan.scheduler.extenders import ExtenderCalls
 from stowplan.scheduler.failure import NOBODY, UNCHANGED, FailureHandler, PodReporter
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measuring import CycleObserver
-from stowplan.scheduler.shared import Shared
+from stowplan.scheduler.shared import Attempt, Failure, Shared, failure_of
 
 TURN_SECONDS = 0.001
 """For so long pods are decided before other tasks get their turn: each turn takes a call to the system."""

@@ -29,14 +29,13 @@ from stowplan.journal import Decisions
 from stowplan.metrics import Metrics
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.binding import PodBinder
-from stowplan.scheduler.decision_recorder import DecisionRecorder
 from stowplan.scheduler.extenders import ExtenderCalls, WholeObjects
 from stowplan.scheduler.failure import FailureHandler, PodReporter
 from stowplan.scheduler.follower import ClusterFollower, EventHandlers, KindWatches
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.loop import Profiles, SchedulingLoop
 from stowplan.scheduler.plugin_work import PluginWork
-from stowplan.scheduler.shared import Shared, WaitingPods
+from stowplan.scheduler.shared import DecisionRecorder, Shared, WaitingPods
 
 FLUSH_UNSCHEDULABLE_SECONDS = 30.0
 

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from stowplan import log
 from stowplan.api.pod import Pod
@@ -16,10 +17,114 @@ from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError
 from stowplan.cluster import Cluster
 from stowplan.framework.answers import describe, reason_of, shown, stack_of
+from stowplan.framework.decision import Decision, fit_message
+from stowplan.framework.event_words import wakes
 from stowplan.framework.nominations import Nominations
+from stowplan.framework.profile import Profile
+from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
+from stowplan.journal import Attempt as RecordedAttempt
+from stowplan.journal import Decisions, Outcome
 from stowplan.metrics import Metrics
-from stowplan.scheduler.decision_recorder import DecisionRecorder
+from stowplan.queue.waiting import QueuedPod
+
+
+class Attempt(NamedTuple):
+    queued: QueuedPod
+    profile: Profile
+    decision: Decision
+    began: float
+    """When the attempt began, by the host's clock."""
+    seconds: float = 0.0
+    """How long deciding took, during which no other pod was decided."""
+    is_measured: bool = False
+    """Whether the time of each plugin is measured, as in every tenth decision."""
+
+    @property
+    def pod(self) -> Pod:
+        return self.queued.pod
+
+    @property
+    def state(self) -> CycleState:
+        assert self.decision.state is not None
+        return self.decision.state
+
+
+class Failure(NamedTuple):
+    """Why an attempt failed. Without rejectors the pod is requeued after its backoff."""
+
+    message: str
+    is_error: bool = True
+    rejectors: frozenset[str] = frozenset()
+    pending: frozenset[str] = frozenset()
+    is_moot: bool = False
+    """Whether there is nothing to report: the pod is gone, has a node, or is not ours any more."""
+    advice: str = ""
+    """What an administrator can do about it, for the log only."""
+    stack: str = ""
+    """The traceback of what a plugin raised, for the log."""
+
+    @property
+    def reason(self) -> str:
+        return "SchedulerError" if self.is_error else "Unschedulable"
+
+
+def failure_of(decision: Decision) -> Failure:
+    if decision.error is not None:
+        return Failure(decision.error, stack=decision.stack)
+    # parity: without any node the pod is Unschedulable, but as nobody refused it, it backs off like an error
+    return Failure(
+        decision.message, False, decision.rejectors, decision.pending_plugins, stack=decision.stack
+    )
+
+
+def failure_at(status: Status, plugin: str, doing: str, stack: str = "") -> Failure:
+    """The failure of a pod that a plugin rejected after its node was chosen."""
+    if status.code.is_rejection:
+        message = fit_message(1, "", dict.fromkeys(status.reasons, 1))
+        return Failure(message, False, frozenset((plugin,)) if plugin else frozenset())
+    text = f'{doing} "{plugin}": {status.message}' if plugin else f"{doing}: {status.message}"
+    return Failure(text, stack=stack)
+
+
+NO_WAKES: Mapping[str, str] = {}
+
+
+class DecisionRecorder:
+    def __init__(self, decisions: Decisions, now: Callable[[], float], clock: Callable[[], float]) -> None:
+        self.decisions, self._now, self._clock = decisions, now, clock
+        self._wakes: WeakKeyDictionary[Profile, dict[frozenset[str], Mapping[str, str]]] = WeakKeyDictionary()
+
+    def record_bound(self, attempt: Attempt) -> None:
+        self._record(attempt, Outcome.SCHEDULED)
+
+    def record_failed(self, attempt: Attempt, failure: Failure) -> None:
+        outcome = Outcome.ERROR if failure.is_error else Outcome.UNSCHEDULABLE
+        plugins = failure.rejectors | failure.pending
+        self._record(attempt, outcome, failure.message, self.describe_wakes(attempt.profile, plugins))
+
+    def describe_wakes(self, profile: Profile, plugins: frozenset[str]) -> Mapping[str, str]:
+        """By plugin, the events that would requeue a pod that it rejected."""
+        known = self._wakes.setdefault(profile, {})
+        if plugins not in known:
+            known[plugins] = wakes(profile, plugins)
+        return known[plugins]
+
+    def _record(
+        self, attempt: Attempt, outcome: Outcome, message: str = "", woken_by: Mapping[str, str] = NO_WAKES
+    ) -> None:
+        seconds = self._clock() - attempt.began
+        recorded = RecordedAttempt(
+            attempt.profile.scheduler_name,
+            attempt.queued.attempts,
+            self._now() - seconds,
+            seconds,
+            outcome,
+            message,
+            woken_by,
+        )
+        self.decisions.keep(attempt.decision, recorded)
+
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 MAX_REFUSALS = 5

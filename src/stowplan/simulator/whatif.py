@@ -34,7 +34,7 @@ from stowplan.framework.hints import QueueingHints
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.status import Code
-from stowplan.queue.queued_pod import QueuedPod
+from stowplan.queue.waiting import QueuedPod
 from stowplan.simulator.outcome import Cause, Ending, Fate, Outcome
 from stowplan.simulator.pods import (
     belongs_to_node,

@@ -9,7 +9,7 @@ from stowplan.api.amounts import amount_text
 from stowplan.api.meta import parse_time
 from stowplan.api.pod import Pod
 from stowplan.journal.wire import WireStruct
-from stowplan.queue.queued_pod import Place, QueuedPod
+from stowplan.queue.waiting import Place, QueuedPod
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.web.source import Source, pod_of, running
 
