@@ -19,7 +19,7 @@ from stowplan.http11.client import Reply
 from stowplan.journal import Decisions
 from stowplan.scheduler.scheduler import Scheduler, Settings
 from stowplan.serving.pages import Page
-from stowplan.web import Source, pages
+from stowplan.web import Source, make_pages
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo"
 CONFIG = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -79,7 +79,7 @@ async def page_world(
     )
     scheduler.follower.is_synced = True
     source = Source(decisions, lambda: scheduler, lambda: loaded, lambda: registry)
-    world = World(scheduler, decisions, source, pages(source))
+    world = World(scheduler, decisions, source, make_pages(source))
     world.see(objects)
     tasks = [asyncio.create_task(scheduler.loop.run())]
     tasks += [asyncio.create_task(recorder.run()) for recorder in scheduler.recorders.values()]

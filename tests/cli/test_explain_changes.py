@@ -14,7 +14,7 @@ from decisions_served import served
 from make import make_node, make_pod
 from page_world import page_world
 from stowplan import Plugin
-from stowplan.web import mounted
+from stowplan.web import mount
 
 EXPLAIN, CHANGES = "/page/api/explain", "/page/api/changes"
 OBJECTS = (
@@ -34,7 +34,7 @@ async def scheduling(*gone, config=None):
         await world.settle()
         for uid in gone:
             world.scheduler.handlers.on_event("deleted", world.scheduler.cluster.pod(uid), None)
-        yield mounted(world.pages)
+        yield mount(world.pages)
 
 
 GO_ON = threading.Event()
@@ -174,5 +174,5 @@ def test_while_another_question_is_under_way(explain, tmp_path):
     assert run.out.startswith("Pod default/p went to a")
     assert run.err == (
         f"{found.url}: cannot compute alternative changes: "
-        "another question of this kind is being worked out: ask again in a moment\n"
+        "another request of this kind is running; try again in a moment\n"
     )

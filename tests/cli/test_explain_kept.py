@@ -18,7 +18,7 @@ from make import make_node, make_pod, planner
 from stowplan.cli import scheduler_client
 from stowplan.journal import Attempt, Decisions, Outcome
 from stowplan.journal.writer import JournalWriter
-from stowplan.web import Source, mounted, pages
+from stowplan.web import Source, make_pages, mount
 
 NODES = 5000
 EXPLAIN = "/page/api/explain"
@@ -60,7 +60,7 @@ def scheduler(tmp_path):
     """All that it keeps, and nothing to schedule."""
     decisions = Decisions()
     source = Source(decisions, lambda: None, lambda: None, lambda: None)
-    with served(tmp_path, nullcontext(mounted(pages(source))), EXPLAIN) as found:
+    with served(tmp_path, nullcontext(mount(make_pages(source))), EXPLAIN) as found:
         yield Scheduler(decisions, found, tmp_path / "kube-scheduler.crt")
 
 
@@ -151,10 +151,10 @@ def test_a_running_scheduler(explain, scheduler):
     assert "Node n1 fits: rank 2 of 3" in run.out
     run = explain("q", *asked)
     assert (run.status, run.out) == (1, "")
-    assert run.err.startswith("stowplan: no pod default/q is known here")
+    assert run.err.startswith("stowplan: pod default/q not found")
     run = explain("q", "p", "--node", "n1", *asked, "-o", "json")
     assert (run.status, json.loads(run.out)["pod"]) == (1, "default/p")
-    assert run.err.startswith("stowplan: no pod default/q is known here")
+    assert run.err.startswith("stowplan: pod default/q not found")
     run = explain("p", "--node", "n9", *asked)
     assert (run.status, run.out) == (1, "")
     assert run.err.startswith("stowplan: node n9 did not exist at the time of the decision (known: n0")

@@ -123,7 +123,7 @@ async def test_what_our_scheduler_decided(control_plane, explain, tmp_path):
         gated = explain.text("gated", *asking)
         assert "It is gated by SchedulingGates and not attempted until the gate is removed." in gated
         for name, said in (
-            ("nobody", "no pod default/nobody is known here"),
+            ("nobody", "pod default/nobody not found"),
             ("other", "pod default/other is of scheduler 'another', and this one has default-scheduler: it"),
         ):
             done = explain.run(name, *asking)

@@ -16,7 +16,7 @@ from browser import Tab
 
 from make import make_node, make_pod
 from page_world import World, demo_objects, page_world
-from stowplan.web import by_name, served_locally
+from stowplan.web import answer_by_name, serve_locally
 
 ODD = '<img src=x onerror="document.title=1">'
 FRAMES = """new Promise(done => {
@@ -33,7 +33,7 @@ FRAMES = """new Promise(done => {
 @asynccontextmanager
 async def shown(objects, tab: Tab, hash_: str = ""):
     """A scheduler that has decided all it can, and its page in the tab."""
-    async with page_world(objects) as world, served_locally(by_name(world.pages)) as link:
+    async with page_world(objects) as world, serve_locally(answer_by_name(world.pages)) as link:
         await decided(world)
         await tab.go(link + hash_)
         await tab.until("document.querySelector('#numbers')?.textContent")
@@ -81,7 +81,10 @@ async def test_a_decision_is_opened_and_read(tab):
         await picture(tab, "decisions")
         await tab.follow("shop/web-4")
         await tab.shows(
-            "Placed on worker-c2", "2 of 10 nodes fit.", "Second was worker-c1", "try 1 placed on worker-c2"
+            "Placed on worker-c2",
+            "2 of 10 nodes fit.",
+            "Second was worker-c1",
+            "attempt 1 placed on worker-c2",
         )
         await tab.shows("4 PodTopologySpread: node(s) didn't match pod topology spread constraints")
         first = "document.querySelector('.picture .space .row').textContent"
@@ -97,7 +100,7 @@ async def test_a_pending_pod_is_understood(tab):
         await tab.shows("shop/warehouse", "unschedulable", "0/10 nodes are available:")
         await picture(tab, "queue")
         await tab.follow("shop/warehouse")
-        await tab.shows("No node was found", "What it waits for", "is asked again after: a node comes")
+        await tab.shows("No node was found", "What it waits for", "requeues it after: a node comes")
         await tab.click(".waits button")
         await tab.until("document.querySelectorAll('.waits li').length")
         await picture(tab, "pending")
@@ -106,9 +109,9 @@ async def test_a_pending_pod_is_understood(tab):
 async def test_a_pending_pod_is_seen_to_be_placed(tab):
     big = make_pod("big", requests={"cpu": "64"})
     async with shown([*many_nodes(3), big], tab, "#/pod/default%2Fbig") as (world, _):
-        await tab.shows("No node was found, at try 1.", "Insufficient cpu")
+        await tab.shows("No node was found, attempt 1.", "Insufficient cpu")
         world.see([make_node("large", allocatable={"cpu": "99", "memory": "9Gi", "pods": "9"})])
-        await tab.shows("Placed on large", "at try 2.", "try 1 unschedulable: 0/3 nodes are available")
+        await tab.shows("Placed on large", "attempt 2.", "attempt 1 unschedulable: 0/3 nodes are available")
 
 
 async def test_a_what_if_is_asked(tab):
@@ -201,10 +204,10 @@ async def test_5000_nodes_and_1000_decisions_a_second(tab):
         assert await tab.run("document.querySelectorAll('.picture .space .row').length") < 60
         await tab.run(
             "[...document.querySelectorAll('.picture button')]"
-            ".find(b => b.title.includes('TaintToleration refused')).click()"
+            ".find(b => b.title.includes('TaintToleration rejected')).click()"
         )
         await tab.until(
-            "document.querySelector('.picture .space .row').textContent.startsWith('node-0000refused')"
+            "document.querySelector('.picture .space .row').textContent.startsWith('node-0000rejected')"
         )
         await tab.run("document.querySelector('.picture .scroller').scrollTop = 1e9")
         await tab.until(
@@ -231,14 +234,14 @@ async def test_names_that_are_html_are_names(tab):
         await tab.press("c")
         await tab.shows(ODD)
         await tab.run("location.hash = '#/' + encodeURIComponent('<b>')")
-        await tab.shows("There is no page %3Cb%3E.")
+        await tab.shows("Page %3Cb%3E not found.")
         assert await tab.run("document.querySelectorAll('main img, main b[style]').length") == 0
         assert await tab.run("document.title") != "1"
 
 
 async def test_a_pod_that_nobody_knows(tab):
     async with shown(demo_objects(), tab, "#/pod/shop%2Fweb-5"):
-        await tab.shows("no pod shop/web-5 is known here", "not known to the scheduler any more")
+        await tab.shows("pod shop/web-5 not found", "no longer known to the scheduler")
         tab.problems.clear()  # that the answer was a refusal
 
 
@@ -269,14 +272,14 @@ async def test_a_browser_that_leaves_and_comes_back(tab):
     """What was decided meanwhile is told; a scheduler that is away for a moment is asked again."""
     async with page_world(demo_objects()) as world:
         await decided(world)
-        async with served_locally(by_name(world.pages), token="t") as link:
+        async with serve_locally(answer_by_name(world.pages), token="t") as link:
             port = int(link.split(":")[2].partition("/")[0])
             await tab.go(link + "#/decisions")
             await tab.shows("shop/web-4")
         await tab.shows("No answer from the scheduler")
         world.see([make_pod("meanwhile", requests={"cpu": "100m"})])
         await decided(world)
-        async with served_locally(by_name(world.pages), port, token="t"):
+        async with serve_locally(answer_by_name(world.pages), port, token="t"):
             await tab.shows("default/meanwhile")
             await tab.until("document.querySelector('#status').textContent == ''")
             tab.problems.clear()  # that nobody answered

@@ -10,7 +10,7 @@ from browser import Tab
 from make import make_node, make_pod
 from page_world import demo_objects, page_world
 from stowplan.journal.record import Record
-from stowplan.web import by_name, served_locally
+from stowplan.web import answer_by_name, serve_locally
 
 EVIDENCE = """(async () => {
   const { Evidence } = await import("./evidence.js");
@@ -65,7 +65,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 async def test_the_page_shows_what_was_decided(tab: Tab, case: str):
     objects, config = CASES[case]
-    async with page_world(objects(), config) as world, served_locally(by_name(world.pages)) as link:
+    async with page_world(objects(), config) as world, serve_locally(answer_by_name(world.pages)) as link:
         await world.settle(2000)
         await tab.go(link)
         records = list(world.decisions.recent.newest(100))
@@ -81,7 +81,9 @@ async def test_the_page_shows_what_was_decided(tab: Tab, case: str):
 
 def page_says(rows: list[dict]) -> dict:
     return {
-        "refused": {row["name"]: row["refusals"][0]["reasons"] for row in rows if row["state"] == "refused"},
+        "refused": {
+            row["name"]: row["rejections"][0]["reasons"] for row in rows if row["state"] == "rejected"
+        },
         "feasible": sorted(row["name"] for row in rows if row["state"] in ("fits", "chosen")),
         "totals": {row["name"]: row["total"] for row in rows if row["total"] is not None},
         "chosen": next((row["name"] for row in rows if row["state"] == "chosen"), None),

@@ -78,7 +78,7 @@ async def test_attempts_add_up_and_each_can_be_asked_for():
         status, refused = ask(pod="default/p", number=999)
         assert (status, refused["message"]) == (
             404,
-            "decision 999 on pod default/p is not kept, but 2 is",
+            "decision 999 for pod default/p not found; the newest is 2",
         )
 
 
@@ -142,9 +142,9 @@ async def test_attempts_that_are_no_longer_kept_are_counted():
 @pytest.mark.parametrize(
     ("leader", "message"),
     [
-        pytest.param("n7_12", "this replica stands by; n7_12 leads: ask there", id="another leads"),
+        pytest.param("n7_12", "this replica is on standby; ask the leader, n7_12", id="another leads"),
         pytest.param(
-            "", "this replica stands by, and nobody is known to lead yet: ask again", id="nobody leads"
+            "", "this replica is on standby and no leader is known yet; try again", id="nobody leads"
         ),
     ],
 )
@@ -166,8 +166,8 @@ async def test_a_pod_of_another_scheduler_that_has_no_node():
         status, answer = ask(pod="default/theirs")
         assert (status, answer["message"]) == (
             404,
-            "pod default/theirs is of scheduler 'other', and this one has default-scheduler: it has no node "
-            "yet, why is not known here",
+            "pod default/theirs uses scheduler 'other', which is not a profile of this one (default-scheduler); "
+            "it has no node yet",
         )
 
 
@@ -176,30 +176,30 @@ async def test_a_pod_of_another_scheduler_that_has_no_node():
     [
         pytest.param(
             "default/nobody",
-            "no pod default/nobody is known here, neither with a node nor waiting for this scheduler",
+            "pod default/nobody not found: it has no node and is not pending for this scheduler",
             id="unknown",
         ),
         pytest.param(
             "shop/p",
-            "no pod shop/p is known here, neither with a node nor waiting for this scheduler; "
-            "there is default/p",
+            "pod shop/p not found: it has no node and is not pending for this scheduler; "
+            "did you mean default/p?",
             id="another namespace's",
         ),
         pytest.param(
             "default/theirs",
-            "pod default/theirs is of scheduler 'other', and this one has default-scheduler: "
-            "it is on a, why is not known here",
+            "pod default/theirs uses scheduler 'other', which is not a profile of this one (default-scheduler); "
+            "it is on a",
             id="another scheduler's",
         ),
         pytest.param(
             "default/old",
-            "pod default/old is on a, but the decision is no longer kept in memory, or was made before this "
+            "pod default/old is on a, but its decision is no longer in memory or was made before this "
             "scheduler started",
             id="no longer kept",
         ),
         pytest.param(
             "<script>alert('x')</script>/\n\"'%ß",
-            "no pod <script>alert('x')</script>/\n\"'%ß is known here, neither with a node nor waiting for "
+            "pod <script>alert('x')</script>/\n\"'%ß not found: it has no node and is not pending for "
             "this scheduler",
             id="odd characters",
         ),

@@ -12,8 +12,8 @@ import pytest
 
 from make import make_node, make_pod
 from page_world import page_world
-from stowplan.web import by_name, pages, served_locally
-from stowplan.web.nodes import FULL, NONE
+from stowplan.web import answer_by_name, make_pages, serve_locally
+from stowplan.web.views import FULL, NONE
 
 ZONE = "topology.kubernetes.io/zone"
 NODES = (
@@ -47,7 +47,7 @@ class Asking:
 async def asking(*objects, config=None):
     async with (
         page_world(objects, config) as world,
-        served_locally(by_name(world.pages)) as link,
+        serve_locally(answer_by_name(world.pages)) as link,
         aiohttp.ClientSession() as session,
     ):
         await world.settle()
@@ -225,7 +225,7 @@ async def test_a_configuration_of_the_form_imports_nothing():
     plugins = "profiles: [{plugins: {score: {enabled: [{name: 'antigravity:Plugin'}]}}}]"
     async with asking(*NODES, WEB) as page:
         found = await page.what_if(status=400, config=version + plugins)
-        assert "'antigravity:Plugin': plugins named module:Class are not loaded here" in found["message"]
+        assert "'antigravity:Plugin': plugins given as module:Class are not loaded here" in found["message"]
         strategy = "{scoringStrategy: {type: MostAllocated}}"
         most = f"profiles: [{{pluginConfig: [{{name: NodeResourcesFit, args: {strategy}}}]}}]"
         found = await page.what_if(config=version + most, afresh=True)
@@ -256,7 +256,10 @@ async def test_a_pod_stays_where_others_are_as_good():
 async def test_before_the_scheduler_is_there():
     async with page_world() as world:
         source = world.source._replace(scheduler=lambda: None)
-        async with served_locally(by_name(pages(source))) as link, aiohttp.ClientSession() as session:
+        async with (
+            serve_locally(answer_by_name(make_pages(source))) as link,
+            aiohttp.ClientSession() as session,
+        ):
             page = Asking(session, link, world)
             live = await page.get("live")
             assert (live["isSynced"], live["fill"], live["decisions"]) == (False, "", [])

@@ -9,12 +9,12 @@ import pytest
 
 from page_world import page_world
 from stowplan.errors import InputError
-from stowplan.web import by_name, mounted, served_locally
+from stowplan.web import answer_by_name, mount, serve_locally
 
 
 @pytest.fixture
 async def link():
-    async with page_world() as world, served_locally(by_name(world.pages)) as found:
+    async with page_world() as world, serve_locally(answer_by_name(world.pages)) as found:
         yield found
 
 
@@ -63,7 +63,7 @@ async def test_no_other_host_and_nothing_inline_is_allowed(link):
 async def test_only_the_link_lets_one_in(link, path):
     root = re.match(r"http://127\.0\.0\.1:\d+/", link)[0]
     status, _, text = await answer(root + path)
-    assert (status, text) == (403, "the link to this page has a token, which is missing\n")
+    assert (status, text) == (403, "the token of the link is missing or wrong\n")
 
 
 async def test_what_is_not_there(link):
@@ -74,13 +74,13 @@ async def test_what_is_not_there(link):
 async def test_a_port_that_is_taken(link):
     port = int(re.search(r":(\d+)/", link)[1])
     with pytest.raises(InputError, match="cannot listen"):
-        async with served_locally(by_name({}), port):
+        async with serve_locally(answer_by_name({}), port):
             pass
 
 
 async def test_under_a_path_of_another_server():
     async with page_world() as world:
-        found = mounted(world.pages)
+        found = mount(world.pages)
         assert found["/page/"] is world.pages[""]
         assert found["/page/api/live"] is world.pages["api/live"]
         assert found["/page"](None).headers["Location"] == "/page/"

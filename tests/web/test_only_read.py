@@ -7,7 +7,7 @@ import pytest
 
 from make import make_node
 from page_world import page_world
-from stowplan.web import by_name, served_locally
+from stowplan.web import answer_by_name, serve_locally
 
 
 @pytest.mark.parametrize("method", ["DELETE", "PUT", "PATCH", "POST", "OPTIONS"])
@@ -17,13 +17,13 @@ from stowplan.web import by_name, served_locally
 async def test_other_verbs_are_refused(method, name):
     async with (
         page_world([make_node("a")]) as world,
-        served_locally(by_name(world.pages)) as link,
+        serve_locally(answer_by_name(world.pages)) as link,
         aiohttp.ClientSession() as session,
     ):
         await world.settle()
         async with session.request(method, f"{link}{name}") as response:
             assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
-            assert (await response.json())["message"] == f"{method} is not for this path: ask with GET"
+            assert (await response.json())["message"] == f"{method} is not allowed here; use GET"
         async with session.head(f"{link}{name}") as response:
             assert response.status != 405
 
@@ -31,7 +31,7 @@ async def test_other_verbs_are_refused(method, name):
 async def test_what_if_is_asked_with_post():
     async with (
         page_world([make_node("a")]) as world,
-        served_locally(by_name(world.pages)) as link,
+        serve_locally(answer_by_name(world.pages)) as link,
         aiohttp.ClientSession() as session,
     ):
         for method in ("GET", "PUT", "DELETE"):

@@ -12,7 +12,7 @@ import pytest
 from make import make_node, make_pod
 from page_world import page_world
 from stowplan import Plugin
-from stowplan.web.source import Refused
+from stowplan.web.source import RequestError
 from stowplan.web.whatif import Questions
 
 NODES = [make_node(name, allocatable={"cpu": "8", "memory": "8Gi", "pods": "10"}) for name in "ab"]
@@ -35,7 +35,7 @@ def asked_of(questions, **asked):
 
 
 async def refusal(questions, **asked):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         await asked_of(questions, **asked)
     return refused.value.status, str(refused.value)
 
@@ -82,7 +82,9 @@ def bomb(levels=8):
 @pytest.mark.parametrize(
     ("added", "said"),
     [
-        pytest.param(bomb(), "anchors and aliases, such as a0, are not taken here", id="aliases of aliases"),
+        pytest.param(
+            bomb(), "anchors and aliases, such as a0, are not supported here", id="aliases of aliases"
+        ),
         pytest.param("profiles: &a [*a]\n", "anchors and aliases, such as a,", id="a list within itself"),
         pytest.param("labels: " + "[" * 200_000, "is nested more than 100 deep", id="too deep, unfinished"),
         pytest.param("labels: " + "[" * 200 + "]" * 200, "is nested more than 100 deep", id="too deep"),
@@ -122,7 +124,7 @@ async def test_workloads_are_not_known_to_a_scheduler(name):
         status, text = await refusal(Questions(world.source), more=[{"name": name}])
         assert status == 400
         assert text.startswith(f"{name}: ")
-        assert "name one of its pods, as namespace/name, or paste its manifest" in text
+        assert "name one of its pods as namespace/name, or paste its manifest" in text
 
 
 async def test_a_workload_that_is_pasted_is_known():
@@ -147,7 +149,7 @@ async def test_a_question_that_takes_too_long_is_refused_and_does_not_block_the_
         for _ in range(2):
             status, text = await refusal(questions, more=[{"name": "default/web-1-x"}])
             assert status == 400
-            assert text == "not worked out within 0 seconds: ask for less, or ask `stowplan whatif`"
+            assert text == "not finished within 0 seconds; reduce the request, or use `stowplan whatif`"
 
 
 class Slow(Plugin):
@@ -177,7 +179,7 @@ async def test_a_question_that_nobody_waits_for_ends_early_and_holds_up_nobody()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             status, text = await refusal(questions, **asked)
-            assert (status, "another question" in text) == (429, True)
+            assert (status, "another request" in text) == (429, True)
         finally:
             GO_ON.set()
         await asyncio.to_thread(SEEN[0].join, 30)

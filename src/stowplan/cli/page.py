@@ -9,8 +9,7 @@ import click
 
 from stowplan.cli.scheduler_client import scheduler_at
 from stowplan.client.connection import Connection
-from stowplan.web.forward import forwarded_to
-from stowplan.web.local import served_locally
+from stowplan.web.local import forward_to, serve_locally
 
 
 @click.command()
@@ -74,7 +73,7 @@ def page(
 
 
 async def _serve(connection: Connection, port: int, opens: bool) -> None:
-    async with forwarded_to(connection) as answer, served_locally(answer, port) as link:
+    async with forward_to(connection) as answer, serve_locally(answer, port) as link:
         click.echo(f"Page of {connection.server}: {link}")
         if opens:
             await asyncio.to_thread(webbrowser.open, link)

@@ -78,6 +78,6 @@ def _start(argv: Sequence[str], program: str) -> None:
         log(0, "Wrote configuration", file=options.write_config_to)
         return
     from stowplan.scheduler.main import run as run_scheduler
-    from stowplan.web import mounted, pages, source_of
+    from stowplan.web import make_pages, make_source, mount
 
-    run_scheduler(options, registry, lambda service: mounted(pages(source_of(service))))
+    run_scheduler(options, registry, lambda service: mount(make_pages(make_source(service))))

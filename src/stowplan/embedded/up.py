@@ -30,7 +30,7 @@ from stowplan.kubelet import NodeTemplate
 from stowplan.kubelet.dump import Dump, dump_of
 from stowplan.scheduler.main import Service
 from stowplan.scheduler.options import RunOptions, parse
-from stowplan.web import by_name, mounted, pages, served_locally, source_of
+from stowplan.web import answer_by_name, make_pages, make_source, mount, serve_locally
 
 Json = dict[str, Any]
 
@@ -91,10 +91,10 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
                 _scheduler_options(options, registry, *files, port),
                 registry,
                 cluster.connection,
-                lambda _: mounted(shown),
+                lambda _: mount(pages),
             )
-            shown = pages(source_of(service))
-            async with served_locally(by_name(shown), options.page_port) as page:
+            pages = make_pages(make_source(service))
+            async with serve_locally(answer_by_name(pages), options.page_port) as page:
                 running = asyncio.create_task(service.run())
                 try:
                     await _synced(service, running)

@@ -1,4 +1,4 @@
-"""/debug/decisions: the decisions that are kept, and what is known of one pod."""
+"""/debug/decisions: recorded decisions, and what is known about one pod."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from stowplan.serving.pages import Page
 from stowplan.serving.server import status_response
 
 PATH = "/debug/decisions"
-LISTED, MOST_LISTED = 100, 10_000
-ATTEMPTS_LISTED = 20
-NAMES_SHOWN = 5
+DEFAULT_LIMIT, MAX_LIMIT = 100, 10_000
+MAX_ATTEMPTS = 20
+MAX_SUGGESTIONS = 5
 
 
 def decision_pages(
     decisions: Decisions, scheduler: Callable[[], Scheduler | None], leader: Callable[[], str | None]
 ) -> dict[str, Page]:
-    """`scheduler` is the one that runs now, if one does; `leader` as for `look_up`."""
+    """`scheduler` returns the running scheduler, if there is one; `leader` is described at `look_up`."""
 
     def page(request: web.BaseRequest) -> web.Response:
         query = request.query
         try:
             if "pod" in query:
                 number = int(query["number"]) if "number" in query else None
-                return _json(_about(query["pod"], number, decisions, scheduler(), leader()))
-            limit = min(max(int(query.get("limit", LISTED)), 0), MOST_LISTED)
-            return _json(_list(decisions, limit, int(query.get("after", 0))))
+                return _json(_describe_pod(query["pod"], number, decisions, scheduler(), leader()))
+            limit = min(max(int(query.get("limit", DEFAULT_LIMIT)), 0), MAX_LIMIT)
+            return _json(_list_decisions(decisions, limit, int(query.get("after", 0))))
         except ValueError:
-            return status_response(400, "BadRequest", "limit, after and number are whole numbers")
+            return status_response(400, "BadRequest", "limit, after and number must be integers")
         except LookupError as error:
             return status_response(404, "NotFound", error.args[0])
 
     return {PATH: page}
 
 
-def _list(decisions: Decisions, limit: int, after: int) -> ListAnswer:
+def _list_decisions(decisions: Decisions, limit: int, after: int) -> ListAnswer:
     recent = decisions.recent
     return ListAnswer(
         kept=len(recent),
@@ -55,24 +55,24 @@ def _list(decisions: Decisions, limit: int, after: int) -> ListAnswer:
     )
 
 
-def _about(
+def _describe_pod(
     pod: str, number: int | None, decisions: Decisions, scheduler: Scheduler | None, leader: str | None
 ) -> PodAnswer:
     known = look_up(pod, decisions, scheduler, leader)
     chosen = [record for record in known.attempts if number in (None, record.number)]
     if known.attempts and not chosen:
         kept = known.attempts[0].number
-        raise LookupError(f"decision {number} on pod {known.pod} is not kept, but {kept} is")
+        raise LookupError(f"decision {number} for pod {known.pod} not found; the newest is {kept}")
     return PodAnswer(
         pod=known.pod,
         waiting=known.waiting,
-        attempts=[summarize_record(record) for record in known.attempts[:ATTEMPTS_LISTED]],
+        attempts=[summarize_record(record) for record in known.attempts[:MAX_ATTEMPTS]],
         decision=plain_record(chosen[0]) if chosen else None,
     )
 
 
 class Known(NamedTuple):
-    """What is known of a pod: decisions, or what it waits for, or both."""
+    """What is known about a pod: decisions, or what it waits for, or both."""
 
     pod: str
     attempts: Sequence[Record]
@@ -81,25 +81,25 @@ class Known(NamedTuple):
 
 
 def look_up(pod: str, decisions: Decisions, scheduler: Scheduler | None, leader: str | None) -> Known:
-    """`leader` is who decides in our place, empty if that is not known, None if we do.
+    """`leader` is the replica that leads instead of this one; empty if unknown, None if this one leads.
 
-    A LookupError says why nothing is known of the pod.
+    A LookupError says why nothing is known about the pod.
     """
     key = pod if "/" in pod else f"default/{pod}"
     found = Known(key, decisions.recent.of(key), None if scheduler is None else _waiting(key, scheduler))
-    if not found.attempts and leader is not None:  # what waits for a standby waits for another
+    if not found.attempts and leader is not None:  # a standby does not schedule the pods in its queue
         raise LookupError(
-            f"this replica stands by; {leader} leads: ask there"
+            f"this replica is on standby; ask the leader, {leader}"
             if leader
-            else "this replica stands by, and nobody is known to lead yet: ask again"
+            else "this replica is on standby and no leader is known yet; try again"
         )
     if not found.attempts and found.waiting is None:
-        raise LookupError(_why_unknown(key, decisions, scheduler))
+        raise LookupError(_explain_unknown(key, decisions, scheduler))
     return found
 
 
 def _waiting(key: str, scheduler: Scheduler) -> Waiting | None:
-    """None for a pod that has a node, and for one that is not ours."""
+    """None for a pod that has a node or another scheduler."""
     pod = next((each for each in scheduler.handlers.pending.values() if each.key == key), None)
     if pod is None:
         return None
@@ -130,27 +130,29 @@ def _queued(queued: QueuedPod, scheduler: Scheduler) -> Waiting:
     )
 
 
-def _why_unknown(key: str, decisions: Decisions, scheduler: Scheduler | None) -> str:
+def _explain_unknown(key: str, decisions: Decisions, scheduler: Scheduler | None) -> str:
     pod = None if scheduler is None else _pod(key, scheduler)
     if scheduler is not None and pod is not None and pod.scheduler_name not in scheduler.profiles:
         where = f"is on {pod.node_name}" if pod.node_name else "has no node yet"
         return (
-            f"pod {key} is of scheduler {pod.scheduler_name!r}, and this one has "
-            f"{', '.join(scheduler.profiles)}: it {where}, why is not known here"
+            f"pod {key} uses scheduler {pod.scheduler_name!r}, which is not a profile of this one "
+            f"({', '.join(scheduler.profiles)}); it {where}"
         )
     if pod is not None and pod.node_name:
         return (
-            f"pod {key} is on {pod.node_name}, but the decision is no longer kept in memory, or was made "
+            f"pod {key} is on {pod.node_name}, but its decision is no longer in memory or was made "
             "before this scheduler started"
         )
     name = key.rpartition("/")[2]
-    namesakes = islice((each for each in decisions.recent.pods() if each.endswith(f"/{name}")), NAMES_SHOWN)
-    near = f"; there is {', '.join(found)}" if (found := list(namesakes)) else ""
-    return f"no pod {key} is known here, neither with a node nor waiting for this scheduler{near}"
+    namesakes = islice(
+        (each for each in decisions.recent.pods() if each.endswith(f"/{name}")), MAX_SUGGESTIONS
+    )
+    near = f"; did you mean {' or '.join(found)}?" if (found := list(namesakes)) else ""
+    return f"pod {key} not found: it has no node and is not pending for this scheduler{near}"
 
 
 def _pod(key: str, scheduler: Scheduler) -> Pod | None:
-    """Of whatever scheduler."""
+    """A pod of any scheduler."""
     placed = next((each for each in scheduler.cluster.pods() if each.key == key), None)
     if placed is not None:
         return placed

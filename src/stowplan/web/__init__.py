@@ -1,11 +1,19 @@
-"""The page: the cluster, the queue and every decision as they come. Nothing on it can change anything.
+"""The web page: the cluster, the queue and every decision, live. Nothing on it changes anything.
 
-async with page_of(service, port=8080) as link:
+async with serve_page(service, port=8080) as link:
     print(link)
 """
 
-from stowplan.web.local import by_name, page_of, served_locally
-from stowplan.web.pages import mounted, pages
-from stowplan.web.source import Source, source_of
+from stowplan.web.local import answer_by_name, serve_locally, serve_page
+from stowplan.web.pages import make_pages, mount
+from stowplan.web.source import Source, make_source
 
-__all__ = ["Source", "by_name", "mounted", "page_of", "pages", "served_locally", "source_of"]
+__all__ = [
+    "Source",
+    "answer_by_name",
+    "make_pages",
+    "make_source",
+    "mount",
+    "serve_locally",
+    "serve_page",
+]

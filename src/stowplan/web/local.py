@@ -1,6 +1,7 @@
-"""The page on a port of this machine: plain HTTP, for those who have the link.
+"""Serves the page on a local port over plain HTTP, to those who have the link; its own or that of a scheduler
+elsewhere.
 
-The token in the link's path is what lets one in; no cookie, so that no other page can ask in our name.
+The token in the link's path grants access. There is no cookie, so that other pages cannot use it.
 """
 
 from __future__ import annotations
@@ -11,51 +12,56 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+import msgspec
 from aiohttp import web
 
+from stowplan.client.connection import Connection
+from stowplan.client.errors import Unreachable, unreachable_scheduler
+from stowplan.client.http import Pool
 from stowplan.errors import InputError
+from stowplan.http11.client import Reply
 from stowplan.log import error as log_error
 from stowplan.scheduler.main import Service
 from stowplan.serving.pages import Page
-from stowplan.web.pages import pages
-from stowplan.web.source import source_of
+from stowplan.web.pages import PATH, STATIC_HEADERS, content_type, make_pages
+from stowplan.web.source import json_response, make_source
 
 HOST = "127.0.0.1"
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 CLOSING_SECONDS = 1.0
 Answer = Callable[[str, web.BaseRequest], Awaitable[web.Response]]
-"""What a request for a name under the link's path gets."""
+"""Answers a request for a name under the link's path."""
 
 
-def page_of(service: Service, port: int = 0, token: str = "") -> AbstractAsyncContextManager[str]:
-    """The page of a scheduler in this process, while inside; gives the link to it."""
-    return served_locally(by_name(pages(source_of(service))), port, token)
+def serve_page(service: Service, port: int = 0, token: str = "") -> AbstractAsyncContextManager[str]:
+    """Serve the page of a scheduler in this process; yields the link."""
+    return serve_locally(answer_by_name(make_pages(make_source(service))), port, token)
 
 
-def by_name(found: Mapping[str, Page]) -> Answer:
+def answer_by_name(pages: Mapping[str, Page]) -> Answer:
     async def answer(name: str, request: web.BaseRequest) -> web.Response:
-        page = found.get(name)
+        page = pages.get(name)
         if page is None:
             return web.Response(status=404, text="404 page not found\n")
-        told = page(request)
-        return told if isinstance(told, web.Response) else await told
+        response = page(request)
+        return response if isinstance(response, web.Response) else await response
 
     return answer
 
 
 @asynccontextmanager
-async def served_locally(answer: Answer, port: int = 0, token: str = "") -> AsyncIterator[str]:
-    """Serves while inside, and gives the link. Port 0 is any free one; without a token, one is made up."""
+async def serve_locally(answer: Answer, port: int = 0, token: str = "") -> AsyncIterator[str]:
+    """Serve inside the block and yield the link. Port 0 is a free port; without a token, one is generated."""
     secret = token or secrets.token_urlsafe(16)
 
     async def handle(request: web.BaseRequest) -> web.Response:
         given, slash, name = request.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(given.encode(), secret.encode()):
-            response = web.Response(status=403, text="the link to this page has a token, which is missing\n")
+            response = web.Response(status=403, text="the token of the link is missing or wrong\n")
         elif not slash:
             response = web.Response(status=302, headers={"Location": f"/{secret}/"})
         else:
-            response = await _answered(answer, name, request)
+            response = await _answer_safely(answer, name, request)
         response.headers.update(HEADERS)
         return response
 
@@ -77,9 +83,82 @@ async def served_locally(answer: Answer, port: int = 0, token: str = "") -> Asyn
         await runner.cleanup()
 
 
-async def _answered(answer: Answer, name: str, request: web.BaseRequest) -> web.Response:
+async def _answer_safely(answer: Answer, name: str, request: web.BaseRequest) -> web.Response:
     try:
         return await answer(name, request)
     except Exception as error:
-        log_error("Page cannot be shown", error, path=name)
+        log_error("Page failed", error, path=name)
         return web.Response(status=500, text=f"Internal Server Error: {error}\n")
+
+
+TIMEOUT_SECONDS = 60.0
+
+
+class Status(msgspec.Struct):
+    """The part that is needed of the Status of a failed request."""
+
+    message: str = ""
+
+
+@asynccontextmanager
+async def forward_to(connection: Connection) -> AsyncIterator[Answer]:
+    """Forward requests to the page of a scheduler elsewhere, with the credentials of the connection.
+
+    Only paths under that of the page are requested. An InputError says why there is no page.
+    """
+    pool = connection.open()
+    try:
+        await _check_page(pool, connection)
+
+        async def answer(name: str, request: web.BaseRequest) -> web.Response:
+            return await _forward(pool, connection, name, request)
+
+        yield answer
+    finally:
+        await pool.close()
+
+
+async def _check_page(pool: Pool, connection: Connection) -> None:
+    try:
+        reply = await _request(pool, connection, "GET", f"{PATH}/")
+    except Unreachable as error:
+        raise InputError(unreachable_scheduler(error), where=connection.server) from None
+    if reply.status != 200:
+        raise InputError(_explain_status(reply), where=connection.server)
+
+
+def _explain_status(reply: Reply) -> str:
+    if reply.status == 404:
+        return "page not found; is this a Stowplan scheduler, and not another one?"
+    try:
+        found = msgspec.json.decode(reply.data, type=Status).message
+    except msgspec.DecodeError:
+        found = f"the scheduler answered with status {reply.status}"
+    return f'{found}; the page requires a role with nonResourceURLs "{PATH}/*" and the verbs get and post'
+
+
+async def _forward(pool: Pool, connection: Connection, name: str, request: web.BaseRequest) -> web.Response:
+    url = request.rel_url
+    target = f"{PATH}/{url.raw_path.lstrip('/').partition('/')[2]}"
+    if url.raw_query_string:
+        target += f"?{url.raw_query_string}"
+    body = await request.read() if request.method == "POST" else None
+    try:
+        reply = await _request(pool, connection, request.method, target, body)
+    except Unreachable as error:
+        return json_response({"message": str(error)}, 502)
+    return web.Response(
+        status=reply.status,
+        body=reply.data,
+        content_type=content_type(name or ".html") if reply.status == 200 else "application/json",
+        charset="utf-8",
+        headers=STATIC_HEADERS,
+    )
+
+
+async def _request(
+    pool: Pool, connection: Connection, method: str, target: str, body: bytes | None = None
+) -> Reply:
+    kind = [] if body is None else [("Content-Type", "application/json")]
+    headers = [*await connection.headers(), *kind]
+    return await pool.request(method, target, headers, body, timeout=TIMEOUT_SECONDS)

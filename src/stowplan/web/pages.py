@@ -1,80 +1,153 @@
-"""The page and its doors, by name. All of them only read."""
+"""The pages by name: static files and JSON endpoints. All of them only read."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
 
 from aiohttp import web
 
-from stowplan.scheduler.decision_pages import decision_pages
+from stowplan.errors import InputError
+from stowplan.explain.changes import Printed
+from stowplan.explain.recorded import explain_record, undecided_text
+from stowplan.explain.text import print_explanation
+from stowplan.scheduler.decision_pages import Known, decision_pages, look_up
 from stowplan.serving.pages import Page
-from stowplan.web.explained import explained
-from stowplan.web.files import file_pages
-from stowplan.web.live import Live
-from stowplan.web.nodes import cluster_answer, node_answer
-from stowplan.web.pods import pod_facts, queue_answer
-from stowplan.web.source import Refused, Source, json_response, running
+from stowplan.web.source import RequestError, Source, json_response, running_scheduler
+from stowplan.web.views import Live, describe_cluster, describe_node, describe_pod, describe_queue
 from stowplan.web.whatif import Questions
 
 PATH = "/page"
-READING = ("GET", "HEAD")
+READ_METHODS = ("GET", "HEAD")
 Ask = Callable[[web.BaseRequest], object | Awaitable[object]]
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+"""Nothing from other origins, nothing inline, and text never becomes markup: pods may have any name."""
+STATIC_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+}
 
 
-def pages(source: Source) -> dict[str, Page]:
-    """By name, to be served under any path that ends in a slash."""
+def make_pages(source: Source) -> dict[str, Page]:
+    """Pages by name, to be served under any path that ends in a slash."""
     live, questions = Live(source, secrets.token_hex(4)), Questions(source)
     (decisions,) = decision_pages(source.decisions, source.scheduler, source.leader).values()
 
     async def what_if(request: web.BaseRequest) -> object:
         if request.method != "POST" or request.content_type != "application/json":
-            raise Refused("ask with POST, in JSON", 405)
+            raise RequestError("use POST with a JSON body", 405)
         return await questions.what_if(await request.read())
 
-    read = file_pages() | {
-        "api/cluster": _door(lambda _: cluster_answer(running(source).cluster.nodes)),
-        "api/live": _door(lambda request: live.answer(request.query)),
-        "api/queue": _door(lambda request: queue_answer(source, request.query.get("search", ""))),
+    read = _static_pages() | {
+        "api/cluster": _json_endpoint(lambda _: describe_cluster(running_scheduler(source).cluster.nodes)),
+        "api/live": _json_endpoint(lambda request: live.answer(request.query)),
+        "api/queue": _json_endpoint(lambda request: describe_queue(source, request.query.get("search", ""))),
         "api/decisions": decisions,
-        "api/pod": _door(lambda request: pod_facts(source, request.query.get("pod", ""))),
-        "api/node": _door(lambda request: node_answer(running(source), request.query.get("name", ""))),
-        "api/explain": _door(lambda request: explained(source, request.query)),
-        "api/changes": _door(lambda request: questions.changes(request.query.get("pod", ""))),
+        "api/pod": _json_endpoint(lambda request: describe_pod(source, request.query.get("pod", ""))),
+        "api/node": _json_endpoint(
+            lambda request: describe_node(running_scheduler(source), request.query.get("name", ""))
+        ),
+        "api/explain": _json_endpoint(lambda request: explain(source, request.query)),
+        "api/changes": _json_endpoint(lambda request: questions.changes(request.query.get("pod", ""))),
     }
-    return {name: _only_read(page) for name, page in read.items()} | {"api/what-if": _door(what_if)}
+    return {name: _read_only(page) for name, page in read.items()} | {"api/what-if": _json_endpoint(what_if)}
 
 
-def mounted(found: Mapping[str, Page], path: str = PATH) -> dict[str, Page]:
-    """By path, for a server that has other pages too."""
+def mount(pages: Mapping[str, Page], path: str = PATH) -> dict[str, Page]:
+    """Pages by path, for a server that has other pages too."""
 
-    def to_page(_: web.BaseRequest) -> web.Response:
+    def redirect(_: web.BaseRequest) -> web.Response:
         return web.Response(status=302, headers={"Location": f"{path}/"})
 
-    return {path: to_page} | {f"{path}/{name}": page for name, page in found.items()}
+    return {path: redirect} | {f"{path}/{name}": page for name, page in pages.items()}
 
 
-def _only_read(page: Page) -> Page:
+def _read_only(page: Page) -> Page:
     def answer(request: web.BaseRequest) -> web.Response | Awaitable[web.Response]:
-        if request.method in READING:
+        if request.method in READ_METHODS:
             return page(request)
-        refusal = json_response({"message": f"{request.method} is not for this path: ask with GET"}, 405)
-        refusal.headers["Allow"] = ", ".join(READING)
-        return refusal
+        response = json_response({"message": f"{request.method} is not allowed here; use GET"}, 405)
+        response.headers["Allow"] = ", ".join(READ_METHODS)
+        return response
 
     return answer
 
 
-def _door(ask: Ask) -> Page:
+def _json_endpoint(ask: Ask) -> Page:
     async def page(request: web.BaseRequest) -> web.Response:
         try:
             answer = ask(request)
             return json_response(await answer if isinstance(answer, Awaitable) else answer)
-        except Refused as refused:
-            return json_response({"message": str(refused)}, refused.status)
-        except web.HTTPException as error:  # what aiohttp refuses: a body that is too large
+        except RequestError as error:
+            return json_response({"message": str(error)}, error.status)
+        except web.HTTPException as error:  # raised by aiohttp, such as for a body that is too large
             return json_response({"message": error.reason}, error.status)
         except ValueError as error:
-            return json_response({"message": f"the question cannot be read: {error}"}, 400)
+            return json_response({"message": f"invalid request: {error}"}, 400)
 
     return page
+
+
+def _static_pages() -> dict[str, Page]:
+    """By name; the empty name is the page itself."""
+    found = {}
+    for each in files(__package__).joinpath("static").iterdir():
+        found["" if each.name == "index.html" else each.name] = _static_page(each.name, each.read_bytes())
+    return found
+
+
+def content_type(name: str) -> str:
+    """The type of a file or an answer with this name."""
+    return next((kind for suffix, kind in TYPES.items() if name.endswith(suffix)), "application/json")
+
+
+def _static_page(name: str, body: bytes) -> Page:
+    return lambda _: web.Response(
+        body=body, content_type=content_type(name), charset="utf-8", headers=STATIC_HEADERS
+    )
+
+
+async def explain(source: Source, query: Mapping[str, str]) -> Printed:
+    """What `stowplan explain --server` prints, rendered here, where everything needed is loaded already.
+
+    Takes `pod`, optionally `node`, `output=json` for data and `allNodes=true` for complete lists. An unknown
+    pod or node is answered with status 200 and a fault: a 404 means that the scheduler has no such page.
+    """
+    try:
+        known = look_up(query.get("pod", ""), source.decisions, source.scheduler(), source.leader())
+        return await asyncio.to_thread(_print_known, known, query)
+    except (LookupError, InputError) as error:
+        return Printed(fault=error.args[0])
+
+
+def _print_known(known: Known, query: Mapping[str, str]) -> Printed:
+    as_data = query.get("output") == "json"
+    if known.attempts:
+        found = explain_record(known.attempts[0], query.get("node"), known.waiting)
+        return print_explanation(found, as_data=as_data, all_nodes=query.get("allNodes") == "true")
+    assert known.waiting is not None
+    text = undecided_text(known.pod, known.waiting)
+    return Printed(data={"pod": known.pod, "waiting": text.splitlines()}) if as_data else Printed(text)

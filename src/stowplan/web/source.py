@@ -1,4 +1,4 @@
-"""What the page looks at: a scheduler at work and the decisions that are kept of it."""
+"""What the page reads: a running scheduler and its recorded decisions."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from stowplan.scheduler.scheduler import Scheduler
 
 
 class Source(NamedTuple):
-    """Asked anew each time: a new configuration brings a new scheduler."""
+    """Functions, because a new configuration creates a new scheduler."""
 
     decisions: Decisions
     scheduler: Callable[[], Scheduler | None]
-    """The one that runs now, if one does."""
+    """The running scheduler, if there is one."""
     config: Callable[[], KubeSchedulerConfiguration]
     registry: Callable[[], Registry]
     leader: Callable[[], str | None] = lambda: None
-    """As `Service.leader`."""
+    """See `Service.leader`."""
 
 
-def source_of(service: Service) -> Source:
+def make_source(service: Service) -> Source:
     return Source(
         service.decisions,
         lambda: service.scheduler,
@@ -38,23 +38,23 @@ def source_of(service: Service) -> Source:
     )
 
 
-class Refused(Exception):  # noqa: N818 (nothing went wrong)
-    """A question without an answer; the text is for the one who asked."""
+class RequestError(Exception):
+    """A request that cannot be answered; the message is for the client."""
 
     def __init__(self, message: str, status: int = 404) -> None:
         super().__init__(message)
         self.status = status
 
 
-def running(source: Source) -> Scheduler:
+def running_scheduler(source: Source) -> Scheduler:
     found = source.scheduler()
     if found is None:
-        raise Refused("the scheduler is starting: ask again in a moment", 503)
+        raise RequestError("the scheduler is starting; try again in a moment", 503)
     return found
 
 
-def pod_of(scheduler: Scheduler, key: str) -> Pod | None:
-    """A pod that waits, or has a node."""
+def find_pod(scheduler: Scheduler, key: str) -> Pod | None:
+    """A pod that is pending or has a node."""
     waiting = next((each for each in scheduler.handlers.pending.values() if each.key == key), None)
     return next((each for each in scheduler.cluster.pods() if each.key == key), waiting)
 

@@ -1,7 +1,7 @@
-"""What-if from the page's form, and the smallest changes for one pod: on a copy, in a thread of its own.
+"""What-if from the page's form, and the smallest changes for one pod, computed on a copy in a thread.
 
-The scheduler goes on meanwhile, and ends without waiting. One question at a time, and none for long: each
-takes a processor from it.
+The scheduler goes on meanwhile, and does not wait for the thread when it stops. Only one request runs at a
+time, and only for a limited time, because each takes CPU time from the scheduler.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ from stowplan.scheduler.scheduler import Scheduler
 from stowplan.simulator import WhatIf
 from stowplan.simulator.outcome import as_json
 from stowplan.simulator.question import Question, ask
-from stowplan.web.pasted import check_pasted
-from stowplan.web.source import Refused, Source, pod_of, running
+from stowplan.web.source import RequestError, Source, find_pod, running_scheduler
 
 VERSION = "kubescheduler.config.k8s.io/v1"
 MAX_ADDED = 10_000
-"""Pods and nodes that may be supposed beside a scheduler at work."""
-MOST_MANIFESTS, MOST_CONFIG = 100_000, 2_000
-"""Values in what is pasted: about as many as fit into a request, and more than any configuration has."""
+"""Pods and nodes that a request may add."""
+MAX_MANIFEST_VALUES, MAX_CONFIG_VALUES = 100_000, 2_000
+"""About as many as fit into a request, and more than any configuration has."""
+MAX_DEPTH = 100
+MAX_PLAIN_LENGTH = 10_000
+"""Characters of a value without quotes: it may be a number, and long numbers take long to parse."""
 SECONDS = 20.0
-"""A connection to the scheduler lives for 30."""
+"""A connection to the scheduler is closed after 30."""
 CHANGES_SECONDS = 1.0
 T = TypeVar("T")
 A = TypeVar("A")
 
 
-class Asked(Question, frozen=True, kw_only=True):
+class FormQuestion(Question, frozen=True, kw_only=True):
     manifests: str = ""
-    """YAML: pods, workloads, nodes, whatever would be added or replaced."""
+    """YAML of objects to add or replace: pods, workloads, nodes and others."""
     config: str = ""
-    """A KubeSchedulerConfiguration in YAML, instead of the scheduler's own."""
+    """A KubeSchedulerConfiguration in YAML to use instead of the scheduler's own."""
 
 
-class Patience:
-    """How long an answer is waited for."""
-
+class Deadline:
     def __init__(self, seconds: float) -> None:
         self._seconds, self._ends = seconds, time.monotonic() + seconds
 
@@ -74,21 +74,21 @@ class Patience:
     def check(self) -> None:
         if time.monotonic() >= self._ends:
             raise InputError(
-                f"not worked out within {self._seconds:g} seconds: ask for less, or ask `stowplan whatif`"
+                f"not finished within {self._seconds:g} seconds; reduce the request, or use `stowplan whatif`"
             )
 
 
-class Copy(NamedTuple):
-    """All that a scheduler knows at one moment. Its objects are never changed, only replaced."""
+class ClusterCopy(NamedTuple):
+    """The state of a scheduler at one moment. Objects are never changed in place, only replaced."""
 
     objects: tuple[Pod | Object, ...]
     kinds: tuple[type[CustomResource], ...]
-    """Those that plugins watch."""
+    """The custom resources that plugins watch."""
     unserved: tuple[type[CustomResource], ...]
     config: KubeSchedulerConfiguration
     registry: Registry
     check: Callable[[], None]
-    """Raises once nobody waits for an answer any more."""
+    """Raises once nobody waits for the answer any more."""
 
     def what_if(self, config: KubeSchedulerConfiguration | None = None) -> WhatIf:
         return WhatIf(
@@ -107,52 +107,52 @@ class Questions:
 
     async def what_if(self, body: bytes) -> Mapping[str, Any]:
         try:
-            asked = msgspec.json.decode(body, type=Asked)
+            question = msgspec.json.decode(body, type=FormQuestion)
         except (msgspec.DecodeError, InputError) as error:
-            raise Refused(f"the question cannot be read: {error}", 400) from None
-        return await self._apart(answer_what_if, asked)
+            raise RequestError(f"invalid request: {error}", 400) from None
+        return await self._run_in_thread(answer_what_if, question)
 
     async def changes(self, key: str) -> ChangesAnswer:
-        if pod_of(running(self._source), key) is None:
-            raise Refused(f"pod {key} not found in this cluster")
-        return await self._apart(answer_changes, key)
+        if find_pod(running_scheduler(self._source), key) is None:
+            raise RequestError(f"pod {key} not found in this cluster")
+        return await self._run_in_thread(answer_changes, key)
 
-    async def _apart(self, answer: Callable[[Copy, T], A], asked: T) -> A:
+    async def _run_in_thread(self, answer: Callable[[ClusterCopy, T], A], question: T) -> A:
         if self._is_busy:
-            raise Refused("another question of this kind is being worked out: ask again in a moment", 429)
-        patience, answered = Patience(self._seconds), Future[A]()
-        copy = copy_of(self._source, patience.check)
+            raise RequestError("another request of this kind is running; try again in a moment", 429)
+        deadline, answered = Deadline(self._seconds), Future[A]()
+        copy = copy_cluster(self._source, deadline.check)
         answered.set_running_or_notify_cancel()  # the thread goes on even if nobody waits any more
         answered.add_done_callback(self._set_free)
         self._is_busy = True
 
         def work() -> None:
             try:
-                answered.set_result(answer(copy, asked))
+                answered.set_result(answer(copy, question))
             except BaseException as error:
                 answered.set_exception(error)
 
-        # Not one of the loop's own threads, since these are waited for when a process ends.
+        # Not one of the loop's own threads: the process would wait for them when it exits.
         threading.Thread(target=work, name="question", daemon=True).start()
         try:
             return await asyncio.wrap_future(answered)
         except StowplanError as error:
-            raise Refused(str(error), 400) from None
+            raise RequestError(str(error), 400) from None
         except RecursionError:
-            raise Refused("the question is nested too deeply", 400) from None
+            raise RequestError("the request is nested too deeply", 400) from None
         finally:
-            patience.end()
+            deadline.end()
 
     def _set_free(self, _: Future[Any]) -> None:
         self._is_busy = False
 
 
-def copy_of(source: Source, check: Callable[[], None]) -> Copy:
-    scheduler, config, registry = running(source), source.config(), source.registry()
+def copy_cluster(source: Source, check: Callable[[], None]) -> ClusterCopy:
+    scheduler, config, registry = running_scheduler(source), source.config(), source.registry()
     profiles = resolve_profiles(config, registry)
     kinds = watched_kinds(plugin for profile in profiles for plugin in profile.classes.values())
     unserved = tuple(kind for kind in kinds if not scheduler.cluster.watched(kind).is_served)
-    return Copy(tuple(_objects(scheduler)), kinds, unserved, config, registry, check)
+    return ClusterCopy(tuple(_objects(scheduler)), kinds, unserved, config, registry, check)
 
 
 def _objects(scheduler: Scheduler) -> Iterator[Pod | Object]:
@@ -163,26 +163,26 @@ def _objects(scheduler: Scheduler) -> Iterator[Pod | Object]:
             yield pod
 
 
-def answer_what_if(copy: Copy, asked: Asked) -> Mapping[str, Any]:
-    """Works it out; nothing but the copy is looked at."""
-    check_pasted(asked.config, "the configuration", MOST_CONFIG)
-    check_pasted(asked.manifests, "the manifests", MOST_MANIFESTS)
-    config = _config(asked.config, copy.registry) if asked.config.strip() else None
+def answer_what_if(copy: ClusterCopy, question: FormQuestion) -> Mapping[str, Any]:
+    """Uses nothing but the copy."""
+    check_pasted(question.config, "the configuration", MAX_CONFIG_VALUES)
+    check_pasted(question.manifests, "the manifests", MAX_MANIFEST_VALUES)
+    config = _config(question.config, copy.registry) if question.config.strip() else None
     what_if = copy.what_if(config)
     if config is not None:
         what_if.changes.append("the configuration of the form")
 
     def read_more(manifests: Manifests) -> None:
-        if asked.manifests.strip():
-            read_into(manifests, (STDIN,), io.BytesIO(asked.manifests.encode()))
+        if question.manifests.strip():
+            read_into(manifests, (STDIN,), io.BytesIO(question.manifests.encode()))
         if manifests.faults:
             raise InputError("\n".join(str(fault) for fault in manifests.faults))
-        for each in asked.more:
+        for each in question.more:
             _check_known(manifests, each.name)
 
     known = Manifests(kinds=copy.kinds)
     known.take(copy.objects)
-    return as_json(ask(what_if, asked, known, read_more, MAX_ADDED))
+    return as_json(ask(what_if, question, known, read_more, MAX_ADDED))
 
 
 def _check_known(manifests: Manifests, wanted: str) -> None:
@@ -190,14 +190,14 @@ def _check_known(manifests: Manifests, wanted: str) -> None:
     is_known = manifests.pod(wanted) or (kind, f"{manifests.namespace}/{name}") in manifests.workloads
     if kind in WORKLOADS and not is_known:
         raise InputError(
-            f"a scheduler does not know what a {kind} makes its pods from: "
-            "name one of its pods, as namespace/name, or paste its manifest",
+            f"a scheduler does not read the pod template of a {kind}; "
+            "name one of its pods as namespace/name, or paste its manifest",
             what=wanted,
         )
 
 
 def _config(text: str, registry: Registry) -> KubeSchedulerConfiguration:
-    """Only what this process has at hand is used: nothing is imported, no file is read for a form."""
+    """Uses only loaded plugins: a form must not make the scheduler import code or read files."""
     try:
         plain = yaml.load(text, yaml.CSafeLoader)
     except yaml.YAMLError as error:
@@ -207,7 +207,7 @@ def _config(text: str, registry: Registry) -> KubeSchedulerConfiguration:
     for name in _names_in(plain):
         if ":" in name:
             raise InputError(
-                f"{name!r}: plugins named module:Class are not loaded here; try `stowplan whatif`"
+                f"{name!r}: plugins given as module:Class are not loaded here; use `stowplan whatif`"
             )
     return load(plain, registry).config
 
@@ -220,8 +220,8 @@ def _names_in(plain: Any) -> Iterator[str]:
         yield from _names_in(each)
 
 
-def answer_changes(copy: Copy, key: str) -> ChangesAnswer:
-    """Single changes after which the pod would land elsewhere, or somewhere at all."""
+def answer_changes(copy: ClusterCopy, key: str) -> ChangesAnswer:
+    """Single changes that would move the pod to another node, or make it fit."""
     planner = copy.what_if().planner
     pod = next(each for each in copy.objects if isinstance(each, Pod) and each.key == key)
     planner.cluster.remove_pod(pod)
@@ -234,6 +234,36 @@ def answer_changes(copy: Copy, key: str) -> ChangesAnswer:
 
 
 def stay(node_name: str, nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
-    """Of nodes that are equally good, the one where the pod is: no change is needed to keep it there."""
+    """Break ties in favour of the pod's node: no change is needed to keep it there."""
     own = np.flatnonzero((feasible == nodes.row_of(node_name)) & (totals == totals.max()))
     return int(own[0]) if len(own) else first_by_name(nodes, feasible, totals)
+
+
+def check_pasted(text: str, what: str, max_values: int) -> None:
+    """Raise an InputError for YAML that would take too long to read; invalid YAML is left to its reader.
+
+    A few lines of aliases can stand for more than fits into memory, and deep nesting ends the process.
+    """
+    depth = values = 0
+    try:
+        for event in yaml.parse(text, yaml.CSafeLoader):
+            if anchor := getattr(event, "anchor", None):
+                raise InputError(f"anchors and aliases, such as {anchor}, are not supported here", what=what)
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            elif isinstance(event, yaml.ScalarEvent):
+                values += 1
+                if event.implicit[0] and len(event.value) > MAX_PLAIN_LENGTH:
+                    raise InputError(
+                        f"has a value of more than {MAX_PLAIN_LENGTH} characters: quote it", what=what
+                    )
+            if depth > MAX_DEPTH:
+                raise InputError(f"is nested more than {MAX_DEPTH} deep", what=what)
+            if values > max_values:
+                raise InputError(
+                    f"has more than {max_values} values; use `stowplan whatif` instead", what=what
+                )
+    except yaml.YAMLError:
+        return

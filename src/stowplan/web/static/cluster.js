@@ -1,4 +1,4 @@
-// The cluster: a square for each node, filled by what is requested of it, by zone.
+// The cluster: a square for each node, by zone, filled by the share of a resource that is requested.
 
 import { collator, colour, count, counted, eachFrame, h, percent } from "./dom.js";
 import { live } from "./live.js";
@@ -37,7 +37,7 @@ class ClusterView {
       swatch("fill", "requested"),
       swatch("fill-high", "90% and more"),
       swatch("cordoned", "cordoned"),
-      swatch("tainted", "tainted: only pods that tolerate it"),
+      swatch("tainted", "tainted: only for pods that tolerate it"),
     );
     this.element = h(
       "section",
@@ -150,11 +150,11 @@ class ClusterView {
     for (const zone of this.zones) zone.draw(paint);
   }
 
-  /** What to say of a node, in a few words. */
+  /** A short description of a node. */
   words(row) {
     const filled = live.fill[row];
     const { resource } = live;
-    const what = resource === "fullest" ? "what it is fullest of" : resource;
+    const what = resource === "fullest" ? "its fullest resource" : resource;
     const part = filled === NONE ? `has no ${resource}` : `${percent(filled / FULL)} of ${what} requested`;
     const marks = [this.cordoned.has(row) && "cordoned", this.tainted.has(row) && "tainted"].filter(Boolean);
     return [live.cluster.nodes[row], part, ...marks].join(" · ");
@@ -175,7 +175,7 @@ function inZones(cluster) {
       ? `${count(zones.length)} zones`
       : zone === -1
         ? zones.length
-          ? "without a zone"
+          ? "no zone"
           : "all nodes"
         : zones[zone];
   const found = [...groups].map(([zone, rows]) => [

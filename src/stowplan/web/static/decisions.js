@@ -1,4 +1,4 @@
-// The stream of decisions, with how many a second and how long they took.
+// The stream of decisions, with their rate and duration.
 
 import {
   address,
@@ -19,7 +19,7 @@ import { Table } from "./table.js";
 export function decisionsView(query) {
   const table = new Table({
     label: "Decisions, the newest first",
-    empty: "No decision yet.",
+    empty: "No decisions yet.",
     columns: [
       {
         title: "Time",
@@ -39,8 +39,8 @@ export function decisionsView(query) {
         sort: (row) => row.seconds,
       },
       {
-        title: "Try",
-        width: 4,
+        title: "Attempt",
+        width: 5.5,
         number: true,
         wide: true,
         cell: (row) => count(row.attempt),
@@ -53,12 +53,12 @@ export function decisionsView(query) {
     rowClass: (row) => row.outcome,
   });
   const rate = new Chart(
-    "decisions a second",
+    "decisions per second",
     (sample) => sample.rate,
     (value) => count(Math.round(value)),
   );
-  const median = new Chart("median time of a try", (sample) => sample.median, duration);
-  const slowest = new Chart("1 in 100 took longer", (sample) => sample.slowest, duration);
+  const median = new Chart("median time of an attempt", (sample) => sample.median, duration);
+  const slowest = new Chart("99th percentile", (sample) => sample.slowest, duration);
   const field = h("input", {
     id: "search",
     type: "search",
@@ -75,13 +75,13 @@ export function decisionsView(query) {
     for (const chart of [rate, median, slowest]) chart.draw(live.samples);
     if (isPaused) return;
     table.show(live.decisions, (a, b) => a.number === b.number);
-    note.textContent = live.now ? told(live.now) : "";
+    note.textContent = live.now ? summary(live.now) : "";
   });
 
   function toggle() {
     isPaused = !isPaused;
     pause.setAttribute("aria-pressed", String(isPaused));
-    pause.textContent = isPaused ? "Go on" : "Pause";
+    pause.textContent = isPaused ? "Resume" : "Pause";
     draw();
   }
 
@@ -122,12 +122,12 @@ export function decisionsView(query) {
   };
 }
 
-function told(now) {
+function summary(now) {
   if (!now.isKeeping)
-    return "This scheduler keeps no decisions (--decisions-memory=0), so none can be shown.";
-  const missed = live.missed ? `; ${counted(live.missed, "decision")} came too fast to be listed` : "";
+    return "This scheduler does not record decisions (--decisions-memory=0), so none can be shown.";
+  const missed = live.missed ? `; ${counted(live.missed, "decision")} were too many to list` : "";
   const made = `${counted(now.number, "decision")} since the scheduler started`;
-  return `${made}, of which it still knows ${count(now.kept)}${missed}.`;
+  return `${made}, of which ${count(now.kept)} are in memory${missed}.`;
 }
 
 function outcome(row) {

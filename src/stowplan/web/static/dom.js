@@ -1,4 +1,4 @@
-// Elements, text, numbers and questions to the server. Text is only ever put in as text, never as markup.
+// Elements, text, numbers and requests to the server. Text is always inserted as text, never as markup.
 
 /** An element: `props` are attributes, `on…` functions are listeners; children are elements or text. */
 export function h(tag, props = {}, ...children) {
@@ -29,11 +29,11 @@ export function nodeLink(name) {
   return link(["node", name], name);
 }
 
-/** Asks a door of the server; what it refuses is an Error with its words. */
-export async function ask(door, query = {}, options = {}) {
+/** Calls an endpoint of the server; an error response is thrown with its message. */
+export async function ask(endpoint, query = {}, options = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
   const text = new URLSearchParams(given).toString();
-  const response = await fetch(`api/${door}${text ? `?${text}` : ""}`, options);
+  const response = await fetch(`api/${endpoint}${text ? `?${text}` : ""}`, options);
   let answer;
   try {
     answer = await response.json();
@@ -83,7 +83,7 @@ export function ago(seconds) {
   return seconds ? duration(Math.max(0, Date.now() / 1000 - seconds)) : "–";
 }
 
-/** Calls at most once a frame, however often it is asked. */
+/** Calls at most once a frame, however often it is called. */
 export function eachFrame(draw) {
   let asked = 0;
   return () => {

@@ -1,7 +1,7 @@
-// A decision turned round: for each node what every filter said and every scorer gave.
+// A decision by node: the verdict of every filter and the points of every score plugin.
 
 export class Evidence {
-  /** `decision` as the server shows it. */
+  /** `decision` as the server sends it. */
   constructor(decision) {
     this.decision = decision;
     this.filters = decision.filters.filter((filter) => filter.statuses.length);
@@ -27,16 +27,16 @@ export class Evidence {
     let fitting = 0;
     return decision.nodes.map((name, node) => {
       const at = place.get(node);
-      const row = { name, state: "fits", total: null, refusals: [], points: [] };
-      if (decision.preFilter) return { ...row, state: "refused", refusals: [decision.preFilter] };
+      const row = { name, state: "fits", total: null, rejections: [], points: [] };
+      if (decision.preFilter) return { ...row, state: "rejected", rejections: [decision.preFilter] };
       if (at === undefined) return { ...row, state: decision.narrowedBy.length ? "apart" : "skipped" };
-      if (decision.overruled[at]) row.refusals.push(decision.overruled[at]);
+      if (decision.overruled[at]) row.rejections.push(decision.overruled[at]);
       for (const filter of this.filters) {
         const status = filter.column[at];
-        if (status) row.refusals.push({ ...filter.statuses[status - 1], plugin: filter.plugin });
+        if (status) row.rejections.push({ ...filter.statuses[status - 1], plugin: filter.plugin });
       }
-      if (skipped.has(at)) return { ...row, state: "skipped", refusals: [] };
-      if (row.refusals.length) return { ...row, state: "refused" };
+      if (skipped.has(at)) return { ...row, state: "skipped", rejections: [] };
+      if (row.rejections.length) return { ...row, state: "rejected" };
       if (decision.chosen || decision.isScored) {
         const own = fitting++;
         row.points = this.scores.map((column) => column.scores[own] * column.weight);
@@ -52,12 +52,12 @@ export class Evidence {
     return this.rows.filter((row) => row.state === state).length;
   }
 
-  /** [plugin and reason, how many nodes], the most frequent first: by the first filter that refused each. */
+  /** [plugin and reason, how many nodes], the most frequent first: by the first filter that rejected each. */
   get reasons() {
     const counts = new Map();
     for (const row of this.rows) {
-      const first = row.refusals[0];
-      if (row.state === "refused" && first) {
+      const first = row.rejections[0];
+      if (row.state === "rejected" && first) {
         const text = `${first.plugin}: ${first.reasons.join(", ")}`;
         counts.set(text, (counts.get(text) ?? 0) + 1);
       }
@@ -74,7 +74,7 @@ export class Evidence {
   }
 }
 
-/** What a filter has against a node. */
-export function refusal(row, plugin) {
-  return row.refusals.find((each) => each.plugin === plugin);
+/** Why a filter rejected a node. */
+export function rejection(row, plugin) {
+  return row.rejections.find((each) => each.plugin === plugin);
 }

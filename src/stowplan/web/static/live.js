@@ -1,4 +1,4 @@
-// What goes on in the scheduler. Asks for news again and again; a page that nobody looks at does not ask.
+// The state of the scheduler, by long polling; a hidden page does not poll.
 
 import { ask } from "./dom.js";
 
@@ -9,11 +9,11 @@ const ROWS = 5000;
 class Live extends EventTarget {
   /** The last answer, or null. */
   now = null;
-  /** The newest first, as many as are kept here. */
+  /** The newest first, up to a limit. */
   decisions = [];
-  /** Decisions that came too fast to be listed. */
+  /** How many decisions were too many to list. */
   missed = 0;
-  /** { time, rate, median, slowest } a question. */
+  /** { time, rate, median, slowest } of each answer. */
   samples = [];
   cluster = null;
   fill = new Uint8Array();
@@ -26,11 +26,11 @@ class Live extends EventTarget {
       await visible();
       try {
         await this.#ask();
-        this.#say("");
+        this.#report("");
         await sleep(PAUSE);
       } catch (error) {
         if (error.name === "AbortError") continue;
-        this.#say(`No answer from the scheduler (${error.message}); trying again.`);
+        this.#report(`No answer from the scheduler (${error.message}); retrying.`);
         await sleep(2000);
       }
     }
@@ -75,14 +75,14 @@ class Live extends EventTarget {
     this.now = answer;
   }
 
-  #say(problem) {
+  #report(problem) {
     if (problem !== this.problem) {
       this.problem = problem;
       this.dispatchEvent(new Event("problem"));
     }
   }
 
-  /** Decisions a second over the last seconds. */
+  /** Decisions per second over the last seconds. */
   get rate() {
     const recent = this.samples.filter((each) => each.time > (this.now?.time ?? 0) - 5);
     return recent.length ? recent.reduce((sum, each) => sum + each.rate, 0) / recent.length : 0;

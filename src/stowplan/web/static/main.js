@@ -1,4 +1,4 @@
-// The way about: addresses, keys, and the numbers at the top.
+// Navigation: addresses, keys, and the numbers at the top.
 
 import { address, ask, count, counted, duration, h } from "./dom.js";
 import { live } from "./live.js";
@@ -33,7 +33,7 @@ function route() {
     case "what-if":
       return ["what-if", whatIfView(rest, query)];
     default:
-      return ["", { title: "Not found", element: h("p", { class: "problem" }, `There is no page ${path}.`) }];
+      return ["", { title: "Not found", element: h("p", { class: "problem" }, `Page ${path} not found.`) }];
   }
 }
 
@@ -81,9 +81,9 @@ function say() {
   const { now, problem } = live;
   let text = problem;
   if (!text && now && !now.isSynced)
-    text = "The scheduler is starting: it does not know the whole cluster yet.";
+    text = "The scheduler is starting and has not read the whole cluster yet.";
   else if (!text && now && !now.isLeading)
-    text = "This scheduler stands by: another one leads, and makes the decisions.";
+    text = "This scheduler is on standby; another one is the leader and makes the decisions.";
   if (status.textContent !== text) status.textContent = text;
 }
 

@@ -1,4 +1,4 @@
-// One node: what it has, what is requested of it, and the pods on it.
+// One node: its resources, what is requested of them, and its pods.
 
 import { address, ask, count, h, link, percent, podLink } from "./dom.js";
 import { Table } from "./table.js";
@@ -19,7 +19,7 @@ export function nodeView(name) {
 
 function* shown(node) {
   yield h("h1", {}, h("span", { class: "kind" }, "node "), node.name);
-  if (node.isCordoned) yield h("p", { class: "problem" }, "It is cordoned: no pod is placed here.");
+  if (node.isCordoned) yield h("p", { class: "problem" }, "It is cordoned: no pods are placed here.");
   yield h("div", { class: "bars" }, node.amounts.map(bar));
   if (node.taints.length)
     yield h(
@@ -38,7 +38,7 @@ function* shown(node) {
   yield h("h2", {}, `Pods (${count(node.podCount)})`);
   const pods = new Table({
     label: `Pods on ${node.name}`,
-    empty: "No pod is on it.",
+    empty: "There are no pods on it.",
     columns: [
       { title: "Pod", width: 12, grow: 3, cell: (pod) => podLink(pod.pod), sort: (pod) => pod.pod },
       { title: "cpu", width: 6, number: true, cell: (pod) => pod.cpu, sort: (pod) => pod.cpuThousandths },

@@ -1,12 +1,12 @@
-// All lines of a decision's table at once, in small.
+// A small overview of all rows of a decision's table.
 
 import { colour, h, sized } from "./dom.js";
-import { refusal } from "./evidence.js";
+import { rejection } from "./evidence.js";
 import { UPRIGHT } from "./table.js";
 
 const COLUMN = 9; // pixels
 
-/** All nodes at once: a line of the canvas stands for one or more of them, in the order of the table. */
+/** All nodes in the order of the table: a line of the canvas stands for one or more of them. */
 export class Overview {
   constructor(table, evidence) {
     Object.assign(this, { table, evidence });
@@ -35,10 +35,10 @@ export class Overview {
       const row = rows[Math.floor((line / lines) * rows.length)];
       const y = line * tall,
         high = Math.max(tall, 1);
-      context.fillStyle = { chosen, fits: yes, refused: no }[row.state] ?? room;
+      context.fillStyle = { chosen, fits: yes, rejected: no }[row.state] ?? room;
       context.fillRect(0, y, COLUMN - 2, high);
       filters.forEach((filter, at) => {
-        if (refusal(row, filter.plugin)) {
+        if (rejection(row, filter.plugin)) {
           context.fillStyle = no;
           context.fillRect((at + 1) * COLUMN, y, COLUMN - 1, high);
         }

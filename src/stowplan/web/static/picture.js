@@ -1,16 +1,16 @@
-// A decision as a picture: a line for each node, a column for each plugin; and all of it at once, in small.
+// A decision as a table, a row for each node and a column for each plugin, with a small overview of all rows.
 
 import { address, count, counted, h, nodeLink } from "./dom.js";
-import { refusal } from "./evidence.js";
+import { rejection } from "./evidence.js";
 import { Overview } from "./overview.js";
 import { Table } from "./table.js";
 
 const STATES = {
   chosen: "chosen",
   fits: "fits",
-  refused: "refused",
-  skipped: "not looked at",
-  apart: "not asked for",
+  rejected: "rejected",
+  skipped: "not evaluated",
+  apart: "excluded",
 };
 
 export function picture(evidence) {
@@ -36,13 +36,13 @@ export function picture(evidence) {
       width: 2.6,
       grow: 1,
       slim: true,
-      refuses: true,
-      hint: `Sort by who ${filter.plugin} refused`,
-      cell: (row) => (refusal(row, filter.plugin) ? "✕" : ""),
-      sort: (row) => (refusal(row, filter.plugin) ? 1 : 0),
+      rejects: true,
+      hint: `Sort by what ${filter.plugin} rejected`,
+      cell: (row) => (rejection(row, filter.plugin) ? "✕" : ""),
+      sort: (row) => (rejection(row, filter.plugin) ? 1 : 0),
       descending: true,
       paint: (cell, row) => {
-        const found = refusal(row, filter.plugin);
+        const found = rejection(row, filter.plugin);
         if (found) {
           cell.classList.add("no");
           cell.title = found.reasons.join(", ");
@@ -55,7 +55,7 @@ export function picture(evidence) {
       grow: 1,
       number: true,
       slim: true,
-      hint: `Sort by ${column.plugin}, which counts ${column.weight} times`,
+      hint: `Sort by ${column.plugin}, weight ${column.weight}`,
       cell: (row) => (row.points.length ? String(row.points[place]) : ""),
       sort: (row) => row.points[place] ?? -1,
       paint: (cell, row) => {
@@ -97,7 +97,7 @@ export function picture(evidence) {
   table.sortBy(2, true);
   map.paint();
   const quiet = evidence.quietFilters.length
-    ? `Asked, and with nothing against any node: ${evidence.quietFilters.join(", ")}.`
+    ? `Filters that rejected no node: ${evidence.quietFilters.join(", ")}.`
     : "";
   return h(
     "section",
@@ -110,14 +110,14 @@ export function picture(evidence) {
   );
 }
 
-/** The best total first, then those that were refused by few, then the rest. */
+/** The best total first, then nodes that few plugins rejected, then the rest. */
 function order(row) {
   if (row.total !== null) return row.total + (row.state === "chosen" ? 0.5 : 0);
-  return { chosen: 0, fits: -1, refused: -10 - row.refusals.length, apart: -1000, skipped: -2000 }[row.state];
+  return { chosen: 0, fits: -1, rejected: -10 - row.rejections.length, apart: -1000, skipped: -2000 }[row.state];
 }
 
 function words(row) {
-  return [row.name, STATES[row.state], ...row.refusals.flatMap((each) => [each.plugin, ...each.reasons])]
+  return [row.name, STATES[row.state], ...row.rejections.flatMap((each) => [each.plugin, ...each.reasons])]
     .join(" ")
     .toLowerCase();
 }
@@ -130,18 +130,18 @@ function shade(cell, part) {
 function* aboutNode(evidence, row) {
   yield h("h3", {}, nodeLink(row.name), ` ${STATES[row.state]}`);
   if (row.state === "apart")
-    yield h("p", {}, `${evidence.decision.narrowedBy.join(" and ")} narrowed the search to other nodes.`);
+    yield h("p", {}, `${evidence.decision.narrowedBy.join(" and ")} limited the search to other nodes.`);
   if (row.state === "skipped")
     yield h(
       "p",
       {},
-      "The search had found enough nodes, or tried the nominated one, before it came to this one.",
+      "The search ended before this node: enough other nodes fit, or the nominated one did.",
     );
-  if (row.refusals.length)
+  if (row.rejections.length)
     yield h(
       "ul",
       {},
-      row.refusals.map((each) =>
+      row.rejections.map((each) =>
         h(
           "li",
           {},

@@ -1,4 +1,4 @@
-// A pod: its life so far, what it waits for, and a decision on it as a picture.
+// A pod: its history, what it waits for, and a decision on it as a table.
 
 import { ask, address, count, counted, duration, h, link, nodeLink, time } from "./dom.js";
 import { Evidence } from "./evidence.js";
@@ -6,18 +6,18 @@ import { live } from "./live.js";
 import { picture } from "./picture.js";
 
 const PLACES = {
-  active: "It is next to be tried, as soon as its turn comes.",
-  backoff: "Its last try failed; it is tried again after a pause.",
-  unschedulable: "No node fits. It is tried again when something happens that may help.",
-  gated: "A plugin holds it back: it is not tried until that plugin lets it through.",
-  permit: "Its node is chosen; before it is bound, a plugin must allow it.",
-  trying: "It is being decided or bound at this moment.",
+  active: "It is in the active queue and will be attempted after the pods before it.",
+  backoff: "Its last attempt failed; it is attempted again after its backoff.",
+  unschedulable: "No node fits. It is requeued when the cluster changes in a way that may help.",
+  gated: "It is gated by a plugin and not attempted until the gate is removed.",
+  permit: "It has a node and waits for a plugin to permit binding.",
+  trying: "It is being decided or bound right now.",
 };
 const REASONS_SHOWN = 8;
 
-/** Without a number, the newest decision: a newer one takes its place as soon as it is made. */
+/** Without a number, the newest decision; it is replaced as soon as there is a newer one. */
 export function podView(key, number) {
-  const element = h("section", {}, h("h1", {}, key), h("p", { class: "empty" }, "Asking…"));
+  const element = h("section", {}, h("h1", {}, key), h("p", { class: "empty" }, "Loading…"));
   let last = Infinity;
 
   async function load() {
@@ -31,7 +31,7 @@ export function podView(key, number) {
 
   function follow() {
     if (live.now.decisions.some((row) => row.pod === key && row.number > last)) {
-      last = Infinity; // until it is loaded
+      last = Infinity; // until it has been loaded
       load();
     }
   }
@@ -56,8 +56,8 @@ function* shown(key, told, facts) {
   if (told.error) yield h("p", { class: "problem" }, told.error);
   if (evidence) yield* headline(evidence);
   if (waiting) yield waits(key, waiting, decision);
-  yield h("h2", {}, "Its life");
-  yield life(key, attempts, facts, decision, waiting);
+  yield h("h2", {}, "History");
+  yield history(key, attempts, facts, decision, waiting);
   if (facts) yield aboutPod(facts);
   if (evidence) yield picture(evidence);
 }
@@ -70,17 +70,17 @@ function* headline(evidence) {
       { class: "headline placed" },
       "Placed on ",
       nodeLink(decision.node),
-      ` in ${duration(decision.seconds)}, at try ${count(decision.attempt)}.`,
+      ` in ${duration(decision.seconds)}, attempt ${count(decision.attempt)}.`,
     );
   } else {
-    const what = decision.outcome === "error" ? "The try failed" : "No node was found";
-    yield h("p", { class: "headline pending" }, `${what}, at try ${count(decision.attempt)}.`);
+    const what = decision.outcome === "error" ? "The attempt failed" : "No node was found";
+    yield h("p", { class: "headline pending" }, `${what}, attempt ${count(decision.attempt)}.`);
     yield h("p", { class: "message" }, decision.message || decision.error);
   }
   const nodes = evidence.rows.length;
   if (evidence.fit.length) {
     const skipped = evidence.count("skipped");
-    const left = skipped ? `; ${count(skipped)} were not looked at` : "";
+    const left = skipped ? `; ${count(skipped)} were not evaluated` : "";
     const fit = `${count(evidence.fit.length)} of ${counted(nodes, "node")} fit${left}. `;
     yield h("p", {}, fit, winner && second ? closeness(evidence) : "");
   }
@@ -102,14 +102,18 @@ function* headline(evidence) {
 
 function victims(found) {
   const names = found.map((victim) => victim.pod).join(", ");
-  return found.length ? `, once ${counted(found.length, "pod")} of lower priority left: ${names}.` : ".";
+  return found.length ? `; evicts ${counted(found.length, "pod")} of lower priority: ${names}.` : ".";
 }
 
 function closeness(evidence) {
   const { winner, second } = evidence;
   if (winner.total === null) return "";
   const by = winner.total - second.total;
-  if (!by) return h("span", {}, "As good was ", nodeLink(second.name), "; the draw decided.");
+  if (!by) {
+    const others = evidence.fit.filter((row) => row.total === winner.total).length - 2;
+    const more = others > 0 ? ` and ${count(others)} more` : "";
+    return h("span", {}, "Tied with ", nodeLink(second.name), `${more}; chosen at random.`);
+  }
   const lead = evidence
     .lead(second)
     .slice(0, 3)
@@ -144,8 +148,8 @@ function waits(key, waiting, decision) {
       "p",
       {},
       PLACES[waiting.place] ?? waiting.place,
-      waiting.plugins.length ? ` Refused or held by ${waiting.plugins.join(", ")}.` : "",
-      waiting.until ? ` The pause ends in ${duration(Math.max(0, waiting.until - Date.now() / 1000))}.` : "",
+      waiting.plugins.length ? ` Plugins: ${waiting.plugins.join(", ")}.` : "",
+      waiting.until ? ` Its backoff ends in ${duration(Math.max(0, waiting.until - Date.now() / 1000))}.` : "",
     ),
     wakes.length
       ? h(
@@ -153,20 +157,20 @@ function waits(key, waiting, decision) {
           { class: "wakes" },
           wakes.flatMap(([plugin, text]) => [
             h("dt", {}, plugin),
-            h("dd", {}, `is asked again after: ${text}`),
+            h("dd", {}, `requeues it after: ${text}`),
           ]),
         )
       : null,
-    h("button", { type: "button", onclick: press }, "What would let it in?"),
+    h("button", { type: "button", onclick: press }, "What would make it fit?"),
     answer,
   );
 }
 
 function* changes(found) {
   if (found.node)
-    yield h("p", {}, "On the cluster as it is now it would land on ", nodeLink(found.node), ".");
+    yield h("p", {}, "In the cluster as it is now, it would go to ", nodeLink(found.node), ".");
   if (!found.changes.length)
-    yield h("p", {}, "No single change of a weight, request, label, toleration, priority or cordon would.");
+    yield h("p", {}, "No single change of a weight, request, label, toleration, priority or cordon would help.");
   yield h(
     "ul",
     {},
@@ -175,7 +179,7 @@ function* changes(found) {
   if (!found.isComplete) yield h("p", { class: "quiet" }, "Time ran out before all changes were tried.");
 }
 
-function life(key, attempts, facts, decision, waiting) {
+function history(key, attempts, facts, decision, waiting) {
   const events = [];
   if (facts?.created)
     events.push([facts.created, h("span", {}, facts.owner ? `created by ${facts.owner}` : "created")]);
@@ -189,7 +193,7 @@ function life(key, attempts, facts, decision, waiting) {
       h(
         "span",
         { class: isShown ? "current" : "" },
-        link(["pod", key, String(attempt.number)], `try ${attempt.attempt}`),
+        link(["pod", key, String(attempt.number)], `attempt ${attempt.attempt}`),
         " ",
         what,
         isShown ? " (shown here)" : "",
@@ -207,7 +211,7 @@ function life(key, attempts, facts, decision, waiting) {
       )
     : waiting
       ? `waiting: ${waiting.place}`
-      : "not known to the scheduler any more";
+      : "no longer known to the scheduler";
   return h(
     "ol",
     { class: "life" },
@@ -227,13 +231,13 @@ function aboutPod(facts) {
   return h(
     "p",
     {},
-    `Asks for ${wants}; priority ${count(facts.priority)}; scheduler ${facts.scheduler}. `,
+    `Requests ${wants}; priority ${count(facts.priority)}; scheduler ${facts.scheduler}. `,
     labels,
     " ",
     h(
       "a",
       { href: `${address("what-if")}?${new URLSearchParams({ more: facts.pod })}` },
-      "What if there were more like it?",
+      "What if there were more pods like it?",
     ),
   );
 }

@@ -1,22 +1,22 @@
-// The queue: pods that have no node yet, where they wait and what for.
+// The queue: pods without a node, where they wait and for what.
 
 import { address, ago, ask, count, duration, h, podLink } from "./dom.js";
 import { live } from "./live.js";
 import { Table } from "./table.js";
 
 const PLACES = {
-  active: "next to be tried",
-  backoff: "tried again after a pause",
-  unschedulable: "waiting for something to change",
-  gated: "held back before any try",
-  permit: "node chosen, held before binding",
+  active: "next to be attempted",
+  backoff: "attempted again after a backoff",
+  unschedulable: "waiting for a change in the cluster",
+  gated: "gated before the first attempt",
+  permit: "node chosen, waiting for a permit",
 };
 const REFRESH = 1000;
 
 export function queueView(query) {
   const table = new Table({
-    label: "Pods that wait",
-    empty: "No pod waits.",
+    label: "Waiting pods",
+    empty: "No pods are waiting.",
     columns: [
       { title: "Pod", width: 11, grow: 2, cell: (row) => podLink(row.pod), sort: (row) => row.pod },
       { title: "Where", width: 8.5, cell: (row) => row.place },
@@ -82,7 +82,7 @@ export function queueView(query) {
       );
       table.show(found.pods, (a, b) => a.pod === b.pod);
       note.textContent = found.leftOut
-        ? `The first ${count(found.pods.length)} are listed: search to see others.`
+        ? `The first ${count(found.pods.length)} are listed; search to see others.`
         : "";
     } catch (error) {
       note.textContent = error.message;
@@ -125,8 +125,8 @@ export function queueView(query) {
 }
 
 function waitsFor(row) {
-  if (row.place === "active") return "its turn";
+  if (row.place === "active") return "the pods before it";
   if (row.place === "backoff" && row.until)
-    return `its pause of ${duration(Math.max(0, row.until - Date.now() / 1000))} more; ${row.message}`;
+    return `its backoff to end in ${duration(Math.max(0, row.until - Date.now() / 1000))}; ${row.message}`;
   return row.message && row.place !== "gated" ? row.message : row.plugins.join(", ");
 }

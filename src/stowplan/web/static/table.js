@@ -8,7 +8,7 @@ let tables = 0;
 
 export class Table {
   /**
-   * columns: { title, width, grow?, cell(row), sort(row)?, paint(element, row)?, number?, slim?, refuses?,
+   * columns: { title, width, grow?, cell(row), sort(row)?, paint(element, row)?, number?, slim?, rejects?,
    * wide?, hint?, descending? }. Widths are in rem, at least. A cell is text or an element. `slim` ones have
    * their titles upright, `wide` ones are left out on a narrow screen.
    */
@@ -214,7 +214,7 @@ export class Table {
 }
 
 function kind(column) {
-  return ["cell", ...["number", "wide", "slim", "refuses"].filter((each) => column[each])].join(" ");
+  return ["cell", ...["number", "wide", "slim", "rejects"].filter((each) => column[each])].join(" ");
 }
 
 function cell(column, row) {

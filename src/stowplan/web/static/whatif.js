@@ -1,10 +1,10 @@
-// What if: supposes changes on a copy of the cluster and shows what would become of pods.
+// What if: makes changes to a copy of the cluster and shows where pods would go.
 
 import { address, ask, count, h, nodeLink, podLink } from "./dom.js";
 import { live } from "./live.js";
 import { Table } from "./table.js";
 
-const ENDINGS = { gone: "nothing would make it again" };
+const ENDINGS = { gone: "nothing would recreate it" };
 const FIELDS = ["more", "moreCount", "moreNodes", "moreNodesCount", "drain", "lose", "manifests", "config"];
 
 export function whatIfView(path, query) {
@@ -61,10 +61,10 @@ export function whatIfView(path, query) {
       input("drain", "Drained", { list: "known-nodes", placeholder: "node, node" }),
       input("lose", "Lost", { list: "known-nodes", placeholder: "node, node" }),
     ),
-    text("manifests", "Manifests of what would be added or replaced", "apiVersion: v1\nkind: Pod\n…"),
+    text("manifests", "Manifests to add or replace", "apiVersion: v1\nkind: Pod\n…"),
     text(
       "config",
-      "Another configuration of the scheduler",
+      "Another scheduler configuration",
       "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n…",
     ),
     h(
@@ -74,7 +74,7 @@ export function whatIfView(path, query) {
         "label",
         {},
         h("input", { type: "checkbox", id: "afresh", name: "afresh", checked: query.has("afresh") }),
-        " place every pod afresh",
+        " place every pod anew",
       ),
     ),
     h(
@@ -82,7 +82,7 @@ export function whatIfView(path, query) {
       {},
       h("button", { type: "submit" }, "Ask"),
       " ",
-      h("span", { class: "quiet" }, "On a copy: nothing is changed. Pods that wait now are decided along."),
+      h("span", { class: "quiet" }, "Runs on a copy: nothing is changed. Pods that are pending now are decided too."),
     ),
     nodes,
   );
@@ -91,7 +91,7 @@ export function whatIfView(path, query) {
   async function submit() {
     const given = Object.fromEntries(FIELDS.map((name) => [name, form.elements[name].value.trim()]));
     remember(given, form.elements.afresh.checked);
-    answer.replaceChildren(h("p", { class: "quiet" }, "Working it out…"));
+    answer.replaceChildren(h("p", { class: "quiet" }, "Computing…"));
     const button = form.querySelector("button");
     button.disabled = true;
     try {
@@ -150,7 +150,7 @@ function remember(given, afresh) {
 
 function* outcome(found) {
   yield h("h2", {}, found.changes.length ? `If: ${found.changes.join("; ")}` : "As it is now");
-  if (!found.pods.length) yield h("p", {}, "No pod would have to be decided.");
+  if (!found.pods.length) yield h("p", {}, "There are no pods to decide.");
   yield h(
     "dl",
     { class: "counts" },
@@ -159,7 +159,7 @@ function* outcome(found) {
     ),
   );
   const table = new Table({
-    label: "What would become of pods",
+    label: "Where pods would go",
     empty: "",
     columns: [
       { title: "Pod", width: 11, grow: 2, cell: (row) => podLink(row.pod), sort: (row) => row.pod },

@@ -1,4 +1,4 @@
-// The nodes of a zone on a canvas: drawn, pointed at, and moved over by keys.
+// The nodes of a zone on a canvas, for mouse and keyboard.
 
 import { address, counted, h, percent, sized } from "./dom.js";
 import { live } from "./live.js";
