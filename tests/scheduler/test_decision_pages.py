@@ -166,8 +166,8 @@ async def test_a_pod_of_another_scheduler_that_has_no_node():
         status, answer = ask(pod="default/theirs")
         assert (status, answer["message"]) == (
             404,
-            "pod default/theirs uses scheduler 'other', which is not a profile of this one (default-scheduler); "
-            "it has no node yet",
+            "pod default/theirs uses scheduler 'other', which is not a profile of this one "
+            "(default-scheduler); it has no node yet",
         )
 
 
@@ -187,8 +187,8 @@ async def test_a_pod_of_another_scheduler_that_has_no_node():
         ),
         pytest.param(
             "default/theirs",
-            "pod default/theirs uses scheduler 'other', which is not a profile of this one (default-scheduler); "
-            "it is on a",
+            "pod default/theirs uses scheduler 'other', which is not a profile of this one "
+            "(default-scheduler); it is on a",
             id="another scheduler's",
         ),
         pytest.param(
