@@ -14,7 +14,7 @@ from stowplan.bench.decisions import Measurement, measure
 from stowplan.bench.memory import measure_memory
 from stowplan.bench.plugin_cost import PluginCost, cost_of
 from stowplan.bench.workloads import read_workloads
-from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.cli.options import PLUGIN_DIRS
 from stowplan.errors import InputError
 from stowplan.framework.plugin_audit import find_plugin
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import yaml
 
-from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.cli.options import PLUGIN_DIRS
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.config.document import parse_json
 from stowplan.errors import ConfigError

@@ -11,7 +11,7 @@ import yaml
 
 from stowplan.api.crd import crd_of, needs_crd
 from stowplan.api.custom import CustomResource
-from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.cli.options import PLUGIN_DIRS
 from stowplan.errors import InputError
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import watched_kinds

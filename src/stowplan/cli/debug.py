@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from stowplan.api.pod import Pod
-from stowplan.cli.json_lines import Case, answer_lines, config_in, object_in, objects_in
+from stowplan.cli.decide import Case, answer_lines, config_in, object_in, objects_in
 from stowplan.cluster import Cluster
 from stowplan.cycle import Planner
 from stowplan.errors import InputError, StowplanError

@@ -14,7 +14,17 @@ import click
 import msgspec
 
 from stowplan.api.names import POD, kind_and_name
-from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.cli.options import (
+    CONFIG,
+    NAMESPACE,
+    OUTPUT,
+    PLUGIN_DIRS,
+    POLICY,
+    SEED,
+    VERBOSE,
+    kubeconfig_options,
+    scheduler_credentials,
+)
 from stowplan.errors import InputError, StowplanError
 from stowplan.explain.layout import printable
 
@@ -40,32 +50,11 @@ if TYPE_CHECKING:
     help="Explain decisions of the running scheduler at URL, such as https://localhost:10259.",
 )
 @click.option("--journal", metavar="DIR", help="Explain decisions from the journal in this directory.")
-@click.option(
-    "--kubeconfig", metavar="FILE", help="Kubeconfig file (default: $KUBECONFIG, or ~/.kube/config)."
-)
-@click.option("--context", help="Kubeconfig context to use.")
-@click.option(
-    "--token-file",
-    metavar="FILE",
-    help="Bearer token file used for --server (default: credentials of the kubeconfig).",
-)
-@click.option(
-    "--certificate-authority",
-    "authority",
-    metavar="FILE",
-    help="CA certificate file used to verify --server.",
-)
-@click.option(
-    "--insecure-skip-tls-verify",
-    "insecure",
-    is_flag=True,
-    help="Skip verification of the server's certificate (insecure).",
-)
-@click.option("-n", "--namespace", help="Namespace for pods and manifests without one.")
-@click.option("--config", type=click.Path(path_type=Path), help="KubeSchedulerConfiguration or Policy file.")
-@click.option(
-    "--policy", type=click.Path(path_type=Path), help="Policy that an older configuration refers to."
-)
+@kubeconfig_options
+@scheduler_credentials
+@NAMESPACE
+@CONFIG
+@POLICY
 @PLUGIN_DIRS
 @click.option("--node", help="Explain the decision for this node in detail.")
 @click.option(
@@ -75,11 +64,9 @@ if TYPE_CHECKING:
     help="Also list the smallest changes that would alter the outcome.",
 )
 @click.option("--all-nodes", is_flag=True, help="List all nodes instead of the first few.")
-@click.option(
-    "--seed", type=int, help="Break ties between nodes at random with this seed (default: first by name)."
-)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("-v", "--verbose", is_flag=True, help="List the kinds of objects that were ignored.")
+@SEED
+@OUTPUT
+@VERBOSE
 def explain(
     pods: tuple[str, ...],
     files: tuple[str, ...],

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import yaml
 
-from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.cli.options import PLUGIN_DIRS
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.errors import InputError
 from stowplan.extender.functions import load_functions, with_settings

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.cli.options import PLUGIN_DIRS
 from stowplan.deploy.manifests import as_yaml, notes
 from stowplan.deploy.manifests import manifests as second_scheduler
 from stowplan.deploy.setup import JOURNAL_SIZE, DeployOptions, read_setup

@@ -7,6 +7,7 @@ import webbrowser
 
 import click
 
+from stowplan.cli.options import kubeconfig_options, scheduler_credentials
 from stowplan.cli.scheduler_client import scheduler_at
 from stowplan.client.connection import Connection
 from stowplan.web.local import forward_to, serve_locally
@@ -20,25 +21,8 @@ from stowplan.web.local import forward_to, serve_locally
     show_default=True,
     help="URL of the scheduler; use `kubectl port-forward` to reach one in a cluster.",
 )
-@click.option(
-    "--kubeconfig", metavar="FILE", help="Kubeconfig file (default: $KUBECONFIG, or ~/.kube/config)."
-)
-@click.option("--context", help="Kubeconfig context to use.")
-@click.option(
-    "--token-file", metavar="FILE", help="Bearer token file (default: credentials of the kubeconfig)."
-)
-@click.option(
-    "--certificate-authority",
-    "authority",
-    metavar="FILE",
-    help="CA certificate file used to verify --server.",
-)
-@click.option(
-    "--insecure-skip-tls-verify",
-    "insecure",
-    is_flag=True,
-    help="Skip verification of the server's certificate (insecure).",
-)
+@kubeconfig_options
+@scheduler_credentials
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Local port for the page (default: a free port)."
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.cli.options import OUTPUT, PLUGIN_DIRS
 from stowplan.config import load
 from stowplan.errors import ConfigError
 from stowplan.framework.plugin import Plugin
@@ -56,7 +56,7 @@ def new(name: str, folder: Path) -> None:
 @click.option(
     "--config", type=click.Path(path_type=Path), help="List only the plugins that this configuration uses."
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@OUTPUT
 def list_plugins(plugin_dirs: tuple[Path, ...], config: Path | None, output: str) -> None:
     """List the available plugins.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.cli.options import CONFIG, PLUGIN_DIRS
 
 NEXT = """
   export KUBECONFIG={kubeconfig}
@@ -32,7 +32,7 @@ COPIED = "set KUBECONFIG to the kubeconfig of the cluster to copy"
     help="Number of nodes, or node templates as YAML or in a file: '{count: 3, cpu: 16, zones: [a, b]}' "
     "(default: 10, unless nodes exist already).",
 )
-@click.option("--config", type=click.Path(path_type=Path), help="KubeSchedulerConfiguration or Policy file.")
+@CONFIG
 @PLUGIN_DIRS
 @click.option(
     "-f",

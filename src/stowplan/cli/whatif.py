@@ -10,7 +10,16 @@ import click
 
 from stowplan.api.manifests import Manifests, read, read_into
 from stowplan.cli.cluster_source import config_of, echo_ignored, kinds_of, live_manifests, stop_for
-from stowplan.cli.plugin_dirs import PLUGIN_DIRS
+from stowplan.cli.options import (
+    CONFIG,
+    NAMESPACE,
+    OUTPUT,
+    PLUGIN_DIRS,
+    POLICY,
+    SEED,
+    VERBOSE,
+    kubeconfig_options,
+)
 from stowplan.cycle.planner import build_cluster
 from stowplan.explain.layout import printable
 from stowplan.framework.registry import Registry
@@ -30,15 +39,10 @@ from stowplan.simulator.text import render
     help="Read the cluster from manifests or the output of `kubectl get … -o yaml|json`: a file, a "
     "directory, or - for standard input. Repeatable (default: read the cluster of the kubeconfig).",
 )
-@click.option(
-    "--kubeconfig", metavar="FILE", help="Kubeconfig file (default: $KUBECONFIG, or ~/.kube/config)."
-)
-@click.option("--context", help="Kubeconfig context to use.")
-@click.option("-n", "--namespace", help="Namespace for pods and manifests without one.")
-@click.option("--config", type=click.Path(path_type=Path), help="KubeSchedulerConfiguration or Policy file.")
-@click.option(
-    "--policy", type=click.Path(path_type=Path), help="Policy that an older configuration refers to."
-)
+@kubeconfig_options
+@NAMESPACE
+@CONFIG
+@POLICY
 @PLUGIN_DIRS
 @click.option(
     "--add",
@@ -58,12 +62,10 @@ from stowplan.simulator.text import render
 )
 @click.option("--lose", metavar="NODE", multiple=True, help="Remove the node with all its pods. Repeatable.")
 @click.option("--all", "afresh", is_flag=True, help="Place every pod anew, not only the pending ones.")
-@click.option(
-    "--seed", type=int, help="Break ties between nodes at random with this seed (default: first by name)."
-)
+@SEED
 @click.option("--all-pods", is_flag=True, help="List all pods instead of the first few.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("-v", "--verbose", is_flag=True, help="List the kinds of objects that were ignored.")
+@OUTPUT
+@VERBOSE
 def whatif(
     files: tuple[str, ...],
     kubeconfig: str | None,
