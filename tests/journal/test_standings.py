@@ -31,8 +31,8 @@ def test_standings_agree_with_the_decision(family):
         for each in found.runners_up:
             assert sum(lost.points for lost in each.lost) == each.behind
         rejections: dict[str, int] = {}
-        for each in found.rejections:
-            rejections[each.reason] = rejections.get(each.reason, 0) + each.nodes
+        for _, reason, nodes in found.rejections:
+            rejections[reason] = rejections.get(reason, 0) + nodes
         if decision.pre_filter is None:
             assert rejections == decision.histogram()
 

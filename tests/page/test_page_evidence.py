@@ -71,9 +71,9 @@ async def test_the_page_shows_what_was_decided(tab: Tab, case: str):
         records = list(world.decisions.recent.newest(100))
         assert records
         for record in records:
-            asked = json.dumps({"pod": record.pod.key, "number": str(record.number)})
+            asked = json.dumps({"pod": record.pod, "number": str(record.number)})
             found = await tab.until(EVIDENCE % asked)
-            assert page_says(found["rows"]) == decision_says(record), record.pod.key
+            assert page_says(found["rows"]) == decision_says(record), record.pod
             if record.node:
                 assert found["fit"][0] in record.decision().as_golden()["best"]
         await tab.go("about:blank")

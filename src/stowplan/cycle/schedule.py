@@ -367,7 +367,7 @@ def _thin_out(
     refused_before: Sequence[int],
 ) -> Rows:
     """The feasible nodes without those overruled, and without those that a sample does not come to."""
-    passing = ~decision.refused()
+    passing = ~decision.rejected_rows()
     if sampling is not None:
         looked_at, first_error = sampling.look(table, passing, errors, refused_before)
         if first_error is not None:

@@ -1,4 +1,4 @@
-"""A Decision: what became of a pod, with all the evidence. Others only read it."""
+"""A Decision: the outcome of a scheduling cycle for one pod, with all the evidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stowplan.api.pod import Pod
 from stowplan.framework.status import Code, Status
 
-if TYPE_CHECKING:  # a decision that was kept is read without the rest of the engine
+if TYPE_CHECKING:  # a recorded decision is read without the rest of the engine
     from stowplan.cluster import NodeTable
     from stowplan.framework.plugin import Mask
     from stowplan.framework.scores import Scores
@@ -27,7 +27,7 @@ UNRESOLVABLE_BIT = 63
 
 
 class Verdicts(NamedTuple):
-    """What one filter said of every row: bit k of `bits` is for `reasons[k]`, the last for unresolvable."""
+    """The verdicts of a filter by row: bit k of `bits` is for `reasons[k]`, the last one for unresolvable."""
 
     plugin: str
     reasons: Sequence[str]
@@ -41,7 +41,7 @@ class Verdicts(NamedTuple):
         return Status(code, reasons, self.plugin)
 
     def statuses(self, places: NDArray[np.intp]) -> list[Status]:
-        """Of many rows at once: few of them differ."""
+        """The statuses of many rows at once, of which few differ."""
         bits = self.bits[places].tolist()
         examples = dict(zip(bits, places.tolist(), strict=True))
         known = {each: self.status(place) for each, place in examples.items()}
@@ -54,7 +54,7 @@ class Verdicts(NamedTuple):
 
 
 class Statuses(NamedTuple):
-    """What a filter that looks at one node at a time said: a status for each row it refused."""
+    """The verdicts of a filter that checks one node at a time: a status for each row it rejected."""
 
     plugin: str
     by_row: dict[int, Status]
@@ -68,7 +68,7 @@ class Statuses(NamedTuple):
 
 
 class Failures(Statuses):
-    """The same, where some of the statuses are errors."""
+    """Statuses of which some are errors."""
 
     __slots__ = ()
 
@@ -77,11 +77,11 @@ class ScoreColumn(msgspec.Struct, frozen=True, gc=False):
     plugin: str
     weight: int
     scores: SmallScores | Scores
-    """For the feasible nodes in order: 0 to 100, of extenders also more, or less."""
+    """For the feasible nodes in order: 0 to 100; extenders may give any number."""
     uniform: int | None
-    """The score that all have, where that is known."""
+    """The score of all nodes, if it is known to be the same."""
     everywhere: SmallScores | None = None
-    """For all nodes of the cluster by row, those that do not fit too, where that is known."""
+    """For all nodes of the cluster by row, feasible or not, if known."""
 
     @property
     def weighted(self) -> Scores:
@@ -151,28 +151,28 @@ class Decision(Evidence):
         return self.feasible[is_best]
 
     def status_of(self, node_name: str) -> Status | None:
-        """Why a node was refused; None if it was not, or was not looked at."""
+        """Why a node was rejected; None if it was not rejected or not evaluated."""
         if self.pre_filter is not None:
             return None
         places = np.flatnonzero(self.looked_at == self.names.index(node_name))
         return self._status(int(places[0])) if len(places) else None
 
     def rejected(self) -> dict[str, Status]:
-        """The nodes refused one by one, with the first filter that refused them."""
-        refused = self.refused()
+        """The rejected nodes, with the status of the first filter that rejected each."""
+        is_rejected = self.rejected_rows()
         found = {
             self.names[self.looked_at[place]]: status
             for place, status in self.overruled.items()
-            if refused[place]
+            if is_rejected[place]
         }
-        for verdicts, fresh in self._first_refusals():
-            places = np.flatnonzero(fresh & refused)
+        for verdicts, fresh in self._first_rejections():
+            places = np.flatnonzero(fresh & is_rejected)
             names = [self.names[row] for row in self.looked_at[places].tolist()]
             found.update(zip(names, verdicts.statuses(places), strict=True))
         return found
 
-    def refused(self) -> Mask:
-        """Of the rows looked at, those that some filter refused."""
+    def rejected_rows(self) -> Mask:
+        """A mask over `looked_at`: the rows that some filter rejected."""
         mask = np.zeros(len(self.looked_at), np.bool_)
         for verdicts in self.filters:
             mask |= verdicts.fails[: len(mask)]
@@ -180,7 +180,7 @@ class Decision(Evidence):
         return mask if self.not_looked_at is None else mask & ~self.not_looked_at
 
     def codes(self) -> NDArray[np.int8]:
-        """The code of every node of the cluster that was refused, by row; 0 for the others."""
+        """The status code of every rejected node of the cluster, by row; 0 for the others."""
         codes = np.zeros(self.node_count, np.int8)
         if self.pre_filter is not None:
             codes[:] = self.pre_filter.code
@@ -188,7 +188,7 @@ class Decision(Evidence):
         if self.narrowed_by:
             codes[:] = Code.UNRESOLVABLE
             codes[self.looked_at] = 0
-        for verdicts in reversed(self.filters):  # the first filter to refuse a node has the last word
+        for verdicts in reversed(self.filters):  # the first filter that rejects a node determines the code
             if isinstance(verdicts, Verdicts):
                 codes[self.looked_at[verdicts.fails]] = verdicts.codes[verdicts.fails]
             else:
@@ -203,8 +203,8 @@ class Decision(Evidence):
             return self.overruled[place]
         return next((each.status(place) for each in self.filters if each.fails[place]), None)
 
-    def _first_refusals(self) -> Iterator[tuple[Verdicts | Statuses, Mask]]:
-        """Each filter with the rows that nobody before it refused."""
+    def _first_rejections(self) -> Iterator[tuple[Verdicts | Statuses, Mask]]:
+        """Each filter with the rows that it was the first to reject."""
         still_open = np.ones(len(self.looked_at), np.bool_)
         still_open[list(self.overruled)] = False
         for verdicts in self.filters:
@@ -212,10 +212,10 @@ class Decision(Evidence):
             still_open &= ~verdicts.fails
 
     def histogram(self) -> dict[str, int]:
-        """How many nodes were refused for each reason."""
+        """How many nodes were rejected for each reason."""
         counts: dict[str, int] = {}
         statuses = [*self.overruled.values()]
-        for verdicts, fresh in self._first_refusals():
+        for verdicts, fresh in self._first_rejections():
             if isinstance(verdicts, Statuses):
                 statuses += [verdicts.by_row[place] for place in np.flatnonzero(fresh).tolist()]
                 continue
@@ -224,7 +224,7 @@ class Decision(Evidence):
                 hits = int(np.count_nonzero(bits >> np.uint64(k) & np.uint64(1)))
                 if hits:
                     counts[reason] = counts.get(reason, 0) + hits
-        for status, nodes in _counted(statuses):
+        for status, nodes in _count_by_id(statuses):
             for reason in status.reasons:
                 counts[reason] = counts.get(reason, 0) + nodes
         if self.narrowed_by:
@@ -235,7 +235,7 @@ class Decision(Evidence):
 
     @property
     def totals(self) -> Scores | None:
-        """The weighted sums, for the feasible nodes in order; None where a lone node needed no scores."""
+        """The weighted sums for the feasible nodes in order; None if a single node needed no scores."""
         if self.relative_totals is None:
             return None
         if not self.has_scorers:
@@ -247,7 +247,7 @@ class Decision(Evidence):
 
     @property
     def message(self) -> str:
-        """What the pod's condition says where no node fits."""
+        """The message of the pod's condition if no node fits."""
         if self.chosen is not None or self.error is not None:
             return ""
         if not self.node_count:
@@ -262,16 +262,16 @@ class Decision(Evidence):
 
     @property
     def rejectors(self) -> frozenset[str]:
-        """The plugins that stand in the pod's way."""
+        """The plugins that rejected the pod."""
         names = {status.plugin for status in self.overruled.values()} | set(self.narrowed_by)
-        names |= {verdicts.plugin for verdicts, fresh in self._first_refusals() if fresh.any()}
+        names |= {verdicts.plugin for verdicts, fresh in self._first_rejections() if fresh.any()}
         if self.pre_filter is not None:
             names.add(self.pre_filter.plugin)
         return frozenset(names - {""})
 
     @property
     def pending_plugins(self) -> frozenset[str]:
-        """The plugins that refused nodes only for now."""
+        """The plugins that rejected nodes as pending."""
         statuses = [*self.overruled.values()]
         for each in self.filters:
             statuses += each.by_row.values() if isinstance(each, Statuses) else ()
@@ -309,17 +309,17 @@ class Decision(Evidence):
         return found
 
 
-def fit_message(node_count: int, refusal: str, histogram: dict[str, int]) -> str:
+def fit_message(node_count: int, rejection: str, histogram: dict[str, int]) -> str:
     """The sentence that says why no node is available."""
     text = f"0/{node_count} nodes are available:"
-    if refusal:
-        return f"{text} {refusal}."
+    if rejection:
+        return f"{text} {rejection}."
     counted = ", ".join(sorted(f"{count} {reason}" for reason, count in histogram.items()))
     return f"{text} {counted}." if counted else text
 
 
-def _counted(statuses: Sequence[Status]) -> Iterator[tuple[Status, int]]:
-    """How often each of them is there; many are one and the same, with thousands of reasons perhaps."""
+def _count_by_id(statuses: Sequence[Status]) -> Iterator[tuple[Status, int]]:
+    """Counts by identity: many are the same object, and may have thousands of reasons."""
     by_id = {id(status): status for status in statuses}
     return ((by_id[key], count) for key, count in Counter(map(id, statuses)).items())
 

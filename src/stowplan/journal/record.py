@@ -149,7 +149,7 @@ class Record(Evidence, kw_only=True, gc=False, array_like=True):
         decision.not_looked_at = self.skipped()
         decision.filters = [unpack_filter(each) for each in self.filters]
         if self.chosen or self.is_scored or self.scores:
-            passing = ~decision.refused()
+            passing = ~decision.rejected_rows()
             if decision.not_looked_at is not None:
                 passing &= ~decision.not_looked_at
             decision.feasible = decision.looked_at[passing]
