@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -67,15 +68,10 @@ class Standings:
         fits, rejections = self._reject(record, count)
         if not (record.chosen or record.is_scored or record.scores):
             return Standing(0, 0, rejections, [], [])
-        rows: Values | None = None
-        if record.looked_at is not None:
-            rows = np.frombuffer(record.looked_at, PLACE)
-        if fits is not None:
-            rows = np.flatnonzero(fits) if rows is None else rows[fits]
-        feasible = count if rows is None else len(rows)
+        feasible = count if fits is None else int(np.count_nonzero(fits))
         if not record.is_scored or record.chosen is None:
             return Standing(feasible, 0, rejections, [], [])
-        return Standing(feasible, *self._rank(record, rows, feasible, rejections))
+        return Standing(feasible, *self._rank(record, fits, feasible, rejections))
 
     def _reject(self, record: Record, count: int) -> tuple[Values | None, list[Rejection]]:
         """A mask of the nodes looked at that fit, None if all do; and why the others do not."""
@@ -95,26 +91,36 @@ class Standings:
                 fresh = (column != 0) & fits
                 if fresh.any():
                     fits &= ~fresh
-                    for value, number in zip(*np.unique(column[fresh], return_counts=True), strict=True):
-                        _count(counts, packed.plugin, _reasons(packed, int(value)), int(number))
+                    for value, number in _count_values(column[fresh]):
+                        _count(counts, packed.plugin, _reasons(packed, value), number)
         return fits, [Rejection(plugin, reason, number) for (plugin, reason), number in counts.items()]
 
     def _rank(
-        self, record: Record, rows: Values | None, feasible: int, rejections: list[Rejection]
+        self, record: Record, fits: Values | None, feasible: int, rejections: list[Rejection]
     ) -> tuple[int, list[Rejection], list[Points], list[RunnerUp]]:
         columns, flat = [], []
         for each in record.scores:
             if each.column.is_flat:
                 flat.append(Points(each.plugin, int(each.column.base.values[0]) * each.weight))
             else:
-                values = each.column.whole()
-                columns.append((each, values if len(values) == feasible else values[rows]))
+                columns.append((each, each.column.whole()))
         if not columns:
             return feasible - 1, rejections, flat, []
+        rows: Values | None = None
+        if record.looked_at is not None or any(len(values) != record.node_count for _, values in columns):
+            rows = np.arange(record.node_count)
+            rows = rows if record.looked_at is None else np.frombuffer(record.looked_at, PLACE)
+            rows = rows if fits is None else rows[fits]
+            columns = [
+                (each, values if len(values) == feasible else values[rows]) for each, values in columns
+            ]
         totals = _add_up(columns)
+        lowest = LOWEST[totals.itemsize]
+        if rows is None and fits is not None:  # by row, which is faster than to select the feasible ones
+            np.putmask(totals, ~fits, lowest)
         row = self._row_of(record.nodes, record.chosen)
         places = [row if rows is None else int(np.flatnonzero(rows == row)[0])]
-        best, lowest = totals[totals.argmax()], LOWEST[totals.itemsize]  # argmax is faster than max
+        best = totals[totals.argmax()]  # faster than max
         is_best = totals == best
         tied = int(np.count_nonzero(is_best)) - 1
         np.putmask(totals, is_best, lowest)
@@ -175,6 +181,14 @@ def _reasons(packed: PackedFilter, value: int) -> tuple[str, ...]:
     if packed.statuses:
         return packed.statuses[value - 1].reasons
     return tuple(reason for k, reason in enumerate(packed.reasons) if value >> k & 1)
+
+
+def _count_values(values: Values) -> Iterator[tuple[int, int]]:
+    if values.dtype == np.uint8:  # counting is faster than sorting
+        counts = np.bincount(values)
+        return ((value, int(counts[value])) for value in np.flatnonzero(counts).tolist())
+    found, numbers = np.unique(values, return_counts=True)
+    return zip(found.tolist(), numbers.tolist(), strict=True)
 
 
 def _count(counts: dict[tuple[str, str], int], plugin: str, reasons: tuple[str, ...], number: int) -> None:
