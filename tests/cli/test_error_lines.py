@@ -49,7 +49,7 @@ def test_an_exec_plugin_that_fails(run_stowplan, file, words):
     result = run_stowplan(*words, "--kubeconfig", kubeconfig)
     assert (result.status, result.out) == (1, "")
     assert result.err.endswith(
-        "exec plugin 'false' failed with exit status 1; what it said is on standard error\n"
+        "exec plugin 'false' failed with exit status 1; see standard error for its output\n"
     )
     assert result.err.startswith(f"stowplan: {kubeconfig}")
     assert result.err.count("\n") == 1

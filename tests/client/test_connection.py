@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 import yaml
 from api_server import ScriptedServer, answer, hang, serving, watch
-from certificates import Authority, server_context
 
+from certificates import Authority, server_context
 from stowplan.client import kubeconfig
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
@@ -107,7 +107,7 @@ async def test_nobody_listens():
 async def test_no_answer(server: ScriptedServer):
     server.answers = [watch(then=hang)]
     async with ApiClient(Connection(server.url), timeout=0.1) as api:
-        with pytest.raises(Unreachable, match="no answer in time"):
+        with pytest.raises(Unreachable, match="no response in time"):
             await api.get_json("/version")
 
 

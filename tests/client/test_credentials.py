@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from api_server import ScriptedServer, answer, refusal, serving, watch
-from certificates import Authority, server_context
 
+from certificates import Authority, server_context
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection, tls_context
 from stowplan.client.credentials import (
@@ -122,7 +122,7 @@ async def test_an_exec_plugin_runs_again_when_its_token_is_refused(server: Scrip
         await api.get_json("/")
         with pytest.raises(Exception, match="Unauthorized"):
             await api.stream("/", lines.append, query={"watch": "true"}, silence=0.2)
-        with pytest.raises(Exception, match="no answer in time"):
+        with pytest.raises(Exception, match="no response in time"):
             await api.stream("/", lines.append, query={"watch": "true"}, silence=0.2)
     assert lines == [b"line"]
     assert tokens(server) == ["Bearer one", "Bearer two", "Bearer two", "Bearer three"]
@@ -146,12 +146,12 @@ async def test_requests_refused_together_need_one_run(server: ScriptedServer, tm
         ),
         pytest.param(
             {"command": "false"},
-            "exec plugin 'false' failed with exit status 1; what it said is on standard error",
+            "exec plugin 'false' failed with exit status 1; see standard error for its output",
             id="it fails",
         ),
         pytest.param(
             {"command": "echo", "args": ("hello",)},
-            "exec plugin 'echo' printed no ExecCredential: is not JSON",
+            "exec plugin 'echo' did not print an ExecCredential: is not JSON",
             id="it prints something else",
         ),
         pytest.param(
@@ -161,7 +161,7 @@ async def test_requests_refused_together_need_one_run(server: ScriptedServer, tm
         ),
         pytest.param(
             {"command": "echo", "args": (json.dumps({"apiVersion": VERSION, "status": {}}),)},
-            "exec plugin 'echo' gave neither a token nor a client certificate with its key",
+            "exec plugin 'echo' returned neither a token nor a client certificate with its key",
             id="it has nothing",
         ),
     ],

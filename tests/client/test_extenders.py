@@ -11,9 +11,9 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from certificates import Authority
 from msgspec import Raw
 
+from certificates import Authority
 from other_extender import Raw as RawAnswer
 from other_extender import other_extender
 from stowplan.api.extender import MetaPod, MetaVictims
@@ -159,12 +159,12 @@ async def test_bind():
         ),
         pytest.param(
             RawAnswer(200, b"<html>"),
-            'the answer of the extender at URL "{url}/filter" cannot be read: is not JSON',
+            'cannot decode the response of the extender at URL "{url}/filter": is not JSON',
             id="garbage",
         ),
         pytest.param(
             RawAnswer(200, b'{"NodeNames":7}'),
-            'the answer of the extender at URL "{url}/filter" cannot be read: NodeNames: Expected',
+            'cannot decode the response of the extender at URL "{url}/filter": NodeNames: Expected',
             id="other JSON",
         ),
         pytest.param({"Error": "out of order"}, 'extender "{url}": out of order', id="an error of its own"),
@@ -175,7 +175,7 @@ async def test_bind():
         ),
         pytest.param(
             {"Nodes": {"items": [{"metadata": 7}]}},
-            'extender "{url}" answered with nodes that are none',
+            'extender "{url}" returned invalid nodes',
             id="no nodes",
         ),
     ],
@@ -420,7 +420,7 @@ async def test_tls_shows_the_client_certificate(authority, tmp_path):
         ),
         pytest.param(
             {"url_prefix": "https://h", "tls_config": ExtenderTLS(cert_data=b"x")},
-            "one of them is missing",
+            "set both the client certificate and its key",
             id="a certificate without its key",
         ),
         pytest.param(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from api_server import ScriptedServer, answer, serving
-from certificates import Authority, server_context
 
+from certificates import Authority, server_context
 from stowplan.client.connection import tls_context
 from stowplan.client.errors import Unreachable
 from stowplan.client.http import HttpPool
@@ -165,7 +165,7 @@ async def test_a_request_given_up_leaves_its_connection_unused(server: ScriptedS
 
     server.answers = [later, answer({"to": "the second"})]
     async with pool_of(server.url) as pool:
-        with pytest.raises(Unreachable, match="no answer in time"):
+        with pytest.raises(Unreachable, match="no response in time"):
             await get(pool, timeout=0.02)
         assert (await get(pool)).data == b'{"to": "the second"}'
 
@@ -185,7 +185,7 @@ async def test_each_request_on_a_connection_has_its_own_time(server: ScriptedSer
         port = server.from_port
         await get(pool, timeout=1)
         assert server.from_port == port
-        with pytest.raises(Unreachable, match="no answer in time"):
+        with pytest.raises(Unreachable, match="no response in time"):
             await get(pool, timeout=0.02)
 
 
@@ -266,7 +266,7 @@ async def test_a_server_silent_during_the_handshake_is_given_up(both_sides):
         writer.close()
 
     async with talking(talk) as place, pool_of(f"https://{place}", ssl_context=both_sides[1]) as pool:
-        with pytest.raises(Unreachable, match="no answer in time"):
+        with pytest.raises(Unreachable, match="no response in time"):
             await get(pool, timeout=0.05)
 
 

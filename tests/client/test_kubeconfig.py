@@ -8,8 +8,8 @@ import os
 
 import pytest
 import yaml
-from certificates import Authority
 
+from certificates import Authority
 from stowplan.client.kubeconfig import in_cluster, load
 from stowplan.errors import InputError
 
@@ -176,7 +176,7 @@ async def test_files_are_relative_to_the_kubeconfig(tmp_path, monkeypatch):
         pytest.param("a: [", "is not YAML: ", id="no YAML"),
         pytest.param("just text", "is not a kubeconfig: it needs clusters, users and contexts", id="no map"),
         pytest.param({"clusters": 1}, "clusters: Expected `array`, got `int`", id="a field of another type"),
-        pytest.param({}, "names no current-context; choose one of its contexts", id="empty"),
+        pytest.param({}, "has no current-context; choose one of its contexts", id="empty"),
         pytest.param(
             kubeconfig(**{"current-context": "two"}),
             "has no context 'two'; there are: one",
@@ -189,12 +189,12 @@ async def test_files_are_relative_to_the_kubeconfig(tmp_path, monkeypatch):
         pytest.param(kubeconfig(cluster={"server": ""}), "cluster 'one': has no server", id="no server"),
         pytest.param(
             kubeconfig(cluster={"server": "10.0.0.1"}),
-            "'10.0.0.1' is not the URL of an API server; write one like https://10.0.0.1:6443",
+            "'10.0.0.1' is not the URL of an API server; expected one like https://10.0.0.1:6443",
             id="no URL",
         ),
         pytest.param(
             kubeconfig(cluster={"proxy-url": "socks5://p"}),
-            "proxy socks5://p: only http and https proxies can be used; give the URL of such a one",
+            "proxy socks5://p: only http and https proxies are supported",
             id="another proxy",
         ),
         pytest.param(
@@ -219,15 +219,14 @@ async def test_files_are_relative_to_the_kubeconfig(tmp_path, monkeypatch):
         ),
         pytest.param(
             kubeconfig(user={"auth-provider": {"name": "gcp"}}),
-            "user 'one': auth-provider is no longer a part of Kubernetes; "
-            "use the exec plugin of your provider instead",
+            "user 'one': auth-provider is no longer supported; use the exec plugin of your provider instead",
             id="an auth-provider",
         ),
         pytest.param(
             kubeconfig(
                 user={"exec": {"apiVersion": "client.authentication.k8s.io/v1alpha1", "command": "x"}}
             ),
-            "user 'one': exec.apiVersion: 'client.authentication.k8s.io/v1alpha1' is not a version",
+            "user 'one': exec.apiVersion: 'client.authentication.k8s.io/v1alpha1' is not a supported version",
             id="an old exec plugin",
         ),
         pytest.param(
@@ -236,7 +235,7 @@ async def test_files_are_relative_to_the_kubeconfig(tmp_path, monkeypatch):
                     "exec": {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Always"},
                 }
             ),
-            "user 'one': exec.interactiveMode: a scheduler has nobody to ask",
+            "user 'one': exec.interactiveMode: a scheduler runs without a terminal",
             id="an exec plugin that asks",
         ),
     ],
@@ -291,7 +290,7 @@ async def test_the_account_of_a_pod(tmp_path, host, server):
 
 
 def test_outside_of_a_cluster(tmp_path):
-    with pytest.raises(InputError, match="this is no pod of a cluster"):
+    with pytest.raises(InputError, match="not running in a pod"):
         in_cluster(environ={}, account=tmp_path)
 
 

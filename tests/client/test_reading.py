@@ -120,7 +120,7 @@ async def test_a_server_that_is_none_is_an_error(server, api: ApiClient):
         return web.Response(text="<html>", content_type="text/html")
 
     server.lists = [page_of_html] * 100
-    with pytest.raises(ApiError, match="not what an API server sends"):
+    with pytest.raises(ApiError, match="unexpected response from the API server"):
         await read_cluster(api)
 
 

@@ -269,7 +269,7 @@ async def test_a_handler_that_fails_does_not_stop_the_watch(server: ScriptedServ
         await until(lambda: len(told.changes) == 2)
     assert told.changes == ["+n1@5", "~n1@5>11"]
     (record,) = caplog.records
-    assert record.getMessage() == "Event handler failed; going on with the next event"
+    assert record.getMessage() == "Event handler failed; continuing with the next event"
     assert "fail_once" in record.fields["stacktrace"]
 
 
@@ -337,7 +337,7 @@ async def test_a_slow_refusal_is_no_watch_that_worked(server: ScriptedServer, ap
     server.watches = [slow] * 3
     async with reflecting(api, short_watch=0.1):
         await until(lambda: len(server.watched) == 4)
-    assert [record.getMessage() for record in caplog.records] == ["Cannot watch; trying again"] * 2
+    assert [record.getMessage() for record in caplog.records] == ["Watch failed; retrying"] * 2
 
 
 async def test_missing_rights_say_what_to_do(server: ScriptedServer, api: ApiClient, caplog):
@@ -346,7 +346,7 @@ async def test_missing_rights_say_what_to_do(server: ScriptedServer, api: ApiCli
     async with reflecting(api) as (reflector, _):
         await asyncio.wait_for(reflector.synced.wait(), 5)
     (record,) = caplog.records
-    assert record.getMessage() == "Cannot watch; trying again"
+    assert record.getMessage() == "Watch failed; retrying"
     assert record.fields == {
         "resource": "nodes",
         "err": f"{text}: give this account the right, most simply by binding it to the ClusterRoles "

@@ -89,7 +89,7 @@ async def test_whole_objects_as_the_api_server_has_them(control_plane):
         pytest.param(
             Raw(200, b"<html>"),
             "SchedulerError",
-            'the answer of the extender at URL "{url}/filter" cannot be read: is not JSON',
+            'cannot decode the response of the extender at URL "{url}/filter": is not JSON',
             id="garbage",
         ),
         pytest.param(

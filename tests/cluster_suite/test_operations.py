@@ -463,12 +463,12 @@ async def test_what_may_be_mended_meanwhile_is_said_and_tried_again(
     ours = Process(
         [*STOWPLAN, f"--kubeconfig={path}", "--leader-elect=false", "--secure-port=0"],
         tmp_path / "stowplan.log",
-        lambda: bool(lines(ours, "Cannot watch; trying again")),
+        lambda: bool(lines(ours, "Watch failed; retrying")),
     )
     ours.start()
     try:
         await eventually(
-            lambda: [line for line in lines(ours, "Cannot watch; trying again") if 'resource="pods"' in line],
+            lambda: [line for line in lines(ours, "Watch failed; retrying") if 'resource="pods"' in line],
             lambda found: any(all(message in line for message in messages) for line in found),
         )
     finally:

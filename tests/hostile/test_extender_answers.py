@@ -167,7 +167,7 @@ async def test_a_compressed_answer_is_not_unpacked():
     head = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
     server = Endless(iter([OK + head + bomb]))
     server._thread.start()
-    assert "cannot be read: is not JSON" in await failure(server.url)
+    assert "cannot decode the response" in await failure(server.url)
     server._thread.join()
 
 

@@ -198,7 +198,7 @@ FAILURES = [
     pytest.param(RawAnswer(500, b""), "failed filter with extender at URL {url}/filter, code 500", id="500"),
     pytest.param(
         RawAnswer(200, b"garbage"),
-        'the answer of the extender at URL "{url}/filter" cannot be read: is not JSON',
+        'cannot decode the response of the extender at URL "{url}/filter": is not JSON',
         id="garbage",
     ),
     pytest.param(
@@ -486,7 +486,7 @@ async def test_budgets_beyond_int64_are_an_error_of_the_extender():
         async with extended(calling(other, preemptVerb="preempt")) as stage:
             full(stage)
             see(stage, pod("p", priority=9))
-            assert "cannot be read" in await failure_of(stage)
+            assert "cannot decode the response" in await failure_of(stage)
 
 
 async def test_budgets_are_counted_as_the_extender_counts_them():
@@ -534,7 +534,7 @@ async def test_budgets_are_counted_as_the_extender_counts_them():
         ),
         pytest.param(
             RawAnswer(200, b"garbage"),
-            'preemption: the answer of the extender at URL "{url}/preempt" cannot be read: is not JSON',
+            'preemption: cannot decode the response of the extender at URL "{url}/preempt": is not JSON',
             id="garbage",
         ),
         pytest.param(
@@ -599,7 +599,7 @@ async def test_an_extender_binds_in_the_place_of_the_plugins():
         pytest.param(RawAnswer(500, b""), "failed bind with extender at URL {url}/bind, code 500", id="500"),
         pytest.param(
             RawAnswer(200, b"garbage"),
-            'the answer of the extender at URL "{url}/bind" cannot be read: is not JSON',
+            'cannot decode the response of the extender at URL "{url}/bind": is not JSON',
             id="garbage",
         ),
         pytest.param("slow", 'Post "{url}/bind": no answer within 0.1s', id="after the time-out, or never"),

@@ -154,21 +154,23 @@ async def test_cipher_suites():
         ),
         pytest.param(
             {"tls_cert_file": "/missing/a.crt", "tls_private_key_file": "/missing/a.key"},
-            "/missing/a.crt, /missing/a.key: no certificate with its key: .*No such file",
+            "/missing/a.crt, /missing/a.key: cannot load the certificate and its key: .*No such file",
             id="no such files",
         ),
         pytest.param(
-            {"client_ca_file": "/missing/ca.crt"}, "/missing/ca.crt: no CA certificates", id="no CA"
+            {"client_ca_file": "/missing/ca.crt"}, "/missing/ca.crt: cannot load CA certificates", id="no CA"
         ),
         pytest.param(
-            {"cert_dir": "/dev/null"}, "/dev/null: cannot keep a certificate there", id="no directory"
+            {"cert_dir": "/dev/null"},
+            "/dev/null: cannot write a certificate to this directory",
+            id="no directory",
         ),
         pytest.param(
-            {"tls_cipher_suites": ("TLS_X",)}, "'TLS_X' is not supported", id="no such cipher suite"
+            {"tls_cipher_suites": ("TLS_X",)}, "'TLS_X' is unknown or insecure", id="no such cipher suite"
         ),
         pytest.param(
             {"tls_sni_cert_key": (NamedCertificate("/missing/a.crt", "/missing/a.key"),)},
-            "/missing/a.crt: no certificate that names its hosts",
+            "/missing/a.crt: cannot read the host names of the certificate",
             id="no certificate for a name",
         ),
     ],

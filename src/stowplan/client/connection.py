@@ -31,9 +31,7 @@ class Connection:
         self.proxy = proxy or proxy_of_environment(self.server)
         self._credentials, self._fixed_headers = tuple(credentials), tuple(fixed_headers)
         if self.proxy and urlsplit(self.proxy).scheme not in ("http", "https"):
-            raise InputError(
-                f"proxy {self.proxy}: only http and https proxies can be used; give the URL of such a one"
-            )
+            raise InputError(f"proxy {self.proxy}: only http and https proxies are supported")
 
     def open(self) -> Pool:
         """What carries a client's requests; to be called where its event loop runs."""
@@ -61,7 +59,9 @@ class Connection:
 def _checked(server: str) -> str:
     parts = urlsplit(server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{server!r} is not the URL of an API server; write one like https://10.0.0.1:6443")
+        raise InputError(
+            f"{server!r} is not the URL of an API server; expected one like https://10.0.0.1:6443"
+        )
     return server
 
 

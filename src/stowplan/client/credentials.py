@@ -41,7 +41,7 @@ class TokenFile:
             if (stamp := _stamp(self._path)) != self._stamp:
                 self._token, self._stamp = _read_token(self._path), stamp
         except InputError as error:
-            log.warn("Token file cannot be read; going on with the last token", err=error)
+            log.warn("Cannot read the token file; using the last token", err=error)
         return f"Bearer {self._token}"
 
     async def renew(self) -> bool:
@@ -62,7 +62,7 @@ class CertificateFiles:
             if tuple(map(_stamp, self._paths)) != self._stamps:
                 self._stamps = self._load()
         except InputError as error:
-            log.warn("Client certificate cannot be read; going on with the last one", err=error)
+            log.warn("Cannot read the client certificate; using the last one", err=error)
 
     async def renew(self) -> bool:
         return False
@@ -120,14 +120,14 @@ class ExecPlugin:
             "client.authentication.k8s.io/v1beta1",
         ):
             raise InputError(
-                f"{config.api_version!r} is not a version of exec plugins that we speak; "
+                f"{config.api_version!r} is not a supported version of exec plugins; "
                 "set it to client.authentication.k8s.io/v1",
                 where=where,
                 field="exec.apiVersion",
             )
         if config.interactive_mode == "Always":
             raise InputError(
-                "a scheduler has nobody to ask; use an exec plugin that works with interactiveMode Never",
+                "a scheduler runs without a terminal; use an exec plugin that supports interactiveMode Never",
                 where=where,
                 field="exec.interactiveMode",
             )
@@ -173,7 +173,7 @@ class ExecPlugin:
         if process.returncode:
             raise InputError(
                 f"exec plugin {command!r} failed with exit status {process.returncode}; "
-                "what it said is on standard error",
+                "see standard error for its output",
                 where=self._where,
             )
         return self._accepted(output)
@@ -191,7 +191,7 @@ class ExecPlugin:
         try:
             found = decode(_ExecCredential, output)
         except InputError as error:
-            raise InputError(f"{what} printed no ExecCredential: {error}", where=self._where) from None
+            raise InputError(f"{what} did not print an ExecCredential: {error}", where=self._where) from None
         status = found.status
         if found.api_version != self._config.api_version or status is None:
             raise InputError(
@@ -200,7 +200,7 @@ class ExecPlugin:
             )
         if not status.token and not (status.client_certificate_data and status.client_key_data):
             raise InputError(
-                f"{what} gave neither a token nor a client certificate with its key", where=self._where
+                f"{what} returned neither a token nor a client certificate with its key", where=self._where
             )
         if status.client_certificate_data and self._context is not None:
             load_certificate_text(self._context, status.client_certificate_data, status.client_key_data, what)
@@ -245,5 +245,5 @@ def _read_token(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", where=str(path)) from None
     if not token:
-        raise InputError("holds no token", where=str(path))
+        raise InputError("contains no token", where=str(path))
     return token

@@ -150,7 +150,7 @@ class EventRecorder:
             if event.sent != event.count:  # it happened again, perhaps while the first was under way
                 await self._patch(event)
         except ApiError as error:
-            log.error("Event given up", error.explanation, pod=event.regarding, reason=event.reason)
+            log.error("Event dropped", error.explanation, pod=event.regarding, reason=event.reason)
         except Exception as error:  # whatever is wrong with one event, the others are sent
             log.error("Event not sent", error, pod=event.regarding, reason=event.reason)
 

@@ -192,7 +192,7 @@ class Extender:
             return wire.read(kind, reply.data)
         except InputError as error:
             raise ExtenderError(
-                f'the answer of the extender at URL "{url}" cannot be read: {error}', is_unknown=True
+                f'cannot decode the response of the extender at URL "{url}": {error}', is_unknown=True
             ) from None
 
     async def _exchange(self, verb: str, body: bytes) -> Reply:
@@ -211,7 +211,7 @@ class Extender:
         try:
             return nodes.names()
         except (InputError, ValueError, RecursionError) as error:
-            raise ExtenderError(f'extender "{self.url}" answered with nodes that are none: {error}') from None
+            raise ExtenderError(f'extender "{self.url}" returned invalid nodes: {error}') from None
 
     def _no_answer(self, url: str, error: BaseException | None) -> ExtenderError:
         return ExtenderError(f'Post "{url}": {_in_words(error, self._timeout)}', is_unknown=True)
@@ -234,7 +234,7 @@ def _parts(url: str, where: str) -> SplitResult:
     except ValueError:  # of the port, or of brackets that do not match
         is_right = False
     if not is_right:
-        raise ConfigError(f"{where}: {url!r} is not a URL; write one like http://10.0.0.1:8080/scheduler")
+        raise ConfigError(f"{where}: {url!r} is not a URL; expected one like http://10.0.0.1:8080/scheduler")
     return parts
 
 
@@ -266,7 +266,7 @@ def _tls_of(tls: ExtenderTLS, enable_https: bool, where: str) -> ssl.SSLContext:
             f"{where}: specifying a root certificates file with the insecure flag is not allowed"
         )
     if bool(certificate) != bool(key):
-        raise ConfigError(f"{where}: a client certificate and its key go together; one of them is missing")
+        raise ConfigError(f"{where}: set both the client certificate and its key, or neither")
     # parity: HTTPS asked for without an authority trusts everyone
     insecure = tls.insecure or (enable_https and not authority)
     try:

@@ -246,7 +246,7 @@ class HttpPool:
             headers = (*headers, *_proxy_authorization(self._proxy))
         first = f"{method} {target} HTTP/1.1"
         if not (first.isascii() and first.isprintable()):
-            raise InputError("a path has characters that HTTP does not allow")
+            raise InputError("the path has characters that are not allowed in HTTP")
         length = "" if body is None else f"Content-Length: {len(body)}\r\n"
         text = f"{first}\r\n{header_lines(self._url.netloc, tuple(headers))}{length}\r\n"
         return text.encode() + (body or b"")
@@ -323,7 +323,7 @@ def _in_words(error: Exception) -> str:
             "authority that signed it"
         )
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no response in time"
     if isinstance(error, TooLargeError):
         return str(error)
     if isinstance(error, (ConnectionResetError, BrokenPipeError, BrokenError, ssl.SSLError)):

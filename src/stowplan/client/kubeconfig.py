@@ -122,8 +122,8 @@ def in_cluster(*, environ: Mapping[str, str] = os.environ, account: Path = ACCOU
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise InputError(
-            "this is no pod of a cluster (KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set); "
-            "name a kubeconfig with --kubeconfig"
+            "not running in a pod (KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set); "
+            "set --kubeconfig"
         )
     authority = account / "ca.crt"
     namespace = account / "namespace"
@@ -221,7 +221,7 @@ def _connection(config: Kubeconfig, where: str, context_name: str | None, master
 def _chosen_context(config: Kubeconfig, where: str, name: str | None) -> ContextEntry:
     wanted = name or config.current_context
     if not wanted and len(config.contexts) != 1:
-        raise InputError("names no current-context; choose one of its contexts", where=where)
+        raise InputError("has no current-context; choose one of its contexts", where=where)
     found = _named(config.contexts, wanted, "context", where) if wanted else config.contexts[0]
     return found.context if found else ContextEntry()
 
@@ -254,7 +254,7 @@ def _credentials(
 ) -> Iterator[Credential]:
     if user.auth_provider is not None:
         raise InputError(
-            "auth-provider is no longer a part of Kubernetes; use the exec plugin of your provider instead",
+            "auth-provider is no longer supported; use the exec plugin of your provider instead",
             where=where,
         )
     if user.client_certificate_data or user.client_certificate:

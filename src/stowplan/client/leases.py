@@ -120,7 +120,9 @@ class LeaderElection:
                 await self._write_released()
         except _FAILURES as error:
             log.error(
-                "Lease not released; others wait until it expires", self._explained(error), lease=self._key
+                "Cannot release the lease; other instances wait until it expires",
+                self._explained(error),
+                lease=self._key,
             )
 
     async def _acquire(self) -> None:
@@ -154,7 +156,7 @@ class LeaderElection:
             await self._write(self._held_spec())
             return True
         except _FAILURES as error:
-            log.error("Lease not acquired or renewed; trying again", self._explained(error), lease=self._key)
+            log.error("Cannot acquire or renew the lease; retrying", self._explained(error), lease=self._key)
             return False
 
     def _explained(self, error: Exception) -> str:

@@ -203,4 +203,4 @@ def checked(decoder: Callable[[bytes], T], data: bytes) -> T:
     try:
         return decode_deep(decoder, data)
     except (ValueError, InputError) as error:
-        raise Unreachable(f"the answer is not what an API server sends: {error}") from None
+        raise Unreachable(f"unexpected response from the API server: {error}") from None

@@ -238,9 +238,7 @@ class Reflector:
                     on_open=lambda: opened_at.append(loop.time()),
                 )
         except TimeoutError:
-            raise Unreachable(
-                f"GET {self.resource.path}: the watch did not end when it should have"
-            ) from None
+            raise Unreachable(f"GET {self.resource.path}: the watch did not end at its time-out") from None
         finally:
             lasted = loop.time() - opened_at[0] if opened_at else 0
             is_sound = self._version != version or lasted >= self._short_watch
@@ -333,7 +331,7 @@ class Reflector:
             self._on_event(kind, old, new)
         except Exception as error:  # tried again it would fail again, and the events after it matter too
             log.error(
-                "Event handler failed; going on with the next event",
+                "Event handler failed; continuing with the next event",
                 error,
                 resource=self.resource.name,
                 object=new or old,
@@ -348,9 +346,9 @@ class Reflector:
             log.log(1, "Listing again", resource=self.resource.name, reason=reason)
             return
         if self._version and not self._failures:  # it worked until now, and most likely will at once
-            log.log(2, "Watch broke off; resuming", resource=self.resource.name, err=reason)
+            log.log(2, "Watch interrupted; resuming", resource=self.resource.name, err=reason)
             return
-        log.warn("Cannot watch; trying again", resource=self.resource.name, err=reason)
+        log.warn("Watch failed; retrying", resource=self.resource.name, err=reason)
         if isinstance(error, NotFound) and not self._version:
             self._need_not_wait()  # the server does not have this resource at all
         elif self._on_served is not None and isinstance(error, ApiError) and error.status >= 500:

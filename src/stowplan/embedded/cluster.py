@@ -187,7 +187,7 @@ class EmbeddedCluster:
 
 def _note_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("A part of the cluster failed", error)
+        log.error("A component of the cluster failed", error)
 
 
 @asynccontextmanager

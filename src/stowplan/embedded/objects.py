@@ -40,7 +40,7 @@ def path_of(server: ApiServer, api_version: str, kind: str, namespace: str = "")
         if resource.kind == kind and api_version in (resource.group_version, ""):
             inside = f"/namespaces/{namespace or 'default'}" if resource.namespaced else ""
             return f"{resource.root}{inside}/{resource.plural}"
-    raise InputError(f"the API server has no kind {kind} of {api_version or 'any version'}")
+    raise InputError(f"the API server does not serve kind {kind} in {api_version or 'any version'}")
 
 
 async def create(server: ApiServer, api: ApiClient, item: Json) -> Json:

@@ -258,7 +258,7 @@ def header_lines(host: str, headers: tuple[tuple[str, str], ...]) -> str:
     lines = [f"Host: {host}", *(f"{name}: {value}" for name, value in headers)]
     if not all(line.isascii() and line.isprintable() for line in lines):
         raise InputError(
-            "a header of the request has characters that HTTP does not allow; check the credentials"
+            "a request header has characters that are not allowed in HTTP; check the credentials"
         )
     return "".join(f"{line}\r\n" for line in lines)
 

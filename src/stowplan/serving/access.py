@@ -160,6 +160,6 @@ async def cluster_client_ca(api: JsonReader, *, tolerate_failure: bool = True) -
     except StowplanError as error:
         if not tolerate_failure:
             raise InputError(f"{error}; {ADVICE}", where=f"ConfigMap {NAMESPACE}/{NAME}") from error
-        warn("Client certificates are not accepted: their CA cannot be read", err=error, advice=ADVICE)
+        warn("Cannot read the CA of client certificates; none will be accepted", err=error, advice=ADVICE)
         return ""
     return str((found.get("data") or {}).get("client-ca-file", ""))

@@ -73,7 +73,9 @@ class ServerCertificates:
                     context.load_cert_chain(cert, key)
                     self._read[cert, key] = written
             except (OSError, ssl.SSLError) as error:
-                warn("Certificate cannot be read again", err=error, certificate=cert, key=key)
+                warn(
+                    "Cannot reload the certificate; using the last one", err=error, certificate=cert, key=key
+                )
 
     def _context_of(self, cert: str, key: str) -> ssl.SSLContext:
         context = _empty_context(self._options, self._client_ca)
@@ -84,7 +86,9 @@ class ServerCertificates:
             self._read[cert, key] = _written(cert, key)
             context.load_cert_chain(cert, key)
         except OSError as error:  # what OpenSSL says is an OSError too
-            raise InputError(f"no certificate with its key: {error}", where=f"{cert}, {key}") from error
+            raise InputError(
+                f"cannot load the certificate and its key: {error}", where=f"{cert}, {key}"
+            ) from error
         self._files[cert, key] = context
         return context
 
@@ -100,7 +104,7 @@ def _empty_context(options: ServingOptions, client_ca: str) -> ssl.SSLContext:
     if options.tls_min_version == "VersionTLS13":
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     elif options.tls_min_version not in ("", "VersionTLS12"):
-        warn("TLS below 1.2 is not served", tlsMinVersion=options.tls_min_version)
+        warn("TLS versions below 1.2 are not supported", tlsMinVersion=options.tls_min_version)
     if suites := [suite for suite in options.tls_cipher_suites if suite not in _ALWAYS_ON]:
         context.set_ciphers(":".join(map(_cipher, suites)))
     if options.client_ca_file or client_ca:
@@ -113,7 +117,7 @@ def _accept_clients(context: ssl.SSLContext, file: str, data: str) -> None:
         context.load_verify_locations(cafile=file or None, cadata=None if file else data)
     except OSError as error:
         where = file or "the cluster's CA of client certificates"
-        raise InputError(f"no CA certificates: {error}", where=where) from error
+        raise InputError(f"cannot load CA certificates: {error}", where=where) from error
     context.verify_mode = ssl.CERT_OPTIONAL
 
 
@@ -122,9 +126,7 @@ def _cipher(suite: str) -> str:
         return _CIPHERS[suite]
     except KeyError:
         known = ", ".join(_CIPHERS)
-        raise InputError(
-            f"--tls-cipher-suites: {suite!r} is not supported, or not safe; take from {known}"
-        ) from None
+        raise InputError(f"--tls-cipher-suites: {suite!r} is unknown or insecure (known: {known})") from None
 
 
 def _names_in(named: NamedCertificate) -> list[str]:
@@ -132,7 +134,9 @@ def _names_in(named: NamedCertificate) -> list[str]:
         certificate = x509.load_pem_x509_certificate(Path(named.cert_file).read_bytes())
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, x509.ExtensionNotFound) as error:
-        raise InputError(f"no certificate that names its hosts: {error}", where=named.cert_file) from error
+        raise InputError(
+            f"cannot read the host names of the certificate: {error}", where=named.cert_file
+        ) from error
     return names.get_values_for_type(x509.DNSName)
 
 
@@ -155,7 +159,9 @@ def _kept_pair(directory: Path) -> tuple[str, str]:
             directory.mkdir(parents=True, exist_ok=True)
             return _write_pair(directory)
     except OSError as error:
-        raise InputError(f"cannot keep a certificate there: {error}", where=str(directory)) from error
+        raise InputError(
+            f"cannot write a certificate to this directory: {error}", where=str(directory)
+        ) from error
     return str(cert), str(key)
 
 

@@ -120,7 +120,7 @@ class Server:
             try:
                 certificates.refresh()
             except Exception as error:  # those in use stay, until the next time
-                log_error("Certificates not refreshed", error)
+                log_error("Cannot refresh certificates", error)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         response = await self._permitted(request)
@@ -161,7 +161,7 @@ class Server:
             answer = page(request)
             return answer if isinstance(answer, web.Response) else await answer
         except Exception as error:
-            log_error("Page cannot be shown", error, path=request.path)
+            log_error("Cannot render the page", error, path=request.path)
             return web.Response(status=500, text=f"Internal Server Error: {error}\n")
 
 

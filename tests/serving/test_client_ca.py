@@ -49,6 +49,8 @@ async def test_client_certificates_of_the_cluster(tmp_path: Path):
 
 
 async def test_certificates_that_are_none():
-    with pytest.raises(InputError, match="the cluster's CA of client certificates: no CA certificates"):
+    with pytest.raises(
+        InputError, match="the cluster's CA of client certificates: cannot load CA certificates"
+    ):
         async with serving(client_ca="nonsense"):
             pass
