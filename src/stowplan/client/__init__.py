@@ -1,1 +1,1 @@
-"""All we send over HTTP: who we are, list and watch, writes, leases and events."""
+"""Everything sent over HTTP: authentication, list and watch, writes, leases and events."""

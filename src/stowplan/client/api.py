@@ -32,13 +32,13 @@ from stowplan.http11.client import Reply
 
 JSON = "application/json"
 METADATA_ALONE = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
-"""The answer to a write that nobody reads; what is left out needs not be encoded and sent."""
+"""Accept header for writes whose response is ignored: it saves the server encoding the whole object."""
 APPLY_PATCH = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 RETRIES = 10
 OPEN_SECONDS = 10.0
-"""How long the head of a watch's answer may take; an API server sends it at once."""
+"""Time limit for the head of a watch's response; an API server sends it at once."""
 MAX_QUEUED, FEW_QUEUED = 32, 16
 """With so many requests queued, `wait_for_capacity` waits until so few are left: those go at once."""
 ANSWERS_KEPT = 256
@@ -56,7 +56,7 @@ class RateLimit:
         self._tokens, self._filled_at = float(self.burst), clock()
 
     def take(self) -> float:
-        """How many seconds to wait before the next request is sent."""
+        """Return how many seconds to wait before sending the next request."""
         if self.qps <= 0:
             return 0.0
         now = self._clock()
@@ -92,7 +92,7 @@ class _AccessReview(Wire, frozen=True):
 
 
 class ApiClient:
-    """Open while in its `async with`. Each client has a request budget of its own.
+    """A client of one API server, open inside its `async with`. Each client has its own rate limit.
 
     `stored` finds the last seen version of an object; with it an update needs no read before its write.
     `may_write` is asked at the last moment before a request that changes something, after all waiting for
@@ -148,7 +148,7 @@ class ApiClient:
         accept: str = JSON,
         query: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Sends a body as JSON, bytes as they are; waits and tries again when the server asks for that."""
+        """Send a request, with the body as JSON unless it is bytes; retry when the server asks for that."""
         is_ready = body is None or isinstance(body, bytes)
         data = body if is_ready else msgspec.json.encode(body, enc_hook=encode_hook)
         kind = () if data is None else (("Content-Type", content_type),)
@@ -187,7 +187,7 @@ class ApiClient:
         open_seconds: float = OPEN_SECONDS,
         on_open: Callable[[], None] = lambda: None,
     ) -> None:
-        """Calls `on_open` when the server agrees, then `on_line` with each line until it ends the answer.
+        """Call `on_open` when the response begins, then `on_line` with each line until the server ends it.
 
         That nothing comes for `silence` seconds is an Unreachable, as a broken connection is, and that the
         answer does not begin within `open_seconds`. A last line without its end is not handed on: the
@@ -216,7 +216,7 @@ class ApiClient:
             raise error_of(*reply)
 
     def drop_idle(self) -> None:
-        """Makes new connections for the next requests: those kept may have broken without a word."""
+        """Close idle connections, so that the next requests open new ones: the old ones may be dead."""
         if self._pool is not None:
             self._pool.drop_idle()
 
@@ -233,7 +233,7 @@ class ApiClient:
         await self.request("POST", f"{PODS.item(pod.namespace, pod.name)}/binding", body)
 
     async def patch_pod_status(self, pod: Pod, patch: dict[str, Any]) -> None:
-        """Patches this very pod: one of the same name that came after it is left alone (a NotFound)."""
+        """Patch exactly this pod; if a newer one has its name, raise NotFound and leave that alone."""
         path = f"{PODS.item(pod.namespace, pod.name)}/status"
         body = {"metadata": {"uid": pod.uid}, **patch}
         with _other_uid_is_not_found():
@@ -245,7 +245,7 @@ class ApiClient:
         return self._remembered(decode(type(item), answer.data))
 
     async def apply(self, item: T, *, field_manager: str, subresource: str = "") -> T:
-        """Server-side apply of the fields that are not at their defaults, taken over from whoever had them.
+        """Server-side apply, with force, of all fields that differ from their defaults.
 
         Fields that the same manager applied before and that are not in the item any more are removed.
         """
@@ -255,14 +255,14 @@ class ApiClient:
         return self._remembered(decode(type(item), answer.data))
 
     async def update(self, item: T) -> T:
-        """Writes what was changed besides the status; a Conflict if others wrote since the item's version."""
+        """Write all changes but those of the status; raise Conflict if the object has changed since."""
         return await self._write(item, "", lambda field: field != "status")
 
     async def update_status(self, item: T) -> T:
         return await self._write(item, "/status", lambda field: field == "status")
 
     async def delete(self, item: Pod | Object, *, grace_seconds: int | None = None) -> None:
-        """Deletes this very object: one of the same name that came after it is left alone (a NotFound)."""
+        """Delete exactly this object; if a newer one has its name, raise NotFound and leave that alone."""
         uid = item.uid if isinstance(item, Pod) else item.metadata.uid
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
@@ -274,7 +274,7 @@ class ApiClient:
             await self.request("DELETE", path, options, accept=METADATA_ALONE)
 
     async def review_token(self, token: str) -> UserInfo | None:
-        """Who the token belongs to; None if the API server does not accept it."""
+        """Return the user that the token belongs to; None if the API server rejects it."""
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
@@ -285,7 +285,7 @@ class ApiClient:
         return status.user if status.authenticated else None
 
     async def review_access(self, user: str, groups: Sequence[str], path: str, verb: str) -> bool:
-        """Whether the API server would let this user do that to a path that is no resource."""
+        """Whether the API server allows this user this verb on a non-resource path."""
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
@@ -299,7 +299,7 @@ class ApiClient:
         return decode(_AccessReview, answer.data).status.allowed
 
     async def _write(self, item: T, subresource: str, concerns: Callable[[str], bool]) -> T:
-        """A merge patch of the differences, so that fields we do not decode stay as they are."""
+        """Send a merge patch of the differences, so that fields we do not decode stay as they are."""
         path = resource_of(item).item(item.namespace, item.name)
         base = await self._base_of(item, path)
         if claim_edits.must_edit(base, item, status=bool(subresource)):
@@ -315,7 +315,7 @@ class ApiClient:
         return self._remembered(decode(type(item), answer.data))
 
     async def _edit(self, item: Object, path: str, subresource: str) -> Reply | None:
-        """Writes a claim in the API's binary form; None if the server has none."""
+        """Write a claim as protobuf; None if the server does not support it."""
         accept = f"{protobuf.CONTENT_TYPE},{JSON}"
         data = (await self.request("GET", path, accept=accept)).data
         if not data.startswith(protobuf.MAGIC):
@@ -324,14 +324,14 @@ class ApiClient:
         return await self.request("PUT", path + subresource, body, content_type=protobuf.CONTENT_TYPE)
 
     async def _base_of(self, item: T, path: str) -> Object:
-        """The object as it was before the caller changed it: same version, from memory if we have it."""
+        """Return the object as it was before the caller changed it, from memory if possible."""
         for known in (self._answers.get((type(item), item.key)), self.stored(item)):
             if known is not None and known.metadata.resource_version == item.metadata.resource_version:
                 return known
         return decode(type(item), (await self.request("GET", path)).data)
 
     def _remembered(self, item: T) -> T:
-        """Kept for the next write, which often follows before the watch has shown this one."""
+        """Keep the object for the next write, which often comes before the watch has delivered this one."""
         self._answers[type(item), item.key] = item
         if len(self._answers) > ANSWERS_KEPT:
             self._answers.popitem(last=False)
@@ -342,10 +342,10 @@ class ApiClient:
             raise NotAllowed("this scheduler is no longer the leader, so nothing is written")
 
     def on_throttled(self, method: str, seconds: float) -> None:
-        """A request is going to wait so long, since we ask only so often; mostly not at all."""
+        """Called with the time that a request waits because of the rate limit, mostly zero."""
 
     async def _turn(self, method: str, accept: str) -> tuple[Pool, list[tuple[str, str]]]:
-        """Waits until the next request may go; where it goes, and with which headers."""
+        """Wait for the rate limit, and return the pool and the headers to use."""
         seconds = self._limit.take()
         self.on_throttled(method, seconds)
         if seconds:
@@ -375,7 +375,7 @@ def _target(path: str, query: Mapping[str, str] | None) -> str:
 
 
 def _fields(item: Object) -> dict[str, Raw]:
-    """The fields that are not at their defaults, as text: of opaque parameters there is nothing else."""
+    """The fields that differ from their defaults, as JSON text, which keeps opaque parameters as they are."""
     return members(msgspec.json.encode(item, enc_hook=encode_hook))
 
 
@@ -385,7 +385,7 @@ def _whole(item: Object) -> dict[str, Any]:
 
 
 def _difference(before: dict[str, Raw], after: dict[str, Raw]) -> dict[str, Any]:
-    """The JSON merge patch that makes one the other."""
+    """Return the JSON merge patch from one to the other."""
     patch: dict[str, Any] = {field: None for field in before if field not in after}
     for field, value in after.items():
         old = before.get(field)

@@ -20,7 +20,7 @@ CONSUMER_GROUP, CONSUMER_RESOURCE, CONSUMER_NAME, CONSUMER_UID = 1, 3, 4, 5
 
 
 def must_edit(before: Object, after: Object, *, status: bool) -> bool:
-    """Whether a claim has settings that a patch would write in another way where they must not change."""
+    """Whether a JSON patch would reformat opaque parameters of the claim that must not change."""
     if not isinstance(before, ResourceClaim) or not isinstance(after, ResourceClaim):
         return False
     if not status:
@@ -30,7 +30,7 @@ def must_edit(before: Object, after: Object, *, status: bool) -> bool:
 
 
 def edited(data: bytes, claim: Object, *, status: bool) -> bytes:
-    """A claim in binary form with the finalizers, or the consumers, of another version of it."""
+    """Return an encoded claim with the finalizers, or the consumers, of `claim`."""
     assert isinstance(claim, ResourceClaim)
     try:
         envelope = data[len(MAGIC) :]
@@ -55,7 +55,7 @@ def _has_settings(config: Iterable[DeviceConfiguration]) -> bool:
 
 
 def _consumers(status: bytes, wanted: Iterable[ConsumerReference]) -> list[bytes]:
-    """Those of the status as they are, as far as they stay, and the new ones."""
+    """The encoded consumers: known ones as they are in the status, new ones encoded now."""
     known = {_only(each, CONSUMER_UID).decode(): each for each in _all(status, RESERVED_FOR)}
     return [known.get(each.uid) or _consumer(each) for each in wanted]
 
@@ -78,6 +78,6 @@ def _all(message: bytes, number: int) -> Iterator[bytes]:
 
 
 def _replaced(message: bytes, number: int, contents: Iterable[bytes]) -> bytes:
-    """The message with these in the place of what it has under that number."""
+    """The message with these contents in place of all fields with that number."""
     others = b"".join(field.text for field in fields(message) if field.number != number)
     return others + encode_message(*((number, content) for content in contents))

@@ -1,4 +1,4 @@
-"""How one API server is reached: its address, how far it is trusted, and how we prove who we are."""
+"""How to reach one API server: its address, its TLS settings and our credentials."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Connection:
             raise InputError(f"proxy {self.proxy}: only http and https proxies are supported")
 
     def open(self) -> Pool:
-        """What carries a client's requests; to be called where its event loop runs."""
+        """Open a connection pool; call it from the event loop that uses it."""
         return HttpPool(
             self.server,
             ssl_context=self.ssl_context,
@@ -43,7 +43,7 @@ class Connection:
         )
 
     async def headers(self) -> list[tuple[str, str]]:
-        """The headers that say who we are."""
+        """Return the headers that authenticate us."""
         headers = list(self._fixed_headers)
         for credential in self._credentials:
             authorization = await credential.authorization()
@@ -52,7 +52,7 @@ class Connection:
         return headers
 
     async def renew(self) -> bool:
-        """After the server did not accept us; whether there is something new to try."""
+        """Renew the credentials after a 401; return whether another attempt makes sense."""
         return any([await credential.renew() for credential in self._credentials])
 
 
@@ -66,7 +66,7 @@ def _checked(server: str) -> str:
 
 
 def tls_context(*, authority_text: str = "", insecure: bool = False, where: str = "") -> ssl.SSLContext:
-    """Trusts the authorities in the PEM text, or those of the system if there is none."""
+    """Make a TLS context that trusts the CAs in the PEM text, or those of the system without one."""
     try:
         context = ssl.create_default_context(cadata=authority_text or None)
     except ssl.SSLError as error:
@@ -81,7 +81,7 @@ def tls_context(*, authority_text: str = "", insecure: bool = False, where: str 
 
 
 def proxy_of_environment(server: str) -> str:
-    """HTTPS_PROXY or HTTP_PROXY, unless NO_PROXY names the host; never for this machine itself."""
+    """Return HTTPS_PROXY or HTTP_PROXY, unless NO_PROXY matches the host or it is a loopback address."""
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return ""
     from urllib.request import getproxies, proxy_bypass  # which takes longer to import than many a command

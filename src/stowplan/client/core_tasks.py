@@ -1,4 +1,4 @@
-"""Tasks that must go on as long as the process does: if one of them ends, for whatever reason, all end.
+"""Tasks that must run as long as the process: if one of them ends, for whatever reason, all end.
 
 A TaskGroup ends when a task raises, but says nothing when one returns or is cancelled by someone else. A
 scheduler without one of its parts looks healthy and does nothing, so here that is an error.
@@ -17,7 +17,7 @@ from stowplan.framework.answers import describe, stack_of
 
 
 class CoreTaskError(StowplanError):
-    """A task ended that must not end."""
+    """A core task has ended."""
 
 
 class CoreTasks:
@@ -27,7 +27,7 @@ class CoreTasks:
         self.fault: str | None = None
         """Which task has ended and why; for /livez."""
         self.may_end = False
-        """Set by a host that stops: from then on tasks may return."""
+        """Set by a host that is stopping: from then on tasks may return."""
         self._group = asyncio.TaskGroup()
         self._owner: asyncio.Task[Any] | None = None
         self._ending: set[asyncio.Task[None]] = set()
@@ -52,7 +52,7 @@ class CoreTasks:
         return self._group.create_task(self._keep(name, work), name=name)
 
     def end(self, task: asyncio.Task[None]) -> None:
-        """Ends a task that is no longer needed; the others go on."""
+        """End a task that is no longer needed; the others continue."""
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         task.cancel()

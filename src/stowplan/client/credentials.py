@@ -1,4 +1,4 @@
-"""What proves who we are and changes while we run: token files, certificate files, exec plugins."""
+"""Credentials that change while we run: token files, certificate files, exec plugins."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from stowplan.errors import InputError
 
 class Credential(Protocol):
     async def authorization(self) -> str | None:
-        """The Authorization header, if that is how it works; brings what it has loaded up to date."""
+        """Return the Authorization header, if there is one; reload files that have changed."""
         ...
 
     async def renew(self) -> bool:
-        """Called when the server did not accept it; whether another try makes sense."""
+        """Called after a 401; return whether another attempt makes sense."""
         ...
 
 
 class TokenFile:
-    """A token that someone else keeps fresh in a file; a look at the file's times a request finds out."""
+    """A token in a file that is replaced from time to time; each request checks the file's times."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,7 +51,7 @@ class TokenFile:
 
 
 class CertificateFiles:
-    """A client certificate in files that may be replaced; new connections use the new one."""
+    """A client certificate in files that may be replaced; new connections use the new files."""
 
     def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         self._context, self._paths = context, (certificate, key)
@@ -218,7 +218,7 @@ def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> N
 
 
 def load_certificate_text(context: ssl.SSLContext, certificate: str, key: str, where: str) -> None:
-    """The ssl module reads certificates from files alone, so they are in one for a moment."""
+    """Load a certificate from text; the ssl module only reads files, so it is in one for a moment."""
     with tempfile.TemporaryDirectory() as folder:
         paths = Path(folder, "certificate"), Path(folder, "key")
         for path, text in zip(paths, (certificate, key), strict=True):

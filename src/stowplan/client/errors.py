@@ -1,4 +1,4 @@
-"""What an API server refuses, and that it cannot be reached.
+"""Errors of requests to an API server.
 
 ApiError
 ├── Unauthorized     401: it does not know us
@@ -22,7 +22,7 @@ from stowplan.errors import StowplanError
 
 
 class ApiError(StowplanError):
-    """A request that failed. `str()` of it is the server's own text; `advice` says what a person can do."""
+    """A request that failed. `str()` gives the server's message; `advice` says what to do about it."""
 
     advice = ""
 
@@ -32,7 +32,7 @@ class ApiError(StowplanError):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same request may well succeed a while later."""
+        """Whether the same request may succeed later."""
         return isinstance(self, (Unreachable, TooMany)) or self.status >= 500
 
     @property
@@ -92,7 +92,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 class _Status(msgspec.Struct):
-    """The Status object that explains a refusal."""
+    """The Status object that explains an error."""
 
     message: str = ""
     reason: str = ""
@@ -100,7 +100,7 @@ class _Status(msgspec.Struct):
 
 
 def error_of(status: int, data: bytes, retry_after: float | None = None) -> ApiError:
-    """The error that an answer means; `status` 0 leaves it to the Status object in the answer."""
+    """Return the error for a response; with `status` 0, take the code from the Status object in it."""
     try:
         found = msgspec.json.decode(data, type=_Status)
     except (ValueError, RecursionError):
@@ -111,7 +111,7 @@ def error_of(status: int, data: bytes, retry_after: float | None = None) -> ApiE
 
 
 def unreachable_scheduler(error: Unreachable) -> str:
-    """Why the scheduler that someone named does not answer, and what to do about it."""
+    """Say why a scheduler does not answer, and what to do about it."""
     if isinstance(error.__cause__, ssl.SSLCertVerificationError):
         return (
             f"its certificate is not trusted ({error.__cause__.verify_message}); name it, or the authority "

@@ -32,7 +32,7 @@ ATTEMPTS: Final = 12
 RETRY_SECONDS: Final = 10.0
 REFUSALS: Final = 5
 REFUSED_SECONDS: Final = 1.0
-"""A server that has just started refuses everybody until it has read its roles, which takes it seconds."""
+"""An API server that has just started rejects everybody until it has read its roles, for some seconds."""
 FINISH_SECONDS: Final = 6 * 60.0
 FINISHES_A_REFRESH: Final = 5
 """Series are refreshed every 30 minutes: at every fifth look for finished ones."""
@@ -44,7 +44,7 @@ _SCHEDULED = "Scheduled"
 
 
 def truncated(text: str, limit: int = NOTE_BYTES) -> str:
-    """Text cut to so many bytes: the beginning of a longer one and ` ...`, without half characters."""
+    """Shorten a text to so many bytes, with ` ...` at its end, without cutting a character in half."""
     if len(text) <= limit // 4 and text.isascii():
         return text  # no character takes more than four bytes
     data = text.encode(errors="replace")  # half of a surrogate pair is no text that can be sent
@@ -63,7 +63,7 @@ _Key = tuple[str, str, str, str, str, str]
 
 
 class EventRecorder:
-    """Events of one profile: `controller` is its scheduler name, `instance` says which process it is."""
+    """Records events of one profile: `controller` is its scheduler name, `instance` names the process."""
 
     def __init__(self, api: ApiClient, controller: str, instance: str, now: Callable[[], float]) -> None:
         self._api, self._controller, self._now = api, controller, now
@@ -75,7 +75,7 @@ class EventRecorder:
         """Events lost because the queue was full."""
 
     def record(self, item: Pod | Object, kind: str, reason: str, action: str, note: str) -> None:
-        """Say of a pod, or any object, what happened; `kind` is Normal or Warning."""
+        """Record an event of a pod or any other object; `kind` is Normal or Warning."""
         now, note = self._now(), truncated(note)
         if reason == _SCHEDULED:  # happens to a pod once: there is no series to look for
             self._enqueue(_event_of(_regarding(item), kind, reason, action, note, now))
@@ -129,7 +129,7 @@ class EventRecorder:
                 self._queue.task_done()
 
     async def _tell_counts(self) -> None:
-        """Tell the API of what was only counted: of finished series at once, of all now and then."""
+        """Send the counts of repeated events: of finished series at once, of the others now and then."""
         rounds = 0
         while True:
             await asyncio.sleep(FINISH_SECONDS)
@@ -143,7 +143,7 @@ class EventRecorder:
                     await self._send(event)
 
     async def _send(self, event: Event) -> None:
-        """Tell the API what it does not know of the event. An event that cannot be told is given up."""
+        """Create or update the event on the API server; drop it if that fails."""
         try:
             if not event.sent:
                 await self._create(event)
@@ -180,7 +180,7 @@ class EventRecorder:
             event.sent = count
 
     async def _request(self, method: str, path: str, body: Part) -> None:
-        """Send it, again and again while the server cannot be reached or does not take it yet."""
+        """Send a request, and retry while the server cannot be reached or is not ready."""
         content_type = STRATEGIC_MERGE_PATCH if method == "PATCH" else JSON
         refusals = 0
         for attempt in range(1, ATTEMPTS + 1):
@@ -210,7 +210,7 @@ def _event_of(regarding: Regarding, kind: str, reason: str, action: str, note: s
 
 
 def micro_time(seconds: float) -> str:
-    """A time as Kubernetes reads it where it wants microseconds: always six digits of them."""
+    """Format a time as Kubernetes' MicroTime, which always has six decimal places."""
     whole, micros = divmod(round(seconds * 1_000_000), 1_000_000)
     return f"{_second(whole)}.{micros:06}Z"
 
@@ -236,7 +236,7 @@ class Regarding(Part, frozen=True):
 
 
 class Event(msgspec.Struct, gc=False, eq=False):
-    """An event and how often it happened; the API knows of `sent` times."""
+    """An event and how often it happened; the API server knows of `sent` times."""
 
     regarding: Regarding
     type: str
@@ -252,7 +252,7 @@ class Event(msgspec.Struct, gc=False, eq=False):
 
     @property
     def namespace(self) -> str:
-        """Where it is kept: that of its object, if that has one."""
+        """The namespace of the event: that of its object, if it has one."""
         return self.regarding.namespace or "default"
 
 

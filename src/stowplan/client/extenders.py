@@ -1,4 +1,4 @@
-"""HTTP extenders: other people's filter, prioritize, preempt and bind, asked over the network.
+"""Calls to HTTP extenders: filter, prioritize, preempt and bind over the network.
 
 Names go in, names come out; what they mean for a decision is the host's business. Whatever goes wrong with a
 call is an ExtenderError that says which extender it was and why.
@@ -42,7 +42,7 @@ WholeNode = Callable[[str], Raw]
 
 
 class ExtenderError(StowplanError):
-    """A call that failed. `is_unknown`: nothing, or nothing whole, came back, so it may have been heeded."""
+    """A call that failed. `is_unknown`: there was no complete response, so it may have taken effect."""
 
     def __init__(self, message: str, *, is_unknown: bool = False) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class ExtenderError(StowplanError):
 
 
 class Extender:
-    """Connections to it are made when they are needed, and kept until `close`."""
+    """An extender; connections to it are opened on demand and kept until `close`."""
 
     def __init__(
         self, config: ExtenderConfig, where: str, max_response_bytes: int = MAX_RESPONSE_BYTES
@@ -61,7 +61,7 @@ class Extender:
         self._timeout = config.http_timeout or TIMEOUT_SECONDS
         host = parts.netloc.rpartition("@")[2]
         self.url = parts._replace(netloc=host).geturl()
-        """For people: without a password."""
+        """For messages: without the password."""
         self._path = parts.path.rstrip("/")
         self._headers = [("User-Agent", "stowplan/scheduler"), ("Content-Type", "application/json")]
         if parts.username is not None:
@@ -104,7 +104,7 @@ class Extender:
         return not self.config.node_cache_capable and self.preempts
 
     def is_interested(self, pod: Pod) -> bool:
-        """Whether the pod is any of its business: with managed resources, only if it names one of them."""
+        """Whether to call it for this pod: with managed resources, only if the pod names one of them."""
         return not self._managed or any(
             not self._managed.isdisjoint((*container.resources.requests, *container.resources.limits))
             for container in (*pod.spec.containers, *pod.spec.init_containers)
@@ -113,7 +113,7 @@ class Extender:
     async def filter(
         self, pod: Raw, names: Sequence[str], whole: WholeNode
     ) -> tuple[list[str], wire.ExtenderFilterResult]:
-        """The names of the nodes that are left, with all that it said."""
+        """Return the names of the nodes that fit, and the whole response."""
         answer = await self._send(
             self.config.filter_verb, self._args(pod, names, whole), wire.ExtenderFilterResult
         )
@@ -134,7 +134,7 @@ class Extender:
         return left, answer
 
     async def prioritize(self, pod: Raw, names: Sequence[str], whole: WholeNode) -> dict[str, int]:
-        """Its score by node, not weighted; nodes that it does not name have none."""
+        """Return its scores by node, unweighted; nodes that it does not name have none."""
         args = self._args(pod, names, whole)
         answer = await self._send(self.config.prioritize_verb, args, list[wire.HostPriority])
         scores: dict[str, int] = {}
@@ -145,7 +145,7 @@ class Extender:
     async def preempt(
         self, pod: Raw, victims: Mapping[str, wire.MetaVictims], whole_pod: Callable[[str], Raw]
     ) -> Mapping[str, wire.MetaVictims]:
-        """Which victims, by their uids, it agrees to on which nodes."""
+        """Return the victims that it accepts, by node, as uids."""
         if self.config.node_cache_capable:
             args = wire.ExtenderPreemptionArgs(pod=pod, node_name_to_meta_victims=dict(victims))
         else:
@@ -196,7 +196,7 @@ class Extender:
             ) from None
 
     async def _exchange(self, verb: str, body: bytes) -> Reply:
-        """Once more where the connection breaks: servers close those that they think nobody needs."""
+        """Send a request, and once more if the connection breaks: servers close idle connections."""
         for is_last in (verb == self.config.bind_verb, True):
             try:
                 return await self._pool.request(
@@ -220,7 +220,7 @@ class Extender:
 def extenders_of(
     configs: Iterable[ExtenderConfig], max_response_bytes: int = MAX_RESPONSE_BYTES
 ) -> tuple[Extender, ...]:
-    """In the order in which they are asked: those that may be ignored come last. Raises ConfigError."""
+    """Return the extenders in calling order: those that may be ignored come last. Raises ConfigError."""
     made = [
         Extender(config, f"extenders[{index}]", max_response_bytes) for index, config in enumerate(configs)
     ]
@@ -239,7 +239,7 @@ def _parts(url: str, where: str) -> SplitResult:
 
 
 def shorten(text: str) -> str:
-    """Texts of extenders go into logs, events and conditions, which an API server takes only so large."""
+    """Shorten a text of an extender: logs, events and conditions have a limited size."""
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ..."
 
 
@@ -257,7 +257,7 @@ def _in_words(error: BaseException | None, timeout: float) -> str:
 
 
 def _tls_of(tls: ExtenderTLS, enable_https: bool, where: str) -> ssl.SSLContext:
-    """Data goes before files. ConfigError names what cannot be used."""
+    """Make a TLS context; data takes precedence over files. Raises ConfigError."""
     authority = _pem(tls.ca_data, tls.ca_file, f"{where}.caFile")
     certificate = _pem(tls.cert_data, tls.cert_file, f"{where}.certFile")
     key = _pem(tls.key_data, tls.key_file, f"{where}.keyFile")

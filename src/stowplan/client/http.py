@@ -23,15 +23,15 @@ from stowplan.http11.client import BrokenError, Channel, OnData, Reply, TooLarge
 IDLE_SECONDS = 60.0  # API servers close connections after 90
 INITIAL_REQUESTS, MAX_REQUESTS = 16, 64
 LONG_WAIT_SECONDS = 0.1
-"""A wait this long is long; the limit grows no more often than that either."""
+"""A wait this long lets the limit grow, and it grows no more often than this."""
 
 
 class Pool(Protocol):
-    """What carries requests to one server."""
+    """Sends requests to one server."""
 
     @property
     def at_once(self) -> int:
-        """How many requests are under way at the same time before others wait for their turn."""
+        """How many requests may be under way at the same time; others wait."""
         ...
 
     async def request(
@@ -44,7 +44,7 @@ class Pool(Protocol):
         timeout: float,
         before: Callable[[], None] = ...,
     ) -> Reply:
-        """The whole answer, within `timeout` seconds of waiting for it.
+        """Send a request and return the whole response, within `timeout` seconds.
 
         `before` is called at the last moment before the request is sent; if it raises, it is not sent.
         """
@@ -60,7 +60,7 @@ class Pool(Protocol):
         silence: float,
         open_seconds: float,
     ) -> Reply:
-        """Hands a good answer on as it comes, until its end; a refusal is returned whole.
+        """Pass a successful response to `on_data` as it arrives, until its end; return any other whole.
 
         `on_data` is called first with nothing, when the head of a good answer is there, which may take
         `open_seconds`; after that, nothing coming for `silence` seconds ends it.
@@ -68,7 +68,7 @@ class Pool(Protocol):
         ...
 
     def drop_idle(self) -> None:
-        """Makes new connections for the next requests: those kept may have broken without a word."""
+        """Close idle connections, so that the next requests open new ones: the old ones may be dead."""
         ...
 
     async def close(self) -> None: ...
@@ -125,7 +125,7 @@ class AdaptiveSemaphore:
 
 
 class HttpPool:
-    """Connections to one server, made when needed."""
+    """Connections to one server, opened on demand."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 
 class Kebab(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
-    """A part of a kubeconfig; most of its fields are spelt-like-this."""
+    """A part of a kubeconfig; most of its field names are kebab-case."""
 
 
 class Extension(Wire, frozen=True):
@@ -156,7 +156,7 @@ def _read(path: Path) -> Kubeconfig:
 
 
 def _with_whole_paths(config: Kubeconfig, folder: Path) -> Kubeconfig:
-    """Files are named relative to the kubeconfig that names them."""
+    """Resolve paths relative to the kubeconfig that contains them."""
 
     def whole(item: T, *fields: str) -> T:
         named = {field: getattr(item, field) for field in fields}
@@ -184,7 +184,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def _merged(configs: list[Kubeconfig]) -> Kubeconfig:
-    """Of what several files say of the same thing, the first counts."""
+    """Merge several kubeconfigs; the first file that sets a value wins."""
     return Kubeconfig(
         current_context=next((config.current_context for config in configs if config.current_context), ""),
         clusters=tuple(named for config in configs for named in config.clusters),
@@ -285,7 +285,7 @@ def _certificate(user: UserEntry, tls: ssl.SSLContext, where: str) -> Iterator[C
 
 
 def _cluster_info(cluster: ClusterEntry) -> dict[str, Any]:
-    """What an exec plugin is told of the cluster if it wants to know."""
+    """The cluster information for an exec plugin that asks for it."""
     authority = cluster.certificate_authority_data
     if not authority and cluster.certificate_authority:
         authority = base64.b64encode(_text(Path(cluster.certificate_authority)).encode()).decode()

@@ -1,4 +1,4 @@
-"""Leader election by a Lease: of several schedulers one works, the others stand by.
+"""Leader election with a Lease: one of several schedulers works, the others stand by.
 
 The Lease is kube-scheduler's own, so that either can stand by for the other. Nothing here compares clocks of
 two machines: a standby waits until it has itself seen no change of the lease for as long as the lease lasts,
@@ -29,7 +29,7 @@ from stowplan.errors import ConfigError, InputError
 
 JITTER: Final = 1.2
 TOLERATED_SECONDS: Final = 20.0
-"""How long after the end of its lease a leader that was not told otherwise still counts as healthy."""
+"""How long a leader counts as healthy after its lease has expired."""
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 # Goes on while the machine sleeps, where the system has such a clock: a lease runs out meanwhile.
@@ -39,7 +39,7 @@ _FAILURES = (ApiError, InputError, ValueError)
 
 
 def new_identity() -> str:
-    """Who we are in a lease: `<hostname>_<uuid>`."""
+    """Return our identity in a lease: `<hostname>_<uuid>`."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
@@ -80,7 +80,7 @@ class LeaderElection:
 
     @property
     def is_leading(self) -> bool:
-        """Whether the lease is ours at this moment: false as soon as it ran out, noticed or not."""
+        """Whether we hold the lease now; false as soon as it has expired, noticed or not."""
         return self._leads and self._clock() < self._expires_at
 
     @property
@@ -89,14 +89,14 @@ class LeaderElection:
         return self._spec.get("holderIdentity") or ""
 
     def check(self) -> str | None:
-        """For /healthz: what is wrong if we led and lost the lease, or have not renewed it for too long."""
+        """For /healthz: the problem if we lost the lease, or have not renewed it for too long."""
         is_overdue = self._leads and self._clock() > self._expires_at + TOLERATED_SECONDS
         if self._is_lost or is_overdue:
             return f"failed election to renew leadership on lease {self._name}"
         return None
 
     async def run(self) -> None:
-        """Stand by until the lease is ours, then renew it; returns when it is lost."""
+        """Stand by until we acquire the lease, then renew it; return when it is lost."""
         await self._acquire()
         self._leads = True
         log.log(0, "Became leader", lease=self._key, identity=self.identity)
@@ -130,7 +130,7 @@ class LeaderElection:
             await asyncio.sleep(self._settings.retry_period * (1 + JITTER * self._draw()))
 
     async def _renew(self) -> bool:
-        """Renew after a pause, trying again until the deadline; False if the lease is lost."""
+        """Renew after a pause, retrying until the deadline; False if the lease is lost."""
         await asyncio.sleep(self._settings.retry_period)
         deadline = min(self._clock() + self._settings.renew_deadline, self._expires_at)
         try:
@@ -146,7 +146,7 @@ class LeaderElection:
         return False
 
     async def _take_or_renew(self) -> bool:
-        """One attempt; whether the lease is ours after it."""
+        """Try once to acquire or renew the lease; return whether we hold it."""
         try:
             if self._leads and await self._renew_unread():
                 return True
@@ -183,7 +183,7 @@ class LeaderElection:
             self._observe({})
 
     async def _write(self, spec: dict[str, Any]) -> None:
-        """Write the lease as we last saw it, with this spec; refused if anyone wrote it since."""
+        """Write the lease with this spec; rejected if anyone has written it since we last saw it."""
         sent_at = self._clock()
         if self._lease:
             written = await self._request("PUT", self._name, self._lease | {"spec": self._spec | spec})
@@ -248,7 +248,7 @@ class LeaderElection:
         return lease
 
     async def _record(self, what: str) -> None:
-        """Say it in a core/v1 event of the lease. One try, shorter than a pause between renewals."""
+        """Record a core/v1 event of the lease. One attempt, shorter than a pause between renewals."""
         now, metadata = self._now(), decode(ObjectMeta, self._lease.get("metadata", Raw(b"{}")))
         stamp = micro_time(now)[:19] + "Z"
         event = {

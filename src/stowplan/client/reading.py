@@ -26,7 +26,7 @@ from stowplan.errors import InputError, StowplanError
 PAGE = 500
 TRIES = 3
 ESSENTIAL = ("Node", PODS.kind)
-"""Without these kinds there is nothing to say about a cluster."""
+"""Kinds that a cluster cannot be read without."""
 PRIORITY_CLASSES = WatchedResource(
     kind="PriorityClass",
     path="/apis/scheduling.k8s.io/v1/priorityclasses",
@@ -67,7 +67,7 @@ class Meta(msgspec.Struct, rename="camel", gc=False):
 
 
 class Identity(msgspec.Struct, gc=False):
-    """As much of an object as says which one it is."""
+    """The fields of an object that identify it."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
 
@@ -82,14 +82,14 @@ identity_of = partial(decode, Identity)
 
 
 class Reading(msgspec.Struct):
-    """What a cluster had when it was read."""
+    """The contents of a cluster when it was read."""
 
     objects: list[Watched] = []
     on_object: OnObject | None = None
     missing: dict[str, ApiError] = {}
     """Collections, by the plural of their kind, that the server does not have or does not let us read."""
     unserved: list[type[CustomResource]] = []
-    """Of the kinds asked for, those that are missing."""
+    """Requested kinds that are missing."""
     faults: list[InputError] = []
     """Objects that cannot be read, and are left out."""
     is_torn: bool = False
@@ -131,7 +131,7 @@ async def read_workload(api: ApiClient, kind: str, namespace: str, name: str) ->
 
 
 async def pages(api: ApiClient, resource: WatchedResource, size: int = PAGE) -> AsyncIterator[Page]:
-    """The collection, part by part, as it was when the first of them was asked for."""
+    """Yield the collection page by page, as it was when the first page was requested."""
     query = resource.query(limit=str(size))
     while True:
         page = checked(page_of, (await api.request("GET", resource.path, query=query)).data)
@@ -175,7 +175,7 @@ def _decoded(resource: WatchedResource, page: Page, reading: Reading) -> Iterato
 
 
 def read_object(resource: WatchedResource, raw: bytes) -> tuple[Watched | None, InputError | None]:
-    """An object, and what is wrong with it; None if it cannot be read. Nothing that it holds raises here."""
+    """Decode an object; return it, or None, and what is wrong with it. No content makes it raise."""
     try:
         return resource.decode(raw), None
     except Exception as error:  # whatever is wrong with one object, the others are read

@@ -1,4 +1,4 @@
-"""Where the kinds we know live on an API server, and which of them a scheduler watches."""
+"""The API paths of the kinds we know, and which of them a scheduler watches."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ RESOURCES = (
     _resource("ResourceClaim", f"{DEVICES}/resourceclaims", salvage=_salvage_claim),
     _resource("ResourceSlice", f"{DEVICES}/resourceslices", namespaced=False),
 )
-"""All that a scheduler watches."""
+"""Everything that a scheduler watches."""
 FOLLOWED = tuple(
     msgspec.structs.replace(PODS, field_selector=f"{PODS.field_selector},spec.nodeName!=")
     if resource is PODS
     else resource
     for resource in RESOURCES
 )
-"""The same without pods that have no node, for those who place none."""
+"""The same without pods that have no node, for processes that schedule none."""
 
 _BY_TYPE: dict[type, WatchedResource] = {
     Pod: PODS,
@@ -123,13 +123,13 @@ _BY_TYPE: dict[type, WatchedResource] = {
 
 
 def resource_of(item: Watched) -> WatchedResource:
-    """Where an object of this type is read and written."""
+    """Return the resource of an object."""
     return custom(type(item)) if isinstance(item, CustomResource) else _BY_TYPE[type(item)]
 
 
 @lru_cache(maxsize=256)
 def custom(kind: type[CustomResource]) -> WatchedResource:
-    """Where a kind lives that was declared as a struct."""
+    """Return the resource of a kind that is declared as a struct."""
     where = kind.definition
     return WatchedResource(
         kind=where.kind,

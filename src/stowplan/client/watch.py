@@ -1,4 +1,4 @@
-"""List and watch: keeps up with one collection and tells of every change once, whatever happens on the way.
+"""List and watch: follows one collection and reports every change once, whatever goes wrong on the way.
 
 A Reflector lists the collection in pages, then follows its changes from that resourceVersion. A watch that
 ends, breaks or falls silent is resumed where it was; only when the server no longer has that version is the
@@ -47,7 +47,7 @@ EventKind = Literal["added", "modified", "deleted"]
 OnEvent = Callable[[EventKind, Watched | None, Watched | None], None]
 OnServed = Callable[[ApiError | None], None]
 OnUnreadable = Callable[[str, int], None]
-"""Hears how many objects of a resource cannot be read, whenever that changes."""
+"""Called with the number of unreadable objects of a resource whenever it changes."""
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -106,7 +106,7 @@ class Reflector:
         """The version that shows this, on the way to it."""
 
     async def run(self) -> None:
-        """Goes on until it is cancelled; what goes wrong is logged and tried again."""
+        """Run until cancelled; errors are logged and retried."""
         while True:
             try:
                 async with asyncio.timeout(None) as self._step:
@@ -134,7 +134,7 @@ class Reflector:
         return self._listed_at >= moment
 
     async def _follow(self) -> None:
-        """Lists, if need be, and watches until that ends."""
+        """List, if necessary, and watch until the watch ends."""
         is_missing = False
         try:
             if self._current is not None and len(self.objects) < self._page_size:
@@ -165,7 +165,7 @@ class Reflector:
             self._was_missing = is_missing
 
     async def _list(self) -> None:
-        """Tells of the differences between what is known and what the server has."""
+        """Report the differences between what is known and what the server has."""
         wanted, began = self._current, asyncio.get_running_loop().time()
         self._is_listing = True
         try:
@@ -213,7 +213,7 @@ class Reflector:
         self._current = self._checkpoint = None
 
     async def _watch(self) -> None:
-        """Follows the changes until the server ends the watch, as it does after half a minute."""
+        """Follow the changes until the server ends the watch, as it does after half a minute."""
         if self._current is not None:
             await self._set_checkpoint()
         loop, version = asyncio.get_running_loop(), self._version
@@ -277,7 +277,7 @@ class Reflector:
             self._look_at_checkpoint()
 
     def _put(self, raw: msgspec.Raw) -> tuple[str, str]:
-        """Takes in an object as it is now; its key and version."""
+        """Store an object as it is now; return its key and version."""
         item, fault = read_object(self.resource, raw)
         if item is None:
             identity = self._identity_of(raw, fault)
@@ -301,7 +301,7 @@ class Reflector:
         return key, version
 
     def _remove(self, raw: msgspec.Raw) -> str:
-        """Lets go of an object, telling its last state; the version of the deletion."""
+        """Remove an object and report its last state; return the version of the deletion."""
         last, fault = read_object(self.resource, raw)
         identity = self._identity_of(raw, fault)
         key = identity.key if last is None else last.key
@@ -355,7 +355,7 @@ class Reflector:
             self._need_not_wait()  # such as a conversion webhook that is down: no reason for all pods to wait
 
     async def _back_off(self, error: Exception | None = None) -> None:
-        """Waits before the next try, longer each time; the first one after all was well comes at once."""
+        """Wait before the next attempt, longer each time; the first after a success comes at once."""
         wait = getattr(error, "retry_after", None) or 0.0
         if self._failures:
             longest = min(LONGEST_BACKOFF, 2 * self._first_backoff * 2 ** (self._failures - 1))

@@ -32,7 +32,7 @@ class Reply(NamedTuple):
 
 
 class BrokenError(Exception):
-    """The connection is no more, or what came was no HTTP."""
+    """The connection broke, or the server did not send HTTP."""
 
 
 class TooLargeError(Exception):
@@ -40,7 +40,7 @@ class TooLargeError(Exception):
 
 
 class Channel(asyncio.Protocol):
-    """One connection. The parser calls `on_…` back for what it finds in an answer."""
+    """One connection. The parser calls `on_…` for what it finds in a response."""
 
     _transport: Transport
 
@@ -83,7 +83,7 @@ class Channel(asyncio.Protocol):
         return self._reply
 
     def watch_silence(self, seconds: float, open_seconds: float) -> None:
-        """Gives up once nothing has come for so long, or no head of an answer within `open_seconds`."""
+        """Fail if nothing arrives for so long, or no head of a response within `open_seconds`."""
 
         def check() -> None:
             end = self.heard_at + seconds if self._status else self.sent_at + open_seconds
@@ -96,7 +96,7 @@ class Channel(asyncio.Protocol):
         self._silence = self._loop.call_later(min(seconds, open_seconds), check)
 
     def give_up_after(self, seconds: float) -> None:
-        """Gives up if the answer is not whole by then."""
+        """Fail if the response is not complete by then."""
         # The timer is left running for the answers that follow: one for each of them would cost more.
         self._deadline = self._loop.time() + seconds
         timer = self._deadline_timer
@@ -114,7 +114,7 @@ class Channel(asyncio.Protocol):
             self._fail(TimeoutError())
 
     async def secure(self, tls: ssl.SSLContext, name: str) -> None:
-        """From now on all goes through TLS; where it did before, through both."""
+        """Start TLS on the connection; if it has TLS already, through a proxy, within that."""
         stream = TlsStream(self, tls, name)
         stream.start(self._transport)
         self._transport = stream
@@ -148,7 +148,7 @@ class Channel(asyncio.Protocol):
 
     @property
     def _max_received(self) -> float:
-        """Bytes from the network, so that neither headers nor the framing of chunks are without end."""
+        """Limit of bytes from the network, so that headers and the framing of chunks are bounded too."""
         if not self._status:
             return MAX_HEAD_BYTES + READ_BYTES  # the first part of the body may have come with the head
         return math.inf if self._on_data is not None else MAX_HEAD_BYTES + READ_BYTES + self._max_body_bytes
@@ -159,7 +159,7 @@ class Channel(asyncio.Protocol):
         return TooLargeError(f"the answer is larger than {self._max_body_bytes:.0f} bytes")
 
     def _is_plain(self, data: bytes) -> bool:
-        """Takes a good answer that came whole, as nearly all do: a parser would ask back for each header."""
+        """Take a successful response that arrived whole, as nearly all do, without the parser's callbacks."""
         end = data.find(b"\r\n\r\n")
         head = data[: end + 2].lower()
         length = _length_in(head)
@@ -238,7 +238,7 @@ class Channel(asyncio.Protocol):
 
 
 def _length_in(head: bytes) -> int:
-    """How long a good answer is whose head, in small letters, has nothing else to obey; -1 for others."""
+    """The length of a successful response whose head, in lower case, has no other framing; -1 for others."""
     before, is_given, after = head.partition(b"\r\ncontent-length: ")
     number = after[: after.find(b"\r\n")]
     is_plain = (
@@ -254,7 +254,7 @@ def _length_in(head: bytes) -> int:
 
 @lru_cache(maxsize=64)
 def header_lines(host: str, headers: tuple[tuple[str, str], ...]) -> str:
-    """The same for most requests."""
+    """Cached: the same for most requests."""
     lines = [f"Host: {host}", *(f"{name}: {value}" for name, value in headers)]
     if not all(line.isascii() and line.isprintable() for line in lines):
         raise InputError(
@@ -264,7 +264,7 @@ def header_lines(host: str, headers: tuple[tuple[str, str], ...]) -> str:
 
 
 class Transport(Protocol):
-    """As much of a transport as is needed here."""
+    """The methods of a transport that we need."""
 
     def write(self, data: bytes) -> None: ...
     def is_closing(self) -> bool: ...
@@ -308,7 +308,7 @@ class TlsStream(asyncio.Protocol):
         self._inner = protocol
 
     def start(self, transport: Transport) -> None:
-        """Shakes hands over a connection that stands."""
+        """Start the handshake on an open connection."""
         self._transport = transport
         transport.set_protocol(self)
         self._shake_hands()
@@ -342,7 +342,7 @@ class TlsStream(asyncio.Protocol):
                 self._send()
 
     def _decrypt(self) -> bool:
-        """Hands on what has come; whether the connection still stands."""
+        """Pass on what has arrived; return whether the connection is still open."""
         try:
             while plain := self._tls.read(READ_BYTES):
                 self._inner.data_received(plain)
