@@ -1,4 +1,4 @@
-"""Quantities in the form the API keeps them in: the largest suffix that leaves a whole number."""
+"""Quantities in canonical form: the largest suffix that leaves a whole number."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, None: 0, "": 0, "k": 3, "M": 6, "G": 9, "
 _BY_EXPONENT = {exponent: suffix or "" for suffix, exponent in _DECIMAL.items()}
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 MAX_DIGITS, MAX_EXPONENT = 1000, 100_000
-"""kube-apiserver knows no limit, and can be kept busy for minutes with one quantity."""
+"""kube-apiserver has no limit, and one quantity can keep it busy for minutes."""
 _WORDS = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
 class AmountError(ValueError):
-    """Says what the API says."""
+    """The message is kube-apiserver's."""
 
 
 def canonical(value: Any) -> str:

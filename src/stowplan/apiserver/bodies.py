@@ -1,4 +1,4 @@
-"""Bodies of requests: from JSON or YAML text to an object in the form that is kept."""
+"""Decodes request bodies, JSON, YAML or protobuf, into objects in the form that is stored."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _YAML = ("application/yaml", "application/apply-patch+yaml")
 
 
 class Codec(Protocol):
-    """Brings objects of one kind into the form that is kept."""
+    """Brings objects of one kind into the form that is stored."""
 
     def in_form(self, value: Json) -> tuple[Json, list[str]]:
-        """The object, and the paths of unknown fields, which it no longer has; or a ValueError."""
+        """Return the object without unknown fields, and the paths of those. Raises ValueError."""
 
     def decoded(self, body: bytes) -> Json | None:
-        """The object of a body that fits at once, else None."""
+        """Decode a body that needs no diagnosis; None for any other."""
 
 
 class BuiltIn(NamedTuple):
-    """The codec of a kind with a schema of its own."""
+    """The codec of a built-in kind."""
 
     schema: str
 
@@ -76,7 +76,7 @@ def media_of(request: Request) -> str:
 
 
 def parsed(body: bytes, kind: str, media: str = "application/json") -> Json:
-    """A body as a plain object."""
+    """Decode a body to plain data."""
     if media == PROTOBUF:
         return protobuf.decoded(body)
     value = _from_json(yaml_to_json(body) if is_yaml(media, body) else body, kind)
@@ -93,7 +93,7 @@ def parsed(body: bytes, kind: str, media: str = "application/json") -> Json:
 def read_object(
     body: bytes, media: str, codec: Codec, group_version: str, kind: str, validation: str
 ) -> tuple[Json, list[str]]:
-    """The object of a request that creates or replaces one, and the warnings to answer with."""
+    """Decode the object of a create or update; return it with warnings for the client."""
     if media not in MEDIA_TYPES:
         raise unsupported_media()
     if validation != "Strict" and media == "application/json":
@@ -115,7 +115,7 @@ def read_object(
 
 
 def in_form(value: Json, codec: Codec, refused: Callable[[str], Failure]) -> tuple[Json, list[str]]:
-    """The object as it is kept and what it had too much; `refused` makes the failure if it does not fit."""
+    """Return the object as it is stored, and its unknown fields; `refused` makes the failure if it is invalid."""
     try:
         found, unknown = codec.in_form(schemas.without_nulls(value))
     except ValueError as error:
@@ -188,7 +188,7 @@ def _preview(body: bytes, is_hex: bool = False) -> str:
 
 
 def json_error(error: Exception) -> str:
-    """What Go says of text that is no JSON, for the common mistake."""
+    """Go's message for malformed JSON, for the common mistake."""
     return "unexpected end of JSON input" if "truncated" in str(error) else str(error)
 
 
@@ -197,7 +197,7 @@ def is_yaml(media: str, body: bytes) -> bool:
 
 
 def yaml_to_json(body: bytes) -> bytes:
-    """The same document as JSON; a 400 if there is none, or if its aliases make it too large."""
+    """Convert YAML to JSON; raises a 400 if it is malformed, or too large because of aliases."""
     if is_too_deep(body):
         raise bad_request(f"error decoding YAML: {nesting.WORDS}")
     try:
@@ -215,7 +215,7 @@ def yaml_to_json(body: bytes) -> bytes:
 
 
 class _YamlLoader(yaml.CSafeLoader):
-    """What looks like a date is text, and so are all keys."""
+    """Keeps dates as text, and makes all keys text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         found = super().construct_mapping(node, deep)
@@ -232,7 +232,7 @@ def _json_key(key: Any) -> str:
 
 
 def _size(value: Any, known: dict[int, float]) -> float:
-    """About how long the JSON of a value is, with all that its aliases stand for; endless in a circle."""
+    """About how long the JSON of a value is with all aliases expanded; infinite for a cycle."""
     if isinstance(value, str):
         return len(value)
     if not isinstance(value, (dict, list)):
@@ -268,7 +268,7 @@ _TEXTS: dict[str, Callable[[Any], str]] = {
 
 
 class WrongTypeError(ValueError):
-    """A value that Go cannot put where it stands; the message is Go's."""
+    """A value of the wrong type; the message is Go's."""
 
 
 def cleaned(name: str, value: Json) -> tuple[Json, list[str]]:
@@ -282,7 +282,7 @@ def cleaned(name: str, value: Json) -> tuple[Json, list[str]]:
 
 
 def duplicates(body: bytes) -> list[str]:
-    """The paths of fields that stand twice in one JSON object, in the order of the text."""
+    """The paths of duplicate fields in a JSON text, in its order."""
     found: list[str] = []
 
     def pairs(items: list[tuple[str, Any]]) -> Json:
@@ -313,7 +313,7 @@ class _Walk:
         self.unknown = unknown
 
     def struct(self, name: str, value: Json, path: str, fields: str) -> Json:
-        """`path` has indices, `fields` is the path as Go tells it, of field names alone."""
+        """`path` has indices; `fields` is the path as Go prints it, with field names only."""
         properties = schemas.data().schemas[name].get("properties", {})
         go = schemas.data().fields.get(name, {})
         kept: Json = {}

@@ -28,7 +28,7 @@ _PART = ("get", "patch", "update")
 
 
 class CustomResources:
-    """Keeps the served resources in step with the definitions."""
+    """Serves the resources that the stored definitions declare."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects, self._resources = objects, objects.resources
@@ -38,7 +38,7 @@ class CustomResources:
             self._serve(record, False)
 
     def _remove_objects(self, record: Record, is_removal: bool) -> None:
-        """The objects of a definition go with it, in the same commit."""
+        """Delete a definition's objects in the same commit."""
         if is_removal:
             spec = record.data()["spec"]
             collection = self._objects.store.collection(f"{spec['names']['plural']}.{spec['group']}")
@@ -101,7 +101,7 @@ def _columns(declared: list[Json] | None) -> tuple[Column, ...]:
 
 
 def _schema(declared: Json, group: str, version: str, kind: str) -> Json:
-    """The declared schema with what every object has."""
+    """Add the fields that every object has to the declared schema."""
     schema = copy.deepcopy(declared)
     schema["properties"] = {
         "apiVersion": {"type": "string"},
@@ -150,7 +150,7 @@ class CustomStrategy(Strategy):
         self._validator, self._has_status, self._definition = Validator(schema), has_status, definition
 
     def admit(self, data: Json, lookup: Lookup) -> None:
-        """Nothing is created below a definition that is about to go."""
+        """Reject new objects of a definition that is being deleted."""
         if lookup.find(DEFINITIONS, self._definition) is None:
             raise unknown_resource()
 
@@ -159,7 +159,7 @@ class CustomStrategy(Strategy):
             data.pop("status", None)
 
     def prepare_update(self, data: Json, old: Json) -> None:
-        """Anything but metadata, and a status with a subresource of its own, counts as a new generation."""
+        """Increase the generation if more than metadata, or a status with a subresource, has changed."""
         if self._has_status:
             data.pop("status", None)
             if "status" in old:

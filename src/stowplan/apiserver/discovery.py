@@ -103,7 +103,7 @@ def _of(resources: Resources, group: str, version: str) -> list[Resource]:
 
 
 def _wants_aggregated(accept: str) -> str:
-    """The version of the aggregated form that the client prefers over the plain one; empty if none."""
+    """The version of aggregated discovery that the client prefers over the plain form; empty if none."""
     for part in accept.replace(" ", "").split(","):
         for version in ("v2", "v2beta1"):
             wanted = {f"v={version}", "g=apidiscovery.k8s.io", "as=APIGroupDiscoveryList"}

@@ -41,7 +41,7 @@ FILE = "objects.sqlite3"
 APPLICATION = 0x53746F77
 """SQLite's application_id of our databases; those of earlier releases have none."""
 MAX_IN_FLIGHT = 2
-"""Batches on their way to the disk: one is written, and the next one waits for it, so that it never idles."""
+"""Batches in flight: one is being written and one is waiting, so that the disk never idles."""
 LOG_SECONDS = 60.0
 """How often to log that writes still fail."""
 _TABLES = """
@@ -55,7 +55,7 @@ _RESTORE = "restore a backup, or move it away to start with an empty cluster"
 
 
 class Written(NamedTuple):
-    """What became of a batch; `recovers_doubtful`: one that seemed to be lost before is on disk after all."""
+    """The outcome of a batch; `recovers_doubtful`: an earlier one that seemed lost is on disk after all."""
 
     failure: Failure | None = None
     recovers_doubtful: bool = False
@@ -76,7 +76,7 @@ class DurableStore(Store):
         self._pending: Batch = []
         self._doubtful: Batch = []
         self._outcome: Outcome | None = None
-        """For those who wait for what is pending; `_newest` is that of the last batch in flight."""
+        """Resolved when the pending changes are written; `_newest` is that of the last batch in flight."""
         self._newest: Outcome | None = None
         self._in_flight: deque[Batch] = deque()
         self._submitted = self.version
@@ -104,7 +104,7 @@ class DurableStore(Store):
         self._pending.append((collection, change, (collection.name, *change.record.key, body)))
 
     async def committed(self) -> None:
-        """Those who come during a commit share the next."""
+        """Writers that arrive during a commit share the next one."""
         waiting = self._newest
         if self._pending:
             if self._outcome is None:
@@ -119,7 +119,7 @@ class DurableStore(Store):
         asyncio.get_running_loop().call_soon(self._submit)
 
     def _submit(self) -> None:
-        """Hand over what waits, while the disk has no more than one other batch to come."""
+        """Submit the pending changes, unless two batches are in flight already."""
         if not self._pending or len(self._in_flight) == MAX_IN_FLIGHT:
             return
         loop = asyncio.get_running_loop()
@@ -146,7 +146,7 @@ class DurableStore(Store):
             self._submit()
 
     def _finish(self, batch: Batch, written: Written) -> None:
-        """Publish the batch; or forget it, with all that was written on top of it meanwhile."""
+        """Publish the batch; if it failed, drop it and everything written on top of it."""
         if written.failure is None:
             self._publish(batch)
             if self._lost:
@@ -189,7 +189,7 @@ class DurableStore(Store):
             raise InputError(written.failure.message)
 
     def close(self) -> None:
-        """Write what is left and let go of the file."""
+        """Write pending changes and close the file."""
         self._thread.shutdown()
         with suppress(InputError):  # it is logged, and whoever wrote it was not told that it is kept
             self.commit()
@@ -206,7 +206,7 @@ def _rows(batch: Batch) -> tuple[list[Row], int]:
 
 
 class _File:
-    """The database, opened again after an error, since only that shows what of the last commit is kept."""
+    """The database, reopened after an error, since only that shows whether the last commit took effect."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -223,7 +223,7 @@ class _File:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the last commit failed in a way that leaves open whether it took place."""
+        """Whether it is unknown if the last commit took effect."""
         return self._database is None
 
     def _open(self) -> None:
@@ -251,7 +251,7 @@ class _File:
             raise OSError("it was replaced while in use: restart the server")
 
     def _check(self) -> None:
-        """That nothing in it is damaged; raises."""
+        """Check the database for damage; raises."""
         assert self._database is not None
         found = self._database.execute("pragma quick_check(1)").fetchone()[0]
         if found != "ok":
@@ -272,7 +272,7 @@ class _File:
         yield from self._database.execute("select collection, namespace, name, body, checksum from objects")
 
     def write(self, rows: list[Row], version: int, after: int) -> Written:
-        """Write in a thread what rests on the version `after`. Never raises."""
+        """Write a batch that is based on the version `after`; runs in a thread. Never raises."""
         try:
             if self._database is None:
                 known = self.version
@@ -309,7 +309,7 @@ class _File:
         execute("commit")
 
     def _is_kept(self, version: int) -> bool:
-        """Whether a commit that failed took place all the same, as it may if the disk failed at its end."""
+        """Whether a failed commit took effect all the same, as it may if the disk failed at its end."""
         try:
             self.close()
             self._reopen()
@@ -338,7 +338,7 @@ class _File:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder and an empty database, for its owner's eyes alone; raises InputError."""
+    """Create the folder and an empty database, readable by the owner only; raises InputError."""
     path = folder / FILE
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -391,7 +391,7 @@ def _check_file(path: Path) -> None:
 
 
 def _check_is_ours(database: sqlite3.Connection) -> None:
-    """That it is a database of ours; one of an earlier release learns to keep checksums."""
+    """Check that the database is ours; add checksums to one of an earlier release."""
     application = database.execute("pragma application_id").fetchone()[0]
     columns = [row[1] for row in database.execute("pragma table_info(objects)")]
     if application not in (0, APPLICATION) or columns[:4] != ["collection", "namespace", "name", "body"]:
@@ -415,7 +415,7 @@ def _checksum(collection: str, namespace: str, name: str, body: bytes) -> int:
 
 
 def _why_unusable(error: Exception) -> str:
-    """Why no objects can be kept in the file, and what to do."""
+    """Say why the file cannot be used, and what to do."""
     if isinstance(error, OSError):
         return f"cannot keep objects here: {error.strerror or error}"
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -429,7 +429,7 @@ def _why_unusable(error: Exception) -> str:
 
 
 def _failure(path: Path, error: Exception) -> Failure:
-    """What to tell whoever wrote something that is not kept."""
+    """The failure for a write that was not stored."""
     if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
         why = "the disk is full: free some space, and writes succeed again"
         return Failure(507, "InsufficientStorage", f"{path}: nothing was written: {why}")

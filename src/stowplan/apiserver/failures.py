@@ -1,4 +1,4 @@
-"""What the API refuses and how it says so: Status objects, and the errors of single fields inside them."""
+"""Failures as the API reports them: Status objects, and errors of single fields inside them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REASON = {
 
 
 class FieldError(NamedTuple):
-    """One field that is wrong: `what` is one of the API's kinds of error, `body` the rest of its message."""
+    """An error of one field: `what` is the API's kind of error, `body` the rest of its message."""
 
     field: str
     what: str
@@ -80,7 +80,7 @@ def shown(value: Any) -> str:
 
 
 class Failure(StowplanError):  # noqa: N818  the API's own word
-    """A request that is refused; `status` is the answer's body."""
+    """A request that is rejected; `status` is the body of the response."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ def modified(name: str, plural: str, group: str) -> Failure:
 
 
 def other_uid(name: str, plural: str, group: str, place: str, given: str, found: str) -> Failure:
-    """The object is another one than the client means; `place` is where the API says it keeps it."""
+    """The object has another uid than the client expects; `place` is its key in the message."""
     why = (
         f"StorageError: invalid object, Code: 4, Key: /registry/{place}, ResourceVersion: 0, "
         f"AdditionalErrorMsg: Precondition failed: UID in precondition: {given}, UID in object meta: {found}"

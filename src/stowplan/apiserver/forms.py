@@ -1,4 +1,4 @@
-"""How objects are handed out: JSON or YAML, whole, tables or metadata alone, in the version asked for."""
+"""Renders objects: JSON or YAML, whole, as tables or as metadata only, in the requested version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 WHOLE, TABLE, METADATA = "", "Table", "PartialObjectMetadata"
 MAX_YAML = 1024 * 1024
-"""Bytes of an answer, as JSON; it takes a hundred times as long to write YAML."""
+"""Bytes of a response, as JSON; writing YAML takes a hundred times as long."""
 _JSON_TYPES = ("*/*", "application/*", "application/json")
 
 
@@ -37,7 +37,7 @@ class Form(NamedTuple):
 
 @lru_cache(256)
 def form_of(accept: str, include: str = "", is_bare: bool = False) -> Form:
-    """The first form of an Accept header that we can answer in; raises a 406."""
+    """Return the first form in an Accept header that we support; raises a 406."""
     for part in (accept or "*/*").split(","):
         media, *parameters = (piece.strip() for piece in part.split(";"))
         named = dict(each.split("=", 1) for each in parameters if "=" in each)
@@ -59,7 +59,7 @@ def form_of(accept: str, include: str = "", is_bare: bool = False) -> Form:
 
 
 def text_of(form: Form, resource: Resource, record: Record) -> bytes:
-    """An object in the version that the resource is."""
+    """Encode an object in the version of the resource."""
     text = record.body if form.is_bare else record.full
     if text.startswith(resource.prefix):
         return text
@@ -73,7 +73,7 @@ def render_object(
 
 
 def event_object(form: Form, resource: Resource, record: Record, with_columns: bool = True) -> bytes:
-    """An object by itself, as an answer or in an event."""
+    """Encode one object, for a response or an event."""
     if form.what == WHOLE:
         return text_of(form, resource, record)
     data = msgspec.json.decode(text_of(form, resource, record))
@@ -135,7 +135,7 @@ _BACK = {stored: served for served, stored in _EVENT_FIELDS.items()}
 
 
 def to_stored(resource: Resource, data: Json) -> Json:
-    """An object as it came, as it is kept."""
+    """Convert an object to the stored version."""
     if resource.name == "events.events.k8s.io":
         data = {_EVENT_FIELDS.get(field, field): value for field, value in data.items()}
         data["apiVersion"] = STORED_EVENTS
@@ -143,7 +143,7 @@ def to_stored(resource: Resource, data: Json) -> Json:
 
 
 def from_stored(resource: Resource, data: Json) -> Json:
-    """An object as it is kept, in the version that the resource is."""
+    """Convert a stored object to the version of the resource."""
     if resource.name == "events.events.k8s.io":
         data = {_BACK.get(field, field): value for field, value in data.items()}
     data["apiVersion"] = resource.group_version

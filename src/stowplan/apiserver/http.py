@@ -39,7 +39,7 @@ class Front(NamedTuple):
 
 
 def made_pair() -> Pair:
-    """A certificate for this machine alone, made now."""
+    """Make a self-signed certificate for this machine."""
     return Pair(*self_signed(datetime.now(UTC)))
 
 

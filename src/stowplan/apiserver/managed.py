@@ -1,4 +1,4 @@
-"""managedFields: who set which field of an object. Worked out lazily, since few readers ask for it."""
+"""managedFields, which say who set which field, and server-side apply. Computed lazily: few ask for them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Entry(NamedTuple):
 
 
 class Resolved:
-    """Entries that are known; kept as JSON text, which is a tenth of what they take otherwise."""
+    """Known entries, kept as JSON text, which takes a tenth of the memory."""
 
     __slots__ = ("_text",)
     pending: int = 0
@@ -77,7 +77,7 @@ class Resolved:
 
 
 class Updated:
-    """Entries after an update, from the object before and after it; worked out at the first reading."""
+    """Entries after an update, computed from the object before and after it when first read."""
 
     __slots__ = ("_before", "_manager", "_new", "_old", "_schema", "_text", "_time", "pending")
 
@@ -104,7 +104,7 @@ class Updated:
 
 
 def _packed(entries: list[Entry]) -> bytes:
-    """As JSON; objects made alike share one text."""
+    """Encode entries; objects with the same entries share one text."""
     text = msgspec.json.encode([entry.as_json() for entry in entries])
     if len(_texts) > MAX_TEXTS:
         _texts.clear()
@@ -134,7 +134,7 @@ NOBODY = Resolved([])
 def update(
     entries: list[Entry], schema: Json, old: Json, new: Json, manager: Manager, time: str
 ) -> list[Entry]:
-    """What a manager changed becomes its own; nobody keeps what was removed."""
+    """Give a manager the fields that it changed, and drop removed fields from all managers."""
     added, modified, removed = difference(schema, old, new)
     changed = managed_part(union(added, modified), manager.subresource)
     left, own, since = [], {}, ""
@@ -151,7 +151,7 @@ def update(
 
 
 def managed_part(fields: FieldSet, subresource: str) -> FieldSet:
-    """Without what has no managers, and what this way of writing leaves alone anyway."""
+    """Drop the fields that are never managed, and those that this subresource does not write."""
     kept = without(fields, _NEVER_MANAGED)
     if subresource == "status":
         return {key: node for key, node in kept.items() if key in ("f:status", "f:metadata")}
@@ -177,7 +177,7 @@ def _capped(entries: list[Entry]) -> list[Entry]:
 
 
 def parsed(entries: Any) -> list[Entry]:
-    """Entries as a client sends them back; what is no entry is left out."""
+    """Parse the entries that a client sent, skipping invalid ones."""
     found = []
     for each in entries if isinstance(entries, list) else ():
         if isinstance(each, dict) and isinstance(each.get("fieldsV1"), dict):
@@ -201,7 +201,7 @@ class Difference(NamedTuple):
 
 
 def union(one: FieldSet, other: FieldSet) -> FieldSet:
-    """Both of them; a root that is empty is an empty set."""
+    """The union of two sets."""
     merged = dict(one)
     for key, node in other.items():
         merged[key] = _joined(merged[key], node) if key in merged else node
@@ -216,7 +216,7 @@ def _joined(one: FieldSet, other: FieldSet) -> FieldSet:
 
 
 def without(one: FieldSet, other: FieldSet) -> FieldSet:
-    """What is in one and not in the other."""
+    """The fields in one set and not in the other."""
     left: FieldSet = {}
     for key, node in one.items():
         if key not in other:
@@ -236,7 +236,7 @@ def _rest(node: FieldSet, other: FieldSet) -> FieldSet | None:
 
 
 def both(one: FieldSet, other: FieldSet) -> FieldSet:
-    """What is in both."""
+    """The intersection of two sets."""
     return without(one, without(one, other))
 
 
@@ -245,12 +245,12 @@ def _is_member(node: FieldSet) -> bool:
 
 
 def leaves(schema: Json, value: Any) -> FieldSet:
-    """The fields that an applied configuration speaks of."""
+    """The fields that an applied configuration sets."""
     return _leaves(schema, value) or {}
 
 
 def _leaves(schema: Json, value: Any) -> FieldSet | None:
-    """The leaves below a value, the value itself if it has none; None if it is a list with nothing in it."""
+    """The leaves below a value, or the value itself if it has none; None for an empty list."""
     if value == [] and is_granular(schema, value):
         return None
     children = {}
@@ -267,7 +267,7 @@ def difference(schema: Json, old: Any, new: Any) -> Difference:
 
 
 def _differ(schema: Json, old: Any, new: Any, found: Difference) -> bool:
-    """Fill in what differs below one value; whether the value itself was modified as a whole."""
+    """Add what differs below a value; return whether the value was modified as a whole."""
     if not is_granular(schema, new if new is not None else old):
         return bool(old != new)
     before = {key: (inner, each) for key, inner, each in children_of(schema, old)}
@@ -299,7 +299,7 @@ def everything(schema: Json, value: Any) -> FieldSet:
 
 
 def is_granular(schema: Json, value: Any) -> bool:
-    """Whether the parts of this value have managers of their own."""
+    """Whether the parts of this value are managed separately."""
     if isinstance(value, dict):
         return (
             schema.get("x-kubernetes-map-type") or resolved(schema).get("x-kubernetes-map-type")
@@ -308,7 +308,7 @@ def is_granular(schema: Json, value: Any) -> bool:
 
 
 def children_of(schema: Json, value: Any) -> list[tuple[str, Json, Any]]:
-    """The parts of a value as (path element, schema, value); of one that is atomic, none."""
+    """The parts of a value as (path element, schema, value); none for an atomic one."""
     if value is None or not is_granular(schema, value):
         return []
     if isinstance(value, dict):
@@ -356,7 +356,7 @@ def shown(element: str) -> str:
 def apply(
     schema: Json, live: Json, config: Json, entries: list[Entry], manager: Manager, force: bool, time: str
 ) -> tuple[Json, list[Entry]]:
-    """The object and the owners of its fields after `manager` applied `config`. Raises a 409 on conflicts."""
+    """Apply `config`; return the object and the owners of its fields. Raises a 409 on conflicts."""
     fields = managed_part(leaves(schema, config), manager.subresource)
     merged = _merged(schema, live, config)
     before = next((each for each in entries if each.manager == manager), None)
@@ -378,13 +378,13 @@ def apply(
 
 
 def before_first(schema: Json, live: Json, api_version: str) -> Entry:
-    """All that is there before somebody applies to an object that nobody managed."""
+    """The entry for all fields of an unmanaged object before its first apply."""
     manager = Manager("before-first-apply", "Update", api_version)
     return Entry(manager, "", managed_part(leaves(schema, live), ""))
 
 
 def _settled(others: list[Entry], touched: FieldSet, force: bool) -> list[Entry]:
-    """What other managers keep; a conflict if they would lose something, unless that is forced."""
+    """The entries that other managers keep; a conflict if they would lose fields without force."""
     conflicts = []
     kept = []
     for other in others:
@@ -443,7 +443,7 @@ def _merged(schema: Json, live: Any, config: Any) -> Any:
 
 
 def _merged_list(schema: Json, live: list[Any], config: list[Any]) -> list[Any]:
-    """Items of the configuration in its order; those it does not name stay among them."""
+    """Merge lists: items of the configuration in its order, the others in between."""
     items = schema.get("items", {})
     mine = {key: value for key, _, value in children_of(schema, config)}
     theirs = {key: value for key, _, value in children_of(schema, live)}
@@ -461,7 +461,7 @@ def _merged_list(schema: Json, live: list[Any], config: list[Any]) -> list[Any]:
 
 
 def _pruned(schema: Json, value: Any, given_up: FieldSet, kept: FieldSet) -> Any:
-    """The value without fields that were given up; one that holds something that is kept stays."""
+    """Remove the fields that were given up, unless they contain some that are kept."""
     if not isinstance(value, (dict, list)) or not given_up:
         return value
     left: list[tuple[str, Any]] = []
@@ -478,7 +478,7 @@ def _pruned(schema: Json, value: Any, given_up: FieldSet, kept: FieldSet) -> Any
 
 
 def check_declared(schema: Json, value: Any, where: str, path: str = "") -> None:
-    """Refuse a configuration with fields that the schema does not have."""
+    """Reject a configuration with fields that are not in the schema."""
     inner = resolved(schema)
     if isinstance(value, dict):
         declared, others = inner.get("properties"), inner.get("additionalProperties")

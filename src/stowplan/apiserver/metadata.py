@@ -25,7 +25,7 @@ def generate_name(meta: Json) -> None:
 
 
 def fill_for_create(meta: Json, namespace: str, has_generation: bool) -> None:
-    """What a new object gets; what only the server may set is taken out first."""
+    """Fill in the metadata of a new object, after removing what only the server may set."""
     for field in (
         "selfLink",
         "deletionTimestamp",
@@ -122,7 +122,7 @@ def _finalizer_errors(field: str, finalizer: str) -> Iterator[FieldError]:
 
 
 def fill_for_update(meta: Json, old: Json) -> None:
-    """What an update leaves out stays as it was, where only the server sets it."""
+    """Restore the fields that only the server sets and that an update left out."""
     for field in (
         "uid",
         "creationTimestamp",

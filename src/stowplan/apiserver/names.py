@@ -1,4 +1,4 @@
-"""Rules for names, labels and annotations, with the API's words for each that is broken."""
+"""Rules for names, labels and annotations, with the API's message for each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VALUE_WORDS = (
 
 NameCheck = Callable[[str], tuple[str, ...]]
 MAX_REMEMBERED = 512
-"""Characters; whoever sends longer ones could fill the memory with them."""
+"""Characters of texts that are cached, so that clients cannot fill the memory."""
 
 
 def _remembered(count: int) -> Callable[[NameCheck], NameCheck]:
@@ -59,7 +59,7 @@ def label_errors(name: str) -> tuple[str, ...]:
 
 
 def path_segment_errors(name: str) -> tuple[str, ...]:
-    """For kinds whose names may be anything that a path can hold."""
+    """For kinds whose names may be any path segment."""
     if name in (".", ".."):
         return (f"may not be '{name}'",)
     return tuple(f"may not contain '{char}'" for char in ("/", "%") if char in name)

@@ -1,11 +1,11 @@
-"""How deeply a JSON text is nested. What walks through objects recurses, and Python allows only so much."""
+"""Limits how deeply JSON is nested: code that walks objects recurses, and Python limits recursion."""
 
 from __future__ import annotations
 
 import re
 
 MAX_DEPTH = 128
-"""kube-apiserver allows 10,000; no object that means something comes near to this."""
+"""kube-apiserver allows 10,000; no meaningful object comes near this."""
 WORDS = f"exceeded max depth of {MAX_DEPTH}"
 _PARTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 

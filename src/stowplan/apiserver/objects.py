@@ -62,7 +62,7 @@ class Objects:
     def delete(
         self, resource: Resource, namespace: str, name: str, options: DeleteOptions
     ) -> tuple[Record, bool]:
-        """Delete the object, or begin to; the record, and whether it is gone."""
+        """Delete the object, or mark it as being deleted; return its record and whether it is gone."""
         before = self.get(resource, namespace, name)
         _check_conditions(resource, before, options)
         data = before.data()
@@ -92,7 +92,7 @@ class Objects:
     def _end_namespace(
         self, resource: Resource, before: Record, data: Json, options: DeleteOptions
     ) -> tuple[Record, bool]:
-        """A namespace stays until its own finalizers are taken off."""
+        """Mark a namespace as terminating; it stays until its finalizers are removed."""
         meta = data["metadata"]
         if not meta.get("deletionTimestamp"):
             meta["deletionTimestamp"] = times.now()
@@ -102,7 +102,7 @@ class Objects:
 
     @staticmethod
     def _mark(data: Json, grace: int, known: bool) -> Json:
-        """Note on the object that it is to go."""
+        """Set the deletion timestamp of the object."""
         meta: Json = data["metadata"]
         if not known or meta.get("deletionGracePeriodSeconds") != grace:
             if "generation" in meta and not known:
@@ -181,7 +181,7 @@ def _check_conditions(resource: Resource, record: Record, options: DeleteOptions
 
 
 def _check_held(resource: Resource, record: Record, options: DeleteOptions) -> None:
-    """The same for namespaces, which the API deletes in a way of its own."""
+    """The same for namespaces, which the API deletes differently."""
     for what, given, found in (
         ("UID", options.uid, record.uid),
         ("ResourceVersion", options.version, str(record.version)),
@@ -192,7 +192,7 @@ def _check_held(resource: Resource, record: Record, options: DeleteOptions) -> N
 
 
 def _finalizers(meta: Json, options: DeleteOptions, orphans: bool) -> list[str]:
-    """The finalizers an object waits for; what is to become of its dependents is one of them."""
+    """The finalizers of an object to delete, with the one for its dependents."""
     found = list(meta.get("finalizers") or [])
     unsaid = not options.propagation and options.orphan is None
     orphan = options.propagation == "Orphan" or options.orphan is True or (unsaid and orphans)

@@ -61,7 +61,7 @@ class WriteOptions(msgspec.Struct):
 
 
 def write_options(request: Request, query: Query, kind: str, is_apply: bool = False) -> WriteOptions:
-    """Raises a 422 that names what is wrong with them, as `kind`."""
+    """Read the options of a write; raises a 422 about `kind` if they are invalid."""
     errors: list[FieldError] = []
     dry_run, validation, manager = query.all("dryRun"), query("fieldValidation"), query("fieldManager")
     if any(each != "All" for each in dry_run):
@@ -226,7 +226,7 @@ _TOKEN = re.compile(r"\s*(?:(!=|==|[=!<>(),])|([^\s=!<>(),]+))")
 _WORDS = ("in", "notin")
 MAX_REMEMBERED = 1024
 MAX_TERMS = 200
-"""Requirements of one selector; every object of a list is asked for each of them."""
+"""Requirements of one selector; each is checked for every object of a list."""
 _OPERATORS = {"=", "==", "!=", "in", "notin", ">", "<"}
 
 

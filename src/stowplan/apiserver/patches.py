@@ -31,7 +31,7 @@ class _PatchError(Exception):
 
 
 def json_patch(data: Json, patch: Any) -> Json:
-    """RFC 6902. One operation that cannot be done refuses the whole."""
+    """Apply an RFC 6902 patch; if one operation fails, all do."""
     if not isinstance(patch, list):
         given = _json_name(patch)
         said = f"cannot unmarshal {given} into Go value of type []handlers.jsonPatchOp"
@@ -68,7 +68,7 @@ def _rejected() -> Failure:
 
 
 def _check_operation(operation: Any) -> None:
-    """That it is of the types that an operation has; what is in it is for `_operate` to see."""
+    """Check the types of an operation's fields; `_operate` checks their values."""
     if operation is None:
         raise _rejected()
     if not isinstance(operation, dict):
@@ -230,7 +230,7 @@ def _merged_values(old: list[Any], value: list[Any]) -> list[Any]:
 
 
 def _interleaved(old: list[Any], patch: list[Any], identity: Callable[[Any], Any]) -> list[Any]:
-    """Items of a patch in its order, and between them those it does not name; new ones come first."""
+    """Merge lists: items of the patch in its order, the others in between; new ones come first."""
     where = {identity(item): index for index, item in enumerate(old)}
     named = {identity(item) for item in patch}
     rest = deque(item for item in old if identity(item) not in named)
@@ -266,12 +266,12 @@ def _merged_items(schema: Json, old: list[Any], patch: list[Any], key: str) -> l
 
 
 def _identity(value: Any) -> Any:
-    """What a value is found by in a dictionary; lists and objects, which no key should be, by their text."""
+    """A hashable key for a value; for lists and objects, their JSON."""
     return value if isinstance(value, (str, int, float, type(None))) else (type(value), _encode(value))
 
 
 def _put_in_order(properties: Json, merged: Json, field: str, order: Any) -> None:
-    """Items that the order names stand in it; others stay after the one they followed."""
+    """Sort items by the given order; the others stay after the item they followed."""
     key = properties.get(field, {}).get("x-kubernetes-patch-merge-key")
 
     def identity(item: Any) -> Any:
@@ -315,7 +315,7 @@ def check_is_map(patch: Any) -> Json:
 
 
 def unfit(patch: Any, said: str, as_json: Json | None = None) -> Failure:
-    """A patch whose result is no object of the kind."""
+    """The failure for a patch whose result is not an object of the kind."""
     shown = json.dumps(as_json, separators=(",", ":")) if as_json is not None else _go(patch)
     return invalid_object("", "", [invalid("patch", shown, said)])
 

@@ -1,4 +1,4 @@
-"""The cells of a pod's row: how many containers are ready and what the pod is up to, in one word."""
+"""The cells of a pod's row, with its ready containers and its status in one word."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _is_done(status: Json, is_sidecar: bool) -> bool:
 
 
 def _init_reason(spec: Json, status: Json) -> str:
-    """What holds up a pod whose init containers are not through."""
+    """The status of a pod whose init containers have not finished."""
     declared = spec.get("initContainers") or []
     sidecars = {each["name"] for each in declared if each.get("restartPolicy") == "Always"}
     for index, each in enumerate(status.get("initContainerStatuses") or []):

@@ -24,7 +24,7 @@ _UNREADABLE = (
 
 
 def decoded(body: bytes) -> Json:
-    """The object in a body; a 400 if it is none of ours."""
+    """Decode the object in a body; raises a 400 if its kind is unknown."""
     if not body.startswith(MAGIC):
         raise bad_request(
             "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"

@@ -1,4 +1,4 @@
-"""Lists, in pages or whole, at any version not forgotten; and the selection that watches use as well."""
+"""Lists, whole or in pages, at any version in the log; and watches with bookmarks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 class Selection(NamedTuple):
-    """Which objects are asked for."""
+    """Which objects a list or watch selects."""
 
     namespace: str
     labels: Selector
@@ -157,7 +157,7 @@ BOOKMARK_SECONDS = 55.0
 TIMEOUT_SECONDS = 1800.0
 CHUNK_LINES = 256
 CHUNK_BYTES = 256 * 1024
-"""Events that go out together at most, so that one slow watch holds up neither the loop nor much memory."""
+"""Maximum of events in one chunk, so that a slow watch blocks neither the loop nor much memory."""
 
 
 class Watch:
@@ -253,7 +253,7 @@ class Watch:
         return line
 
     def _as_it_was(self, change: Change) -> Record:
-        """What a selector no longer takes is told as it last was, with the version of the change."""
+        """The last state of an object that a selector no longer matches, with the version of the change."""
         before = change.before
         assert before is not None
         return Record(before.key, before.data(), change.version, before.managed, before.fields)
@@ -279,7 +279,7 @@ class Watch:
 
 
 def _chunk(next_line: Callable[[], bytes | None]) -> bytes:
-    """Lines until there are enough for once, or no more."""
+    """Join lines until the chunk is full or there are no more."""
     lines: list[bytes] = []
     size = 0
     while len(lines) < CHUNK_LINES and size < CHUNK_BYTES and (line := next_line()) is not None:

@@ -26,7 +26,7 @@ class Subresource(msgspec.Struct, frozen=True):
 
 
 class ScalePaths(msgspec.Struct, frozen=True):
-    """Where an object has the numbers of its scale."""
+    """Paths of the fields of a scale in an object."""
 
     wanted: str = ".spec.replicas"
     current: str = ".status.replicas"
@@ -90,7 +90,7 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def error_group(self) -> str:
-        """The group that errors name: events are those of the core group, whatever they came as."""
+        """The group in error messages: for events always the core group."""
         return "" if self.collection == "events" else self.group
 
     @property
@@ -98,7 +98,7 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         return f"{self.kind}List"
 
     def fields_of(self, data: Json) -> Mapping[str, str]:
-        """What field selectors may ask of an object."""
+        """The values of an object's selectable fields."""
         meta = data["metadata"]
         found = {"metadata.name": meta.get("name", "")}
         if self.namespaced:
@@ -112,7 +112,7 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def empty(self) -> bytes:
-        """An object of this kind that says nothing; every create needs it, so it is made once."""
+        """An empty object of this kind, encoded once because every create needs it."""
         if not self._empty:
             is_built_in = schemas.ref_of(self.schema)
             self._empty = msgspec.json.encode(self.codec.in_form({})[0] if is_built_in else {})
@@ -171,14 +171,14 @@ def _resource(entry: Json, group: str, version: str, schema: str) -> Resource:
 
 
 class Resources:
-    """All that is served now, by path; custom resources come and go."""
+    """All resources that are served now, by path."""
 
     def __init__(self) -> None:
         self._by_path = {(each.group, each.version, each.plural): each for each in built_in()}
         self._served: set[tuple[str, str]] = set()
         self._count_served()
         self.revision = 0
-        """Grows with every change, for those who keep what they made of all resources."""
+        """Grows with every change, for callers that cache what they derive from all resources."""
 
     def __iter__(self) -> Iterator[Resource]:
         return iter(self._by_path.values())

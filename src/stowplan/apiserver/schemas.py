@@ -96,7 +96,7 @@ def decoded(name: str, body: bytes) -> Json:
 
 
 def without_nulls(value: Any) -> Any:
-    """A null stands for a field that is not there."""
+    """Remove nulls, which mean absent fields."""
     if isinstance(value, dict):
         return {key: without_nulls(each) for key, each in value.items() if each is not None}
     return [without_nulls(each) for each in value] if isinstance(value, list) else value

@@ -74,7 +74,7 @@ class ApiServer:
         self.store.commit()
 
     async def handle(self, request: Request) -> Response | Stream:
-        """Never raises for what a client did."""
+        """Handle a request; never raises because of what a client sent."""
         answer: Response | Stream
         try:
             if request.body and bodies.is_yaml(bodies.media_of(request), request.body):
@@ -99,7 +99,7 @@ class ApiServer:
 
     @staticmethod
     async def _convert_yaml(request: Request) -> None:
-        """YAML takes its time: a large document is read in a thread, so that others go on meanwhile."""
+        """YAML is slow: convert a large document in a thread, so that other requests continue."""
         if len(request.body) > LARGE_YAML:
             request.body = await asyncio.to_thread(bodies.yaml_to_json, request.body)
         else:
@@ -134,7 +134,7 @@ class ApiServer:
         return _NO_PAGE
 
     def _serve(self, request: Request, group: str, version: str, rest: list[str]) -> Response | Stream:
-        """Find out what the path names, and do to it what the method says."""
+        """Find the resource that the path names, and run the verb that the method means."""
         if not self.resources.serves(group, version):
             return self._no_version(group)
         is_watch = rest[0] == "watch" and len(rest) > 1

@@ -25,11 +25,11 @@ Key = tuple[str, str]
 """Namespace, empty for what is cluster-wide, and name."""
 
 LOG_LENGTH = 20_000
-"""Changes that a collection remembers; a watch from before them is told that they are gone."""
+"""Changes that a collection remembers; a watch from an earlier version gets a 410."""
 LOG_BYTES = 256 * 2**20
-"""Bytes that all collections together remember; beyond it the largest log forgets its oldest quarter."""
+"""Bytes of changes that all collections remember; beyond it the largest log drops its oldest quarter."""
 MAX_BYTES = 2 * 2**30
-"""Bytes of all objects together, etcd's own limit; beyond it nothing grows, but can be deleted."""
+"""Bytes of all objects, etcd's own limit; beyond it only deletes are accepted."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -57,7 +57,7 @@ class Record:
         return self.body if entries == b"[]" else self.body[:-2] + b',"managedFields":' + entries + b"}}"
 
     def data(self) -> Json:
-        """The object, without its managed fields; a copy that is the caller's own."""
+        """Decode the object, without its managed fields; the caller may change it."""
         found: Json = msgspec.json.decode(self.body)
         return found
 
@@ -129,7 +129,7 @@ class Collection:
         return record
 
     def remove(self, key: Key, last: Json | None = None, managed: AnyManaged | None = None) -> Record:
-        """Take the object out; what is told of it is its last state, with the version of its end."""
+        """Remove the object; watches see its last state with the version of the deletion."""
         before = self.latest(key)
         if before is None:
             raise KeyError(key)
@@ -165,7 +165,7 @@ class Collection:
             self.store.on_published[self.name](record, change.is_removal)
 
     def restore(self, key: Key, data: Json, managed: AnyManaged | None) -> None:
-        """Put an object back as it was kept; nobody watches yet."""
+        """Restore an object from disk; nobody watches yet."""
         version = int(data["metadata"]["resourceVersion"])
         record = self.records[key] = Record(key, data, version, managed, self._fields(data))
         self.store.size += len(record.body)
@@ -196,7 +196,7 @@ class Collection:
                     future.set_result(None)
 
     def count_log_bytes(self, change: Change, count: int) -> None:
-        """Note that the log holds so much more of a change: its object, or an event encoded for watches."""
+        """Count bytes that the log holds for a change: its object, or an event encoded for watches."""
         if change.record.version <= self.forgotten:
             return  # only the watch that is at it holds it
         self.log_bytes += count
@@ -224,7 +224,7 @@ class Collection:
         return self._first + bisect_right(self._log, version, key=lambda change: change.version)
 
     def changes_from(self, position: int) -> list[Change] | None:
-        """What happened since; None if some of it is forgotten."""
+        """The changes since this position; None if some are forgotten."""
         return None if position < self._first else self._log[position - self._first :]
 
     @property
@@ -232,7 +232,7 @@ class Collection:
         return self._first + len(self._log)
 
     async def wait_beyond(self, position: int, seconds: float) -> None:
-        """Until the log is longer than `position`, or the time is up."""
+        """Wait until the log is longer than `position`, or the time is up."""
         if self.end > position:
             return
         future = asyncio.get_running_loop().create_future()
@@ -296,7 +296,7 @@ class Store:
             collection.forget_all()
 
     async def committed(self) -> None:
-        """Until what was written so far is published, at once in memory; raises a Failure if it is lost."""
+        """Wait until everything written so far is published; raises Failure if it is lost."""
 
     def commit(self) -> None:
-        """The same for those who run before there is a loop."""
+        """The same without an event loop."""

@@ -102,7 +102,7 @@ class Validator:
             yield from self._worded(list(self._validator.iter_errors(value)))
 
     def _translated(self, schema: Any) -> Any:
-        """As JSON Schema has it, without what is not about values."""
+        """Translate to JSON Schema, dropping what is not about values."""
         if not isinstance(schema, dict) or "$ref" in schema:
             return True
         found = {key: schema[key] for key in _KEYWORDS if schema.get(key) is not None}

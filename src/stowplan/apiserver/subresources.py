@@ -334,7 +334,7 @@ def _spend(context: RequestContext, record: Record, dry_run: bool) -> None:
 
 
 def _mark_disrupted(pod: Json) -> None:
-    """Say in the pod's status why it goes, for controllers."""
+    """Set the condition that tells controllers why the pod is deleted."""
     status = pod.setdefault("status", {})
     others = [each for each in status.get("conditions") or [] if each["type"] != "DisruptionTarget"]
     condition = {

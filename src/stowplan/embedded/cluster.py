@@ -78,7 +78,7 @@ class EmbeddedCluster:
                 raise end
 
     def work(self, work: Coroutine[Any, Any, None]) -> None:
-        """Goes on until the cluster ends; if it fails before, that is logged and raised then."""
+        """Run a task until the cluster ends; if it fails, log that and raise it at the end."""
         task = asyncio.create_task(work)
         task.add_done_callback(_note_failure)
         self._tasks.append(task)
@@ -134,7 +134,7 @@ class EmbeddedCluster:
         await self.api.request("DELETE", f"{self._path(kind, namespace)}/{name}")
 
     async def bound(self, pod: str, namespace: str = "default", *, seconds: float = WAIT_SECONDS) -> str:
-        """Waits until the pod has a node; which one."""
+        """Wait until the pod is bound; return its node."""
 
         async def node() -> str | None:
             spec: Json = (await self.get("Pod", pod, namespace))["spec"]
@@ -143,7 +143,7 @@ class EmbeddedCluster:
         return await self.until(node, f"pod {pod} has a node", seconds=seconds)
 
     async def refused(self, pod: str, namespace: str = "default", *, seconds: float = WAIT_SECONDS) -> str:
-        """Waits until the scheduler has said that the pod fits nowhere; its words."""
+        """Wait until the scheduler has found the pod unschedulable; return its message."""
 
         async def message() -> str | None:
             status: Json = (await self.get("Pod", pod, namespace)).get("status", {})

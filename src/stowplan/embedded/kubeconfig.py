@@ -15,7 +15,7 @@ HEADER = "# Written by `stowplan up`, and again at its next start.\n"
 
 
 def check_may_write(path: Path) -> None:
-    """Leave a file alone that somebody else wrote; a link is never followed."""
+    """Check that the file is ours to overwrite; links are never followed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -36,7 +36,7 @@ def check_may_write(path: Path) -> None:
 
 
 def write(path: Path, *, host: str, port: int, certificate: bytes, token: str) -> None:
-    """For its owner's eyes alone: the token may do everything."""
+    """Write the file readable by its owner only: the token may do everything."""
     address = f"[{host}]" if ":" in host else host
     text = f"""{HEADER}apiVersion: v1
 kind: Config

@@ -1,4 +1,4 @@
-"""What a live cluster looks like, to be made anew in this process. It is only read."""
+"""Reads a live cluster, to copy it into this process."""
 
 from __future__ import annotations
 

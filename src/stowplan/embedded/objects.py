@@ -1,4 +1,4 @@
-"""Manifests brought into the API server of this process, in an order in which each finds what it needs."""
+"""Creates and applies manifests in the embedded API server, in dependency order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place_in_order(item: Json) -> int:
 
 
 def check(item: Any) -> None:
-    """That it is an object at all; what is in it, the API server checks."""
+    """Check that it is an object; the API server checks its fields."""
     meta = item.get("metadata") if isinstance(item, dict) else None
     if not isinstance(meta, dict) or not all(
         isinstance(item.get(each), str) for each in ("apiVersion", "kind")
@@ -35,7 +35,7 @@ def check(item: Any) -> None:
 
 
 def path_of(server: ApiServer, api_version: str, kind: str, namespace: str = "") -> str:
-    """Where objects of a kind are; those that are in namespaces, in this one."""
+    """Return the path of a kind's collection, in this namespace if it is namespaced."""
     for resource in server.resources:
         if resource.kind == kind and api_version in (resource.group_version, ""):
             inside = f"/namespaces/{namespace or 'default'}" if resource.namespaced else ""
@@ -50,7 +50,7 @@ async def create(server: ApiServer, api: ApiClient, item: Json) -> Json:
 
 
 async def apply(server: ApiServer, api: ApiClient, item: Json) -> None:
-    """Create the object, or make one that is there as the manifest says."""
+    """Create the object, or update an existing one to the manifest."""
     name = (item.get("metadata") or {}).get("name")
     if not name:
         await create(server, api, item)

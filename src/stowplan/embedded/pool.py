@@ -12,11 +12,11 @@ from stowplan.client.http import Pool
 from stowplan.http11.client import OnData, Reply
 
 TURN_SECONDS = 0.005
-"""Requests that need no waiting let others have their turn this often."""
+"""How often requests yield to other tasks."""
 
 
 class InProcess(Connection):
-    """How an ApiClient reaches a server that it can call."""
+    """A connection to an API server in this process."""
 
     def __init__(self, server: ApiServer) -> None:
         super().__init__("http://in.process")

@@ -68,7 +68,7 @@ class Ready(NamedTuple):
 
 
 async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
-    """Runs until it is told to stop by a signal; the exit status."""
+    """Run until a signal; return the exit status."""
     warnings: list[str] = []
     kubeconfig.check_may_write(options.kubeconfig)
     _check_manifests(options.manifests)
@@ -178,7 +178,7 @@ def _scheduler_options(
     key: Path | None = None,
     port: int = 0,
 ) -> RunOptions:
-    """As `stowplan run` would have it, alone with its API server, without a limit of requests."""
+    """Options as of `stowplan run`, without leader election and rate limits."""
     argv = [
         "--leader-elect=false",
         f"--secure-port={port}",
@@ -238,5 +238,5 @@ def _ready(cluster: EmbeddedCluster, front: Front, port: int, page: str, warning
 
 
 def _reached_at(host: str) -> str:
-    """An address of this machine, where one listens on all of them."""
+    """An address to connect to where the server listens on all."""
     return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host

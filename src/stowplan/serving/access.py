@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: client certificates here, tokens and rights by asking the API server."""
+"""Authentication and authorization: client certificates here, tokens and permissions by review requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stowplan.serving.options import ServingOptions
 REVIEW_SECONDS = 10
 """How long the API server may take to answer one review."""
 ANSWERS_KEPT = 4096
-"""Tokens and rights remembered; strangers who try many push out the oldest."""
+"""Cached reviews of tokens and permissions; beyond it the oldest are dropped."""
 
 Subject = Iterable[Iterable[tuple[str, str]]]
 """The subject of a certificate as the ssl module gives it."""
@@ -48,7 +48,7 @@ MASTERS = "system:masters"
 
 
 class Authentication:
-    """Tells who asks: by client certificate, else by bearer token, else anonymous."""
+    """Identifies the user: by client certificate, else by bearer token, else anonymous."""
 
     def __init__(self, options: ServingOptions, reviewer: TokenReviewer | None) -> None:
         self._reviewer = reviewer
@@ -75,7 +75,7 @@ class Authentication:
 
 
 class Authorization:
-    """Tells whether a user may do something to a path."""
+    """Decides whether a user may access a path."""
 
     def __init__(self, options: ServingOptions, reviewer: AccessReviewer | None) -> None:
         self._open_paths = options.authorization_always_allow_paths
@@ -96,7 +96,7 @@ class Authorization:
 
 
 class Remembered(Generic[V]):
-    """Answers that count for a while. Who asks while the same question is under way waits for its answer."""
+    """Caches results for a while. Concurrent requests for the same key share one call."""
 
     def __init__(self, seconds: Callable[[V], float], clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock

@@ -1,4 +1,4 @@
-"""The server's side of TLS: its certificate, given or made by itself, and whose client certificates count."""
+"""The server's TLS: its certificate, given or self-signed, and the CAs of client certificates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CIPHERS = {
     "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
 }
 _ALWAYS_ON = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""Suites of TLS 1.3, which no program lets one choose."""
+"""Suites of TLS 1.3, which cannot be configured."""
 
 
 class ServerCertificates:
@@ -65,7 +65,7 @@ class ServerCertificates:
             self.context.sni_callback = self._choose
 
     def refresh(self) -> None:
-        """Read files anew that were changed; those half-written stay for the next time."""
+        """Reload files that have changed; half-written ones are retried next time."""
         for (cert, key), context in self._files.items():
             try:
                 written = _written(cert, key)

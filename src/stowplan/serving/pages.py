@@ -61,13 +61,13 @@ def _json(value: Any) -> web.Response:
 
 
 Check = Callable[[], str | None]
-"""None if all is well, else what is not."""
+"""Return None if healthy, else the problem."""
 Page = Callable[[web.BaseRequest], web.Response | Awaitable[web.Response]]
 Record = Callable[[str, HealthPath, bool], None]
 
 
 def ping() -> None:
-    """That we answer is the answer."""
+    """Always healthy: that it answers is the check."""
 
 
 def health_pages(kind: HealthPath, checks: Mapping[str, Check], record: Record) -> Iterator[tuple[str, Page]]:
@@ -127,7 +127,7 @@ FAMILIES = {
     "kube_pod_resource_limit": "[STABLE] Resources that a pod is limited to.",
 }
 PODS_AT_ONCE = 500
-"""So many pods are written before others have their turn: a page of all pods must not hold up scheduling."""
+"""Pods rendered before other tasks run: a page of all pods must not delay scheduling."""
 _UNITS = {"cpu": "cores", "memory": "bytes", "storage": "bytes", "ephemeral-storage": "bytes"}
 
 Amounts = tuple[tuple[str, str, float], ...]

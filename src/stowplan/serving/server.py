@@ -1,4 +1,4 @@
-"""The HTTPS server: who may ask gets a page, and nobody can hold it up.
+"""The HTTPS server of the scheduler's pages, with bounded connections.
 
 A connection serves one request and lives for seconds, however slowly a client sends or reads.
 """
@@ -38,13 +38,13 @@ _SANITIZED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 class Limits(NamedTuple):
-    """What a client may take."""
+    """Limits on what a client can use."""
 
     handshake_seconds: float = 10
     connection_seconds: float = 30
     """From the handshake to the last byte of the answer."""
     connections: int = 512
-    """When more come, the oldest goes: a flood must not keep out the kubelet's probes."""
+    """Beyond it the oldest is closed: a flood must not keep out the kubelet's probes."""
 
 
 LIMITS = Limits()
@@ -110,7 +110,7 @@ class Server:
         await self._connections.shutdown(SHUTDOWN_SECONDS)
 
     def answer_waiting(self, failed_check: str) -> None:
-        """Tells those who wait that this health check fails; for a thread that sees our event loop hang."""
+        """Answer waiting clients that this health check fails; for a thread that sees the event loop hang."""
         if self._certificates is not None:
             answer_waiting(self._sockets, self._certificates.context, failed_check)
 
@@ -166,7 +166,7 @@ class Server:
 
 
 class _ShortLived(web.Server):
-    """Connections that end after a while, whatever is going on, and of which there are never too many."""
+    """Connections with a maximum age and a maximum number."""
 
     def __init__(self, handler: Any, limits: Limits) -> None:
         # aiohttp's own lines are about what strangers sent: nothing to act on.
@@ -184,7 +184,7 @@ class _ShortLived(web.Server):
 
 
 def status_response(code: int, reason: str, message: str, **details: Any) -> web.Response:
-    """A refusal, as a Kubernetes Status object."""
+    """An error, as a Kubernetes Status object."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",

@@ -71,7 +71,7 @@ def _default_container(container: Json, on_host: bool) -> None:
 
 
 def round_amounts(amounts: Json | None) -> None:
-    """Nothing is counted finer than in thousandths."""
+    """Round up to thousandths."""
     for name, amount in (amounts or {}).items():
         if amount.endswith(("n", "u")) and amounts is not None:
             amounts[name] = canonical(f"{milli_units(parse(amount))}m")
@@ -130,7 +130,7 @@ def default_volume(volume: Json) -> None:
 
 
 def requests_from_limits(resources: Json) -> None:
-    """What is limited and not requested is requested as much as it is limited to."""
+    """Default requests to limits."""
     limits = resources.get("limits")
     if limits:
         requests = resources.get("requests") or {}

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 class Lookup(Protocol):
-    """What a strategy may ask about other objects."""
+    """How a strategy looks up other objects."""
 
     def find(self, collection: str, name: str, namespace: str = "") -> Record | None: ...
 
@@ -24,7 +24,7 @@ class Lookup(Protocol):
 
 
 class Strategy:
-    """All methods change the object they are given, or tell what is wrong with it."""
+    """Methods change the object that they are given, or return its errors."""
 
     @staticmethod
     def name_errors(name: str) -> tuple[str, ...]:
@@ -45,10 +45,10 @@ class Strategy:
     """Fields for selectors beside metadata.name and metadata.namespace, and where they are in the object."""
 
     def default(self, data: Json) -> None:
-        """Fill in what was left out. Also done to what updates send."""
+        """Set defaults, on create and update."""
 
     def admit(self, data: Json, lookup: Lookup) -> None:
-        """What admission makes of a new object, after defaults and before validation. Raises Failure."""
+        """Run admission on a new object, after defaults and before validation. Raises Failure."""
 
     def admit_update(self, data: Json, old: Json, lookup: Lookup) -> None:
         """As `admit`, for an object that is replaced."""
@@ -73,14 +73,14 @@ class Strategy:
         return ()
 
     def update_errors(self, data: Json, old: Json) -> Iterable[FieldError]:
-        """Beside `errors`, which updates must pass too."""
+        """Errors of an update, in addition to `errors`."""
         return ()
 
     def status_errors(self, data: Json, old: Json) -> Iterable[FieldError]:
         return ()
 
     def is_held(self, data: Json) -> bool:
-        """Whether finalizers of the kind's own keep the object, whatever its metadata says."""
+        """Whether the kind's own finalizers hold the object, besides those in its metadata."""
         return False
 
     def grace_seconds(self, data: Json, asked: int | None) -> int | None:
