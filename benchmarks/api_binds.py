@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from controlplane.control_plane import ControlPlane
 from stowplan.apiserver import ApiServer, Store
 from stowplan.apiserver.durable import DurableStore
-from stowplan.apiserver.http import made_pair, serve
+from stowplan.apiserver.http import make_certificate, serve
 from stowplan.client.api import ApiClient
 from stowplan.client.kubeconfig import load
 from stowplan.embedded import kubeconfig
@@ -89,7 +89,7 @@ def ours(folder: Path, *flags: str) -> Iterator[Path]:
 
 async def be_ours(config: Path, data: Path | None) -> None:
     store, token = DurableStore(data) if data else Store(), secrets.token_urlsafe()
-    async with serve(ApiServer(store), tls=made_pair(), token=token) as front:
+    async with serve(ApiServer(store), tls=make_certificate(), token=token) as front:
         kubeconfig.write(config, host=front.host, port=front.port, certificate=front.certificate, token=token)
         await asyncio.Event().wait()
 

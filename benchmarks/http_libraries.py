@@ -22,7 +22,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from stowplan.apiserver.http import Pair, _context, made_pair
+from stowplan.apiserver.http import Pair, _context, make_certificate
 from stowplan.client.http import HttpPool
 from stowplan.http11.messages import Request, Response
 from stowplan.http11.server import Limits, listen
@@ -142,7 +142,7 @@ def measure(server: str, client: str, pair: Pair | None, count: int) -> tuple[fl
 
 
 def main(count: int, rounds: int) -> None:
-    pair = made_pair()
+    pair = make_certificate()
     for what, tls in (("plain", None), ("TLS", pair)):
         best: dict[str, float] = {}
         for _ in range(rounds):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stowplan.apiserver import ApiServer
-from stowplan.apiserver.http import MAX_BODY, Front, made_pair, serve
+from stowplan.apiserver.http import MAX_BODY, Endpoint, make_certificate, serve
 from stowplan.client.api import ApiClient
 from stowplan.client.kubeconfig import load
 from stowplan.client.resources import RESOURCES
@@ -23,12 +23,12 @@ TOKEN = "secret"
 
 
 @pytest.fixture
-async def front() -> AsyncIterator[Front]:
-    async with serve(ApiServer(), tls=made_pair(), token=TOKEN) as front:
+async def front() -> AsyncIterator[Endpoint]:
+    async with serve(ApiServer(), tls=make_certificate(), token=TOKEN) as front:
         yield front
 
 
-async def talk(front: Front, data: bytes) -> bytes:
+async def talk(front: Endpoint, data: bytes) -> bytes:
     """What the server says to these bytes until it closes or falls silent."""
     trusted = ssl.create_default_context(cadata=front.certificate.decode())
     reader, writer = await asyncio.open_connection(front.host, front.port, ssl=trusted)
@@ -67,19 +67,19 @@ def request(method: str, path: str, body: bytes = b"", token: str = TOKEN) -> by
         pytest.param(request("POST", "/api/v1/nodes", b" " * (MAX_BODY + 1)), 413, b"", id="too large"),
     ],
 )
-async def test_answers(front: Front, data: bytes, status: int, text: bytes) -> None:
+async def test_answers(front: Endpoint, data: bytes, status: int, text: bytes) -> None:
     head, _, body = (await talk(front, data)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert text in body
 
 
-async def test_requests_are_answered_in_their_order(front: Front) -> None:
+async def test_requests_are_answered_in_their_order(front: Endpoint) -> None:
     paths = ("/readyz", "/api/v1/nodes/none", "/readyz")
     said = await talk(front, b"".join(request("GET", path) for path in paths))
     assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"200", b"404", b"200"]
 
 
-async def test_clients_that_vanish_do_no_harm(front: Front) -> None:
+async def test_clients_that_vanish_do_no_harm(front: Endpoint) -> None:
     trusted = ssl.create_default_context(cadata=front.certificate.decode())
     watch, half = request("GET", "/api/v1/pods?watch=1"), request("POST", "/api/v1/nodes", b"{}")[:-1]
     for data in (b"POST /api/v1/no", watch, half):
@@ -90,7 +90,7 @@ async def test_clients_that_vanish_do_no_harm(front: Front) -> None:
     assert b" 200 OK" in await talk(front, request("GET", "/readyz"))
 
 
-async def test_our_own_client_lists_watches_and_binds(front: Front, tmp_path: Path) -> None:
+async def test_our_own_client_lists_watches_and_binds(front: Endpoint, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     cluster = {
         "server": f"https://{front.host}:{front.port}",

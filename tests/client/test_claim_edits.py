@@ -9,7 +9,7 @@ import pytest
 from stowplan.api.meta import decode
 from stowplan.api.protobuf import MAGIC
 from stowplan.api.resource import ResourceClaim
-from stowplan.apiserver.protobuf import decoded
+from stowplan.apiserver.protobuf import decode as decoded
 from stowplan.client.claim_edits import edited, must_edit
 from stowplan.client.errors import ApiError, Conflict
 

@@ -16,7 +16,7 @@ import pytest
 from controlplane.binaries import program
 from controlplane.waiting import eventually
 from stowplan.apiserver import ApiServer
-from stowplan.apiserver.http import made_pair, serve
+from stowplan.apiserver.http import make_certificate, serve
 
 Json = dict[str, Any]
 Kubectl = Callable[..., Awaitable[str]]
@@ -65,7 +65,7 @@ def server() -> ApiServer:
 
 @pytest.fixture
 async def kubeconfig(server: ApiServer, tmp_path: Path) -> AsyncIterator[Path]:
-    async with serve(server, tls=made_pair(), token=TOKEN) as front:
+    async with serve(server, tls=make_certificate(), token=TOKEN) as front:
         certificate = base64.b64encode(front.certificate).decode()
         cluster = {"server": f"https://{front.host}:{front.port}", "certificate-authority-data": certificate}
         document = {

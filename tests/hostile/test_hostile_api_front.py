@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from stowplan.apiserver import ApiServer, Request
-from stowplan.apiserver.http import MAX_BODY, Front, Pair, made_pair, serve
+from stowplan.apiserver.http import MAX_BODY, Endpoint, Pair, make_certificate, serve
 from stowplan.http11.server import Limits
 
 TOKEN = "secret"
@@ -27,7 +27,7 @@ QUICK = Limits(
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    return made_pair()
+    return make_certificate()
 
 
 class Client:
@@ -36,7 +36,7 @@ class Client:
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, front: Front) -> AsyncIterator[Client]:
+    async def of(cls, front: Endpoint) -> AsyncIterator[Client]:
         trusted = ssl.create_default_context(cadata=front.certificate.decode()) if front.certificate else None
         reader, writer = await asyncio.open_connection(front.host, front.port, ssl=trusted)
         try:
@@ -67,14 +67,14 @@ def request(method: str, path: str, body: bytes = b"", headers: str = "", token:
     return f"{method} {path} HTTP/1.1\r\nHost: x\r\n{auth}{length}{headers}\r\n".encode() + body
 
 
-async def is_well(front: Front) -> bool:
+async def is_well(front: Endpoint) -> bool:
     async with Client.of(front) as client:
         client.writer.write(request("GET", "/readyz"))
         return await client.answer() == (200, b"ok")
 
 
 @pytest.fixture
-async def front(pair: Pair) -> AsyncIterator[Front]:
+async def front(pair: Pair) -> AsyncIterator[Endpoint]:
     async with serve(ApiServer(), tls=pair, token=TOKEN, limits=QUICK) as front:
         yield front
         assert await is_well(front)
@@ -100,14 +100,14 @@ async def front(pair: Pair) -> AsyncIterator[Front]:
     ],
 )
 async def test_a_bearer_is_known_as_kube_apiserver_knows_it(
-    front: Front, headers: str, expected: int
+    front: Endpoint, headers: str, expected: int
 ) -> None:
     async with Client.of(front) as client:
         client.writer.write(request("GET", "/api/v1/nodes", headers=headers, token=""))
         assert (await client.answer())[0] == expected
 
 
-async def test_a_trailer_is_no_header(front: Front) -> None:
+async def test_a_trailer_is_no_header(front: Endpoint) -> None:
     data = request("POST", CONFIG_MAPS, headers="Transfer-Encoding: chunked\r\n", token="")
     async with Client.of(front) as client:
         client.writer.write(data + b"2\r\n{}\r\n0\r\nAuthorization: Bearer secret\r\n\r\n")
@@ -118,7 +118,7 @@ async def test_a_trailer_is_no_header(front: Front) -> None:
     "path", ["/readyz", "/version", "/api", "/api/v1/nodes", CONFIG_MAPS, "/api/v1/nodes?watch=1"]
 )
 @pytest.mark.parametrize("token", [TOKEN, ""])
-async def test_a_head_has_no_body(front: Front, path: str, token: str) -> None:
+async def test_a_head_has_no_body(front: Endpoint, path: str, token: str) -> None:
     async with Client.of(front) as client:
         client.writer.write(request("HEAD", path, token=token) + request("GET", "/readyz"))
         first = await client.reader.readuntil(b"\r\n\r\n")
@@ -132,7 +132,7 @@ async def test_a_head_has_no_body(front: Front, path: str, token: str) -> None:
 @pytest.mark.parametrize("token", [TOKEN, ""])
 @pytest.mark.parametrize("is_chunked", [False, True])
 async def test_a_body_too_large_is_rejected_before_it_is_read(
-    front: Front, token: str, is_chunked: bool
+    front: Endpoint, token: str, is_chunked: bool
 ) -> None:
     """With kube-apiserver's words; nothing beyond the limit is kept, and nothing at all without a token."""
     async with Client.of(front) as client:
@@ -157,7 +157,7 @@ async def test_a_body_too_large_is_rejected_before_it_is_read(
     }  # fmt: skip
 
 
-async def test_the_largest_body_is_read(front: Front) -> None:
+async def test_the_largest_body_is_read(front: Endpoint) -> None:
     body = b'{"metadata":{"name":"a"}}'
     async with Client.of(front) as client:
         client.writer.write(request("POST", CONFIG_MAPS, body + b" " * (MAX_BODY - len(body))))
@@ -177,7 +177,7 @@ async def test_the_largest_body_is_read(front: Front) -> None:
         pytest.param(b"GET / HTTP/1.1\r\n" + b"h: x\r\n" * 30_000, id="one header often"),
     ],
 )
-async def test_headers_without_end_are_rejected(front: Front, start: bytes, token: str) -> None:
+async def test_headers_without_end_are_rejected(front: Endpoint, start: bytes, token: str) -> None:
     async with Client.of(front) as client:
         line, _, rest = start.partition(b"\r\n")
         auth = b"Authorization: Bearer " + token.encode() + b"\r\n" if rest else b""
@@ -208,7 +208,7 @@ async def test_pipelined_requests_are_not_hoarded(pair: Pair, token: str) -> Non
             assert await is_well(front)
 
 
-async def test_requests_wait_behind_a_watch_in_bounds(front: Front) -> None:
+async def test_requests_wait_behind_a_watch_in_bounds(front: Endpoint) -> None:
     async with Client.of(front) as client:
         client.writer.write(request("GET", "/api/v1/nodes?watch=1"))
         await client.reader.readuntil(b"\r\n\r\n")
@@ -235,7 +235,7 @@ async def test_requests_wait_behind_a_watch_in_bounds(front: Front) -> None:
         pytest.param(b"\r\n\r\n\r\n", id="empty lines"),
     ],
 )
-async def test_a_client_that_says_little_is_dropped(front: Front, start: bytes) -> None:
+async def test_a_client_that_says_little_is_dropped(front: Endpoint, start: bytes) -> None:
     async with Client.of(front) as client:
         client.writer.write(start)
         began = time.monotonic()
@@ -252,13 +252,13 @@ async def test_a_client_that_says_little_is_dropped(front: Front, start: bytes) 
         assert time.monotonic() - began < 8
 
 
-async def test_a_body_that_never_ends_is_dropped(front: Front) -> None:
+async def test_a_body_that_never_ends_is_dropped(front: Endpoint) -> None:
     async with Client.of(front) as client:
         client.writer.write(request("POST", CONFIG_MAPS, headers="Content-Length: 100\r\n") + b"{")
         await client.all_said(10)
 
 
-async def test_a_handshake_that_never_ends_is_dropped(front: Front) -> None:
+async def test_a_handshake_that_never_ends_is_dropped(front: Endpoint) -> None:
     reader, writer = await asyncio.open_connection(front.host, front.port)
     writer.write(b"\x16\x03\x01")
     assert await asyncio.wait_for(reader.read(), 10) == b""
@@ -365,14 +365,14 @@ async def test_watches_are_not_dropped_for_newcomers(pair: Pair) -> None:
         pytest.param(request("POST", CONFIG_MAPS, b'{"metadata":{"name":"a\r\nX-Evil: 1"},"a\r\nX-Evil: 1":1}'), rb"4..", id="lines in a name"),
     ],
 )  # fmt: skip
-async def test_nonsense_is_rejected(front: Front, data: bytes, expected: bytes) -> None:
+async def test_nonsense_is_rejected(front: Endpoint, data: bytes, expected: bytes) -> None:
     async with Client.of(front) as client:
         client.writer.write(data)
         head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), 5)
         assert re.match(rb"HTTP/1.1 " + expected + rb" ", head), head
 
 
-async def test_unknown_fields_do_not_become_headers(front: Front) -> None:
+async def test_unknown_fields_do_not_become_headers(front: Endpoint) -> None:
     body = json.dumps({"metadata": {"name": "w"}, "a\r\nX-Evil: 1": 1, "b" * 5000: 1}).encode()
     query = "?fieldValidation=Warn"
     async with Client.of(front) as client:

@@ -6,8 +6,8 @@ import asyncio
 import time
 
 import pytest
-from scheduler_staging import node, pod, staged
 
+from scheduler_staging import node, pod, staged
 from stowplan.client.errors import ApiError
 from stowplan.journal import Decisions
 from stowplan.scheduler.scheduler import steady_clock

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from scheduler_staging import node, pod, staged
 
+from scheduler_staging import node, pod, staged
 from stowplan import Plugin
 from stowplan.client.errors import Forbidden
 

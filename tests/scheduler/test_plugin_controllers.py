@@ -6,7 +6,6 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from scheduler_staging import staged
-
 from stowplan import CustomResource, Definition, Plugin, PluginArgs
 
 RUNNING: list[str] = []

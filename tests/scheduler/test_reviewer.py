@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stowplan.apiserver.http import made_pair
+from stowplan.apiserver.http import make_certificate
 from stowplan.scheduler.main import reviewer
 
 IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -25,7 +25,7 @@ def kubeconfig(tmp_path):
 def account(tmp_path):
     folder = tmp_path / "account"
     folder.mkdir()
-    (folder / "ca.crt").write_bytes(made_pair().certificate)
+    (folder / "ca.crt").write_bytes(make_certificate().certificate)
     (folder / "token").write_text("abc")
     return folder
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from scheduler_staging import Stage, node, pod, staged
 
+from scheduler_staging import Stage, node, pod, staged
 from stowplan import Plugin
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from scheduler_staging import node, pod, staged
 
+from scheduler_staging import node, pod, staged
 from stowplan import Plugin, Status
 from stowplan.client.reading import read_object
 from stowplan.client.resources import PODS

@@ -2,7 +2,7 @@
 
     server = ApiServer()                           # in memory; ApiServer(DurableStore(folder)) keeps on disk
     response = await server.handle(Request.of("GET", "/api/v1/nodes"))
-    async with serve(server, tls=made_pair(), token="...") as front:
+    async with serve(server, tls=make_certificate(), token="...") as front:
         ...                                        # at front.host, front.port; trust front.certificate
 
 `ApiServer.handle` is the whole API without a transport; `http.serve` puts it behind HTTPS,

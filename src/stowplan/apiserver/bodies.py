@@ -35,10 +35,10 @@ _YAML = ("application/yaml", "application/apply-patch+yaml")
 class Codec(Protocol):
     """Brings objects of one kind into the form that is stored."""
 
-    def in_form(self, value: Json) -> tuple[Json, list[str]]:
+    def normalize(self, value: Json) -> tuple[Json, list[str]]:
         """Return the object without unknown fields, and the paths of those. Raises ValueError."""
 
-    def decoded(self, body: bytes) -> Json | None:
+    def decode(self, body: bytes) -> Json | None:
         """Decode a body that needs no diagnosis; None for any other."""
 
 
@@ -47,22 +47,22 @@ class BuiltIn(NamedTuple):
 
     schema: str
 
-    def decoded(self, body: bytes) -> Json | None:
+    def decode(self, body: bytes) -> Json | None:
         if nesting.is_too_deep(body):
             return None
-        if b"null" in body:  # a null stands for nothing, which is for `in_form` to see to
+        if b"null" in body:  # a null stands for nothing, which is for `normalize` to see to
             return None
         try:
-            return schemas.decoded(self.schema, body)
+            return schemas.decode(self.schema, body)
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
 
-    def in_form(self, value: Json) -> tuple[Json, list[str]]:
+    def normalize(self, value: Json) -> tuple[Json, list[str]]:
         try:
-            return schemas.in_form(self.schema, value), []
+            return schemas.normalize(self.schema, value), []
         except ValueError:
             kept, unknown = cleaned(self.schema, value)
-            return schemas.in_form(self.schema, schemas.without_nulls(kept)), unknown
+            return schemas.normalize(self.schema, schemas.without_nulls(kept)), unknown
 
 
 @lru_cache(64)  # clients send a handful of them
@@ -75,10 +75,10 @@ def media_of(request: Request) -> str:
     return media_type(given) if "yaml" in given else given  # the common case is quick to tell
 
 
-def parsed(body: bytes, kind: str, media: str = "application/json") -> Json:
+def parse_body(body: bytes, kind: str, media: str = "application/json") -> Json:
     """Decode a body to plain data."""
     if media == PROTOBUF:
-        return protobuf.decoded(body)
+        return protobuf.decode(body)
     value = _from_json(yaml_to_json(body) if is_yaml(media, body) else body, kind)
     if not isinstance(value, dict):
         shown = (
@@ -97,14 +97,14 @@ def read_object(
     if media not in MEDIA_TYPES:
         raise unsupported_media()
     if validation != "Strict" and media == "application/json":
-        found = codec.decoded(body)
+        found = codec.decode(body)
         given = (found or {}).get("kind", kind), (found or {}).get("apiVersion", group_version)
         if found is not None and given == (kind, group_version):
             found["kind"], found["apiVersion"] = kind, group_version
             return found, []
-    value = parsed(body, kind, media)
+    value = parse_body(body, kind, media)
     check_kind(value, group_version, kind)
-    found, problems = in_form(value, codec, lambda said: _unhandled(value, kind, said))
+    found, problems = normalize(value, codec, lambda said: _unhandled(value, kind, said))
     if media == "application/json" and validation in ("Strict", "Warn", ""):
         twice = [f'duplicate field "{path}"' for path in duplicates(body)]
         problems = (twice + problems)[:MAX_PROBLEMS]
@@ -114,10 +114,10 @@ def read_object(
     return found, [] if validation == "Ignore" else problems
 
 
-def in_form(value: Json, codec: Codec, refused: Callable[[str], Failure]) -> tuple[Json, list[str]]:
-    """Return the object as it is stored, and its unknown fields; `refused` makes the failure if it is invalid."""
+def normalize(value: Json, codec: Codec, refused: Callable[[str], Failure]) -> tuple[Json, list[str]]:
+    """Return the object as it is stored, and its unknown fields; `refused` makes the failure."""
     try:
-        found, unknown = codec.in_form(schemas.without_nulls(value))
+        found, unknown = codec.normalize(schemas.without_nulls(value))
     except ValueError as error:
         raise refused(str(error)) from error
     return found, [f'unknown field "{path}"' for path in unknown[:MAX_PROBLEMS]]

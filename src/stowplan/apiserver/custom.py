@@ -16,7 +16,7 @@ from stowplan.apiserver.resources import ALL_VERBS, Column, Resource, ScalePaths
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.strategies import Strategy
 from stowplan.apiserver.strategies.strategy import Lookup
-from stowplan.apiserver.structural import Validator, defaulted, pruned
+from stowplan.apiserver.structural import Validator, prune, set_defaults
 from stowplan.log import error as log_error
 
 Json = dict[str, Any]
@@ -117,7 +117,7 @@ class CustomCodec(NamedTuple):
 
     schema: Json
 
-    def decoded(self, body: bytes) -> Json | None:
+    def decode(self, body: bytes) -> Json | None:
         if nesting.is_too_deep(body):
             return None
         try:
@@ -127,18 +127,18 @@ class CustomCodec(NamedTuple):
         if not isinstance(value, dict) or not isinstance(value.get("metadata", {}), dict):
             return None
         try:
-            found, unknown = self.in_form(schemas.without_nulls(value))
+            found, unknown = self.normalize(schemas.without_nulls(value))
         except ValueError:
             return None
         return None if unknown else found
 
-    def in_form(self, value: Json) -> tuple[Json, list[str]]:
+    def normalize(self, value: Json) -> tuple[Json, list[str]]:
         unknown: list[str] = []
-        found = pruned(self.schema, value, "", unknown)
-        meta, more = _META_CODEC.in_form(found.get("metadata") or {})
+        found = prune(self.schema, value, "", unknown)
+        meta, more = _META_CODEC.normalize(found.get("metadata") or {})
         found["metadata"] = meta
         unknown += [f"metadata.{path}" for path in more]
-        return defaulted(self.schema, found), unknown
+        return set_defaults(self.schema, found), unknown
 
 
 class CustomStrategy(Strategy):

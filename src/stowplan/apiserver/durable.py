@@ -93,7 +93,7 @@ class DurableStore(Store):
             found.forgotten = self.version
             for namespace, object_name, body in self._kept.pop(name, ()):
                 data = msgspec.json.decode(body)
-                owners = managed.parsed(data["metadata"].pop("managedFields", None))
+                owners = managed.parse_entries(data["metadata"].pop("managedFields", None))
                 found.restore((namespace, object_name), data, managed.Resolved(owners))
         return found
 

@@ -30,7 +30,7 @@ class Pair(NamedTuple):
     key: bytes
 
 
-class Front(NamedTuple):
+class Endpoint(NamedTuple):
     """Where a server listens."""
 
     host: str
@@ -38,7 +38,7 @@ class Front(NamedTuple):
     certificate: bytes
 
 
-def made_pair() -> Pair:
+def make_certificate() -> Pair:
     """Make a self-signed certificate for this machine."""
     return Pair(*self_signed(datetime.now(UTC)))
 
@@ -52,12 +52,12 @@ async def serve(
     tls: Pair | None = None,
     token: str = "",
     limits: Limits = DEFAULT_LIMITS,
-) -> AsyncIterator[Front]:
+) -> AsyncIterator[Endpoint]:
     """Serve until the end of the `async with`; in plain HTTP without `tls`, for everybody without a token."""
     server.token = token
     context = _context(tls) if tls is not None else None
     async with listen(_TokenAccess(server, token), host, port, tls=context, limits=limits) as listener:
-        yield Front(*listener, tls.certificate if tls else b"")
+        yield Endpoint(*listener, tls.certificate if tls else b"")
 
 
 class _TokenAccess:

@@ -73,7 +73,7 @@ class Resolved:
         return self._text
 
     def resolve(self) -> list[Entry]:
-        return parsed(msgspec.json.decode(self._text))
+        return parse_entries(msgspec.json.decode(self._text))
 
 
 class Updated:
@@ -100,7 +100,7 @@ class Updated:
         return self._text
 
     def resolve(self) -> list[Entry]:
-        return parsed(msgspec.json.decode(self.text()))
+        return parse_entries(msgspec.json.decode(self.text()))
 
 
 def _packed(entries: list[Entry]) -> bytes:
@@ -176,7 +176,7 @@ def _capped(entries: list[Entry]) -> list[Entry]:
     return [*applied, Entry(first, oldest[-1].time, fields), *kept]
 
 
-def parsed(entries: Any) -> list[Entry]:
+def parse_entries(entries: Any) -> list[Entry]:
     """Parse the entries that a client sent, skipping invalid ones."""
     found = []
     for each in entries if isinstance(entries, list) else ():

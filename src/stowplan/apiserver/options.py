@@ -11,7 +11,14 @@ from urllib.parse import parse_qs
 import msgspec
 
 from stowplan.api.selectors import EVERYTHING, Requirement, Selector
-from stowplan.apiserver.bodies import MEDIA_TYPES, BuiltIn, in_form, media_type, parsed, unsupported_media
+from stowplan.apiserver.bodies import (
+    MEDIA_TYPES,
+    BuiltIn,
+    media_type,
+    normalize,
+    parse_body,
+    unsupported_media,
+)
 from stowplan.apiserver.failures import (
     Failure,
     FieldError,
@@ -192,7 +199,7 @@ def delete_options(request: Request, query: Query) -> DeleteOptions:
         media = media_type(request.headers.get("content-type", ""))
         if media not in MEDIA_TYPES:
             raise unsupported_media()
-        given, _ = in_form(parsed(request.body, "DeleteOptions", media), _DELETE, _unreadable)
+        given, _ = normalize(parse_body(request.body, "DeleteOptions", media), _DELETE, _unreadable)
     else:
         if query("gracePeriodSeconds"):
             given["gracePeriodSeconds"] = _number(query("gracePeriodSeconds"))

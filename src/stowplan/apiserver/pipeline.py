@@ -193,7 +193,7 @@ def decode_patch(context: RequestContext) -> None:
         return patches.unfit(patch, problem, None if media == STRATEGIC_PATCH else new)
 
     bodies.check_kind(new, resource.group_version, resource.kind)
-    found, unknown = bodies.in_form(new, resource.codec, unfit)
+    found, unknown = bodies.normalize(new, resource.codec, unfit)
     if unknown and options.validation == "Strict":
         raise unfit(f"strict decoding error: {', '.join(unknown)}")
     if options.validation != "Ignore":
@@ -204,7 +204,7 @@ def decode_patch(context: RequestContext) -> None:
 def decode_apply(context: RequestContext) -> None:
     """Server-side apply: an applied configuration merged into the object, or a new object."""
     resource, options = context.resource, context.read_options(is_apply=True)
-    config = bodies.parsed(context.request.body, resource.kind)
+    config = bodies.parse_body(context.request.body, resource.kind)
     _check_config(context, config)
     given = (config.get("metadata") or {}).get("namespace") or ""
     where = f"{given}/{context.name}; {resource.group or ''}/{resource.version}, Kind={resource.kind}"
@@ -219,7 +219,7 @@ def decode_apply(context: RequestContext) -> None:
     new, entries = managed.apply(
         resource.schema, live, config, known, context.manager, options.force, times.now()
     )
-    found, _ = bodies.in_form(new, resource.codec, lambda problem: patches.unfit(config, problem, new))
+    found, _ = bodies.normalize(new, resource.codec, lambda problem: patches.unfit(config, problem, new))
     context.data, context.owners = to_stored(resource, found), managed.Resolved(entries)
     if context.before is None:
         context.data.setdefault("metadata", {})["name"] = context.name
@@ -296,7 +296,7 @@ def _admit_change(context: RequestContext, before: Record, meta: Json) -> None:
     if not context.writes_status and strategy.updates_need_version and not meta.get("resourceVersion"):
         error = FieldError("metadata.resourceVersion", "Invalid value", "0: must be specified for an update")
         raise invalid_object(resource.plural, context.name, [error], resource.group)
-    given = managed.parsed(meta["managedFields"]) if meta.get("managedFields") is not None else None
+    given = managed.parse_entries(meta["managedFields"]) if meta.get("managedFields") is not None else None
     metadata.fill_for_update(meta, old["metadata"])
     meta["resourceVersion"] = old["metadata"]["resourceVersion"]
     strategy.default(data)

@@ -23,7 +23,7 @@ _UNREADABLE = (
 )  # fmt: skip
 
 
-def decoded(body: bytes) -> Json:
+def decode(body: bytes) -> Json:
     """Decode the object in a body; raises a 400 if its kind is unknown."""
     if not body.startswith(MAGIC):
         raise bad_request(

@@ -115,7 +115,7 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         """An empty object of this kind, encoded once because every create needs it."""
         if not self._empty:
             is_built_in = schemas.ref_of(self.schema)
-            self._empty = msgspec.json.encode(self.codec.in_form({})[0] if is_built_in else {})
+            self._empty = msgspec.json.encode(self.codec.normalize({})[0] if is_built_in else {})
         return self._empty
 
     @property

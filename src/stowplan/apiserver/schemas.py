@@ -81,15 +81,15 @@ _HOOKS: dict[type, Callable[[Any], str]] = {
 _INT32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
-def in_form(name: str, value: Any) -> Json:
+def normalize(name: str, value: Any) -> Json:
     """The object in the form that is kept; raises ValueError if a field is unknown or of another type."""
     built = msgspec.convert(value, struct_of(name), dec_hook=_decode)
     plain: Json = msgspec.to_builtins(built, enc_hook=str)
     return plain
 
 
-def decoded(name: str, body: bytes) -> Json:
-    """As `in_form`, of JSON text, for text that has no nulls."""
+def decode(name: str, body: bytes) -> Json:
+    """As `normalize`, of JSON text, for text that has no nulls."""
     built = _decoder(name).decode(body)
     plain: Json = msgspec.to_builtins(built, enc_hook=str)
     return plain

@@ -257,5 +257,5 @@ def _create(objects: Objects, collection: str, body: Json, namespace: str = "") 
     context = RequestContext(objects, resource, namespace, name)
     context.manager = Manager("kube-apiserver", "Update", resource.group_version)
     kind = {"kind": resource.kind, "apiVersion": resource.group_version}
-    context.data, _ = resource.codec.in_form({**kind, **body})
+    context.data, _ = resource.codec.normalize({**kind, **body})
     pipeline.write(context)

@@ -27,7 +27,7 @@ _OF_TEXT = ("maxLength", "minLength", "format")
 _ORDER = {name: place for place, name in enumerate(("type", *_OF_TEXT, "enum"))}
 
 
-def pruned(schema: Json, value: Any, path: str, unknown: list[str]) -> Any:
+def prune(schema: Json, value: Any, path: str, unknown: list[str]) -> Any:
     """The value without the fields that the schema does not have; their paths are added to `unknown`."""
     if "$ref" in schema:
         return value
@@ -38,9 +38,9 @@ def pruned(schema: Json, value: Any, path: str, unknown: list[str]) -> Any:
         for key, each in value.items():
             where = f"{path}.{key}" if path else key
             if key in properties:
-                found[key] = pruned(properties[key], each, where, unknown)
+                found[key] = prune(properties[key], each, where, unknown)
             elif isinstance(others, dict):
-                found[key] = pruned(others, each, where, unknown)
+                found[key] = prune(others, each, where, unknown)
             elif (
                 keeps
                 or (not path and key in ("apiVersion", "kind", "metadata"))
@@ -53,13 +53,11 @@ def pruned(schema: Json, value: Any, path: str, unknown: list[str]) -> Any:
                 unknown.append(where)
         return found
     if isinstance(value, list) and isinstance(schema.get("items"), dict):
-        return [
-            pruned(schema["items"], each, f"{path}[{index}]", unknown) for index, each in enumerate(value)
-        ]
+        return [prune(schema["items"], each, f"{path}[{index}]", unknown) for index, each in enumerate(value)]
     return value
 
 
-def defaulted(schema: Json, value: Any) -> Any:
+def set_defaults(schema: Json, value: Any) -> Any:
     """The value with the defaults of fields that were left out."""
     if "$ref" in schema:
         return value
@@ -69,14 +67,14 @@ def defaulted(schema: Json, value: Any) -> Any:
             if key not in found and "default" in each:
                 found[key] = copy.deepcopy(each["default"])
             if key in found:
-                found[key] = defaulted(each, found[key])
+                found[key] = set_defaults(each, found[key])
         others = schema.get("additionalProperties")
         if isinstance(others, dict):
             known = schema.get("properties") or {}
-            found = {key: each if key in known else defaulted(others, each) for key, each in found.items()}
+            found = {key: each if key in known else set_defaults(others, each) for key, each in found.items()}
         return found
     if isinstance(value, list) and isinstance(schema.get("items"), dict):
-        return [defaulted(schema["items"], each) for each in value]
+        return [set_defaults(schema["items"], each) for each in value]
     return value
 
 

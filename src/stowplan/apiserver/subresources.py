@@ -122,7 +122,7 @@ def _patched_scale(context: RequestContext, now: Json) -> Json:
         new = patches.merge_patch(now, patches.check_is_map(patch))
     else:
         raise Failure(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
-    found, _ = bodies.in_form(new, BuiltIn(SCALE), lambda problem: patches.unfit(patch, problem, new))
+    found, _ = bodies.normalize(new, BuiltIn(SCALE), lambda problem: patches.unfit(patch, problem, new))
     return found
 
 

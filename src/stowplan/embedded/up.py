@@ -17,7 +17,7 @@ from stowplan import log
 from stowplan.api.manifests import Found
 from stowplan.apiserver import Store
 from stowplan.apiserver.durable import DurableStore
-from stowplan.apiserver.http import Front, Pair, made_pair, serve
+from stowplan.apiserver.http import Endpoint, Pair, make_certificate, serve
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, Conflict
 from stowplan.embedded import kubeconfig, objects
@@ -81,7 +81,7 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
     if looked is not None:
         warnings += [f"{name} are not copied: {error}" for name, error in looked.missing.items()]
     with tempfile.TemporaryDirectory(prefix="stowplan-up-") as folder:
-        pair, token = made_pair(), secrets.token_urlsafe(24)
+        pair, token = make_certificate(), secrets.token_urlsafe(24)
         async with _running(options) as cluster, _served(options, cluster, pair, token) as front:
             dump = None if looked is None else dump_of(looked.objects, cluster.clock.now())
             await _fill(cluster, options, dump, warnings)
@@ -127,7 +127,7 @@ async def _running(options: UpOptions) -> AsyncIterator[EmbeddedCluster]:
 @asynccontextmanager
 async def _served(
     options: UpOptions, cluster: EmbeddedCluster, pair: Pair, token: str
-) -> AsyncIterator[Front]:
+) -> AsyncIterator[Endpoint]:
     async with serve(cluster.server, options.host, options.port, tls=pair, token=token) as front:
         kubeconfig.write(
             options.kubeconfig,
@@ -225,7 +225,7 @@ async def _synced(service: Service, running: asyncio.Task[int]) -> None:
             await asyncio.sleep(0.005)
 
 
-def _ready(cluster: EmbeddedCluster, front: Front, port: int, page: str, warnings: list[str]) -> Ready:
+def _ready(cluster: EmbeddedCluster, front: Endpoint, port: int, page: str, warnings: list[str]) -> Ready:
     collections = cluster.server.store.collections
     return Ready(
         f"https://{_reached_at(front.host)}:{front.port}",
