@@ -18,9 +18,9 @@ SECTIONS = {
     "What methods receive": ("Pod", "Node", "NodeTable", "CycleState", "Decision", "Queued", "SortKey"),
     "What methods return": ("Status", "Code", "Reject", "Mask", "Nomination", "Scores"),
     "Scores": ("MAX_SCORE", "scale_to_max"),
-    "The handle": ("Handle", "Api", "ClusterView", "Right"),
+    "The handle": ("Handle", "WaitingPod", "Api", "ClusterView", "Right"),
     "Events": ("ClusterEvent", "Resource", "Action", "Hint", "QUEUE", "SKIP_HINT"),
-    "Custom resources": ("CustomResource", "Definition", "Column", "Wire", "keyed_by"),
+    "Custom resources": ("CustomResource", "Definition", "Column", "Wire", "Quantity", "keyed_by"),
     "Errors": ("FilterError", "StateMissing"),
 }
 

@@ -3,12 +3,16 @@
 `log(0, "Successfully bound pod to node", pod=pod, node=name)`: the number is the verbosity from which on the
 line is written (`-v`). Objects that have a namespace and a name are shown as such, errors by their text. Of
 values with more than MAX_VALUE characters only the beginning is written, with a marker that says so.
+
+Plugins use Python's own `logging`. Once `add_plugin` knows of them, their lines go to the same place with the
+name of the plugin, by level: INFO and above always, DEBUG from `-v=4` on.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 import time
@@ -16,16 +20,30 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
+from types import FrameType
 from typing import Any, Literal, NamedTuple, TextIO
 
 import msgspec
 
 ROOT = "stowplan"
+PLUGINS = f"{ROOT}.plugin"
+"""The loggers of plugins' handles are below this one, each with the name of its plugin."""
+DEBUG_VERBOSITY = 4
+"""The verbosity from which on DEBUG lines of plugins are written, as klog users expect."""
+LIBRARIES = ("aiohttp", "asyncio", "urllib3")
+"""Libraries that would write INFO lines for every request once the root logger lets them through."""
+TRACEBACK_SECONDS = 60.0
+"""A traceback is written once in this time; after that, its repetitions are counted."""
+MAX_PLACES = 1000
 MAX_VALUE = 16_384
 """Longer values are cut, so that no one can fill the logs with a single line."""
 Format = Literal["text", "json"]
 
 _logger = logging.getLogger(ROOT)
+_traced: dict[str, tuple[float, int]] = {}
+"""When a traceback was last written, and how often it came up since, by its frames and exception."""
+_plugins: dict[str, dict[str, str]] = {}
+"""The names of plugins by class, in the files that define them."""
 _SEVERITIES = {logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
 
 
@@ -57,8 +75,30 @@ def warn(message: str, /, **fields: object) -> None:
 
 
 def error(message: str, err: BaseException | str | None, /, **fields: object) -> None:
-    """A line about something that failed, whatever the verbosity."""
+    """A line about something that failed, whatever the verbosity.
+
+    A `stacktrace` is written once a minute for each distinct place that raised; `repeated` counts the others.
+    """
+    stack = fields.get("stacktrace")
+    if isinstance(stack, str) and (repeated := _count_repeated(stack)):
+        fields = {name: value for name, value in fields.items() if name != "stacktrace"}
+        fields["repeated"] = repeated
     _write(logging.ERROR, message, fields if err is None else {"err": err, **fields})
+
+
+def _count_repeated(stack: str) -> int:
+    """How often the same place raised this exception since its traceback was written; 0 to write it."""
+    frames, _, raised = stack.rstrip().rpartition("\n")
+    place = f"{frames}\n{raised.partition(':')[0]}"  # its text may differ each time
+    now = time.monotonic()
+    written, repeated = _traced.get(place, (-math.inf, 0))
+    if now - written < TRACEBACK_SECONDS:
+        _traced[place] = written, repeated + 1
+        return repeated + 1
+    if len(_traced) >= MAX_PLACES:
+        _traced.clear()
+    _traced[place] = now, 0
+    return 0
 
 
 def _write(level: int, message: str, fields: Mapping[str, object], verbosity: int = 0) -> None:
@@ -78,6 +118,26 @@ def is_verbose(verbosity: int) -> bool:
 
 def set_verbosity(verbosity: int) -> None:
     _logger.setLevel(_level(verbosity))
+    if isinstance(next(iter(logging.root.handlers), None), LineHandler):
+        level = logging.DEBUG if verbosity >= DEBUG_VERBOSITY else _level(verbosity)
+        logging.getLogger(PLUGINS).setLevel(level)
+        # A plugin may use any logger, the root logger too; the handler leaves out what is not of a plugin.
+        logging.root.setLevel(level if _plugins else logging.WARNING)
+        for library in LIBRARIES:
+            logging.getLogger(library).setLevel(logging.WARNING)
+
+
+def add_plugin(name: str, file: str, kind: str) -> None:
+    """Write lines that the class `kind` of this file logs with Python's `logging`, and name the plugin."""
+    is_first = not _plugins
+    _plugins.setdefault(file, {})[kind] = name
+    if is_first:
+        set_verbosity(max(logging.INFO - _logger.level, 0) if _logger.level else 0)
+
+
+def logger_of(plugin: str) -> logging.Logger:
+    """The logger of a plugin's handle."""
+    return logging.getLogger(f"{PLUGINS}.{plugin}")
 
 
 def configure(*, verbosity: int = 0, style: Format = "text", stream: TextIO | None = None) -> None:
@@ -109,6 +169,12 @@ class LineHandler(logging.StreamHandler[TextIO]):
         """Print no traceback for each line when the stream is closed."""
         if not isinstance(sys.exc_info()[1], (OSError, ValueError)):
             super().handleError(record)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Leave out what libraries log below WARNING: the root level is lower for plugins alone."""
+        if record.levelno < logging.WARNING and not record.name.startswith(ROOT) and not _plugin_of(record):
+            return False
+        return bool(super().filter(record))
 
     def format(self, record: logging.LogRecord) -> str:
         place, verbosity = f"{record.filename}:{record.lineno}", getattr(record, "verbosity", 0)
@@ -157,10 +223,30 @@ def _moment(seconds: int) -> str:
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object]:
     fields: Mapping[str, object] = getattr(record, "fields", {})
+    if plugin := _plugin_of(record):
+        fields = {"plugin": plugin, **fields}
     if record.exc_info and record.exc_info[1]:  # a library's: it did not foresee this
         failure = record.exc_info[1]
-        return {"err": failure, "stacktrace": "".join(traceback.format_exception(failure)), **fields}
+        return {"err": failure, "stacktrace": _format_exception(failure), **fields}
     return fields
+
+
+def _plugin_of(record: logging.LogRecord) -> str:
+    """The plugin whose code wrote the line; empty if it was not a plugin's."""
+    if record.name.startswith(f"{PLUGINS}."):
+        return record.name.removeprefix(f"{PLUGINS}.")
+    if not _plugins or record.name == ROOT:
+        return ""
+    names = _plugins.get(record.pathname, {})
+    if len(names) == 1:
+        return next(iter(names.values()))
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:  # the plugin in whose method the line was written, perhaps by what it called
+        kind = type(frame.f_locals.get("self")).__name__
+        if (found := _plugins.get(frame.f_code.co_filename, {}).get(kind)) is not None:
+            return found
+        frame = frame.f_back
+    return ""
 
 
 def _text(value: Any) -> str:
@@ -190,7 +276,7 @@ def _plain(value: Any) -> Any:
     if _is_object(value):
         return {"name": value.name} | ({"namespace": value.namespace} if value.namespace else {})
     if isinstance(value, frozenset | set):
-        return sorted(value)
+        return sorted(value, key=_str)
     return value
 
 
@@ -221,8 +307,18 @@ def _str(value: object) -> str:
         return f"<{type(value).__name__} without a text: {type(error).__name__}>"
 
 
+def _format_exception(failure: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(failure))
+    except BaseException as error:  # such as one of the exception's own __str__
+        return f"<traceback of {type(failure).__name__} cannot be formatted: {type(error).__name__}>"
+
+
 def _is_object(value: object) -> bool:
-    return hasattr(value, "namespace") and hasattr(value, "name")
+    try:
+        return isinstance(value.name, str) and isinstance(value.namespace, str)  # type: ignore[attr-defined]
+    except BaseException:  # not an AttributeError alone: exceptions of plugins may define anything
+        return False
 
 
 def _quoted(text: str) -> str:

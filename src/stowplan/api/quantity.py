@@ -22,10 +22,23 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 class Quantity(int):
-    """An amount in nano-units. Arithmetic gives plain integers, which are nano-units too."""
+    """An amount as `500m`, `2` or `1.5Gi` in an object; for the fields of a custom resource.
+
+    As a number it counts nano-units (billionths), and so do sums and differences; see `milli` and `units`.
+    """
 
     is_binary = False
     """Whether it was written with a binary suffix, such as `12Gi`, and is to be written so again."""
+
+    @property
+    def milli(self) -> int:
+        """Thousandths, rounded up: what `requests["cpu"]` counts."""
+        return milli_units(self)
+
+    @property
+    def units(self) -> int:
+        """Whole units, rounded up: bytes, devices, and all else that `requests` counts."""
+        return units(self)
 
     @classmethod
     def binary(cls, nanos: int) -> Quantity:

@@ -61,6 +61,8 @@ class ClusterView:
         self.device_classes: ObjectStore[DeviceClass] = ObjectStore()
         self._custom: dict[type[CustomResource], ObjectStore[Any]] = {}
         self._pods: dict[str, Pod] = {}
+        self._by_namespace: dict[str, dict[str, Pod]] | None = None
+        """The same pods by namespace and uid; None until someone asks."""
         self._assumed: set[str] = set()
 
     def watched(self, kind: type[Kind]) -> ObjectStore[Kind]:
@@ -71,8 +73,17 @@ class ClusterView:
         """A pod on a node, or placed on one by us."""
         return self._pods.get(uid)
 
-    def pods(self) -> Iterable[Pod]:
-        return self._pods.values()
+    def pods(self, namespace: str | None = None) -> Iterable[Pod]:
+        """The pods with a node, also those placed by us and not bound yet; or only those of a namespace."""
+        if namespace is None:
+            return self._pods.values()
+        if (
+            self._by_namespace is None
+        ):  # followed from now on: a scan would take milliseconds in large clusters
+            self._by_namespace = {}
+            for pod in self._pods.values():
+                self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
+        return self._by_namespace.get(namespace, {}).values()
 
     def is_assumed(self, pod: Pod) -> bool:
         """Whether we placed it and nobody has confirmed that yet."""
@@ -196,6 +207,8 @@ class Cluster(ClusterView):
         known, row = self._pods.get(pod.uid), self.nodes.row_of(pod.node_name)
         if known is not None and row is not None and _takes_the_same(known, pod):
             self._pods[pod.uid] = pod
+            if self._by_namespace is not None:
+                self._by_namespace[pod.namespace][pod.uid] = pod
             self._assumed.discard(pod.uid)
             self.nodes.replace_pod(row, known, pod)
         else:
@@ -229,6 +242,8 @@ class Cluster(ClusterView):
 
     def _put_in(self, pod: Pod) -> None:
         self._pods[pod.uid] = pod
+        if self._by_namespace is not None:
+            self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
         if pod.is_illegible:
             self._illegible.setdefault(pod.node_name, set()).add(pod.uid)
             self._renew(pod.node_name)
@@ -240,6 +255,10 @@ class Cluster(ClusterView):
 
     def _take_out(self, pod: Pod) -> None:
         del self._pods[pod.uid]
+        if self._by_namespace is not None:
+            del self._by_namespace[pod.namespace][pod.uid]
+            if not self._by_namespace[pod.namespace]:
+                del self._by_namespace[pod.namespace]
         if pod.is_illegible:
             self._illegible[pod.node_name].discard(pod.uid)
             if not self._illegible[pod.node_name]:

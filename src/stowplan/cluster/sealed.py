@@ -329,8 +329,8 @@ class SealedCluster(ReadOnly, ClusterView):
     def pod(self, uid: str) -> Pod | None:
         return self._cluster.pod(uid)
 
-    def pods(self) -> Iterable[Pod]:
-        return self._cluster.pods()
+    def pods(self, namespace: str | None = None) -> Iterable[Pod]:
+        return self._cluster.pods(namespace)
 
     def is_assumed(self, pod: Pod) -> bool:
         return self._cluster.is_assumed(pod)

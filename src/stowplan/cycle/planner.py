@@ -16,7 +16,8 @@ from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak, first_by_name, schedule
 from stowplan.errors import InputError
 from stowplan.framework.decision import Decision
-from stowplan.framework.handle import Handle
+from stowplan.framework.followers import PodFollowers
+from stowplan.framework.handle import Handle, WaitingPod
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
@@ -35,6 +36,8 @@ class Planner:
         registry: Registry | None = None,
         tie_break: TieBreak = first_by_name,
         now: Callable[[], float] = time.time,
+        waiting_pods: Iterable[WaitingPod] = (),
+        pending_pods: Callable[[], Iterable[Pod]] = tuple,
     ) -> None:
         self.cluster, self.tie_break = cluster, tie_break
         self.nominations = Nominations()
@@ -42,9 +45,19 @@ class Planner:
         resolved = resolve_profiles(config or load(DEFAULT_CONFIG, registry).config, registry)
         self.profiles: dict[str, Profile] = {}
         for each in resolved:
-            handle = Handle(cluster, now=now, nominations=self.nominations)
+            handle = Handle(
+                cluster,
+                now=now,
+                nominations=self.nominations,
+                waiting_pods=waiting_pods,
+                pending_pods=pending_pods,
+            )
             profile = self.profiles[each.scheduler_name] = Profile(each, handle)
             handle.preempt = partial(preempt, profile)
+        self.followers = PodFollowers()
+        """The plugins that follow pods. Tell them of changes other than those by `carry_out`."""
+        plugins = [plugin for profile in self.profiles.values() for plugin in profile.plugins.values()]
+        self.followers.take_plugins(plugins, lambda: (*cluster.pods(), *pending_pods()))
         self._sampling = Sampling.of(
             {name: profile.percentage_of_nodes_to_score for name, profile in self.profiles.items()}
         )
@@ -86,10 +99,11 @@ class Planner:
         """Counts the pod as placed where it was decided; victims leave at once."""
         for victim in decision.victims:
             self.cluster.remove_pod(victim)
+            self.followers.tell(victim, is_gone=True)
         node_name = decision.chosen or decision.nominated
         if node_name is not None:
             self.nominations.remove(decision.pod)
-            self.cluster.assume_pod(decision.pod, node_name)
+            self.followers.tell(self.cluster.assume_pod(decision.pod, node_name))
 
 
 def build_cluster(manifests: Manifests) -> Cluster:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stowplan import log
+from stowplan.api.crd import crd_of, needs_crd
 from stowplan.apiserver import ApiServer, Store
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import NotFound
@@ -19,12 +20,14 @@ from stowplan.controllers.clock import Clock
 from stowplan.controllers.running import Controllers
 from stowplan.embedded import objects
 from stowplan.embedded.pool import InProcess
-from stowplan.explain.recorded import explain_record
+from stowplan.explain.recorded import explain_record, undecided_text
 from stowplan.explain.text import render
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
+from stowplan.framework.resolve import resolve_profiles, watched_kinds
 from stowplan.journal import Decisions
 from stowplan.kubelet import Behaviour, NodeTemplate, SimulatedKubelets
+from stowplan.scheduler.decision_pages import look_up
 from stowplan.scheduler.scheduler import Scheduler, Settings
 
 Json = dict[str, Any]
@@ -112,13 +115,13 @@ class EmbeddedCluster:
 
     # What tests and demonstrations do with it.
 
-    async def create(self, *items: Json) -> list[Json]:
-        """Objects as manifests have them; each as it was stored."""
-        return [await objects.create(self.server, self.api, item) for item in items]
+    async def create(self, *items: Json | Path) -> list[Json]:
+        """Create objects as manifests have them, or those of files and folders; each as it was stored."""
+        return [await objects.create(self.server, self.api, item) for item in objects.read(items)]
 
-    async def apply(self, *items: Json) -> None:
-        """As `kubectl apply` does, those first that others need."""
-        for item in sorted(items, key=objects.place_in_order):
+    async def apply(self, *items: Json | Path) -> None:
+        """Do as `kubectl apply` does, those first that others need."""
+        for item in sorted(objects.read(items), key=objects.place_in_order):
             await objects.apply(self.server, self.api, item)
 
     async def get(self, kind: str, name: str, namespace: str = "default") -> Json:
@@ -177,9 +180,12 @@ class EmbeddedCluster:
                 await asyncio.sleep(0.002)
 
     def explain(self, pod: str, namespace: str = "default", *, node: str | None = None) -> str:
-        """Why the scheduler decided as it did when it last looked at the pod, in words."""
-        record = self.decisions.recent.of(f"{namespace}/{pod}")[0]
-        return render(explain_record(record, node))
+        """Why the scheduler decided as it did when it last attempted the pod, and what the pod waits for."""
+        known = look_up(f"{namespace}/{pod}", self.decisions, self.scheduler, None)
+        if known.attempts:
+            return render(explain_record(known.attempts[0], node, known.waiting))
+        assert known.waiting is not None
+        return undecided_text(known.pod, known.waiting)
 
     def _path(self, kind: str, namespace: str) -> str:
         return objects.path_of(self.server, "", kind, namespace)
@@ -195,19 +201,28 @@ async def embedded_cluster(
     nodes: Nodes = 1,
     *,
     config: Path | Json | None = None,
-    plugins: Iterable[type[Plugin]] = (),
+    plugins: Sequence[type[Plugin]] = (),
     plugin_dirs: Sequence[Path | str] = (),
     speed: float = 1.0,
     seed: int | None = None,
     behaviour: Behaviour | None = None,
-    manifests: Iterable[Json] = (),
+    manifests: Iterable[Json | Path] = (),
 ) -> AsyncIterator[EmbeddedCluster]:
     """A cluster with its scheduler, ready: nodes by number or from templates, the objects of manifests.
 
-    `plugins` are classes that the configuration may name, besides those installed and those in folders.
+    `plugins` are enabled besides the default ones, or, with a `config`, may be named there. The
+    CustomResourceDefinitions of the kinds that enabled plugins watch are installed. `config` and `manifests`
+    are plain data, or paths of files (and folders).
     """
     registry = Registry.installed(plugin_dirs, {each.__name__: each for each in plugins})
+    if config is None:
+        enabled = [{"name": each.__name__} for each in plugins]
+        profile = {"plugins": {"multiPoint": {"enabled": enabled}}}
+        config = {"apiVersion": V1, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
+    profiles = resolve_profiles(load(config, registry).config, registry)
+    kinds = watched_kinds(kind for each in profiles for kind in each.classes.values())
     async with EmbeddedCluster(speed=speed, behaviour=behaviour) as cluster:
+        await cluster.apply(*(crd_of(kind) for kind in kinds if needs_crd(kind)))
         await cluster.add_nodes(nodes)
         await cluster.apply(*manifests)
         await cluster.schedule(config, registry=registry, seed=seed)

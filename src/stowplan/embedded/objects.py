@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from stowplan.api.manifests import objects_in
 from stowplan.apiserver import ApiServer
 from stowplan.client.api import APPLY_PATCH, ApiClient
 from stowplan.errors import InputError
@@ -14,6 +18,20 @@ Json = dict[str, Any]
 
 FIRST = ("Namespace", "CustomResourceDefinition", "PriorityClass", "StorageClass", "Node")
 FIELD_MANAGER = "stowplan-up"
+
+
+def read(items: Iterable[Json | Path]) -> list[Json]:
+    """The objects of manifests, given as plain data or in files and folders."""
+    found: list[Json] = []
+    for item in items:
+        if isinstance(item, Path):
+            faults: list[InputError] = []
+            found += [each.data for each in objects_in([str(item)], io.BytesIO(), faults)]
+            for fault in faults:
+                raise fault
+        else:
+            found.append(item)
+    return found
 
 
 def place_in_order(item: Json) -> int:

@@ -71,7 +71,7 @@ def undecided_text(pod: str, waiting: Waiting) -> str:
 
 def _attempts_text(waiting: Waiting) -> str:
     if not waiting.attempts:
-        return "has not been decided yet"
+        return "is held at permit" if waiting.place == "permit" else "has not been decided yet"
     times, last = ("once", "") if waiting.attempts == 1 else (f"{waiting.attempts} times", "last ")
     if not waiting.plugins or waiting.place in ("gated", "permit"):  # these name other plugins
         return f"was attempted {times} without success"

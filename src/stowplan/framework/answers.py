@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import signal
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from operator import index
-from types import GeneratorType
+from traceback import walk_tb
+from types import FrameType, GeneratorType
 from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
-from stowplan.errors import PluginError
+from stowplan.errors import PluginError, StowplanError
 from stowplan.framework.events import Action, ClusterEvent, Hint
 from stowplan.framework.plugin import FilterError, Mask, Nomination, Plugin, Reject
 from stowplan.framework.scores import Scores
@@ -34,6 +36,10 @@ MAX_TEXT: Final = 1000
 MAX_STACK: Final = 6000
 MAX_FRAMES: Final = 20
 MAX_CAUSES: Final = 5
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PLUGINS = tuple(os.path.join(_PACKAGE, room, "") for room in ("plugins", "sticky"))
+_STANDARD_LIBRARY = os.path.dirname(inspect.__file__) + os.sep
+_SITES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 _REJECTIONS = frozenset((Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING))
 _USUAL = _REJECTIONS | {Code.SUCCESS, Code.ERROR}
@@ -66,10 +72,21 @@ def plugin_error(
     *,
     with_stack: bool = True,
 ) -> PluginError:
-    """The error with its text, traceback, pod and node."""
+    """The error with its text, the line that raised it, its traceback, pod and node."""
     raise_interrupt(error)
-    where = "" if pod is None else f" (pod {pod.key}{f', node {node_name}' if node_name else ''})"
-    return PluginError(f"{doing}: {describe(error)}{where}", stack_of(error) if with_stack else "")
+    text = f"{doing}: {describe(error)}{where_text(error, pod, node_name)}"
+    return PluginError(text, stack_of(error) if with_stack else "")
+
+
+def where_text(error: BaseException, pod: Pod | None = None, node_name: str = "") -> str:
+    """Where it happened, such as ` (tier.py:12, pod default/web, node a)`; empty if nothing is known."""
+    parts = [
+        place_of(error),
+        "" if pod is None else f"pod {pod.key}",
+        f"node {node_name}" if node_name else "",
+    ]
+    text = ", ".join(part for part in parts if part)
+    return f" ({text})" if text else ""
 
 
 def raise_interrupt(error: BaseException) -> None:
@@ -97,8 +114,53 @@ def text_of(error: BaseException) -> str:
         return f"its text cannot be read: str() raised {_type_name(unprintable)}"
 
 
+def place_of(error: BaseException) -> str:
+    """`file.py:LINE` of the plugin's code that raised, or called what raised; empty if there is none."""
+    if isinstance(error, RaisedError):
+        return error.place
+    try:
+        frames = list(walk_tb(error.__traceback__))
+        start = _first_of_plugin(frames)
+        if start is None:
+            return ""
+        first = frames[start][0]
+        if isinstance(error, StowplanError) and first.f_code.co_filename.startswith(_PACKAGE):
+            return ""  # one of our own plugins says what it means: the line is of no use to anybody
+        # A library that the plugin calls may raise: its author looks for the line of his own that called it.
+        frame, line = next(each for each in reversed(frames[start:]) if _are_siblings(each[0], first))
+        return f"{short_path(frame.f_code.co_filename)}:{line}"
+    except Exception:
+        return ""
+
+
+def _first_of_plugin(frames: Sequence[tuple[FrameType, int]]) -> int | None:
+    """The place of the first frame that is neither Stowplan's nor the standard library's."""
+    for place, (frame, _) in enumerate(frames):
+        file = frame.f_code.co_filename
+        is_host = file.startswith(_PACKAGE) and not file.startswith(_PLUGINS)
+        is_standard = file.startswith(_STANDARD_LIBRARY) and not any(site in file for site in _SITES)
+        if not (is_host or is_standard or file.startswith("<frozen ")):
+            return place
+    return None
+
+
+def _are_siblings(frame: FrameType, other: FrameType) -> bool:
+    """Whether they run code of the same package, or of files in the same folder."""
+    files = (frame.f_code.co_filename, other.f_code.co_filename)
+    packages = [str(each.f_globals.get("__name__")).partition(".")[0] for each in (frame, other)]
+    return packages[0] == packages[1] or os.path.dirname(files[0]) == os.path.dirname(files[1])
+
+
+def short_path(file: str) -> str:
+    """The path as a user would write it: relative where that is shorter."""
+    try:
+        return min(file, os.path.relpath(file), key=len)
+    except (OSError, ValueError):  # no working directory any more, or another drive
+        return file
+
+
 def stack_of(error: BaseException) -> str:
-    """The traceback as text, with those of its causes; never raises.
+    """The traceback from the plugin's frame on, as text, with those of its causes; never raises.
 
     Python's own formatting would run code of the exception's class, and take as long as there are causes.
     """
@@ -108,7 +170,10 @@ def stack_of(error: BaseException) -> str:
     found: BaseException | None = error
     try:
         while found is not None and len(parts) < MAX_CAUSES:
-            frames = "".join(traceback.format_tb(found.__traceback__, limit=-MAX_FRAMES))
+            start = found.__traceback__
+            for _ in range(_first_of_plugin(list(walk_tb(start))) or 0):
+                start = start.tb_next if start is not None else None
+            frames = "".join(traceback.format_tb(start, limit=-MAX_FRAMES))
             parts.append(f"Traceback (most recent call last):\n{frames[-MAX_STACK:]}{describe(found)}\n")
             found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
     except BaseException as unprintable:
@@ -123,7 +188,7 @@ class RaisedError(PluginError):
     def __init__(self, error: BaseException) -> None:
         import asyncio
 
-        self.text = describe(error)
+        self.text, self.place = describe(error), place_of(error)
         self.was_cancelled = isinstance(error, asyncio.CancelledError)
         super().__init__(self.text, stack_of(error))
 

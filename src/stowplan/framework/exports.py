@@ -3,11 +3,12 @@
 from stowplan.api.custom import Column, CustomResource, Definition, keyed_by
 from stowplan.api.meta import Wire
 from stowplan.api.pod import Pod
+from stowplan.api.quantity import Quantity
 from stowplan.cluster import ClusterView, Node, NodeTable
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import Decision
 from stowplan.framework.events import QUEUE, SKIP_HINT, Action, ClusterEvent, Hint, Resource
-from stowplan.framework.handle import Api, Handle
+from stowplan.framework.handle import Api, Handle, WaitingPod
 from stowplan.framework.plugin import FilterError, Mask, Nomination, Plugin, Queued, Reads, Reject, SortKey
 from stowplan.framework.rights import Right
 from stowplan.framework.scores import MAX_SCORE, Scores, scale_to_max
@@ -38,6 +39,7 @@ __all__ = [
     "Plugin",
     "PluginArgs",
     "Pod",
+    "Quantity",
     "Queued",
     "Reads",
     "Reject",
@@ -47,6 +49,7 @@ __all__ = [
     "SortKey",
     "StateMissing",
     "Status",
+    "WaitingPod",
     "Wire",
     "keyed_by",
     "scale_to_max",

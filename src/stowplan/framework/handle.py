@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import re
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, TypeVar
@@ -12,13 +15,17 @@ from stowplan.api.pod import Pod
 from stowplan.cluster import ClusterView
 from stowplan.cluster.store import ObjectStore
 from stowplan.errors import StowplanError
+from stowplan.framework.answers import plain_text, shown
 from stowplan.framework.decision import Decision
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import Nomination
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Status
+from stowplan.log import logger_of
 from stowplan.metrics import Numbers, Page
 
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 Kind = TypeVar("Kind", bound=CustomResource)
 
 
@@ -43,14 +50,21 @@ class Api(Protocol):
 
 
 class WaitingPod(Protocol):
-    """A pod held back by permit plugins, each of which may let it go on; one refusal is enough."""
+    """A pod with a node that permit plugins hold: an entry of `handle.waiting_pods`."""
 
     @property
-    def pod(self) -> Pod: ...
+    def pod(self) -> Pod:
+        """The pod; its `node_name` is the node that was chosen."""
+
     @property
-    def plugins(self) -> tuple[str, ...]: ...
-    def allow(self, plugin: str) -> None: ...
-    def reject(self, plugin: str, message: str) -> None: ...
+    def plugins(self) -> tuple[str, ...]:
+        """The names of the plugins that have not allowed it yet."""
+
+    def allow(self, plugin: str = "") -> None:
+        """Let the pod go on as far as this plugin is concerned; it is bound once every plugin has."""
+
+    def reject(self, plugin: str, message: str) -> None:
+        """End the wait: the pod is unreserved and goes back to the queue, with `message` as the reason."""
 
 
 RecordEvent = Callable[[Pod | Object, Literal["Normal", "Warning"], str, str], None]
@@ -73,6 +87,7 @@ class Handle:
         record_device_wait: Callable[
             [str, str, str, float], None
         ] = lambda driver, profile, result, seconds: None,
+        pending_pods: Callable[[], Iterable[Pod]] = tuple,
     ) -> None:
         self.cluster, self.now, self.activate = cluster, now, activate
         self.nominations = Nominations() if nominations is None else nominations
@@ -80,9 +95,12 @@ class Handle:
         self.record_event = record_event
         """Tells of a pod or another object in an event that `kubectl describe` shows: type, reason, text."""
         self.waiting_pods = waiting_pods
-        """Pods that a `permit` holds back."""
+        """The pods that a `permit` holds, of all profiles; each can be allowed or rejected."""
         self.record_device_wait = record_device_wait
         """Counts how long the devices of a driver took to be ready: driver, profile, result, seconds."""
+        self._pending_pods = pending_pods
+        self.log: logging.Logger = logger_of("stowplan")
+        """A logger whose lines name the plugin; `logging.getLogger(__name__)` works as well."""
         self._api, self._metrics = api, metrics or Page()
         self.preempt: Preempt = _no_preemption
         self.scheduler_name = ""
@@ -94,13 +112,61 @@ class Handle:
             raise StowplanError("there is no Kubernetes API to write to")
         return self._api
 
+    @property
+    def pending_pods(self) -> Iterable[Pod]:
+        """The pods of this scheduler's profiles that have no node yet, as last seen.
+
+        They are in the queue, being decided, or held by a `permit`.
+        """
+        return tuple(self._pending_pods())
+
     def watched(self, kind: type[Kind]) -> ObjectStore[Kind]:
         """All objects of a kind that the plugin names in `watches`, kept up to date by the host."""
         return self.cluster.watched(kind)
 
-    def counter(self, name: str, text: str, *labels: str) -> Numbers:
-        """A counter on /metrics: `counter[label values] += 1`. The same name is the same counter."""
-        return self._metrics.shared_counter(name, text, *labels)
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        """A counter on /metrics: `counter[()] += 1`, or `counter["a",] += 1` with one label.
+
+        The same name is the same counter. Raises ValueError for a name or label that Prometheus does not
+        accept, and for a name that is taken by another metric.
+        """
+        if type(name) is not str or not _METRIC_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a metric name; use letters, digits and underscores")
+        for label in labels:
+            if type(label) is not str or not _LABEL_NAME.fullmatch(label) or labels.count(label) > 1:
+                raise ValueError(f"{name}: {label!r} is not a label name, or given twice")
+        known = self._metrics.families.get(name)
+        if known is not None and (known.kind, known.labels) != ("counter", labels):
+            has = f"a {known.kind} with the labels ({', '.join(known.labels)})"
+            raise ValueError(f"{name} is already {has}; choose another name")
+        plain = " ".join(str(text).split())  # a line break would start another metric
+        return Counter(name, self._metrics.shared_counter(name, plain, *labels))
+
+
+class Counter:
+    """A number for each combination of label values, given as a tuple in the order of the labels."""
+
+    def __init__(self, name: str, numbers: Numbers) -> None:
+        self._name, self._numbers = name, numbers
+
+    def __getitem__(self, values: tuple[str, ...]) -> float:
+        return self._numbers.get(self._checked(values), 0.0)
+
+    def __setitem__(self, values: tuple[str, ...], number: float) -> None:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise ValueError(f"{self._name}: expected a number, got {shown(number)}")
+        self._numbers[self._checked(values)] = float(number)
+
+    def _checked(self, values: tuple[str, ...]) -> tuple[str, ...]:
+        labels = self._numbers.labels
+        if (
+            type(values) is not tuple
+            or len(values) != len(labels)
+            or any(type(each) is not str for each in values)
+        ):
+            expected = f"({', '.join(labels)})" if labels else "()"
+            raise ValueError(f"{self._name}: expected a tuple of text for {expected}, got {shown(values)}")
+        return tuple(map(plain_text, values))
 
 
 def _no_preemption(

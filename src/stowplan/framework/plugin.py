@@ -259,6 +259,25 @@ class Plugin:
     async def post_bind(self, state: CycleState, pod: Pod, node_name: str) -> None:
         """Clean up after the pod was bound."""
 
+    # What happens to pods, for plugins that count them.
+
+    def pod_added(self, pod: Pod) -> None:
+        """Follow a pod that is new: pending, or with a node already (`pod.node_name`).
+
+        Called for every pod of the cluster, whatever its namespace and scheduler: for those that exist when
+        the scheduler starts, before any is decided, and for all others as they appear. The extender server
+        sees only pods with a node. The pod is read-only; an error is logged and stops nothing.
+        """
+
+    def pod_updated(self, old: Pod, new: Pod) -> None:
+        """Follow a change of a pod, such as its binding: then only `new.node_name` is set."""
+
+    def pod_deleted(self, pod: Pod) -> None:
+        """Follow a pod that was deleted or has ended, that is, whose phase is Succeeded or Failed.
+
+        Called before waiting pods are asked for hints, so that `queueing_hint` sees the new count.
+        """
+
     # Beside the cycle.
 
     async def run(self) -> None:
@@ -269,6 +288,14 @@ def overrides(plugin: type[Plugin] | Plugin, *methods: str) -> bool:
     """Whether a plugin has one of these methods of its own, and so takes part in that extension point."""
     kind = plugin if isinstance(plugin, type) else type(plugin)
     return any(getattr(kind, method) is not getattr(Plugin, method) for method in methods)
+
+
+def name_of(plugin: Plugin) -> str:
+    """The plugin's name, or that of its class if its own `name` fails: logs and metrics must not."""
+    try:
+        return plugin.name if type(plugin.name) is str else type(plugin).__name__
+    except BaseException:
+        return type(plugin).__name__
 
 
 def is_trusted(plugin: type[Plugin]) -> bool:

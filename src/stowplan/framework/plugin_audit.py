@@ -17,10 +17,11 @@ from stowplan.config import EXTENSION_POINTS, document, load
 from stowplan.config.document import line_of
 from stowplan.config.types import DEFAULT_PLUGINS
 from stowplan.errors import ConfigError, InputError
+from stowplan.framework.answers import short_path
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.plugin_check import faults_of
 from stowplan.framework.plugin_files import check_name, files_in, plugins_in, replacing
-from stowplan.framework.plugin_source import Fault, fault_at, repeated_definitions, shown
+from stowplan.framework.plugin_source import Fault, fault_at, repeated_definitions
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
 
@@ -55,7 +56,9 @@ def check_files(files: Sequence[Path]) -> Checked:
             continue
         checked.faults.extend(repeated_definitions(path))
         if not plugins:
-            checked.faults.append(Fault(shown(path), 0, "defines no class derived from stowplan.Plugin"))
+            checked.faults.append(
+                Fault(short_path(str(path)), 0, "defines no class derived from stowplan.Plugin")
+            )
         for plugin in plugins:
             checked.faults.extend(_same_name(plugin, checked.classes, installed) + faults_of(plugin))
             checked.classes.setdefault(plugin.__name__, plugin)
@@ -77,9 +80,13 @@ def check_config(file: Path, registry: Registry) -> list[Fault]:
         plain = document.parse(text)
     except (OSError, ConfigError) as error:
         line = line_of(text, "") if isinstance(error, ConfigError) else 0
-        return [Fault(shown(file), line, error.message if isinstance(error, ConfigError) else str(error))]
+        return [
+            Fault(
+                short_path(str(file)), line, error.message if isinstance(error, ConfigError) else str(error)
+            )
+        ]
     faults = [
-        Fault(shown(file), line_of(text, path), f"{path}: {said}")
+        Fault(short_path(str(file)), line_of(text, path), f"{path}: {said}")
         for path, said in [*_unknown_names(plain, registry), *_wrong_args(plain, registry)]
     ]
     if faults:
@@ -88,7 +95,7 @@ def check_config(file: Path, registry: Registry) -> list[Fault]:
         profiles = resolve_profiles(load(file, registry).config, registry)
     except ConfigError as error:
         place = _PATH.search(error.message)
-        return [Fault(shown(file), line_of(text, place.group()) if place else 0, error.message)]
+        return [Fault(short_path(str(file)), line_of(text, place.group()) if place else 0, error.message)]
     used = {name: kind for profile in profiles for name, kind in profile.classes.items()}
     return [fault for kind in dict.fromkeys(used.values()) for fault in faults_of(kind)]
 
@@ -150,7 +157,7 @@ def _wrong_args(plain: Any, registry: Registry) -> Iterator[tuple[str, str]]:
 def _same_name(plugin: type[Plugin], known: dict[str, type[Plugin]], installed: Registry) -> list[Fault]:
     name = plugin.__name__
     if name in known:
-        other = shown(sys.modules[known[name].__module__].__file__ or "")
+        other = short_path(sys.modules[known[name].__module__].__file__ or "")
         return [fault_at(plugin, "", f"{name} is the name of a plugin in {other} too: rename one of them")]
     if name in installed.names() and getsourcefile(installed.find(name)) != getsourcefile(plugin):
         return [fault_at(plugin, "", f"{name} is the name of an installed plugin too: give it another")]
@@ -165,14 +172,14 @@ def _fault(error: ConfigError) -> Fault:
     text = error.message
     if text.startswith("ModuleNotFoundError"):
         text += "; install it where stowplan is installed, or put it beside this file"
-    return Fault(shown(file), int(line), text)
+    return Fault(short_path(str(file)), int(line), text)
 
 
 def _fault_of_import(name: str, error: ConfigError) -> Fault:
     """Of a plugin that cannot be had by its name: at the line of its module that fails, if there is one."""
     cause = error.__cause__
     if isinstance(cause, SyntaxError) and cause.filename:
-        return Fault(shown(cause.filename), cause.lineno or 0, f"SyntaxError: {cause.msg}")
+        return Fault(short_path(cause.filename), cause.lineno or 0, f"SyntaxError: {cause.msg}")
     try:
         spec = find_spec(name.partition(":")[0]) if cause else None
     except (ImportError, ValueError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from stowplan.framework.answers import short_path
 
 
 class Fault(NamedTuple):
@@ -27,10 +28,10 @@ def fault_at(kind: type, member: str, text: str) -> Fault:
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError):  # it was loaded, so it has changed or gone since
-        return Fault(shown(file), 0, text)
+        return Fault(short_path(str(file)), 0, text)
     definition = _definition(tree, kind.__qualname__)
     lines = [part.lineno for part in definition.body if member in _names(part)] if definition else []
-    return Fault(shown(file), next(iter(lines), definition.lineno if definition else 0), text)
+    return Fault(short_path(str(file)), next(iter(lines), definition.lineno if definition else 0), text)
 
 
 def repeated_definitions(file: str | Path) -> Iterator[Fault]:
@@ -49,16 +50,8 @@ def repeated_definitions(file: str | Path) -> Iterator[Fault]:
                 text = (
                     f"{prefix}{part.name} is defined in line {first[part.name]} already: rename one of them"
                 )
-                yield Fault(shown(file), part.lineno, text)
+                yield Fault(short_path(str(file)), part.lineno, text)
             first.setdefault(part.name, part.lineno)
-
-
-def shown(file: str | Path) -> str:
-    """The path as a user would write it: relative where that is shorter."""
-    try:
-        return min(str(file), os.path.relpath(file), key=len)
-    except ValueError:  # another drive
-        return str(file)
 
 
 def _definition(tree: ast.Module, qualified_name: str) -> ast.ClassDef | None:

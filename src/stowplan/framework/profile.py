@@ -12,7 +12,7 @@ from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Rows
 from stowplan.cluster.node_table import NodeRow
 from stowplan.errors import ConfigError, PluginError
-from stowplan.framework.answers import built, describe, raise_interrupt, reason_of
+from stowplan.framework.answers import built, describe, raise_interrupt, reason_of, where_text
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Statuses, Verdicts
 from stowplan.framework.handle import Handle
@@ -168,10 +168,11 @@ def _build(name: str, kind: type[Plugin], args: PluginArgs, handle: Handle, kept
     try:
         if kept is not None and type(kept) is kind and kept.args == args:
             return kept
-        return seal(built(kind(args, sealed_handle(kind, handle)), kind))
+        return seal(built(kind(args, sealed_handle(kind, handle, name)), kind))
     except BaseException as error:
         raise_interrupt(error)
-        raise ConfigError(f'initializing plugin "{name}": {describe(error)}', stage="framework") from error
+        said = f"{describe(error)}{where_text(error)}"
+        raise ConfigError(f'initializing plugin "{name}": {said}', stage="framework") from error
 
 
 def is_cached(plugin: Plugin) -> bool:

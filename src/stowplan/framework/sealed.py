@@ -6,13 +6,16 @@ from them, get the things themselves.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from copy import copy
 from typing import Any, TypeVar
 
 import msgspec
 
+from stowplan import log
 from stowplan.api.frozen import FrozenDict, FrozenList, ReadOnly, assign
 from stowplan.api.pod import Pod
 from stowplan.cluster.node_table import NodeRow
@@ -39,9 +42,13 @@ def is_own(kind: type) -> bool:
     return any(each.__module__.startswith(OWN) for each in kind.__mro__ if each is not Plugin)
 
 
-def sealed_handle(kind: type[Plugin], handle: Handle) -> Handle:
-    """The handle for a plugin of that class."""
-    return handle if is_own(kind) or isinstance(handle, SealedHandle) else SealedHandle(handle)
+def sealed_handle(kind: type[Plugin], handle: Handle, name: str) -> Handle:
+    """The handle for a plugin of that class, whose log lines name the plugin from now on."""
+    if is_own(kind) or isinstance(handle, SealedHandle):
+        return handle
+    with suppress(OSError, TypeError):  # a class without a file, as from a console
+        log.add_plugin(name, inspect.getfile(kind), kind.__name__)
+    return SealedHandle(handle, name, kind)
 
 
 def seal(plugin: Plugin) -> Plugin:
@@ -133,11 +140,13 @@ class SealedNominations(ReadOnly, Nominations):
 
 
 class SealedWaitingPod(ReadOnly):
-    __slots__ = ("_waiting",)
+    __slots__ = ("_kind", "_plugin", "_waiting")
     _waiting: WaitingPod
+    _plugin: str
+    _kind: type[Plugin]
 
-    def __init__(self, waiting: WaitingPod) -> None:
-        assign(self, _waiting=waiting)
+    def __init__(self, waiting: WaitingPod, plugin: str, kind: type[Plugin]) -> None:
+        assign(self, _waiting=waiting, _plugin=plugin, _kind=kind)
 
     @property
     def pod(self) -> Pod:
@@ -148,24 +157,30 @@ class SealedWaitingPod(ReadOnly):
         """Those that have not allowed it yet."""
         return self._waiting.plugins
 
-    def allow(self, plugin: str) -> None:
+    def allow(self, plugin: str = "") -> None:
         _check_depth()
-        self._waiting.allow(plugin)
+        self._waiting.allow(self._name(plugin))
 
     def reject(self, plugin: str, message: str) -> None:
         _check_depth()
-        self._waiting.reject(plugin, message)
+        self._waiting.reject(self._name(plugin), message)
+
+    def _name(self, plugin: str) -> str:
+        """The name in the configuration, which may be `module:Class`, of a plugin that gives its own."""
+        return self._plugin if plugin in ("", self._kind.__name__) else plugin
 
 
 class SealedWaitingPods(ReadOnly):
-    __slots__ = ("_pods",)
+    __slots__ = ("_kind", "_plugin", "_pods")
     _pods: Iterable[WaitingPod]
+    _plugin: str
+    _kind: type[Plugin]
 
-    def __init__(self, pods: Iterable[WaitingPod]) -> None:
-        assign(self, _pods=pods)
+    def __init__(self, pods: Iterable[WaitingPod], plugin: str, kind: type[Plugin]) -> None:
+        assign(self, _pods=pods, _plugin=plugin, _kind=kind)
 
     def __iter__(self) -> Iterator[SealedWaitingPod]:
-        return (SealedWaitingPod(each) for each in self._pods)
+        return (SealedWaitingPod(each, self._plugin, self._kind) for each in self._pods)
 
 
 class SealedApi(ReadOnly):
@@ -180,14 +195,15 @@ class SealedApi(ReadOnly):
 
 
 class SealedHandle(ReadOnly, Handle):
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, plugin: str, kind: type[Plugin]) -> None:
         assign(
             self,
             _handle=handle,
+            log=log.logger_of(plugin),
             cluster=SealedCluster(handle.cluster),
             now=handle.now,
             nominations=SealedNominations(handle.nominations),
-            waiting_pods=SealedWaitingPods(handle.waiting_pods),
+            waiting_pods=SealedWaitingPods(handle.waiting_pods, plugin, kind),
             record_event=handle.record_event,
             counter=handle.counter,
         )
@@ -201,6 +217,10 @@ class SealedHandle(ReadOnly, Handle):
     @property
     def scheduler_name(self) -> str:  # type: ignore[override]
         return self._handle.scheduler_name
+
+    @property
+    def pending_pods(self) -> Iterable[Pod]:
+        return self._handle.pending_pods
 
     def activate(self, pods: Iterable[Pod]) -> None:
         pods = list(pods)

@@ -21,6 +21,7 @@ from stowplan.framework.answers import (
     raise_interrupt,
     stack_of,
     status_of,
+    where_text,
 )
 from stowplan.framework.plugin import Plugin, is_trusted, overrides
 from stowplan.framework.status import Code, Status
@@ -443,9 +444,10 @@ def _error(error: BaseException, plugin: Plugin, placed: Pod, node_name: str) ->
     # Our own plugins raise such errors where they foresee them, as while an API server cannot be reached.
     is_foreseen = isinstance(error, StowplanError) and is_trusted(type(plugin))
     stack = "" if is_foreseen else stack_of(error)
-    return Status.error(f"{describe(error)} (pod {placed.key}, node {node_name})"), stack
+    return Status.error(f"{describe(error)}{where_text(error, placed, node_name)}"), stack
 
 
 def _log_fault(message: str, error: BaseException, placed: Pod, name: str) -> None:
     raise_interrupt(error)
-    log.error(message, describe(error), pod=placed, plugin=name, stacktrace=stack_of(error))
+    said = f"{describe(error)}{where_text(error)}"
+    log.error(message, said, pod=placed, plugin=name, stacktrace=stack_of(error))

@@ -20,6 +20,7 @@ from stowplan.client.resources import WatchedResource, custom
 from stowplan.client.watch import MISSING_SECONDS, OnEvent, OnUnreadable, Reflector
 from stowplan.cluster import Cluster
 from stowplan.framework.events import Resource
+from stowplan.framework.followers import PodFollowers
 from stowplan.framework.hints import RESOURCES, object_changes
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.shared import Shared
@@ -118,12 +119,13 @@ class EventHandlers:
         queue: SchedulingQueue,
         scheduler_names: Collection[str],
         on_unreadable: Callable[[Pod], None] = lambda pod: None,
+        followers: PodFollowers | None = None,
     ) -> None:
+        self.followers = followers or PodFollowers()
         self._cluster, self._waiting, self._metrics = shared.cluster, shared.waiting, shared.metrics
         self._queue, self._changes = queue, shared.changes
         self._scheduler_names = scheduler_names
-        self.pending: dict[str, Pod] = {}
-        """Pods of ours without a node, as last seen, by uid."""
+        self.pending = shared.pending
         self.unreadable: dict[str, Pod] = {}
         """Pods that cannot be read, or only in part, by uid: those with a node, and those of ours without."""
         self._on_unreadable = on_unreadable
@@ -185,12 +187,16 @@ class EventHandlers:
             self._on_placed(old, new)
         elif old is not None and old.node_name:
             self._cluster.remove_pod(old)
+            self.followers.tell(old, is_gone=True)
             self._notify(old, None)
         elif new is None:
             assert old is not None
+            self.followers.tell(old, is_gone=True)
             self._on_gone(old)
-        elif new.scheduler_name in self._scheduler_names:
-            self._on_pending(old, new)
+        else:
+            self.followers.tell(new)
+            if new.scheduler_name in self._scheduler_names:
+                self._on_pending(old, new)
 
     def _on_placed(self, old: Pod | None, new: Pod) -> None:
         if self.pending.pop(new.uid, None) is not None:
@@ -202,6 +208,7 @@ class EventHandlers:
             self._cluster.add_pod(new)
         else:
             self._cluster.update_pod(new)
+        self.followers.tell(new)
         self._notify(old, new)
         if was_assumed and known is not None and known.node_name != new.node_name:
             self.on_capacity_freed(known)  # someone else has bound it, elsewhere

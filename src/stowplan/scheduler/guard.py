@@ -30,7 +30,7 @@ from stowplan.client.errors import ApiError
 from stowplan.errors import PluginError
 from stowplan.framework.answers import RaisedError, await_answer, awaitable_of
 from stowplan.framework.observer import Observer
-from stowplan.framework.plugin import Plugin, is_trusted
+from stowplan.framework.plugin import Plugin, is_trusted, name_of
 from stowplan.metrics import Metrics
 
 TICK_SECONDS = 0.05
@@ -75,7 +75,7 @@ class Call:
         return time.monotonic() - self.began
 
     def __str__(self) -> str:
-        return f"plugin {self.plugin.name}, {self.method}"
+        return f"plugin {name_of(self.plugin)}, {self.method}"
 
 
 class Guard(Observer):
@@ -163,9 +163,9 @@ class Guard(Observer):
             self._ignoring[call] = None
             task.add_done_callback(lambda _: self._ignoring.pop(call, None))
             log.error(
-                "Plugin continues past its budget and cannot be cancelled", None, plugin=call.plugin.name
+                "Plugin continues past its budget and cannot be cancelled", None, plugin=name_of(call.plugin)
             )
-        self._metrics.plugin_interrupted(call.plugin.name, call.method)
+        self._metrics.plugin_interrupted(name_of(call.plugin), call.method)
         raise OverdueError(overdue_message(call.plugin.bind_budget))
 
     def _watch(self) -> None:
@@ -180,7 +180,7 @@ class Guard(Observer):
             if not call.is_overdue:
                 own_libraries()  # here, since it takes a while
                 call.is_overdue = True
-                self._metrics.plugin_interrupted(call.plugin.name, call.method)
+                self._metrics.plugin_interrupted(name_of(call.plugin), call.method)
             signal.pthread_kill(thread, signal.SIGALRM)
             if self._stuck is call:
                 self.while_stuck()
@@ -190,7 +190,7 @@ class Guard(Observer):
                 log.error(
                     "Plugin cannot be interrupted; scheduling is blocked",
                     None,
-                    plugin=call.plugin.name,
+                    plugin=name_of(call.plugin),
                     method=call.method,
                     stacktrace=stack,
                 )

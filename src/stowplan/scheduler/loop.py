@@ -90,6 +90,7 @@ class Profiles:
             metrics=shared.metrics.page,
             record_event=partial(self._reporter.record_for_plugin, name),
             waiting_pods=shared.waiting,
+            pending_pods=shared.pending.values,
             record_device_wait=shared.metrics.binding_conditions_waited,
         )
 

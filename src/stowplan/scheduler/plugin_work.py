@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 
 from stowplan import log
-from stowplan.framework.answers import await_answer, describe, stack_of
+from stowplan.framework.answers import await_answer, describe, stack_of, where_text
 from stowplan.framework.observer import Observer
 from stowplan.framework.plugin import Plugin, overrides
 
@@ -85,7 +85,7 @@ async def keep_running(name: str, run: Callable[[], object]) -> None:
             return
         log.error(
             "Background work of a plugin failed; starting it over",
-            describe(error),
+            f"{describe(error)}{where_text(error)}",
             work=name,
             stacktrace=stack_of(error),
         )

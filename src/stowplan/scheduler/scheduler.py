@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from stowplan import log
 from stowplan.api.custom import CustomResource
+from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.events import EventRecorder
@@ -22,6 +23,7 @@ from stowplan.client.resources import FOLLOWED, RESOURCES, WatchedResource
 from stowplan.client.watch import Reflector
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
+from stowplan.framework.followers import PodFollowers
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
@@ -84,7 +86,8 @@ class Scheduler:
         self._profiles.take(resolved)
         self._plugin_work = PluginWork(guard)
         taken = names if settings.takes_pods else ()
-        self.handlers = EventHandlers(shared, queue, taken, reporter.report_unreadable)
+        followers = PodFollowers(guard)
+        self.handlers = EventHandlers(shared, queue, taken, reporter.report_unreadable, followers)
         self.extenders = extenders_of(config.extenders, settings.extender_max_response_bytes)
         objects = WholeObjects(self.extenders, shared.changes)
         self.follower = self._follow(objects, RESOURCES if settings.takes_pods else FOLLOWED)
@@ -112,10 +115,15 @@ class Scheduler:
         return ClusterFollower(shared, [objects.following(each, on_event) for each in resources], kinds)
 
     def _use_plugins(self) -> None:
-        """Watch the kinds and run the background work of the plugins there are now."""
+        """Watch the kinds, run the background work and report pods for the plugins there are now."""
         plugins = self._profiles.plugins
+        self.handlers.followers.take_plugins(plugins, self._known_pods)
         self.watch_kinds(watched_kinds(plugins))
         self._plugin_work.take_plugins(plugins)
+
+    def _known_pods(self) -> Iterable[Pod]:
+        """All pods as the API server has them: those that we only placed have no node yet."""
+        return ({pod.uid: pod for pod in self.cluster.pods()} | self.shared.pending).values()
 
     def take_profiles(self, config: KubeSchedulerConfiguration, registry: Registry) -> None:
         """Use the same profiles with plugins as the registry has them now; those that did not change stay.

@@ -146,6 +146,8 @@ class Shared:
     recorder: DecisionRecorder | None = None
     """Who keeps decisions, if someone does."""
     cluster: Cluster = field(default_factory=Cluster)
+    pending: dict[str, Pod] = field(default_factory=dict)
+    """Pods of ours without a node, as last seen, by uid."""
     nominations: Nominations = field(default_factory=Nominations)
     waiting: WaitingPods = field(default_factory=lambda: WaitingPods())
     changes: DeferredChanges = field(default_factory=lambda: DeferredChanges())
@@ -256,7 +258,7 @@ class WaitingPod:
         """Those that have not allowed it yet."""
         return tuple(sorted(self._plugins))
 
-    def allow(self, plugin: str) -> None:
+    def allow(self, plugin: str = "") -> None:
         self._plugins.discard(plugin)
         if not self._plugins:
             self._end(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,14 @@ from stowplan.cycle import Planner
 from stowplan.cycle.planner import run_pre_enqueue
 from stowplan.errors import InputError
 from stowplan.explain.report import explain_decision
-from stowplan.framework.plugin import Plugin
+from stowplan.framework.answers import nothing_of, plugin_error, status_of
+from stowplan.framework.decision import Decision
+from stowplan.framework.plugin import Plugin, overrides
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import watched_kinds
+from stowplan.framework.status import Code, Status
 from stowplan.testing.objects import a_node, a_pod
-from stowplan.testing.outcome import Outcome
+from stowplan.testing.outcome import HeldPod, Outcome
 
 KIND = "KubeSchedulerConfiguration"
 Plain = dict[str, Any]
@@ -43,8 +46,7 @@ class PolicyCluster:
 
     def __init__(self, config: Path | Plain | None = None, plugin_dir: Path | str | None = None) -> None:
         self.cluster = Cluster()
-        self.clock = 0.0
-        """What `handle.now()` says, in seconds."""
+        self._clock = 0.0
         self._config = config
         self._plugin_dirs = [plugin_dir] if plugin_dir else []
         self._classes: dict[str, type[Plugin]] = {}
@@ -52,12 +54,26 @@ class PolicyCluster:
         self._disabled: list[Plain] = []
         self._args: list[Plain] = []
         self._pending: dict[str, Pod] = {}
+        """Pods without a node, by namespace and name."""
+        self._held: dict[str, HeldPod] = {}
+        """Pods that a permit plugin holds, by uid."""
         self._planner: Planner | None = None
+
+    @property
+    def clock(self) -> float:
+        """What `handle.now()` says, in seconds. A pod that a `permit` holds times out by it."""
+        return self._clock
+
+    @clock.setter
+    def clock(self, seconds: float) -> None:
+        self._clock = seconds
+        for held in tuple(self._held.values()):
+            held.check_time(seconds)
 
     def plugin(
         self, plugin: type[Plugin] | str, *, weight: int = 1, args: Mapping[str, Any] | None = None
     ) -> PolicyCluster:
-        """Adds a plugin to the default ones; `args` as `pluginConfig` would spell them."""
+        """Add a plugin to the default ones; `args` as `pluginConfig` would spell them."""
         if self._config is not None:
             raise InputError("the cluster has a configuration: name its plugins there")
         name = plugin if isinstance(plugin, str) else plugin.__name__
@@ -70,21 +86,21 @@ class PolicyCluster:
         return self
 
     def without(self, *plugins: str) -> PolicyCluster:
-        """Leaves default plugins out, such as a score that is not what the test is about."""
+        """Leave out default plugins, such as a score that is not what the test is about."""
         self._disabled += [{"name": name} for name in plugins]
         self._planner = None
         return self
 
     def node(self, name: str, **words: Any) -> PolicyCluster:
-        """Adds a node, in the words of `a_node`."""
+        """Add a node, with the parameters of `a_node`."""
         return self.add(a_node(name, **words))
 
     def pod(self, name: str, node: str, **words: Any) -> PolicyCluster:
-        """Adds a pod that runs on a node, in the words of `a_pod`."""
+        """Add a pod that runs on a node, with the parameters of `a_pod`."""
         return self.add(a_pod(name, node=node, **words))
 
     def add(self, *things: Object | Pod | Plain | Path) -> PolicyCluster:
-        """Adds objects: structs, custom ones too, plain data, or files and folders of manifests.
+        """Add or replace objects: structs, custom ones too, plain data, or files and folders of manifests.
 
         A pod without a node waits for `place` or `decide` to name it.
         """
@@ -92,13 +108,29 @@ class PolicyCluster:
             items = [thing] if isinstance(thing, Object | Pod) else self._read(thing).objects.values()
             for item in items:
                 if isinstance(item, Pod) and not item.node_name:
-                    self._pending[item.name] = item
+                    self._pending[item.key] = item
                 else:
                     self.cluster.apply(item)
+                if isinstance(item, Pod) and self._planner is not None:
+                    self._planner.followers.tell(item)
+        return self
+
+    def delete(self, pod: str, namespace: str = "default") -> PolicyCluster:
+        """Delete a pod: a running one, a pending one, or one that a `permit` holds."""
+        key = f"{namespace}/{pod}"
+        known = {each.key: each for each in (*self._pending.values(), *self.cluster.pods())}
+        if key not in known:
+            raise InputError(f"pod {key} not found in this cluster")
+        found = known[key]
+        if (held := self._held.get(found.uid)) is not None:
+            held.reject("", "removed")
+        self._pending.pop(key, None)
+        self.cluster.remove_pod(found)
+        self.planner.followers.tell(found, is_gone=True)
         return self
 
     def not_served(self, kind: type[CustomResource]) -> PolicyCluster:
-        """As if the kind's CustomResourceDefinition were not installed."""
+        """Behave as if the kind's CustomResourceDefinition were not installed."""
         self.cluster.watched(kind).is_served = False
         return self
 
@@ -110,14 +142,23 @@ class PolicyCluster:
         )
 
     def place(self, pod: Pod | Plain | str, **words: Any) -> Outcome:
-        """Decides the pod and counts it as placed, for the pods after it."""
-        outcome = self.decide(pod, **words)
-        if outcome.held_back is None:
-            self.planner.carry_out(outcome.decision)
+        """Decide the pod, let plugins reserve and permit it, and count it as placed for the pods after it."""
+        found = self._pod(pod, words)
+        self._pending[found.key] = found
+        self.planner.followers.tell(found)
+        outcome = self.decide(found)
+        decision = outcome.decision
+        if outcome.held_back is not None:
+            return outcome
+        if decision.chosen is not None:
+            outcome.stopped, outcome.held = self._reserve_and_permit(decision, decision.chosen)
+        else:
+            self.planner.carry_out(decision)
         return outcome
 
     def decide(self, pod: Pod | Plain | str, **words: Any) -> Outcome:
-        """What becomes of a pod: a Pod, a manifest, the name of one that was added, or words for `a_pod`."""
+        """Decide a pod, from `pre_enqueue` to `normalize_score`: a Pod, a manifest, the name of one that was
+        added, or a name with the parameters of `a_pod`."""
         found = self._pod(pod, words)
         profile = self.planner.profile_of(found)
         decision = self.planner.decide(found)
@@ -131,8 +172,59 @@ class PolicyCluster:
         if self._planner is None:
             registry = Registry.installed(self._plugin_dirs, self._classes)
             config = load(self._plain_config() if self._config is None else self._config, registry).config
-            self._planner = Planner(self.cluster, config, registry=registry, now=lambda: self.clock)
+            self._planner = Planner(
+                self.cluster,
+                config,
+                registry=registry,
+                now=lambda: self.clock,
+                waiting_pods=_Values(self._held),
+                pending_pods=self._pending.values,
+            )
         return self._planner
+
+    def _reserve_and_permit(self, decision: Decision, node_name: str) -> tuple[Status | None, HeldPod | None]:
+        """What stops the pod after its node was chosen, or holds it."""
+        profile = self.planner.profile_of(decision.pod)
+        self.planner.nominations.remove(decision.pod)
+        placed = self.cluster.assume_pod(decision.pod, node_name)
+        timeouts: dict[str, float] = {}
+        for point in ("reserve", "permit"):
+            for name, plugin in profile.at(point):
+                status = _ask(point, name, plugin, decision, placed, node_name)
+                if status is not None and status.code is Code.WAIT:
+                    timeouts[name] = self.clock + status.timeout
+                elif status is not None:
+                    self._undo(decision, placed, node_name)
+                    return status.by(name), None
+        if not timeouts:
+            self._bind(placed)
+            return None, None
+
+        def on_end(rejection: Status | None) -> None:
+            self._held.pop(placed.uid, None)
+            if rejection is None:
+                self._bind(placed)
+            else:
+                self._undo(decision, placed, node_name)
+
+        self._held[placed.uid] = HeldPod(placed, timeouts, on_end, self.clock)
+        return None, self._held[placed.uid]
+
+    def _bind(self, placed: Pod) -> None:
+        self.cluster.add_pod(placed)
+        self._pending.pop(placed.key, None)
+        self.planner.followers.tell(placed)
+
+    def _undo(self, decision: Decision, placed: Pod, node_name: str) -> None:
+        """Take back what was reserved."""
+        for name, plugin in reversed(self.planner.profile_of(placed).at("reserve")):
+            if overrides(plugin, "unreserve"):
+                try:
+                    unreserve: Callable[..., object] = plugin.unreserve  # whatever its annotation says
+                    nothing_of("unreserve", unreserve(decision.state, placed, node_name))
+                except BaseException as error:
+                    raise plugin_error(f'running Unreserve plugin "{name}"', error, placed) from error
+        self.cluster.forget_pod(placed)
 
     def _plain_config(self) -> Plain:
         multi_point = {"enabled": self._enabled, "disabled": self._disabled}
@@ -143,7 +235,8 @@ class PolicyCluster:
         if isinstance(pod, Pod):
             return pod
         if isinstance(pod, str):
-            return a_pod(pod, **words) if words or pod not in self._pending else self._pending[pod]
+            known = {each.name: each for each in self._pending.values()}
+            return a_pod(pod, **words) if words or pod not in known else known[pod]
         (found,) = self._read(pod).pods.values()
         return found
 
@@ -159,3 +252,27 @@ class PolicyCluster:
         for fault in manifests.faults:
             raise fault
         return manifests
+
+
+class _Values:
+    """The values that a dictionary has at the time."""
+
+    def __init__(self, found: dict[str, HeldPod]) -> None:
+        self._found = found
+
+    def __iter__(self) -> Iterator[HeldPod]:
+        return iter(tuple(self._found.values()))
+
+
+def _ask(
+    method: str, name: str, plugin: Plugin, decision: Decision, placed: Pod, node_name: str
+) -> Status | None:
+    doing = f'running {method.capitalize()} plugin "{name}"'
+    try:
+        status = status_of(method, getattr(plugin, method)(decision.state, placed, node_name))
+    except BaseException as error:
+        failed = plugin_error(doing, error, placed, node_name)
+        return Status.error(str(failed), failed.stack)
+    if status is not None and status.code is Code.ERROR:
+        return Status.error(f"{doing}: {status.message}")
+    return status

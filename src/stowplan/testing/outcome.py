@@ -2,32 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from stowplan.api.pod import Pod
+from stowplan.cycle.planner import plugin_error
 from stowplan.explain.report import Explanation
 from stowplan.explain.text import render
-from stowplan.framework.decision import Decision
-from stowplan.framework.status import Status
+from stowplan.framework.answers import reason_of
+from stowplan.framework.decision import Decision, fit_message
+from stowplan.framework.status import Code, Status
+
+
+class HeldPod:
+    """A pod with a node that waits for permit plugins, as `handle.waiting_pods` has it."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        deadlines: Mapping[str, float],
+        on_end: Callable[[Status | None], None],
+        began: float,
+    ) -> None:
+        self.pod, self._on_end, self._began = pod, on_end, began
+        self._deadlines = dict(deadlines)
+        self._waits = True
+        self.rejection: Status | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is held still."""
+        return self._waits
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """The plugins that have not allowed it yet."""
+        return tuple(sorted(self._deadlines))
+
+    def allow(self, plugin: str = "") -> None:
+        self._deadlines.pop(plugin, None)
+        if not self._deadlines:
+            self._end(None)
+
+    def reject(self, plugin: str, message: str) -> None:
+        self._end(Status(Code.UNSCHEDULABLE, (reason_of(message),), plugin))
+
+    def check_time(self, now: float) -> None:
+        """Reject the pod if a plugin has held it for as long as it wanted to."""
+        for plugin, deadline in sorted(self._deadlines.items(), key=lambda item: item[1]):
+            if now >= deadline:
+                waited = f"{deadline - self._began:g}s at plugin {plugin}"
+                self.reject(plugin, f"rejected due to timeout after waiting {waited}")
+
+    def _end(self, rejection: Status | None) -> None:
+        if self._waits:
+            self._waits, self.rejection = False, rejection
+            self._on_end(rejection)
 
 
 class Outcome:
-    """Its checks return it, so that they can be strung together."""
+    """Its checks return it, so that they can be chained."""
 
     def __init__(self, explanation: Explanation) -> None:
         self.decision: Decision = explanation.decision
         self.held_back: Status | None = explanation.held_back
-        """Set where a `pre_enqueue` keeps the pod from being tried."""
-        self.explanation: str = self.decision.error or render(explanation, all_nodes=True)
+        """Set where a `pre_enqueue` keeps the pod from being attempted."""
+        self.stopped: Status | None = None
+        """Set by `place` where a `reserve` or `permit` rejected the pod, or failed."""
+        self.held: HeldPod | None = None
+        """Set by `place` where a `permit` holds the pod, or held it."""
+        self._explanation = explanation
 
     @property
     def node(self) -> str | None:
-        """Where the pod lands."""
-        return None if self.held_back else self.decision.chosen
+        """Where the pod lands; None while a `permit` holds it."""
+        is_held = self.held is not None and self.held.waits
+        return None if self.held_back or self._rejection or is_held else self.decision.chosen
 
     @property
     def message(self) -> str:
         """Why it stays pending, as `kubectl describe` shows it."""
-        return self.decision.message
+        rejection = self._rejection
+        if rejection is None or rejection.code is Code.ERROR:
+            return self.decision.message
+        return fit_message(1, "", dict.fromkeys(rejection.reasons, 1))
+
+    @property
+    def error(self) -> str:
+        """What a plugin raised or answered wrongly, with file and line; empty if none did."""
+        if self.stopped is not None and self.stopped.code is Code.ERROR:
+            return self.stopped.message
+        return plugin_error(self.decision)
+
+    @property
+    def explanation(self) -> str:
+        """What `stowplan explain` would say; the traceback, if a plugin failed."""
+        pod, chosen = f"Pod {self.decision.pod.key}", self.decision.chosen
+        if self.error:
+            stack = self.decision.stack or (self.stopped.stack if self.stopped else "")
+            return f"{self.error}\n\n{stack}" if stack else self.error
+        lines = [render(self._explanation, all_nodes=True)]
+        if self.held is not None and self.held.waits:
+            plugins = ", ".join(self.held.plugins)
+            lines.insert(0, f"{pod} has the node {chosen} and waits for a permit from {plugins}.")
+        elif (rejection := self._rejection) is not None:
+            by = f" by {rejection.plugin}" if rejection.plugin else ""
+            lines.insert(0, f"{pod} had the node {chosen}, but was rejected{by}: {rejection.message}")
+        return "\n\n".join(lines)
+
+    @property
+    def _rejection(self) -> Status | None:
+        return self.stopped or (self.held.rejection if self.held else None)
 
     @property
     def refusals(self) -> dict[str, Status]:
@@ -52,7 +136,7 @@ class Outcome:
     def stays_pending(self, message: str = "") -> Outcome:
         """No node takes it, and nothing fails; `message` is a part of what is said about that."""
         said = f" with {message!r}" if message else ""
-        pending = self.node is None and self.decision.error is None
+        pending = self.node is None and not self.error
         reasons = self.held_back.message if self.held_back else self.message
         return self._check(pending and message in reasons, f"to stay pending{said}")
 
@@ -76,10 +160,13 @@ class Outcome:
 
     def fails(self, text: str = "") -> Outcome:
         """A plugin raised or answered nonsense; `text` is a part of the error."""
-        error = self.decision.error
-        return self._check(
-            error is not None and text in error, f"an error{f' with {text!r}' if text else ''}"
-        )
+        is_so = bool(self.error) and text in self.error
+        return self._check(is_so, f"an error{f' with {text!r}' if text else ''}")
+
+    def is_held(self, by: str = "") -> Outcome:
+        """It has a node, and a `permit` holds it: that of this plugin."""
+        waits = self.held is not None and self.held.waits and by in ("", *self.held.plugins)
+        return self._check(waits, f"to be held at permit{f' by {by}' if by else ''}")
 
     def preempts(self, node: str, *victims: str) -> Outcome:
         """It would have that node by evicting pods; `victims` are their names, if they matter."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from stowplan.api.cel.overloads import define, define_on_text
 from stowplan.api.cel.values import MAX_INT, MIN_INT, Amount, Version, shown
-from stowplan.api.quantity import NANO, parse
+from stowplan.api.quantity import NANO, approximate, parse
 from stowplan.errors import CelError, QuantityError
 
 _DIGITS = re.compile(r"[+-]?([0-9]*)(?:\.([0-9]*))?(.*)", re.DOTALL)
@@ -81,12 +81,12 @@ def as_integer(amount: Amount) -> int:
 
 
 def as_float(amount: Amount) -> float:
+    if amount.scale is None or amount.scale > 300:
+        return approximate(amount.nanos)
     try:
-        if amount.scale is None or amount.scale > 300:
-            return amount.nanos / NANO
         return float(amount.nanos // 10 ** (9 + amount.scale)) * 10.0**amount.scale
     except OverflowError:
-        return float("inf") if amount.nanos > 0 else float("-inf")
+        return approximate(amount.nanos)
 
 
 def define_versions() -> None:

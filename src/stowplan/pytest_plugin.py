@@ -1,0 +1,38 @@
+"""Runs `async def` tests that use Stowplan where no pytest plugin for asyncio is configured.
+
+pytest loads it by its entry point. It leaves alone the tests of modules that import nothing of Stowplan, and
+those that pytest-asyncio or anyio runs. Async fixtures need pytest-asyncio, with `asyncio_mode = "auto"`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+PACKAGE = "stowplan"
+
+
+def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
+    """Run the test in an event loop of its own; None leaves it to others."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test) or not _uses_stowplan(pyfuncitem.module):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    given = {name: pyfuncitem.funcargs[name] for name in names}
+    for name, value in given.items():
+        if inspect.isasyncgen(value) or inspect.iscoroutine(value):
+            raise TypeError(
+                f'fixture {name!r} is async: install pytest-asyncio and set asyncio_mode = "auto" '
+                "under [tool.pytest.ini_options] in pyproject.toml"
+            )
+    asyncio.run(test(**given))
+    return True
+
+
+def _uses_stowplan(module: Any) -> bool:
+    modules = (
+        getattr(value, "__module__", None) or getattr(value, "__name__", "")
+        for value in vars(module).values()
+    )
+    return any(str(each).partition(".")[0] == PACKAGE for each in modules)
