@@ -174,9 +174,11 @@ NO_FIT = POD.replace("{containers", "{nodeSelector: {disk: ssd}, containers")
 @pytest.mark.parametrize(
     ("plugin", "point", "pod", "where"),
     [
-        pytest.param("Raises", "filter", POD, "(pod default/p, node n)", id="raises for a node"),
+        pytest.param("Raises", "filter", POD, "(pod default/p, node n, at ", id="raises for a node"),
         pytest.param("Exaggerates", "score", POD, "(pod default/p, node n)", id="scores outside of 0 to 100"),
-        pytest.param("Interferes", "postFilter", NO_FIT, "(pod default/p)", id="raises where nothing fits"),
+        pytest.param(
+            "Interferes", "postFilter", NO_FIT, "(pod default/p, at ", id="raises where nothing fits"
+        ),
     ],
 )
 def test_a_failing_plugin_is_a_line_and_exit_status_1(plugin, point, pod, where, stowplan, file, monkeypatch):

@@ -207,7 +207,7 @@ class Raises(Plugin):
     ("plugin", "words"),
     [
         ("Slow", "took longer than its budget of 0."),
-        ("Raises", """running "Raises" filter plugin: KeyError: 'n1' (pod default/a, node n1)"""),
+        ("Raises", """running "Raises" filter plugin: KeyError: 'n1' (pod default/a, node n1, at """),
     ],
 )
 async def test_a_plugin_that_fails(control_plane, tmp_path, plugin, words):

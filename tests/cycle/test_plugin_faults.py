@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from staging import nodes, plan
@@ -10,8 +12,6 @@ from make import make_node, make_pod
 from stowplan.framework import Plugin, Reads, Reject, Status
 
 POD = "default/bad"
-WHERE = "ValueError: boom (pod default/bad)"
-AT_A = "ValueError: boom (pod default/bad, node a)"
 
 
 def boom(self, *given):
@@ -19,6 +19,11 @@ def boom(self, *given):
     if any(getattr(each, "name", "") == "bad" for each in given):
         raise ValueError("boom")
     return
+
+
+HERE = f"at {os.path.relpath(__file__)}:{boom.__code__.co_firstlineno + 3}"
+WHERE = f"ValueError: boom (pod default/bad, {HERE})"
+AT_A = f"ValueError: boom (pod default/bad, node a, {HERE})"
 
 
 def faulty(**methods):

@@ -101,7 +101,7 @@ def a_pod(name: str) -> dict[str, Any]:
 def test_the_kit_shows_the_line_and_the_traceback(folder):
     cluster = a_cluster(config=CONFIG, plugin_dir=folder).node("a")
     outcome = cluster.decide("broken").fails("JSONDecodeError").fails("failing_helper.py:6")
-    assert "(failing_helper.py:6, pod default/broken, node a)" in str(outcome.decision.error)
+    assert "(pod default/broken, node a, at failing_helper.py:6)" in str(outcome.decision.error)
     with pytest.raises(AssertionError) as failed:
         outcome.lands_on("a")
     shown = str(failed.value)
@@ -113,8 +113,10 @@ def test_the_kit_shows_the_line_and_the_traceback(folder):
 async def test_event_explain_and_page_name_the_line(folder):
     async with embedded_cluster(config=CONFIG, plugin_dirs=[folder]) as cluster:
         await cluster.create(a_pod("broken"), a_pod("unpermitted"))
-        assert "(failing_helper.py:6, pod default/broken, node node-1)" in await cluster.refused("broken")
-        assert "(failing_plugin.py:25, pod default/unpermitted" in await cluster.refused("unpermitted")
+        assert "(pod default/broken, node node-1, at failing_helper.py:6)" in await cluster.refused("broken")
+        assert "(pod default/unpermitted, node node-1, at failing_plugin.py:25)" in await cluster.refused(
+            "unpermitted"
+        )
 
         async def notes() -> list[str]:
             told = [str(each.get("message", each.get("note"))) for each in await cluster.list("Event")]
@@ -124,7 +126,7 @@ async def test_event_explain_and_page_name_the_line(folder):
         assert "JSONDecodeError" in noted
         assert "failing_helper.py:6" in noted
         assert "failing_helper.py:6" in cluster.explain("broken")
-        assert "LookupError: no opinion (failing_plugin.py:25" in cluster.explain("unpermitted")
+        assert "at failing_plugin.py:25)" in cluster.explain("unpermitted")
         registry = Registry.installed([folder])
         config = load(CONFIG, registry).config
         source = Source(cluster.decisions, lambda: cluster.scheduler, lambda: config, lambda: registry)

@@ -133,7 +133,9 @@ def test_a_plugin_that_fails_holds_the_pod_back(answer, text):
     room.plugin("Door").answer = answer
     pod = room.gated()
     assert room.place(pod) == "gated"
-    assert room.faults == [("pod", f'running PreEnqueue plugin "Door": {text} (pod default/pod)')]
+    ((name, fault),) = room.faults
+    assert name == "pod"
+    assert fault.startswith(f'running PreEnqueue plugin "Door": {text} (pod default/pod')
 
 
 def test_faults_are_logged_unless_the_host_wants_them(caplog):
@@ -142,7 +144,9 @@ def test_faults_are_logged_unless_the_host_wants_them(caplog):
     with caplog.at_level(logging.ERROR):
         room.gated()
     (record,) = caplog.records
-    assert str(record.fields["err"]) == 'running PreEnqueue plugin "Door": OSError: no door (pod default/pod)'
+    assert str(record.fields["err"]).startswith(
+        'running PreEnqueue plugin "Door": OSError: no door (pod default/pod, at '
+    )
 
 
 def test_an_answer_that_says_success():

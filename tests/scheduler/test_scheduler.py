@@ -208,7 +208,7 @@ async def test_a_pod_deleted_while_it_waits_is_forgotten():
         pytest.param(
             Raising,
             "SchedulerError",
-            'running Reserve plugin "Raising": RuntimeError: broken (pod default/p, node n1)',
+            'running Reserve plugin "Raising": RuntimeError: broken (pod default/p, node n1, at ',
             id="reserve raises",
         ),
     ],
@@ -218,7 +218,8 @@ async def test_a_plugin_that_stops_a_pod_after_the_choice(plugin, reason, messag
         stage.see(node("n1"), pod("p"))
         await stage.settle()
         (condition,) = stage.api.conditions("default/p")
-        assert (condition["reason"], condition["message"]) == (reason, message)
+        assert condition["reason"] == reason
+        assert condition["message"].startswith(message)
         assert stage.scheduler.cluster.assumed_count == 0
 
 

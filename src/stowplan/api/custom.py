@@ -33,7 +33,7 @@ def keyed_by(*fields: str) -> msgspec.Meta:
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """Where a kind lives on an API server, and what its CustomResourceDefinition says besides the schema."""
+    """Names a kind on the API server, and what its CustomResourceDefinition says besides the schema."""
 
     group: str
     """Empty for the core group."""
@@ -65,7 +65,7 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 class CustomResource(Object, frozen=True):
-    """What such a kind derives from. Fields that the struct does not have are skipped when it is read."""
+    """The base class of custom resources. Fields of an object that the struct does not have are ignored."""
 
     definition: ClassVar[Definition]
     describes_node: ClassVar[bool] = False

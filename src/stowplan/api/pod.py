@@ -356,26 +356,37 @@ _NONE = Annotations()
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """A pod as plugins see it."""
+    """A pod as plugins see it, read-only."""
 
     name: str
     label_set: LabelSet
+    """Namespace and labels, shared by all pods for which they are equal."""
     shape: Shape
+    """What follows from the spec alone, shared by all pods whose specs are equal."""
     uid: str = ""
     node_name: str = ""
+    """The node that the pod is bound to or was placed on; empty for a pending pod."""
     nominated_node_name: str = ""
+    """The node that preemption is making room on for it; empty if there is none."""
     annotations: Mapping[str, str] = _NONE
     controller: OwnerReference | None = None
+    """The object that controls the pod, such as its ReplicaSet."""
     phase: str = ""
+    """Pending, Running, Succeeded, Failed or Unknown."""
     start_time: float | None = None
+    """When its kubelet accepted it, in seconds since 1970; None before."""
     deletion_timestamp: str | None = None
+    """When it is to be gone, as the API writes times; None unless it is being deleted."""
     creation_timestamp: str | None = None
+    """When it was created, such as `2026-11-15T22:00:00Z`."""
     resource_version: str = ""
     generation: int = 0
     conditions: tuple[Condition, ...] = ()
+    """The conditions of its status that the scheduler uses."""
     resource_claim_statuses: Mapping[str, str | None] = _NONE
+    """The names of ResourceClaims generated for it, by their names in the spec."""
     assigned: requests.Assigned | None = None
-    """What the pod takes on its node where its status says other than its spec (a resize)."""
+    """The resources it holds on its node while they differ from its spec, as during a resize."""
     fault: str = ""
     """Why the pod cannot be read as a whole: then it has only what can be read of it."""
     is_illegible: bool = False
@@ -435,15 +446,22 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def key(self) -> str:
+        """`namespace/name`."""
         return f"{self.label_set.namespace}/{self.name}"
 
     @property
     def requests(self) -> Mapping[str, int]:
-        """What the pod asks for, by resource: cpu in thousandths, all else in units."""
+        """The resources that its containers request together, by name, as whole numbers.
+
+        `requests["cpu"]` counts thousandths of a CPU: 500 for `500m`, 2000 for `2`. `requests["memory"]` and
+        `requests["ephemeral-storage"]` count bytes, all others units, such as devices. A resource that is not
+        requested is missing: use `pod.requests.get("cpu", 0)`.
+        """
         return self.shape.requests
 
     @property
     def priority(self) -> int:
+        """The value of its PriorityClass; 0 without one. Higher is more important."""
         return self.shape.spec.priority or 0
 
     @property
@@ -452,10 +470,12 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def is_terminating(self) -> bool:
+        """Whether it is being deleted."""
         return self.deletion_timestamp is not None
 
     @property
     def is_finished(self) -> bool:
+        """Whether it has ended: its phase is Succeeded or Failed."""
         return self.phase in ("Succeeded", "Failed")
 
     def on(self, node_name: str) -> Pod:

@@ -37,7 +37,8 @@ Kind = TypeVar("Kind", bound=CustomResource)
 
 
 class ClusterView:
-    """What plugins may look at."""
+    """What the scheduler knows of the cluster, read-only: stores of objects by kind, each with `get(key)` and
+    iteration, and the nodes and pods."""
 
     def __init__(self) -> None:
         self.nodes = LiveNodeTable()
@@ -66,11 +67,11 @@ class ClusterView:
         self._assumed: set[str] = set()
 
     def watched(self, kind: type[Kind]) -> ObjectStore[Kind]:
-        """The objects of a kind that a plugin has declared."""
+        """The objects of a kind that a plugin has declared in `watches`."""
         return self._custom.setdefault(kind, ObjectStore())
 
     def pod(self, uid: str) -> Pod | None:
-        """A pod on a node, or placed on one by us."""
+        """The pod with this uid if it has a node, or was placed on one by us."""
         return self._pods.get(uid)
 
     def pods(self, namespace: str | None = None) -> Iterable[Pod]:
@@ -86,7 +87,7 @@ class ClusterView:
         return self._by_namespace.get(namespace, {}).values()
 
     def is_assumed(self, pod: Pod) -> bool:
-        """Whether we placed it and nobody has confirmed that yet."""
+        """Whether we placed it on its node and the API server has not confirmed that yet."""
         return pod.uid in self._assumed
 
 

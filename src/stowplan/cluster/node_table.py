@@ -32,13 +32,14 @@ def as_they_are(columns: Columns) -> Columns:
 
 
 class Node:
-    """One row, for plugins that look at one node at a time."""
+    """One node, for plugins that look at one node at a time; read-only."""
 
     __slots__ = ("_row", "_table", "object")
 
     def __init__(self, table: NodeTable, row: int) -> None:
         self._table, self._row = table, row
         self.object: NodeObject = table.objects[row]
+        """The whole node object."""
 
     @property
     def name(self) -> str:
@@ -54,28 +55,34 @@ class Node:
 
     @property
     def taints(self) -> tuple[Taint, ...]:
+        """Its taints, each with `key`, `value` and `effect`."""
         return self.object.taints
 
     @property
     def unschedulable(self) -> bool:
+        """Whether it is cordoned."""
         return self.object.unschedulable
 
     @property
     def allocatable(self) -> Mapping[str, int]:
+        """What pods may request of the node together, in the units of `Pod.requests`: cpu in thousandths of a
+        CPU, memory in bytes, all else in units; `allocatable["pods"]` is how many pods it takes."""
         return self.object.allocatable
 
     @property
     def requested(self) -> dict[str, int]:
-        """What the pods on the node take, by resource."""
+        """What the pods on the node request together, in the same units."""
         requested = self._table.requested
         return {resource: int(requested[resource][self._row]) for resource in requested}
 
     @property
     def pods(self) -> Sequence[Pod]:
+        """The pods on the node, also those placed on it and not bound yet."""
         return FrozenList(self._table.pods_on(self._row))
 
     @property
     def images(self) -> tuple[ContainerImage, ...]:
+        """The container images on the node, with their sizes in bytes."""
         return self.object.images
 
     @property
@@ -107,21 +114,28 @@ class NodeRow:
 
 
 class NodeTable(ABC):
-    """What all tables of nodes can be asked; `LiveNodeTable` holds the cluster, `take` gives parts of it."""
+    """Nodes as columns: NumPy arrays with one row per node, read-only. `len(nodes)` counts the nodes, and
+    iterating gives a `Node` for each."""
 
     objects: Sequence[NodeObject]
     names: Sequence[str]
     allocatable: Resources
-    """By resource, `pods` among them: cpu in thousandths, all else in units."""
+    """Columns of int64 by resource, in the units of `Pod.requests`: `allocatable["cpu"]` in thousandths of a
+    CPU, `allocatable["memory"]` in bytes, all else in units, `allocatable["pods"]` too. The column of a
+    resource that no node has is all zeros."""
     requested: Resources
+    """What the pods on each node request together, in the same units."""
     nonzero_requested: Resources
-    """cpu and memory with the defaults for containers that ask for nothing: what nodes are scored by."""
+    """The same for cpu and memory, where a container that requests nothing counts as 100 thousandths of a CPU
+    and 200 MiB, as in the scores of kube-scheduler."""
     pod_count: Ints
+    """How many pods are on each node."""
     unschedulable: Mask
+    """Which nodes are cordoned."""
     live: LiveNodeTable
     """The table of the whole cluster."""
     rows: Rows
-    """Where in `live` each row is."""
+    """The row in `live` of each row of this table."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -130,26 +144,32 @@ class NodeTable(ABC):
         return (Node(self, row) for row in range(len(self)))
 
     def node(self, row: int) -> Node:
+        """The node of a row."""
         return Node(self, row)
 
     @abstractmethod
-    def label(self, key: str) -> LabelColumn: ...
+    def label(self, key: str) -> LabelColumn:
+        """The values of a label: `ids` has a number per node, -1 where the label is missing, `values[id]` is
+        the text, and `present` a mask of the nodes that have the label."""
 
     @abstractmethod
-    def pods_on(self, row: int) -> Sequence[Pod]: ...
+    def pods_on(self, row: int) -> Sequence[Pod]:
+        """The pods on the node of a row."""
 
     @abstractmethod
-    def ports_taken(self, wanted: Sequence[HostPort]) -> Mask: ...
+    def ports_taken(self, wanted: Sequence[HostPort]) -> Mask:
+        """The nodes on which one of these host ports is in use."""
 
     @abstractmethod
-    def has_image(self, name: str) -> Mask: ...
+    def has_image(self, name: str) -> Mask:
+        """The nodes that have the container image of this name."""
 
     def by_taints(self, answer: Callable[[tuple[Taint, ...]], int], dtype: type = np.bool_) -> NDArray[Any]:
-        """A column from a function of a node's taints."""
+        """A column from a function of a node's taints, called once for each distinct set of taints."""
         return self.live.taint_sets.each(answer, self.live.taint_sets.ids[self.rows], dtype)
 
     def by_features(self, answer: Callable[[tuple[str, ...]], bool]) -> Mask:
-        """A column from a function of a node's declared features."""
+        """A mask from a function of a node's declared features, called once for each distinct set."""
         return self.live.feature_sets.each(answer, self.live.feature_sets.ids[self.rows])
 
     def keep(
@@ -174,15 +194,16 @@ class NodeTable(ABC):
         return CHANGED
 
     def take(self, rows: Iterable[int] | Rows) -> NodeSubset:
-        """The same table over a few rows."""
+        """A copy of some rows: `add_pod` and `remove_pod` change it and nothing else."""
         chosen = rows if isinstance(rows, np.ndarray) else np.fromiter(rows, np.intp)
         return NodeSubset(self, chosen)
 
     def matches(self, requirement: Requirement) -> Mask:
+        """The nodes whose labels fulfil one requirement of a selector."""
         return self.label(requirement.key).matches(requirement)
 
     def match_term(self, term: NodeTerm, *, names: bool = True) -> Mask:
-        """Rows that a node selector term accepts; without `names` its fields are not looked at."""
+        """The nodes that a term of a node selector accepts; without `names`, its matchFields are ignored."""
         if term.error or not (term.labels or term.fields):
             return np.zeros(len(self), np.bool_)
         mask = np.ones(len(self), np.bool_)
@@ -193,7 +214,7 @@ class NodeTable(ABC):
         return mask
 
     def match_terms(self, terms: Iterable[NodeTerm], *, names: bool = True) -> Mask:
-        """Rows that any of the terms accepts."""
+        """The nodes that at least one of the terms accepts."""
         mask = np.zeros(len(self), np.bool_)
         for term in terms:
             mask |= self.match_term(term, names=names)
@@ -209,10 +230,11 @@ class NodeTable(ABC):
         return mask if field.operator == "In" else ~mask
 
     @abstractmethod
-    def row_of(self, name: str) -> int | None: ...
+    def row_of(self, name: str) -> int | None:
+        """The row of the node with this name; None if it is not in this table."""
 
     def lookup(self, values: Mapping[str, float], default: float = 0.0) -> NDArray[np.float64]:
-        """A column of what `values` holds for each node's name."""
+        """A column with the value of each node's name in `values`, or `default`."""
         return np.fromiter((values.get(name, default) for name in self.names), np.float64, len(self))
 
 

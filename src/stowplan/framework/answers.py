@@ -79,11 +79,12 @@ def plugin_error(
 
 
 def where_text(error: BaseException, pod: Pod | None = None, node_name: str = "") -> str:
-    """Where it happened, such as ` (tier.py:12, pod default/web, node a)`; empty if nothing is known."""
+    """Where it happened, such as ` (pod default/web, node a, at tier.py:12)`; empty if nothing is known."""
+    place = place_of(error)
     parts = [
-        place_of(error),
         "" if pod is None else f"pod {pod.key}",
         f"node {node_name}" if node_name else "",
+        f"at {place}" if place else "",
     ]
     text = ", ".join(part for part in parts if part)
     return f" ({text})" if text else ""

@@ -1,4 +1,4 @@
-"""Cluster events: what can happen that makes a waiting pod worth another try."""
+"""Cluster events: what can happen that makes a waiting pod worth another attempt."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import NamedTuple
 
 
 class Action(IntFlag):
+    """What happened to an object. Combine them with `|`; `covers` has the rules."""
+
     ADD = 1
+    """It was created. For ASSIGNED_POD: it was bound to a node."""
     DELETE = 2
+    """It was deleted. For ASSIGNED_POD also: it ended (Succeeded or Failed)."""
     UPDATE_NODE_ALLOCATABLE = 4
     UPDATE_NODE_LABEL = 8
     UPDATE_NODE_TAINT = 16
@@ -17,17 +21,25 @@ class Action(IntFlag):
     UPDATE_NODE_DECLARED_FEATURE = 128
     UPDATE_POD_LABEL = 256
     UPDATE_POD_SCALE_DOWN = 512
+    """It requests less than before."""
     UPDATE_POD_TOLERATION = 1024
     UPDATE_POD_SCHEDULING_GATES_ELIMINATED = 2048
     UPDATE_POD_GENERATED_RESOURCE_CLAIM = 4096
     UPDATE = 8188
+    """Any change: for changes that none of the above names, and for kinds other than Pod and Node."""
     ALL = 8191
+    """ADD, DELETE and UPDATE."""
 
 
 class Resource(StrEnum):
+    """The kinds of objects in events. For a custom resource use its `definition.event_resource`."""
+
     POD = "Pod"
+    """Both of the following."""
     ASSIGNED_POD = "AssignedPod"
+    """A pod with a node, of any scheduler."""
     UNSCHEDULABLE_POD = "UnschedulablePod"
+    """The waiting pod itself."""
     NODE = "Node"
     PERSISTENT_VOLUME = "PersistentVolume"
     PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
@@ -40,13 +52,14 @@ class Resource(StrEnum):
     RESOURCE_SLICE = "resource.k8s.io/ResourceSlice"
     DEVICE_CLASS = "resource.k8s.io/DeviceClass"
     WILDCARD = "*"
+    """All of them."""
 
 
 _PODS = (Resource.ASSIGNED_POD, Resource.UNSCHEDULABLE_POD)
 
 
 class ClusterEvent(NamedTuple):
-    """Something that happened, or, in a plugin's registration, all that it wants to hear of."""
+    """Something that happened; in `events_to_register`, what the plugin wants to hear of."""
 
     resource: str
     """One of Resource, or the `definition.event_resource` of a custom kind."""
@@ -64,8 +77,12 @@ class ClusterEvent(NamedTuple):
 
 
 class Hint(StrEnum):
+    """What `queueing_hint` answers."""
+
     QUEUE = "Queue"
+    """Attempt the pod again."""
     SKIP = "Skip"
+    """Leave it waiting."""
 
 
 QUEUE = Hint.QUEUE

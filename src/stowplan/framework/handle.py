@@ -38,15 +38,28 @@ class Preempt(Protocol):
 
 
 class Api(Protocol):
-    """Writes to the Kubernetes API, for the points after a node was chosen."""
+    """Writes to the Kubernetes API, for `run`, `pre_bind`, `bind` and `post_bind`; declared in `rights`."""
 
-    async def create_binding(self, pod: Pod, node_name: str) -> None: ...
-    async def create(self, item: Object) -> Object: ...
-    async def apply(self, item: Object, *, field_manager: str, subresource: str = "") -> Object: ...
-    async def update(self, item: Object) -> Object: ...
-    async def update_status(self, item: Object) -> Object: ...
-    async def delete(self, item: Object) -> None: ...
-    async def patch_pod_status(self, pod: Pod, patch: dict[str, Any]) -> None: ...
+    async def create_binding(self, pod: Pod, node_name: str) -> None:
+        """Bind the pod to the node."""
+
+    async def create(self, item: Object) -> Object:
+        """Create the object; the answer is as it was stored."""
+
+    async def apply(self, item: Object, *, field_manager: str, subresource: str = "") -> Object:
+        """Apply the object server-side, taking over fields of other managers."""
+
+    async def update(self, item: Object) -> Object:
+        """Write what changed since the object was read; a Conflict if someone else has written it since."""
+
+    async def update_status(self, item: Object) -> Object:
+        """Do the same for its status subresource."""
+
+    async def delete(self, item: Object) -> None:
+        """Delete the object."""
+
+    async def patch_pod_status(self, pod: Pod, patch: dict[str, Any]) -> None:
+        """Apply a strategic merge patch to the pod's status subresource."""
 
 
 class WaitingPod(Protocol):
@@ -71,7 +84,11 @@ RecordEvent = Callable[[Pod | Object, Literal["Normal", "Warning"], str, str], N
 
 
 class Handle:
-    """Handed to every plugin. Hosts fill in what they have; the offline commands have no API."""
+    """What a plugin can reach beyond the arguments of its methods, as `self.handle`.
+
+    `now()` is the time in seconds since 1970, which tests can set. `cluster` is a `ClusterView`.
+    `activate(pods)` has waiting pods attempted again at once.
+    """
 
     def __init__(
         self,
@@ -91,9 +108,9 @@ class Handle:
     ) -> None:
         self.cluster, self.now, self.activate = cluster, now, activate
         self.nominations = Nominations() if nominations is None else nominations
-        """Those of all profiles of a host."""
+        """The pods that preemption is making room for, of all profiles."""
         self.record_event = record_event
-        """Tells of a pod or another object in an event that `kubectl describe` shows: type, reason, text."""
+        """Record an event about a pod or another object: `record_event(item, "Warning", reason, note)`."""
         self.waiting_pods = waiting_pods
         """The pods that a `permit` holds, of all profiles; each can be allowed or rejected."""
         self.record_device_wait = record_device_wait
@@ -103,11 +120,13 @@ class Handle:
         """A logger whose lines name the plugin; `logging.getLogger(__name__)` works as well."""
         self._api, self._metrics = api, metrics or Page()
         self.preempt: Preempt = _no_preemption
+        """Search for pods to evict, as DefaultPreemption does."""
         self.scheduler_name = ""
-        """Of the profile."""
+        """The name of the profile."""
 
     @property
     def api(self) -> Api:
+        """Writes to the Kubernetes API. Raises StowplanError in the offline commands, which have none."""
         if self._api is None:
             raise StowplanError("there is no Kubernetes API to write to")
         return self._api
@@ -121,7 +140,11 @@ class Handle:
         return tuple(self._pending_pods())
 
     def watched(self, kind: type[Kind]) -> ObjectStore[Kind]:
-        """All objects of a kind that the plugin names in `watches`, kept up to date by the host."""
+        """The objects of a kind that the plugin names in `watches`, kept up to date.
+
+        `.get("name")` or `.get("namespace/name")` is one of them or None; iterate for all. `.is_served` says
+        whether the API server has the kind.
+        """
         return self.cluster.watched(kind)
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:

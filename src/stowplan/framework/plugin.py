@@ -232,7 +232,11 @@ class Plugin:
     # Once a node is chosen.
 
     def reserve(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
-        """Claim what the pod will use on the node. A rejection undoes the choice: see `unreserve`."""
+        """Claim what the pod will use on the node, before it is bound; it counts as placed there already.
+
+        A rejection ends the attempt: what was reserved is undone with `unreserve`, and the pod goes back to
+        the queue. The next pod is decided only after all plugins have reserved.
+        """
         return None
 
     def unreserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
@@ -243,9 +247,12 @@ class Plugin:
         """
 
     def permit(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
-        """Allow, reject or delay binding. `Status.wait(seconds)` holds the pod until every plugin that
-        returned it calls `allow` on the pod's entry in `handle.waiting_pods`, one rejects it, or the time is
-        over."""
+        """Allow the binding with None, reject it, or hold the pod with `Status.wait(seconds)`.
+
+        A pod that is held keeps its node reserved. It goes on when every plugin that returned `Status.wait`
+        has called `allow` on the pod's entry in `handle.waiting_pods`; it is unreserved and goes back to the
+        queue when one calls `reject`, or when the time is over. Other pods are decided meanwhile.
+        """
         return None
 
     async def pre_bind(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:

@@ -1,4 +1,4 @@
-"""What plugins remember during one cycle. The type of a remembered thing is its key."""
+"""What plugins store during one attempt. The type of what is stored is its key."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ class StateMissing(StowplanError):  # noqa: N818
 
 
 class CycleState:
+    """What plugins store during one attempt, from `pre_filter` to `post_bind`, by its type."""
+
     __slots__ = ("_kept", "_view", "skipped_filters", "skipped_scores")
 
     def __init__(self) -> None:
@@ -22,23 +24,27 @@ class CycleState:
         self._view: CycleState | None = None
         """What plugins of others see of it."""
         self.skipped_filters: set[str] = set()
-        """Plugins whose pre_filter said Skip: their filter, add_pod and remove_pod are not called."""
+        """The plugins whose `pre_filter` returned Skip: their filters are not called."""
         self.skipped_scores: set[str] = set()
+        """The plugins whose `pre_score` returned Skip."""
 
     def write(self, thing: object) -> None:
+        """Store an object under its type, replacing one of the same type."""
         self._kept[type(thing)] = thing
 
     def read(self, kind: type[T]) -> T:
+        """The object of this type; StateMissing if none was written in this attempt."""
         found = self._kept.get(kind)
         if found is None:
             raise StateMissing("not found")
         return found  # type: ignore[no-any-return]
 
     def find(self, kind: type[T]) -> T | None:
+        """The object of this type, or None."""
         return self._kept.get(kind)
 
     def clone(self) -> CycleState:
-        """A copy to try things on: what has a `clone` method is cloned, the rest is shared."""
+        """A copy for trying out changes: objects with a `clone` method are cloned, the others are shared."""
         copy = CycleState()
         copy.skipped_filters, copy.skipped_scores = self.skipped_filters, self.skipped_scores
         for kind, thing in self._kept.items():
