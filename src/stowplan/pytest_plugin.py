@@ -18,14 +18,7 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test) or not _uses_stowplan(pyfuncitem.module):
         return None
-    names = pyfuncitem._fixtureinfo.argnames
-    given = {name: pyfuncitem.funcargs[name] for name in names}
-    for name, value in given.items():
-        if inspect.isasyncgen(value) or inspect.iscoroutine(value):
-            raise TypeError(
-                f'fixture {name!r} is async: install pytest-asyncio and set asyncio_mode = "auto" '
-                "under [tool.pytest.ini_options] in pyproject.toml"
-            )
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     asyncio.run(test(**given))
     return True
 
