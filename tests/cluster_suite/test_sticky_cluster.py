@@ -22,7 +22,7 @@ from stowplan.cli import stowplan
 from stowplan.cluster import Cluster
 from stowplan.deploy.rights import granted, plugin_rights, rules
 from stowplan.framework.handle import Handle
-from stowplan.framework.rights import Right
+from stowplan.framework.plugin import Right
 from stowplan.sticky.memory import StickyArgs, record_name
 from stowplan.sticky.plugin import Sticky
 from stowplan.sticky.resources import StickyJob, StickyRecord

@@ -13,8 +13,8 @@ from stowplan.explain.recorded import add_weight_changes, explain_record, undeci
 from stowplan.explain.report import as_json
 from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.explain.text import render
-from stowplan.framework.event_words import event_text, wakes
 from stowplan.framework.events import Action, ClusterEvent, Resource
+from stowplan.framework.hints import event_text, wakes
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
 from stowplan.journal import Attempt, Outcome

@@ -7,8 +7,7 @@ from textwrap import dedent
 import pytest
 
 from stowplan.framework.plugin import Plugin
-from stowplan.framework.plugin_check import faults_of
-from stowplan.framework.plugin_source import repeated_definitions
+from stowplan.framework.plugin_check import faults_of, repeated_definitions
 from stowplan.framework.registry import Registry
 
 HEAD = """\

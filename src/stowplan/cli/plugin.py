@@ -20,8 +20,7 @@ from stowplan.framework.plugin_audit import (
     check_folder,
     check_name_in,
 )
-from stowplan.framework.plugin_facts import Argument, PluginFacts, facts_of
-from stowplan.framework.plugin_source import Fault
+from stowplan.framework.plugin_check import Argument, Fault, PluginFacts, facts_of
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
 from stowplan.testing.new_plugin import write_plugin

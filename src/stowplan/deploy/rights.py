@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from stowplan.client.resources import RESOURCES, WatchedResource, custom
-from stowplan.framework.plugin import Plugin
-from stowplan.framework.rights import Right
+from stowplan.framework.plugin import Plugin, Right
 
 Json = dict[str, Any]
 

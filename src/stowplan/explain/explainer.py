@@ -21,7 +21,7 @@ from stowplan.explain.layout import reason_text
 from stowplan.explain.report import Explanation, explain_decision, explain_node
 from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.framework.decision import Decision
-from stowplan.framework.event_words import wakes
+from stowplan.framework.hints import wakes
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 

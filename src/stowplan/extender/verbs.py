@@ -29,7 +29,15 @@ from stowplan.cycle.schedule import Cycle
 from stowplan.errors import PluginError
 from stowplan.extender.functions import Function
 from stowplan.extender.requests import UNKNOWN, ExtenderRequest, Places, Scored, ScoreLines, pod_of
-from stowplan.framework.answers import describe, plain_text, raise_interrupt, score_of, shown, stack_of
+from stowplan.framework.answers import (
+    describe,
+    plain_text,
+    raise_interrupt,
+    score_of,
+    shown,
+    stack_of,
+    where_text,
+)
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import Decision, Statuses, Verdicts
 from stowplan.framework.handle import Handle
@@ -268,7 +276,9 @@ class FunctionVerb:
                 return self.function.call(pod, node)
         except BaseException as error:
             raise_interrupt(error)
-            raise PluginError(self._failure(describe(error), pod, node), stack_of(error)) from error
+            raise PluginError(
+                self._failure(f"{describe(error)}{where_text(error)}", pod, node), stack_of(error)
+            ) from error
 
     def _failure(self, what: str, pod: Pod, node: NodeObject) -> str:
         return f"{self.function.kind} {self.function.name}: {what} (pod {pod.key}, node {node.name})"

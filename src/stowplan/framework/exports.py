@@ -9,8 +9,17 @@ from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import Decision
 from stowplan.framework.events import QUEUE, SKIP_HINT, Action, ClusterEvent, Hint, Resource
 from stowplan.framework.handle import Api, Handle, WaitingPod
-from stowplan.framework.plugin import FilterError, Mask, Nomination, Plugin, Queued, Reads, Reject, SortKey
-from stowplan.framework.rights import Right
+from stowplan.framework.plugin import (
+    FilterError,
+    Mask,
+    Nomination,
+    Plugin,
+    Queued,
+    Reads,
+    Reject,
+    Right,
+    SortKey,
+)
 from stowplan.framework.scores import MAX_SCORE, Scores, scale_to_max
 from stowplan.framework.state import CycleState, StateMissing
 from stowplan.framework.status import Code, Status

@@ -15,7 +15,6 @@ from stowplan.api.custom import CustomResource
 from stowplan.errors import StowplanError
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.events import ClusterEvent, Hint
-from stowplan.framework.rights import Right
 from stowplan.framework.status import Status
 
 if TYPE_CHECKING:
@@ -47,6 +46,16 @@ class Reject(msgspec.Struct, gc=False):
     mask: Mask
     reason: str
     unresolvable: bool | Mask = False
+
+
+class Right(msgspec.Struct, frozen=True):
+    """A resource and the verbs it is asked with: `Right("pods/binding", ("create",))`."""
+
+    resource: str
+    """Its plural, or plural/subresource."""
+    verbs: tuple[str, ...]
+    group: str = ""
+    """Empty for the core group."""
 
 
 class FilterError(StowplanError):

@@ -19,9 +19,8 @@ from stowplan.config.types import DEFAULT_PLUGINS
 from stowplan.errors import ConfigError, InputError
 from stowplan.framework.answers import short_path
 from stowplan.framework.plugin import Plugin
-from stowplan.framework.plugin_check import faults_of
+from stowplan.framework.plugin_check import Fault, fault_at, faults_of, repeated_definitions
 from stowplan.framework.plugin_files import check_name, files_in, plugins_in, replacing
-from stowplan.framework.plugin_source import Fault, fault_at, repeated_definitions
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
 

@@ -5,23 +5,25 @@ It looks at the class alone. What arguments a configuration gives is checked whe
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Hashable, Iterator
 from difflib import get_close_matches
+from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from weakref import WeakSet
 
+import msgspec
 import numpy as np
 
 from stowplan.api.custom import CustomResource, Definition
 from stowplan.errors import ConfigError
 from stowplan.framework import exports
-from stowplan.framework.answers import describe, raise_interrupt
+from stowplan.framework.answers import describe, raise_interrupt, short_path
 from stowplan.framework.args import args_of
 from stowplan.framework.plugin import Plugin, Reads, overrides
-from stowplan.framework.plugin_source import Fault, fault_at
 from stowplan.framework.points import ASYNC, MAY_YIELD, METHODS, METHODS_OF_POINT, NEEDS, PARAMETERS
 
 EXTENSION_METHODS = tuple(method for methods in METHODS_OF_POINT.values() for method in methods)
@@ -278,3 +280,120 @@ def _fault(plugin: type[Plugin], member: str, text: str) -> Fault:
     owners = (kind for kind in _own_classes(plugin) if member in vars(kind) | inspect.get_annotations(kind))
     what = f"{plugin.__name__}.{member}" if member else plugin.__name__
     return fault_at(next(owners, plugin), member, f"{what} {text}")
+
+
+# Where in a file a plugin, or the part of it that is wrong, is defined
+
+
+class Fault(NamedTuple):
+    """`line` is 0 where none is to be named."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text}" if self.line else f"{self.file}: {self.text}"
+
+
+def fault_at(kind: type, member: str, text: str) -> Fault:
+    """A fault of a class: at the line that defines the member, or else at the class's own."""
+    file = inspect.getsourcefile(kind) or ""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError):  # it was loaded, so it has changed or gone since
+        return Fault(short_path(str(file)), 0, text)
+    definition = _definition(tree, kind.__qualname__)
+    lines = [part.lineno for part in definition.body if member in _names(part)] if definition else []
+    return Fault(short_path(str(file)), next(iter(lines), definition.lineno if definition else 0), text)
+
+
+def repeated_definitions(file: str | Path) -> Iterator[Fault]:
+    """Classes of one name in a file, and methods of one name in a class: only the last one counts."""
+    tree = ast.parse(Path(file).read_bytes())
+    classes = [part for part in tree.body if isinstance(part, ast.ClassDef)]
+    scopes = [("", tree.body), *((f"{each.name}.", each.body) for each in classes)]
+    for prefix, body in scopes:
+        first: dict[str, int] = {}
+        for part in body:
+            if not isinstance(part, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if part.decorator_list:  # a property's setter, an overload
+                continue
+            if part.name in first:
+                text = (
+                    f"{prefix}{part.name} is defined in line {first[part.name]} already: rename one of them"
+                )
+                yield Fault(short_path(str(file)), part.lineno, text)
+            first.setdefault(part.name, part.lineno)
+
+
+def _definition(tree: ast.Module, qualified_name: str) -> ast.ClassDef | None:
+    """The class of that name; the last one, which counts."""
+    body, found = tree.body, None
+    for name in qualified_name.split("."):
+        if name == "<locals>":
+            continue
+        found = next((part for part in reversed(body) if getattr(part, "name", "") == name), None)
+        body = getattr(found, "body", [])
+    return found if isinstance(found, ast.ClassDef) else None
+
+
+def _names(part: ast.stmt) -> set[str]:
+    """What a statement of a class's body defines."""
+    if isinstance(part, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return {part.name}
+    targets = part.targets if isinstance(part, ast.Assign) else [getattr(part, "target", None)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+# What `stowplan plugin show` prints
+
+
+class Argument(msgspec.Struct, rename="camel"):
+    """As a configuration spells it; one without default is required."""
+
+    name: str
+    type: str
+    required: bool
+    default: Any = None
+
+
+class PluginFacts(msgspec.Struct, rename="camel"):
+    name: str
+    origin: str
+    """A file and a line."""
+    entry_point: str
+    """`module:Class`, for an installed one."""
+    says: str
+    """The first line of what its class says of itself, or else of its module."""
+    points: list[str]
+    arguments: list[Argument]
+    watches: list[str]
+    """Plural, version and group of the kinds."""
+    has_background_work: bool
+
+
+def facts_of(name: str, plugin: type[Plugin], entry_point: str = "") -> PluginFacts:
+    place = fault_at(plugin, "", "")
+    about = plugin.__dict__.get("__doc__") or getattr(inspect.getmodule(plugin), "__doc__", None) or ""
+    return PluginFacts(
+        name,
+        f"{place.file}:{place.line}",
+        entry_point,
+        inspect.cleandoc(about).partition("\n")[0],
+        [point for point, methods in METHODS_OF_POINT.items() if methods_of(plugin, methods)],
+        [_argument(field) for field in msgspec.structs.fields(args_of(plugin))],
+        [kind.definition.event_resource for kind in plugin.watches],
+        bool(methods_of(plugin, ("run",))),
+    )
+
+
+def _argument(field: msgspec.structs.FieldInfo) -> Argument:
+    default: Any = None
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    elif field.default is not msgspec.NODEFAULT:
+        default = field.default
+    plain = msgspec.json.decode(msgspec.json.encode(default, enc_hook=str))
+    return Argument(field.encode_name, type_text(field.type), field.required, plain)

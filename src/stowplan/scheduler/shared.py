@@ -18,7 +18,7 @@ from stowplan.client.errors import ApiError
 from stowplan.cluster import Cluster
 from stowplan.framework.answers import describe, reason_of, shown, stack_of
 from stowplan.framework.decision import Decision, fit_message
-from stowplan.framework.event_words import wakes
+from stowplan.framework.hints import wakes
 from stowplan.framework.nominations import Nominations
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
