@@ -8,6 +8,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +150,17 @@ def test_libraries_lines_have_the_same_shape(text: io.StringIO):
     assert "not shown" not in shown
 
 
+def test_a_traceback_is_written_once_and_then_counted(jsons: io.StringIO, tmp_path: Path):
+    stack = f'Traceback (most recent call last):\n  File "{tmp_path}", line 1\nValueError: {{}}\n'
+    for text in ("one", "two", "three"):
+        error("Failed", text, stacktrace=stack.format(text))
+    error("Failed", "elsewhere", stacktrace=stack.format("one").replace("line 1", "line 2"))
+    first, second, third, other = map(json.loads, jsons.getvalue().splitlines())
+    assert first["stacktrace"] == stack.format("one")
+    assert ("stacktrace" in second, second["repeated"], third["repeated"]) == (False, 1, 2)
+    assert "line 2" in other["stacktrace"]
+
+
 def test_a_closed_stream_stops_nobody(text: io.StringIO, capsys: pytest.CaptureFixture[str]):
     log(0, "Message before")
     assert "Message before" in text.getvalue()
@@ -198,8 +210,29 @@ class MuteError(Exception):
         raise SystemExit("no")
 
 
+class OddError(Exception):
+    """Looks like an object with a name until someone asks for it."""
+
+    name = "odd"
+
+    @property
+    def namespace(self) -> str:
+        raise SystemExit("no")
+
+
 @pytest.mark.parametrize(
-    "value", [MuteError(), "half \ud800", ["half \ud800"], {MuteError()}, [MuteError()]], ids=range(5)
+    "value",
+    [
+        MuteError(),
+        OddError("x"),
+        "half \ud800",
+        ["half \ud800"],
+        {MuteError()},
+        [MuteError()],
+        {1, "a", None},
+        {OddError(), "b"},
+    ],
+    ids=range(8),
 )
 def test_no_value_stops_the_one_who_logs(value: object, jsons: io.StringIO):
     log(0, "Message", value=value)

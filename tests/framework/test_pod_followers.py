@@ -7,10 +7,14 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from make import make_pod
-from stowplan import Plugin
+from make import make_node, make_pod
+from stowplan import Plugin, Pod
+from stowplan.config import load
+from stowplan.config.types import V1
 from stowplan.embedded import embedded_cluster
 from stowplan.framework.followers import PodFollowers
+from stowplan.framework.registry import Registry
+from stowplan.simulator import WhatIf
 from stowplan.testing import a_cluster
 
 
@@ -86,6 +90,22 @@ def test_the_kit_tells_of_pods():
     assert not list(handle.cluster.pods("elsewhere"))
     cluster.place("giant", cpu="1000").stays_pending()
     assert [pod.name for pod in handle.pending_pods] == ["giant"]
+
+
+def test_what_if_tells_of_pods():
+    registry = Registry.installed(classes={"Follower": Follower})
+    profile = {"plugins": {"multiPoint": {"enabled": [{"name": "Follower"}]}}}
+    config = {"apiVersion": V1, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
+    owner = [{"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}]
+    web = Pod.decode(a_manifest("web") | {"metadata": {"name": "web", "ownerReferences": owner}})
+    found = WhatIf(
+        [make_node("a"), make_node("b"), web.on("a")], load(config, registry).config, registry=registry
+    )
+    follower = found.planner.profiles["default-scheduler"].plugins["Follower"]
+    found.drain("a")
+    found.run()
+    assert isinstance(follower, Follower)
+    assert follower.told == [("added", "web", "a"), ("deleted", "web"), ("added", "web", "b")]
 
 
 async def test_the_scheduler_tells_of_pods_that_come_change_go_and_end():

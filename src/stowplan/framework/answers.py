@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from operator import index
 from traceback import walk_tb
-from types import FrameType, GeneratorType
+from types import FrameType, GeneratorType, TracebackType
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -174,13 +174,22 @@ def stack_of(error: BaseException) -> str:
             start = found.__traceback__
             for _ in range(_first_of_plugin(list(walk_tb(start))) or 0):
                 start = start.tb_next if start is not None else None
-            frames = "".join(traceback.format_tb(start, limit=-MAX_FRAMES))
+            frames = _format_frames(start)
             parts.append(f"Traceback (most recent call last):\n{frames[-MAX_STACK:]}{describe(found)}\n")
             found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
     except BaseException as unprintable:
         parts.append(f"the traceback cannot be shown: {_type_name(unprintable)}\n")
     text = "\nThe above exception led to the following one:\n\n".join(reversed(parts))
     return text.encode(errors="backslashreplace").decode()
+
+
+def _format_frames(start: TracebackType | None) -> str:
+    """The first frames and the last: where the plugin began, and what raised, also after deep recursion."""
+    count = sum(1 for _ in walk_tb(start))
+    if count <= MAX_FRAMES:
+        return "".join(traceback.format_tb(start))
+    first, last = (traceback.format_tb(start, limit=sign * MAX_FRAMES // 2) for sign in (1, -1))
+    return "".join([*first, f"  ... {count - len(first) - len(last)} more frames ...\n", *last])
 
 
 class RaisedError(PluginError):

@@ -146,6 +146,8 @@ class WhatIf:
         self._forget({pod.key for pod in pods})
         for item in items:
             self.cluster.apply(item)
+            if isinstance(item, Pod):
+                self.planner.followers.tell(item)
             if isinstance(item, Pod) and not (item.node_name or item.is_finished):
                 self._enqueue(item, Cause.NEW)
         if pods:
@@ -190,7 +192,7 @@ class WhatIf:
         self._note_change(f"{name} lost")
         for pod in tuple(self.cluster.nodes.pods_on(row)):
             if belongs_to_node(pod):
-                self.cluster.remove_pod(pod)
+                self._remove(pod)
             else:
                 self._displace(pod, Cause.LOST)
         self.cluster.remove_node(name)
@@ -201,7 +203,7 @@ class WhatIf:
         for pod in tuple(self.cluster.pods()):
             is_ours = pod.scheduler_name in self.planner.profiles
             if is_ours and not (pod.is_terminating or belongs_to_node(pod)):
-                self.cluster.remove_pod(pod)
+                self._remove(pod)
                 self._enqueue(pod, Cause.AFRESH)
 
     def decide(self, pod: Pod) -> Decision:
@@ -232,17 +234,21 @@ class WhatIf:
     def _forget(self, keys: Container[str]) -> None:
         """Lets go of pods that are about to be replaced."""
         for known in [pod for pod in self.cluster.pods() if pod.key in keys]:
-            self.cluster.remove_pod(known)
+            self._remove(known)
         self._queue.forget(keys)
 
     def _displace(self, pod: Pod, cause: Cause, evicted_by: str = "") -> None:
         """The pod leaves its node; its controller, if it has one, makes it again."""
-        self.cluster.remove_pod(pod)
+        self._remove(pod)
         if is_made_again(pod):
             self._enqueue(pod, cause, evicted_by)
         elif not pod.is_terminating:
             gone = Fate(pod=pod, cause=cause, ending=Ending.GONE, before=pod.node_name, evicted_by=evicted_by)
             self._record(gone)
+
+    def _remove(self, pod: Pod) -> None:
+        self.cluster.remove_pod(pod)
+        self.planner.followers.tell(pod, is_gone=True)
 
     def _enqueue(self, pod: Pod, cause: Cause, evicted_by: str = "") -> None:
         fate = Fate(pod=pod, cause=cause, ending=Ending.PENDING, before=pod.node_name, evicted_by=evicted_by)
@@ -267,11 +273,12 @@ class WhatIf:
             self._waiting[pod.uid] = known
             return msgspec.structs.replace(waiting, message=known.message, refusals=known.refusals)
         decision, message = self.decide(pod), ""
-        if decision.chosen is None and (leaving := leaving_for(pod, self.cluster)):
-            names = join_names([each.key for each in leaving])
-            message = f"once {names} {'is' if len(leaving) == 1 else 'are'} gone"
-            for each in leaving:
-                self.cluster.remove_pod(each)
+        if decision.chosen is None and (going := going_for(pod, self.cluster)):
+            message = (
+                f"once {join_names([each.key for each in going])} {'is' if len(going) == 1 else 'are'} gone"
+            )
+            for each in going:
+                self._remove(each)
             self._last[EVICTED] = self._turn
             decision = self.decide(pod)
         if fault := plugin_error(decision):
