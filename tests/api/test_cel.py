@@ -509,6 +509,8 @@ def test_the_compiler_says_what_is_wrong(expression, text):
         ('quantity("9999999999999999999999").isInteger()', False),
         ('quantity("50k").asInteger()', 50000),
         ('quantity("50.703").asApproximateFloat()', 50.703),
+        ('quantity("1e500").asApproximateFloat() > 1.0e308', True),
+        ('quantity("-1e500").asApproximateFloat() < -1.0e308', True),
         ('isQuantity("1.3Gi")', True),
         ('isQuantity("1.3gigabytes")', False),
         ('isQuantity("")', False),

@@ -26,7 +26,7 @@ from device_objects import (
 
 from stowplan.plugins.devices.allocator import INVALID_POOLS, NO_SOLUTION, allocate
 from stowplan.plugins.devices.claims import Usage, demand_of
-from stowplan.plugins.devices.pools import AllocationError, Inventory
+from stowplan.plugins.devices.pools import AllocationError, BudgetSpentError, DeviceBudget, Inventory
 
 
 def solve(claims, slices, *, classes=(), taken=(), on=None, **more):
@@ -836,3 +836,14 @@ def test_a_search_that_takes_too_long_is_given_up():
         is_late=lambda: True,
     )
     assert found == "error: node n1: timed out trying to allocate devices"
+
+
+def test_selectors_that_cost_too_much_are_told_apart_from_broken_ones():
+    budget = DeviceBudget()
+    budget.left = 0
+    here = node_in(cluster_of(node()), "n1")
+    wanted = claim(ask(selectors=[{"cel": {"expression": IS_RED}}]))
+    demands = [demand_of(read_claim(wanted), lambda name, request: read_class(GPU))]
+    pools = Inventory([read_slice(FOUR)]).pools_for(here)
+    with pytest.raises(BudgetSpentError, match="node n1: timed out trying to allocate devices"):
+        allocate(demands, here, pools, Usage.of([]), budget=budget)

@@ -283,7 +283,7 @@ class _Search:
             except CelError as error:
                 raise AllocationError(f"{where}: {error}") from None
             except BudgetSpentError:
-                raise TimedOutError(TIMED_OUT.format(self.node.name)) from None
+                raise BudgetSpentError(TIMED_OUT.format(self.node.name)) from None
         return True
 
     def capacity_left(self, ask: Ask, device: OfferedDevice) -> Mapping[str, int] | None:

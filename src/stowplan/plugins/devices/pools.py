@@ -65,7 +65,7 @@ class DeviceBudget:
         """When searches on all nodes must be over, by the CPU time of this thread; 0 before the first."""
 
 
-class BudgetSpentError(StowplanError):
+class BudgetSpentError(AllocationError):
     """Selectors have cost too much in this attempt."""
 
 
