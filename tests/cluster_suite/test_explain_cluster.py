@@ -117,7 +117,7 @@ async def test_what_our_scheduler_decided(control_plane, explain, tmp_path):
         large = explain.text("default/large", *asking)
         assert "Pod default/large fit nowhere, attempt " in large
         assert f"\n  {condition(control_plane, 'large')['message']}\n" in large
-        assert "\n  NodeResourcesFit: a node comes or changes its allocatable resources" in large
+        assert "\n  NodeResourcesFit: a node is added or changes its allocatable resources" in large
         assert "\n\nComputed for the cluster as it is now, where the pod would fit nowhere.\n" in large
         assert re.search(r"\n   - cpu request \S+ of the container \S+ instead of 50: n1\n", large)
         gated = explain.text("gated", *asking)

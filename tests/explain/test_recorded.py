@@ -119,8 +119,8 @@ def test_a_pod_that_found_no_node():
     assert text.endswith(
         """
 Events that would requeue it, by the plugin that rejected it:
-  NodeResourcesFit: a node comes or changes its allocatable resources or taints; a pod goes or asks
-     for less; a DeviceClass comes or changes"""
+  NodeResourcesFit: a node is added or changes its allocatable resources or taints; a pod is deleted
+     or lowers its requests; a DeviceClass is added or changed"""
     )
 
 
@@ -258,23 +258,27 @@ def test_a_decision_that_failed_makes_nothing_up(plugin, says):
 @pytest.mark.parametrize(
     ("events", "text"),
     [
-        pytest.param([(Resource.NODE, Action.ADD)], "a node comes", id="one"),
+        pytest.param([(Resource.NODE, Action.ADD)], "a node is added", id="one"),
         pytest.param(
             [
                 (Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
                 (Resource.NODE, Action.UPDATE_NODE_TAINT),
             ],
-            "a node comes or changes its labels or taints",
+            "a node is added or changes its labels or taints",
             id="one resource twice",
         ),
         pytest.param(
             [(Resource.POD, Action.DELETE | Action.UPDATE_POD_TOLERATION)],
-            "the pod itself changes its tolerations; a pod goes",
+            "the pod itself changes its tolerations; a pod is deleted",
             id="what only happens to the pod itself",
         ),
-        pytest.param([(Resource.CSI_NODE, Action.ALL)], "a CSINode comes, goes or changes", id="anything"),
-        pytest.param([("example.com/Oven", Action.UPDATE)], "an Oven changes", id="a custom resource"),
-        pytest.param([(Resource.WILDCARD, Action.ALL)], "anything comes, goes or changes", id="everything"),
+        pytest.param(
+            [(Resource.CSI_NODE, Action.ALL)], "a CSINode is added, deleted or changed", id="anything"
+        ),
+        pytest.param([("example.com/Oven", Action.UPDATE)], "an Oven is changed", id="a custom resource"),
+        pytest.param(
+            [(Resource.WILDCARD, Action.ALL)], "any object is added, deleted or changed", id="everything"
+        ),
     ],
 )
 def test_events_in_words(events, text):

@@ -81,8 +81,8 @@ Rejected: 2 of 2 nodes
 Preemption cannot help: no node was rejected for a reason that evicting pods would resolve.
 
 Events that would requeue it, by the plugin that rejected it:
-  NodeResourcesFit: a node comes or changes its allocatable resources or taints; a pod goes or asks
-     for less; a DeviceClass comes or changes"""
+  NodeResourcesFit: a node is added or changes its allocatable resources or taints; a pod is deleted
+     or lowers its requests; a DeviceClass is added or changed"""
     )
 
 

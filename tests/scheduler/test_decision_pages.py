@@ -62,7 +62,7 @@ async def test_a_pod_that_fits_nowhere_says_what_would_wake_it():
         assert answer["waiting"]["place"] == "unschedulable"
         assert answer["waiting"]["plugins"] == ["NodeResourcesFit"]
         assert answer["waiting"]["wakes"] == found["wakes"]
-        assert found["wakes"]["NodeResourcesFit"].startswith("a node comes or changes its allocatable")
+        assert found["wakes"]["NodeResourcesFit"].startswith("a node is added or changes its allocatable")
 
 
 async def test_attempts_add_up_and_each_can_be_asked_for():

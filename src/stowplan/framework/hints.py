@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from stowplan import log
@@ -241,14 +241,14 @@ def _conditions(node: NodeObject) -> dict[str, str]:
 
 SUBJECTS = {
     Resource.POD: "a pod",
-    Resource.ASSIGNED_POD: "a pod that has a node",
+    Resource.ASSIGNED_POD: "a pod with a node",
     Resource.UNSCHEDULABLE_POD: "the pod itself",
     Resource.NODE: "a node",
-    Resource.WILDCARD: "anything",
+    Resource.WILDCARD: "any object",
 }
-COMING = {Action.ADD: "comes", Action.DELETE: "goes"}
-HAPPENING = {
-    Action.UPDATE_POD_SCALE_DOWN: "asks for less",
+PASSIVE = {Action.ADD: "added", Action.DELETE: "deleted", Action.UPDATE: "changed"}
+ACTIVE = {
+    Action.UPDATE_POD_SCALE_DOWN: "lowers its requests",
     Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED: "loses its scheduling gates",
     Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM: "gets a resource claim",
 }
@@ -270,13 +270,13 @@ CHANGING = {
 
 
 def wakes(profile: Profile, plugins: Iterable[str]) -> dict[str, str]:
-    """By plugin that refused a pod, what would make it worth another try."""
+    """By plugin that rejected a pod, what would make it worth another attempt."""
     hints = QueueingHints(profile)
     return {name: event_text(events) for name in sorted(plugins) if (events := hints.events_of(name))}
 
 
 def event_text(events: Iterable[ClusterEvent]) -> str:
-    """Such as `a node comes or changes its labels; a pod goes`; each resource once."""
+    """Such as `a node is added or changes its labels; a pod is deleted`; each resource once."""
     actions: dict[str, Action] = {}
     for resource, action in (part for event in events for part in _parts(event)):
         actions[resource] = actions.get(resource, Action(0)) | action
@@ -300,12 +300,15 @@ def _subject(resource: str) -> str:
 
 
 def _actions(action: Action) -> str:
-    verbs = [text for each, text in COMING.items() if each in action]
-    if Action.UPDATE in action:
-        verbs.append("changes")
-    else:
-        verbs += [text for each, text in HAPPENING.items() if each in action]
+    passive = [text for each, text in PASSIVE.items() if each in action]
+    verbs = [f"is {_joined(passive)}"] if passive else []
+    if Action.UPDATE not in action:
+        verbs += [text for each, text in ACTIVE.items() if each in action]
         if changed := [text for each, text in CHANGING.items() if each in action]:
             verbs.append(f"changes its {' or '.join(changed)}")
-    *others, last = verbs
+    return _joined(verbs)
+
+
+def _joined(texts: Sequence[str]) -> str:
+    *others, last = texts
     return f"{', '.join(others)} or {last}" if others else last
