@@ -69,7 +69,7 @@ def test_a_counter_counts_and_never_breaks_the_page(handle, metrics):
 
 
 def compute(guard: Guard, plugin: Plugin) -> None:
-    with guard.calling(plugin, "filter"):
+    with guard.calling("Filter", plugin):
         ends = time.monotonic() + 5
         while time.monotonic() < ends:
             pass

@@ -74,12 +74,8 @@ def test_what_was_reserved_for_a_pod_that_is_rejected_later_is_free_again():
         def permit(self, state, pod, node_name):
             return Status.unschedulable("not now") if pod.labels.get("late") else None
 
-    sys.path.insert(0, str(QUOTA))
-    try:
-        from tenant_quota import TenantQuota
-    finally:
-        sys.path.remove(str(QUOTA))
-    cluster = a_cluster(TenantQuota, Never).node("a", cpu="16").add(QUOTA / "tenant.yaml")
+    plugin = check_files([QUOTA / "tenant_quota.py"]).classes["TenantQuota"]
+    cluster = a_cluster(plugin, Never).node("a", cpu="16").add(QUOTA / "tenant.yaml")
     cluster.place("one", namespace="shop", cpu="1", labels={"late": "yes"}).stays_pending("not now")
     cluster.place("two", namespace="shop", cpu="1").lands_on("a")
 
@@ -139,7 +135,7 @@ async def test_a_group_is_held_and_bound_in_a_cluster():
 
         async def both_held():
             assert cluster.scheduler is not None
-            return len(list(cluster.scheduler.host.waiting)) == 2
+            return len(list(cluster.scheduler.waiting)) == 2
 
         await cluster.until(both_held)
         assert "is held at permit" in cluster.explain("worker-1")
