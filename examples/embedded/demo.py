@@ -40,7 +40,7 @@ async def main(seed: int) -> None:
         print(f"A cluster of {len(nodes)} nodes in this process, ready in {seconds:.1f} s.")
         label = EXAMPLES / "score-by-label"
         await cluster.apply(*objects_in(HERE / "workloads.yaml", label / "testpod.yaml", CRD / "pod.yaml"))
-        await cluster.refused("warehouse")
+        await cluster.rejected("warehouse")
         await cluster.until(lambda: all_run(cluster), "all other pods run")
         await show_table(cluster)
         web = min(each["metadata"]["name"] for each in await cluster.list("Pod") if is_web(each))

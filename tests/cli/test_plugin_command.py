@@ -67,21 +67,21 @@ def test_a_new_plugin_never_writes_over_a_file(here):
     here.write("scheduler.yaml", "mine")
     run = here.stowplan("plugin", "new", "GreenNodes")
     assert (run.returncode, run.stdout) == (1, "")
-    assert "scheduler.yaml: is there already" in run.stderr
+    assert "scheduler.yaml: already exists" in run.stderr
     assert [path.name for path in here.path.iterdir()] == ["scheduler.yaml"]
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        pytest.param("green-nodes", "as in GreenNodes", id="kebab"),
-        pytest.param("greenNodes", "as in GreenNodes", id="small first letter"),
-        pytest.param("../Up", "as in Up", id="a path"),
-        pytest.param("Ünicode", "as in Nicode", id="no plain letter"),
+        pytest.param("green-nodes", "such as GreenNodes", id="kebab"),
+        pytest.param("greenNodes", "such as GreenNodes", id="small first letter"),
+        pytest.param("../Up", "such as Up", id="a path"),
+        pytest.param("Ünicode", "such as Nicode", id="no plain letter"),
         pytest.param("NodeAffinity", "is the name of an installed plugin", id="installed"),
-        pytest.param("Plugin", "use another", id="the class itself"),
-        pytest.param("Queue", "there is a module queue already", id="a module of Python"),
-        pytest.param("Yaml", "there is a module yaml already", id="an installed module"),
+        pytest.param("Plugin", "choose another name", id="the class itself"),
+        pytest.param("Queue", "a module queue already exists", id="a module of Python"),
+        pytest.param("Yaml", "a module yaml already exists", id="an installed module"),
     ],
 )
 def test_a_name_that_will_not_do_is_refused(here, name, words):
@@ -164,9 +164,9 @@ def test_check_finds_all_faults_of_a_folder(here):
     assert said[0].startswith("SyntaxError: invalid syntax")
     assert "No module named 'no_such_dependency'; install it" in said[1]
     assert "Wrong.filter_node is not an extension point; did you mean filter_nodes?" in said[2]
-    assert "Same is the name of a plugin in bad/d_first.py too" in said[4]
-    assert "NodeName is the name of an installed plugin too" in said[5]
-    assert "Twice is defined in line 3 already" in said[6]
+    assert "Same is also the name of a plugin in bad/d_first.py" in said[4]
+    assert "NodeName is also the name of an installed plugin" in said[5]
+    assert "Twice is already defined in line 3" in said[6]
     assert "defines no class derived from stowplan.Plugin" in said[7]
 
 
@@ -176,7 +176,7 @@ def test_check_finds_all_faults_of_a_folder(here):
         pytest.param(
             {"plugins": {"multiPoint": {"enabled": [{"name": "Sizes"}]}}},
             7,
-            'profiles[0].plugins.multiPoint.enabled[0].name: "Sizes" does not exist; there is Sized',
+            'profiles[0].plugins.multiPoint.enabled[0].name: "Sizes" does not exist; did you mean "Sized"?',
             id="a misspelt plugin",
         ),
         pytest.param(

@@ -56,13 +56,13 @@ async def test_a_pod_gets_a_node_and_runs(cluster):
 
 async def test_a_pod_that_fits_nowhere_is_told_why(cluster):
     await cluster.create(pod("giant", cpu="1000"))
-    assert (await cluster.refused("giant")).startswith("0/3 nodes are available: 3 Insufficient cpu.")
+    assert (await cluster.rejected("giant")).startswith("0/3 nodes are available: 3 Insufficient cpu.")
     assert "NodeResourcesFit: Insufficient cpu" in cluster.explain("giant")
 
 
 async def test_a_new_node_brings_a_waiting_pod_its_place(cluster):
     await cluster.create(pod("giant", cpu="60"))
-    await cluster.refused("giant")
+    await cluster.rejected("giant")
     await cluster.add_nodes(NodeTemplate(name="huge", cpu="64"))
     assert await cluster.bound("giant") == "huge"
 

@@ -117,7 +117,7 @@ GOOD = "def filter(self, state, pod, node): ..."
         pytest.param(
             "def filtre(self, state, pod, node): ...", 0, "did you mean filter?", id="letters swapped"
         ),
-        pytest.param("filter = True", 0, "Mine.filter is no method but bool", id="no method"),
+        pytest.param("filter = True", 0, "Mine.filter is not a method but bool", id="no method"),
         pytest.param("def bind(self, state, pod, node_name): ...", 0, "write `async def`", id="sync bind"),
         pytest.param("async def filter(self, state, pod, node): ...", 0, "without async", id="async filter"),
         pytest.param(f"{GOOD}\ndef run(self): ...", 1, "Mine.run is awaited", id="sync run"),
@@ -125,7 +125,7 @@ GOOD = "def filter(self, state, pod, node): ..."
         pytest.param(
             f"{GOOD}\ndef filter_nodes(self, state, pod, nodes): ...",
             0,
-            "is never called, since there is filter_nodes too",
+            "is never called because filter_nodes is defined, too",
             id="both ways",
         ),
         pytest.param(
@@ -135,13 +135,16 @@ GOOD = "def filter(self, state, pod, node): ..."
             id="nothing to normalise",
         ),
         pytest.param(
-            f"{GOOD}\ndef sign_pod(self, pod): ...", 1, "reads = Reads.NODE", id="sign without reads"
+            f"{GOOD}\ndef sign_pod(self, pod): ...",
+            1,
+            "unless `reads` is Reads.NODE",
+            id="sign without reads",
         ),
         pytest.param(f"reads = Reads.NODE\n{GOOD}", 0, "has no effect without sign_pod", id="reads alone"),
         pytest.param(
             f"reads = Reads.NODE\n{GOOD}\ndef sign_pod(self, pod): ...",
             1,
-            "write filter_nodes",
+            "define filter_nodes instead",
             id="kept filter",
         ),
         pytest.param(f"{GOOD}\nreads = 'node'", 1, "is 'node'; expected Reads", id="reads of another type"),
@@ -160,7 +163,9 @@ GOOD = "def filter(self, state, pod, node): ..."
             id="args of dict",
         ),
         pytest.param(f"{GOOD}\nargs: 'Nope'", 1, "name 'Nope' is not defined", id="args of nothing known"),
-        pytest.param(f"{GOOD}\nargs = PluginArgs", 1, "write `args: PluginArgs`", id="args with a value"),
+        pytest.param(
+            f"{GOOD}\nargs = PluginArgs", 1, "annotate it instead: `args: PluginArgs`", id="args with a value"
+        ),
         pytest.param(f"{GOOD}\nbudget = 0", 1, "is 0; expected seconds, more than 0", id="no budget"),
         pytest.param("def helper(self): ...", -1, "takes part in no extension point: define", id="nothing"),
     ],
@@ -231,6 +236,6 @@ def test_of_two_definitions_of_one_name_the_second_is_named(tmp_path, monkeypatc
     file.write_text("class A:\n    def f(self): ...\n    def f(self): ...\nclass A: ...\n")
     lines = [str(fault) for fault in repeated_definitions(file)]
     assert lines == [
-        "twice.py:4: A is defined in line 1 already: rename one of them",
-        "twice.py:3: A.f is defined in line 2 already: rename one of them",
+        "twice.py:4: A is already defined in line 1; rename one of them",
+        "twice.py:3: A.f is already defined in line 2; rename one of them",
     ]

@@ -113,8 +113,8 @@ def test_the_kit_shows_the_line_and_the_traceback(folder):
 async def test_event_explain_and_page_name_the_line(folder):
     async with embedded_cluster(config=CONFIG, plugin_dirs=[folder]) as cluster:
         await cluster.create(a_pod("broken"), a_pod("unpermitted"))
-        assert "(pod default/broken, node node-1, at failing_helper.py:6)" in await cluster.refused("broken")
-        assert "(pod default/unpermitted, node node-1, at failing_plugin.py:25)" in await cluster.refused(
+        assert "(pod default/broken, node node-1, at failing_helper.py:6)" in await cluster.rejected("broken")
+        assert "(pod default/unpermitted, node node-1, at failing_plugin.py:25)" in await cluster.rejected(
             "unpermitted"
         )
 
@@ -144,7 +144,7 @@ async def test_a_traceback_is_logged_once_and_then_counted(folder, written):
     async with embedded_cluster(config=CONFIG, plugin_dirs=[folder]) as cluster:
         for number in range(3):
             await cluster.create(a_pod(f"broken-{number}"))
-            await cluster.refused(f"broken-{number}")
+            await cluster.rejected(f"broken-{number}")
     found = [line for line in lines(written) if line["msg"] == "Error scheduling pod; retrying"]
     first, *others = found
     assert (

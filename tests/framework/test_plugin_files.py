@@ -84,12 +84,12 @@ def test_what_a_file_imports_or_derives_from_is_not_its_plugin(tmp_path):
                 "a_file.py": PLUGIN.format(name="Twice", score=1),
                 "b_file.py": PLUGIN.format(name="Twice", score=2),
             },
-            'b_file.py: "Twice" is the name of a plugin in {folder}/a_file.py too; rename one of them',
+            'b_file.py: "Twice" is the name of a plugin in {folder}/a_file.py; rename one of them',
             id="two plugins of one name",
         ),
         pytest.param(
             {"a_file.py": PLUGIN.format(name="NodeName", score=1)},
-            'a_file.py: "NodeName" is the name of an installed plugin too; give the class another name',
+            'a_file.py: "NodeName" is also the name of an installed plugin; rename the class',
             id="the name of an installed plugin",
         ),
         pytest.param(

@@ -83,7 +83,9 @@ def test_what_is_placed_takes_room_and_what_is_decided_does_not():
 
 def test_pods_that_run_take_room():
     cluster = a_cluster().node("a", cpu="2").node("b", cpu="1").pod("old", "a", cpu="2")
-    cluster.decide("new", cpu="1").lands_on("b").is_refused("a", by="NodeResourcesFit", reason="Insufficient")
+    cluster.decide("new", cpu="1").lands_on("b").is_rejected(
+        "a", by="NodeResourcesFit", reason="Insufficient"
+    )
 
 
 def test_weights_and_arguments():
@@ -137,9 +139,9 @@ def test_custom_resources_as_structs_and_as_manifests():
     cluster = a_cluster(Quotas).node("a").node("b").node("c")
     cluster.add({"apiVersion": "example.com/v1", "kind": "NodeQuota", "metadata": {"name": "a"}})
     outcome = cluster.decide("web").lands_on("a")
-    outcome.is_refused("b", by="Quotas", reason="node(s) had no quota")
+    outcome.is_rejected("b", by="Quotas", reason="node(s) had no quota")
     cluster.add(NodeQuota(metadata=ObjectMeta(name="b")))
-    cluster.decide("web").fits_on("a", "b").is_refused("c")
+    cluster.decide("web").fits_on("a", "b").is_rejected("c")
     cluster.not_served(NodeQuota)
     cluster.decide("web").stays_pending("3 nodequotas.example.com is not installed")
 
@@ -149,7 +151,7 @@ def test_time_is_what_the_test_says():
     cluster.add({"apiVersion": "example.com/v1", "kind": "NodeQuota", "metadata": {"name": "a"}})
     cluster.decide("web").lands_on("a")
     cluster.clock = 101.0
-    cluster.decide("web").is_refused("a", by="Quotas")
+    cluster.decide("web").is_rejected("a", by="Quotas")
 
 
 def test_a_pod_that_is_held_back_stays_pending():
@@ -184,8 +186,8 @@ def test_preemption():
         pytest.param(lambda found: found.lands_on("b", "c"), "expected to land on b or c", id="lands"),
         pytest.param(lambda found: found.stays_pending(), "expected to stay pending", id="pending"),
         pytest.param(
-            lambda found: found.is_refused("b", by="Tier", reason="x"),
-            "expected to be refused on b by Tier for 'x'",
+            lambda found: found.is_rejected("b", by="Tier", reason="x"),
+            "expected to be rejected on b by Tier for 'x'",
             id="refused",
         ),
         pytest.param(lambda found: found.fits_on("a", "z"), "expected to fit on a, z", id="fits"),
@@ -195,7 +197,7 @@ def test_preemption():
             id="scores",
         ),
         pytest.param(
-            lambda found: found.scores("Nope"), "Nope gave no scores; of those that did", id="nobody"
+            lambda found: found.scores("Nope"), "Nope gave no scores; plugins with scores:", id="nobody"
         ),
         pytest.param(lambda found: found.fails("x"), "expected an error with 'x'", id="error"),
         pytest.param(

@@ -93,10 +93,10 @@ async def test_waiting_pods_are_woken_by_the_resource_and_by_the_end_of_a_pod():
         await cluster.create(first)
         await cluster.bound("first", "shop")
         await cluster.create(a_pod("second"))
-        assert "the CPU quota of shop is used up" in await cluster.refused("second", "shop")
+        assert "the CPU quota of shop is used up" in await cluster.rejected("second", "shop")
         await cluster.bound("second", "shop", seconds=30)  # the first one has ended
         await cluster.create(a_pod("third"))
-        await cluster.refused("third", "shop")
+        await cluster.rejected("third", "shop")
         await cluster.apply(tenant("2"))
         await cluster.bound("third", "shop", seconds=30)
 

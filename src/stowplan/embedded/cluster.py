@@ -145,7 +145,7 @@ class EmbeddedCluster:
 
         return await self.until(node, f"pod {pod} has a node", seconds=seconds)
 
-    async def refused(self, pod: str, namespace: str = "default", *, seconds: float = WAIT_SECONDS) -> str:
+    async def rejected(self, pod: str, namespace: str = "default", *, seconds: float = WAIT_SECONDS) -> str:
         """Wait until the scheduler has found the pod unschedulable; return its message."""
 
         async def message() -> str | None:
@@ -153,7 +153,7 @@ class EmbeddedCluster:
             said = (each for each in status.get("conditions", ()) if each["type"] == "PodScheduled")
             return next((each["message"] for each in said if each["status"] == "False"), None)
 
-        return await self.until(message, f"pod {pod} is refused", seconds=seconds)
+        return await self.until(message, f"pod {pod} is rejected", seconds=seconds)
 
     async def until(
         self,

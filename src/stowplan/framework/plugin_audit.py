@@ -109,7 +109,9 @@ def find_plugin(name: str, plugin_dirs: Sequence[Path] = ()) -> type[Plugin]:
         raise InputError(fault.text, where=f"{fault.file}:{fault.line}")
     if wanted in checked.classes or (not wanted and len(checked.classes) == 1):
         return checked.classes[wanted or next(iter(checked.classes))]
-    raise InputError(f"name one of its plugins: {file}:{f', {file}:'.join(checked.classes)}", where=file)
+    raise InputError(
+        f"defines several plugins; name one of them: {file}:{f', {file}:'.join(checked.classes)}", where=file
+    )
 
 
 def _unknown_names(plain: Any, registry: Registry) -> Iterator[tuple[str, str]]:
@@ -128,7 +130,7 @@ def _why_not(name: str, registry: Registry) -> str:
         registry.find(name)
     except ConfigError as error:
         close = get_close_matches(name, registry.names(), 1)
-        return f"{error.message}; there is {close[0]}" if close else error.message
+        return f'{error.message}; did you mean "{close[0]}"?' if close else error.message
     return ""
 
 
@@ -157,9 +159,9 @@ def _same_name(plugin: type[Plugin], known: dict[str, type[Plugin]], installed: 
     name = plugin.__name__
     if name in known:
         other = short_path(sys.modules[known[name].__module__].__file__ or "")
-        return [fault_at(plugin, "", f"{name} is the name of a plugin in {other} too: rename one of them")]
+        return [fault_at(plugin, "", f"{name} is also the name of a plugin in {other}; rename one of them")]
     if name in installed.names() and getsourcefile(installed.find(name)) != getsourcefile(plugin):
-        return [fault_at(plugin, "", f"{name} is the name of an installed plugin too: give it another")]
+        return [fault_at(plugin, "", f"{name} is also the name of an installed plugin; rename it")]
     return []
 
 

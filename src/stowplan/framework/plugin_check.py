@@ -95,7 +95,7 @@ def _wrong_methods(plugin: type[Plugin]) -> Iterator[Fault]:
         member = inspect.getattr_static(plugin, name)
         function = _function(member)
         if not callable(function):
-            yield _fault(plugin, name, f"is no method but {type(function).__name__}")
+            yield _fault(plugin, name, f"is not a method but {type(function).__name__}")
             continue
         taken = list(inspect.signature(function).parameters)
         given = taken[not isinstance(member, staticmethod) :]
@@ -120,7 +120,7 @@ def _wrong_colour(name: str, function: Callable[..., Any]) -> str:
     if name in ASYNC:
         return "" if inspect.iscoroutinefunction(function) else "is awaited: write `async def`"
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return "is not awaited: write `def`, without async; what must wait goes into `async def run`"
+        return "is not awaited: write `def`, without async, and wait in `async def run`"
     if inspect.isgeneratorfunction(function) and name not in MAY_YIELD:
         return "yields, but what it returns is used: write `return`"
     return ""
@@ -129,7 +129,7 @@ def _wrong_colour(name: str, function: Callable[..., Any]) -> str:
 def _contradictions(plugin: type[Plugin]) -> Iterator[Fault]:
     for one, other in (("filter", "filter_nodes"), ("score", "score_nodes")):
         if methods_of(plugin, (one, other)) == [one, other]:
-            yield _fault(plugin, one, f"is never called, since there is {other} too: keep one of them")
+            yield _fault(plugin, one, f"is never called because {other} is defined, too; keep one of them")
     for name, needed in NEEDS.items():
         if methods_of(plugin, (name,)) and not methods_of(plugin, needed):
             yield _fault(plugin, name, f"is never called without {_listed(needed)}")
@@ -138,12 +138,10 @@ def _contradictions(plugin: type[Plugin]) -> Iterator[Fault]:
         return
     signs = methods_of(plugin, ("sign_pod",))
     if signs and reads is Reads.ANYTHING:
-        yield _fault(
-            plugin, "sign_pod", "is never called unless the class says `reads = Reads.NODE` or Reads.USAGE"
-        )
+        yield _fault(plugin, "sign_pod", "is never called unless `reads` is Reads.NODE or Reads.USAGE")
     if signs and reads is not Reads.ANYTHING:
         for one in methods_of(plugin, ("filter", "score")):
-            text = f"is kept by sign_pod, which takes columns: write {one}_nodes, or leave sign_pod out"
+            text = f"cannot be cached by sign_pod; define {one}_nodes instead, or remove sign_pod"
             yield _fault(plugin, one, text)
     if not signs and reads is not Reads.ANYTHING:
         yield _fault(plugin, "reads", "has no effect without sign_pod(self, pod): define it")
@@ -167,7 +165,7 @@ def _wrong_attributes(plugin: type[Plugin]) -> Iterator[Fault]:
 
 def _wrong_args(plugin: type[Plugin]) -> Iterator[Fault]:
     if isinstance(given := inspect.getattr_static(plugin, "args", None), type):
-        yield _fault(plugin, "args", f"has a value; to name its type write `args: {given.__name__}`")
+        yield _fault(plugin, "args", f"is assigned a class; annotate it instead: `args: {given.__name__}`")
         return
     try:
         kind = args_of(plugin)
@@ -322,7 +320,7 @@ def repeated_definitions(file: str | Path) -> Iterator[Fault]:
                 continue
             if part.name in first:
                 text = (
-                    f"{prefix}{part.name} is defined in line {first[part.name]} already: rename one of them"
+                    f"{prefix}{part.name} is already defined in line {first[part.name]}; rename one of them"
                 )
                 yield Fault(short_path(str(file)), part.lineno, text)
             first.setdefault(part.name, part.lineno)

@@ -92,7 +92,7 @@ class PluginFiles:
                 known = found.get(plugin.__name__)
                 if known is not None:
                     other = Path(sys.modules[known.__module__].__file__ or "")
-                    text = f'"{plugin.__name__}" is the name of a plugin in {other} too; rename one of them'
+                    text = f'"{plugin.__name__}" is the name of a plugin in {other}; rename one of them'
                     raise ConfigError(text, stage="framework", where=str(path))
                 found[plugin.__name__] = checked(plugin)
         return found

@@ -40,7 +40,7 @@ class Registry:
         for name, plugin in self._files.classes.items():
             if name in self._installed or name in self._given:
                 raise ConfigError(
-                    f'"{name}" is the name of an installed plugin too; give the class another name',
+                    f'"{name}" is also the name of an installed plugin; rename the class',
                     stage="framework",
                     where=str(sys.modules[plugin.__module__].__file__),
                 )
@@ -85,9 +85,7 @@ class Registry:
         try:
             found = args_of(plugin)
         except (NameError, TypeError) as error:
-            raise ConfigError(
-                f'"{name}" has arguments of no known type: {error}', stage="framework"
-            ) from None
+            raise ConfigError(f'"{name}" has args of an unknown type: {error}', stage="framework") from None
         return None if found is PluginArgs else found
 
     def read_args(self, plugin: str, raw: Any, path: str) -> ReadArgs | None:

@@ -273,11 +273,10 @@ class WhatIf:
             self._waiting[pod.uid] = known
             return msgspec.structs.replace(waiting, message=known.message, refusals=known.refusals)
         decision, message = self.decide(pod), ""
-        if decision.chosen is None and (going := going_for(pod, self.cluster)):
-            message = (
-                f"once {join_names([each.key for each in going])} {'is' if len(going) == 1 else 'are'} gone"
-            )
-            for each in going:
+        if decision.chosen is None and (leaving := leaving_for(pod, self.cluster)):
+            names = join_names([each.key for each in leaving])
+            message = f"once {names} {'is' if len(leaving) == 1 else 'are'} gone"
+            for each in leaving:
                 self._remove(each)
             self._last[EVICTED] = self._turn
             decision = self.decide(pod)

@@ -29,7 +29,7 @@ def write_plugin(name: str, folder: Path) -> list[Path]:
     }
     for path in targets:
         if path.exists():
-            raise InputError("is there already: name another folder with --dir", where=str(path))
+            raise InputError("already exists; choose another folder with --dir", where=str(path))
     templates = files("stowplan.testing").joinpath("template")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,9 +44,9 @@ def _name_fault(name: str, module: str) -> str:
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]{0,62}", name):
         words = re.findall(r"[A-Za-z][A-Za-z0-9]*", name)
         better = "".join(word[0].upper() + word[1:] for word in words) or "GreenNodes"
-        return f"is no name for a class of Python: use capitals for its words, as in {better}"
+        return f"is not a class name; use CapWords, such as {better}"
     if name == "Plugin" or name in Registry.installed().names():
-        return "is the name of an installed plugin: use another"
+        return "is the name of an installed plugin; choose another name"
     if module in sys.stdlib_module_names or find_spec(module):
-        return f"would be in {module}.py, and there is a module {module} already: use another name"
+        return f"would be written to {module}.py, but a module {module} already exists; choose another name"
     return ""

@@ -114,8 +114,8 @@ class Outcome:
         return self.stopped or (self.held.rejection if self.held else None)
 
     @property
-    def refusals(self) -> dict[str, Status]:
-        """Nodes that were refused one by one, with who refused them first, and why."""
+    def rejections(self) -> dict[str, Status]:
+        """The nodes that filters rejected, with the first plugin that did and its reasons."""
         return self.decision.rejected()
 
     def scores(self, plugin: str) -> dict[str, int]:
@@ -127,7 +127,7 @@ class Outcome:
         known = (
             ", ".join(column.plugin for column in self.decision.scores) or "none: one node needs no scores"
         )
-        raise self._failure(f"{plugin} gave no scores; of those that did there is {known}")
+        raise self._failure(f"{plugin} gave no scores; plugins with scores: {known}")
 
     def lands_on(self, *nodes: str) -> Outcome:
         """On one of these."""
@@ -140,12 +140,12 @@ class Outcome:
         reasons = self.held_back.message if self.held_back else self.message
         return self._check(pending and message in reasons, f"to stay pending{said}")
 
-    def is_refused(self, node: str, *, by: str = "", reason: str = "") -> Outcome:
-        """The node does not take it: by that plugin, with that text in its reasons."""
-        status = self.refusals.get(node) or self.decision.pre_filter
+    def is_rejected(self, node: str, *, by: str = "", reason: str = "") -> Outcome:
+        """The node was rejected: by that plugin, with that text in its reasons."""
+        status = self.rejections.get(node) or self.decision.pre_filter
         fits = status is not None and by in ("", status.plugin) and reason in status.message
         author = f" by {by}" if by else ""
-        return self._check(fits, f"to be refused on {node}{author}{f' for {reason!r}' if reason else ''}")
+        return self._check(fits, f"to be rejected on {node}{author}{f' for {reason!r}' if reason else ''}")
 
     def fits_on(self, *nodes: str) -> Outcome:
         """All of these would take it."""
