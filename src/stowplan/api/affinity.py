@@ -45,7 +45,7 @@ NO_TERMS = PodTerms()
 
 
 def terms_of(pod: Pod) -> PodTerms:
-    """The terms of a pod, worked out once for all pods of its shape and namespace."""
+    """The terms of a pod, computed once for all pods of its shape and namespace."""
     affinity = pod.spec.affinity
     if affinity is None or (affinity.pod_affinity is None and affinity.pod_anti_affinity is None):
         return NO_TERMS

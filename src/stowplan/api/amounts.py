@@ -47,20 +47,20 @@ def reject_negative_amounts(item: Pod | Object) -> None:
 
 
 def reject_negative_requests(spec: PodSpec, at: str = "spec") -> None:
-    for field, amounts in _requested(spec):
+    for field, amounts in _read_requested(spec):
         _check(f"{at}.{field}", amounts)
 
 
-def _requested(spec: PodSpec) -> Iterator[Amounts]:
+def _read_requested(spec: PodSpec) -> Iterator[Amounts]:
     for group, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
         for index, each in enumerate(containers):
-            yield from _required(f"{group}[{index}].resources", each.resources)
+            yield from _require_not_negative(f"{group}[{index}].resources", each.resources)
     yield "overhead", spec.overhead
     if spec.resources is not None:
-        yield from _required("resources", spec.resources)
+        yield from _require_not_negative("resources", spec.resources)
 
 
-def _required(field: str, resources: ResourceRequirements) -> Iterator[Amounts]:
+def _require_not_negative(field: str, resources: ResourceRequirements) -> Iterator[Amounts]:
     yield f"{field}.limits", resources.limits  # first, because they are the default of requests
     yield f"{field}.requests", resources.requests
 

@@ -103,7 +103,7 @@ def _version(kind: type[CustomResource]) -> Json:
 
 
 def _schema(kind: type[CustomResource]) -> Json:
-    """Of a whole object; its metadata is the API server's own matter."""
+    """The schema of a whole object. The API server validates metadata itself."""
     info = types.type_info(kind)
     assert isinstance(info, types.StructType)
     own = types.StructType(kind, tuple(field for field in info.fields if field.encode_name != "metadata"))

@@ -64,7 +64,7 @@ def plugin_of(volume: Volume | PersistentVolumeSpec) -> InTreePlugin | None:
 
 
 def inline_to_csi(plugin: InTreePlugin, volume: Volume) -> CsiSource:
-    """A pod's own volume of a migrated plugin. Raises InputError if its id makes no sense."""
+    """Translate an inline volume of a migrated plugin. Raises InputError if its ID is invalid."""
     return CsiSource(driver=plugin.driver, volume_handle=_handle(plugin, volume, zones=()))
 
 
@@ -138,7 +138,7 @@ def _affinity_to_csi(topology_key: str, volume: PersistentVolume) -> VolumeNodeA
     is_beta = _uses_beta_labels(terms, volume.metadata.labels)
     zone = BETA_ZONE if is_beta else ZONE
     if _has_values(terms, zone):
-        terms = _renamed(terms, zone, topology_key)
+        terms = _rename(terms, zone, topology_key)
     elif zone in volume.metadata.labels:
         zones = {part.strip() for part in volume.metadata.labels[zone].split("__")} - {""}
         wanted = NodeSelectorRequirement(key=topology_key, operator="In", values=tuple(sorted(zones)))
@@ -148,7 +148,7 @@ def _affinity_to_csi(topology_key: str, volume: PersistentVolume) -> VolumeNodeA
                 for term in terms or (NodeSelectorTerm(),)
             )
     if is_beta and _has_values(terms, BETA_REGION):
-        terms = _renamed(terms, BETA_REGION, REGION)
+        terms = _rename(terms, BETA_REGION, REGION)
     return VolumeNodeAffinity(required=NodeSelector(node_selector_terms=terms)) if terms else affinity
 
 
@@ -162,13 +162,13 @@ def _uses_beta_labels(terms: Sequence[NodeSelectorTerm], labels: dict[str, str])
 
 
 def _has_values(terms: Sequence[NodeSelectorTerm], key: str) -> bool:
-    # parity: whatever the operator, also where it says which zones are not meant
+    # parity: regardless of the operator, even NotIn
     return any(
         expression.key == key and expression.values for term in terms for expression in term.match_expressions
     )
 
 
-def _renamed(terms: Sequence[NodeSelectorTerm], old: str, new: str) -> tuple[NodeSelectorTerm, ...]:
+def _rename(terms: Sequence[NodeSelectorTerm], old: str, new: str) -> tuple[NodeSelectorTerm, ...]:
     return tuple(
         replace(
             term,

@@ -45,9 +45,9 @@ class Definition(msgspec.Struct, frozen=True):
     columns: tuple[Column, ...] = ()
     """What `kubectl get` shows between name and age."""
     label_selector: str = ""
-    """Which of the objects are watched, by their labels; empty for all."""
+    """Label selector for the objects to watch; empty for all."""
     approval: str = ""
-    """The review of the kind, by its address; only groups under k8s.io and kubernetes.io need one."""
+    """URL of the kind's API review; only needed for groups under k8s.io and kubernetes.io."""
 
     @property
     def api_version(self) -> str:
@@ -55,7 +55,7 @@ class Definition(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Of the collection over all namespaces."""
+        """Path of the collection across all namespaces."""
         return f"/{'apis' if self.group else 'api'}/{self.api_version}/{self.plural}"
 
     @property

@@ -68,7 +68,7 @@ def with_defaults(
 
 
 def pod_with_defaults(data: Plain, priority_classes: Mapping[str, PriorityClass]) -> Plain:
-    """Raises InputError where the API server would refuse the pod for its priority class."""
+    """Raise InputError if the API server would reject the pod for its priority class."""
     spec = _part(data, "spec")
     if not spec:
         return data
@@ -141,7 +141,7 @@ def _default_class(classes: Mapping[str, PriorityClass]) -> PriorityClass | None
 
 
 def _with_container_defaults(container: Any, on_host: bool) -> Any:
-    """Limits stand in for requests; on the host's network a port of the container is one of the host."""
+    """Default requests to limits, and host ports to container ports on the host's network."""
     if not isinstance(container, dict):
         return container
     filled = dict(container)
@@ -161,7 +161,7 @@ def _with_requests(resources: Plain, except_for: Container[str] = ()) -> Plain:
 
 
 def _asked_by_containers(spec: Plain) -> set[str]:
-    """Of these resources a limit of the pod as a whole says nothing about its request."""
+    """Resources for which a pod-level limit does not imply a request."""
     containers = (container for group in CONTAINERS for container in _items(spec, group))
     resources = [_part(container, "resources") for container in containers]
     return {name for each in resources for part in ("requests", "limits") for name in _part(each, part)}

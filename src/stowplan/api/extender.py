@@ -19,7 +19,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Message(msgspec.Struct, frozen=True, rename="pascal", forbid_unknown_fields=True, kw_only=True):
-    """A part of the protocol. The strict reading is the fast one; `read` comes back to what it refuses."""
+    """A part of the protocol. Strict decoding is fast; `read` falls back to a lenient one."""
 
 
 class NodeList(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -107,7 +107,7 @@ def read(kind: type[T], body: bytes) -> T:
     except (ValueError, RecursionError):  # msgspec's errors, UnicodeDecodeError, integers without end
         pass
     try:
-        spelled = _respelled(msgspec.inspect.type_info(kind), Raw(body))
+        spelled = _respell(msgspec.inspect.type_info(kind), Raw(body))
         return decoder.decode(spelled)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `")
@@ -132,7 +132,7 @@ def _decoder(kind: type) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-def _respelled(info: msgspec.inspect.Type, value: Raw) -> Raw:
+def _respell(info: msgspec.inspect.Type, value: Raw) -> Raw:
     """The same JSON with every name of ours in our case; names of others and nulls are left out."""
     if isinstance(info, msgspec.inspect.UnionType):
         info = next(part for part in info.types if not isinstance(part, msgspec.inspect.NoneType))
@@ -144,15 +144,15 @@ def _respelled(info: msgspec.inspect.Type, value: Raw) -> Raw:
             (fields.get(name.lower()), item) for name, item in _decoder(dict[str, Raw]).decode(value).items()
         ]
         kept = {
-            field.encode_name: _respelled(field.type, item)
+            field.encode_name: _respell(field.type, item)
             for field, item in named
             if field and bytes(item).strip() != b"null"
         }
         return Raw(msgspec.json.encode(kept))
     if isinstance(info, msgspec.inspect.DictType) and isinstance(info.value_type, msgspec.inspect.StructType):
         items = _decoder(dict[str, Raw]).decode(value).items()
-        return Raw(msgspec.json.encode({key: _respelled(info.value_type, item) for key, item in items}))
+        return Raw(msgspec.json.encode({key: _respell(info.value_type, item) for key, item in items}))
     if isinstance(info, msgspec.inspect.ListType) and isinstance(info.item_type, msgspec.inspect.StructType):
         listed = _decoder(list[Raw]).decode(value)
-        return Raw(msgspec.json.encode([_respelled(info.item_type, item) for item in listed]))
+        return Raw(msgspec.json.encode([_respell(info.item_type, item) for item in listed]))
     return value

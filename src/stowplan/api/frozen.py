@@ -56,7 +56,7 @@ class FrozenList(list[T]):
 
 
 class Memo(dict[K, V]):
-    """What is worked out from an object that many share. Whoever has no key of its own finds nothing."""
+    """Values derived from a shared object, each under its owner's key."""
 
     __slots__ = ()
     __delitem__ = __ior__ = __iter__ = __reversed__ = _refuse
@@ -87,11 +87,11 @@ def freeze(value: T) -> T:
         if not found:
             return EMPTY  # type: ignore[return-value]
         is_flat = _ATOMS.issuperset(map(type, found.values()))
-        found = FrozenDict(found if is_flat else zip(found, _frozen(found.values()), strict=True))
+        found = FrozenDict(found if is_flat else zip(found, _freeze(found.values()), strict=True))
     elif kind is list:
-        found = FrozenList(_frozen(found))
+        found = FrozenList(_freeze(found))
     elif kind is tuple:
-        fresh = tuple(_frozen(found))
+        fresh = tuple(_freeze(found))
         found = value if all(a is b for a, b in zip(fresh, found, strict=True)) else fresh
     return found  # type: ignore[no-any-return]
 
@@ -117,12 +117,12 @@ def _is_changeable(hint: Any) -> bool:
     return get_origin(hint) is not Literal
 
 
-def _frozen(values: Iterable[Any]) -> list[Any]:
+def _freeze(values: Iterable[Any]) -> list[Any]:
     return [value if value.__class__ in _ATOMS else freeze(value) for value in values]
 
 
 class ReadOnly:
-    """Attributes are set by `assign` alone."""
+    """Attributes can only be set with `assign`."""
 
     __slots__ = ()
 

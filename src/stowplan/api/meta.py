@@ -176,7 +176,7 @@ _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def _plain(info: msgspec.inspect.Type, data: bytes) -> Any:
-    """One level at a time, so that nothing is parsed that nobody asks for."""
+    """Parse one level at a time, so that unused parts are not parsed."""
     text = bytes(data).strip()
     if isinstance(info, msgspec.inspect.RawType):
         return msgspec.Raw(text)

@@ -37,10 +37,10 @@ def decode_deep(decode: Callable[[bytes], T], data: bytes) -> T:
     parts = _Parts()
     try:
         return parts.put_back(decode(parts.cut_out(bytes(data))))  # type: ignore[no-any-return]
-    except RecursionError:  # brackets that nobody closes
+    except RecursionError:  # unclosed brackets
         raise InputError(TOO_DEEP) from None
     except (InputError, ValueError) as error:
-        if parts.mark in str(error):  # it names what stands in for a part
+        if parts.mark in str(error):  # the message contains a placeholder
             raise InputError(TOO_DEEP) from None
         raise
 
@@ -60,7 +60,7 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class _Parts:
-    """The parts of one text that are too deep. Each leaves a string behind that nobody can have known."""
+    """The parts of a text that are nested too deeply, each replaced by an unpredictable placeholder."""
 
     def __init__(self) -> None:
         self.mark = secrets.token_hex(16)

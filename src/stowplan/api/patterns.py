@@ -50,7 +50,7 @@ class Pattern:
 
     def matches(self, text: str) -> bool:
         """Whether some part of the text matches."""
-        data = _encoded(text)
+        data = _encode(text)
         if data is None:
             return False
         if self.size * len(data) > MAX_WORK:
@@ -64,7 +64,7 @@ class Pattern:
     def find_all(self, text: str, limit: int = -1) -> list[str]:
         """All matches, or the first `limit`. An empty one right after another match does not count."""
         found: list[str] = []
-        data = _encoded(text)
+        data = _encode(text)
         position, last_end, looked_at = 0, -1, 0
         while data is not None and position <= len(data) and len(found) != limit:
             looked_at += len(data) - position
@@ -107,7 +107,7 @@ def _compile(text: str) -> Any:
         raise PatternError(f"error parsing regexp: {words}") from None
 
 
-def _encoded(text: str) -> bytes | None:
+def _encode(text: str) -> bytes | None:
     try:
         return text.encode()
     except UnicodeEncodeError:  # half a surrogate pair, which is no text for Kubernetes

@@ -101,7 +101,7 @@ class AzureFile(Wire, frozen=True):
 
 
 class IdVolume(Wire, frozen=True):
-    """Cinder and Portworx volumes: an id says it all."""
+    """Cinder and Portworx volumes, identified by an ID."""
 
     volume_id: str = msgspec.field(default="", name="volumeID")
 
@@ -133,7 +133,7 @@ class ImageVolume(Wire, frozen=True):
 
 
 class Volume(Wire, frozen=True):
-    """A volume and its source, as far as a source matters to where the pod can run."""
+    """A volume and its source, as far as it affects scheduling."""
 
     name: str = ""
     persistent_volume_claim: ClaimVolume | None = None
@@ -283,14 +283,14 @@ class _Phase(Wire, frozen=True):
 
 
 class _Placement(Object, frozen=True):
-    """As much of a pod as says which one it is, and where."""
+    """Identifies a pod and its node."""
 
     spec: _PlacementSpec = _PlacementSpec()
     status: _Phase = _Phase()
 
 
 class HostPort(msgspec.Struct, frozen=True, gc=False):
-    """A port of the node that a pod takes; two conflict unless both name different addresses."""
+    """A host port used by a pod; two conflict unless they name different addresses."""
 
     ip: str
     protocol: str
@@ -302,7 +302,7 @@ class HostPort(msgspec.Struct, frozen=True, gc=False):
 
 
 class Shape(ReadOnly):
-    """All that follows from a pod's spec alone; `memo` holds what others work out from it, by a key."""
+    """Everything that follows from a pod's spec; `memo` caches values derived from it by key."""
 
     __slots__ = (
         "__weakref__", "assigned", "memo", "nonzero_cpu", "nonzero_memory", "ports", "requests", "spec"
@@ -330,7 +330,7 @@ class Shape(ReadOnly):
 
 
 class LabelSet(ReadOnly):
-    """The namespace and labels of a pod: all that a selector can see of it."""
+    """The namespace and labels of a pod, which is all that a selector can match."""
 
     __slots__ = ("__weakref__", "labels", "memo", "namespace")
     namespace: str
@@ -390,7 +390,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     fault: str = ""
     """Why the pod cannot be read as a whole: then it has only what can be read of it."""
     is_illegible: bool = False
-    """Whether nothing can be read of what the pod takes on its node."""
+    """Whether the pod's usage on its node is unreadable."""
 
     @classmethod
     def decode(cls, data: bytes | str | dict[str, Any]) -> Pod:
@@ -487,7 +487,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 def shape_of(spec: PodSpec) -> Shape:
-    """The one Shape of all equal specs."""
+    """Return the shared Shape for equal specs."""
     volumes = spec.volumes and tuple(volume for volume in spec.volumes if volume.matters)
     if spec.node_name or len(volumes) != len(spec.volumes):
         spec = msgspec.structs.replace(spec, node_name="", volumes=volumes)
@@ -499,7 +499,7 @@ def shape_of(spec: PodSpec) -> Shape:
 
 
 def label_set_of(namespace: str, labels: dict[str, str]) -> LabelSet:
-    """The one LabelSet of all pods of a namespace that have equal labels."""
+    """Return the shared LabelSet for pods of a namespace with equal labels."""
     key = (namespace, *sorted(labels.items()))
     found = _label_sets.get(key)
     if found is None:
@@ -527,7 +527,7 @@ def _shared_owner(owner: OwnerReference | None) -> OwnerReference | None:
 
 
 def _kept(conditions: tuple[Condition, ...]) -> Iterator[Condition]:
-    """Conditions a scheduler reads; that a pod has been scheduled its node says already."""
+    """Conditions that a scheduler reads. PodScheduled=True is not needed: the pod's node says it."""
     for condition in conditions:
         if condition.type in KEPT_CONDITIONS and not (
             condition.type == "PodScheduled" and condition.status == "True"

@@ -58,7 +58,7 @@ def parse(text: str | int | float) -> Quantity:
     match = _FORM.fullmatch(str(text))
     if match is None or isinstance(text, bool) or not (match[2] or match[3]):
         raise QuantityError(
-            f"{_shown(text)} is not a quantity: "
+            f"{_shorten(text)} is not a quantity: "
             "write a number with an optional suffix, such as 500m, 2 or 1.5Gi"
         )
     sign, whole, fraction, suffix = match[1], match[2].lstrip("0"), match[3] or "", match[4]
@@ -66,7 +66,7 @@ def parse(text: str | int | float) -> Quantity:
         amount = _binary(whole, fraction.rstrip("0"), _BINARY[suffix])
         return Quantity.binary(-amount if sign == "-" else amount)
     exponent = _DECIMAL[suffix] if suffix in _DECIMAL else _exponent(suffix[1:], text)
-    amount = _scaled(whole + fraction, _as_int32(exponent - len(fraction)) + 9)
+    amount = _scale(whole + fraction, _as_int32(exponent - len(fraction)) + 9)
     return Quantity(-amount if sign == "-" else amount)
 
 
@@ -89,7 +89,7 @@ def _with_suffix(amount: int, base: int, suffixes: Sequence[str]) -> str:
 
 def _exponent(digits: str, text: object) -> int:
     if len(digits.lstrip("+-0")) > 19 or not -(2**63) <= int(digits) < 2**63:
-        raise QuantityError(f"{_shown(text)} is not a quantity: its exponent is out of range")
+        raise QuantityError(f"{_shorten(text)} is not a quantity: its exponent is out of range")
     return _as_int32(int(digits))
 
 
@@ -98,7 +98,7 @@ def _as_int32(number: int) -> int:
     return (number + 2**31) % 2**32 - 2**31
 
 
-def _scaled(digits: str, exponent: int) -> int:
+def _scale(digits: str, exponent: int) -> int:
     """digits · 10^exponent, rounded up, and no more than MAX_AMOUNT."""
     digits = digits.lstrip("0")
     if not digits:
@@ -121,19 +121,19 @@ def _binary(whole: str, fraction: str, bits: int) -> int:
     return min(-(-(int((whole + fraction) or "0") * NANO << bits) // power), MAX_INT64 * NANO)
 
 
-def _shown(text: object) -> str:
+def _shorten(text: object) -> str:
     shown = repr(text)
     return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}..."
 
 
 def units(nanos: int) -> int:
     """Whole units, rounded away from zero: what a byte, a device or a pod counts as."""
-    return _clamped(-(-nanos // NANO) if nanos >= 0 else nanos // NANO)
+    return _clamp(-(-nanos // NANO) if nanos >= 0 else nanos // NANO)
 
 
 def milli_units(nanos: int) -> int:
     """Thousandths, rounded away from zero: what cpu counts as."""
-    return _clamped(-(-nanos // 1_000_000) if nanos >= 0 else nanos // 1_000_000)
+    return _clamp(-(-nanos // 1_000_000) if nanos >= 0 else nanos // 1_000_000)
 
 
 def approximate(nanos: int) -> float:
@@ -144,8 +144,8 @@ def approximate(nanos: int) -> float:
         return math.inf if nanos > 0 else -math.inf
 
 
-def _clamped(number: int) -> int:
-    """What does not fit 64 bits stops at the end of the range; kube-scheduler wraps around there."""
+def _clamp(number: int) -> int:
+    """Saturate at 64 bits, where kube-scheduler wraps around."""
     return max(-MAX_INT64, min(number, MAX_INT64))
 
 
@@ -156,7 +156,7 @@ def decode_hook(kind: type, value: object) -> object:
             return parse.__wrapped__(value)
         if isinstance(value, (str, int, float)):
             return parse(value)
-        raise QuantityError(f"{_shown(value)} is not a quantity: expected text or a number")
+        raise QuantityError(f"{_shorten(value)} is not a quantity: expected text or a number")
     raise NotImplementedError(f"no decoder for {kind}")
 
 

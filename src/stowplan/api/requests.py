@@ -1,4 +1,4 @@
-"""What a pod asks of a node: the arithmetic over containers, init containers, sidecars, overhead and resizes.
+"""A pod's resource requests, computed from containers, init containers, sidecars, overhead and resizes.
 
 Amounts are summed and compared exactly and rounded once, at the end, as kube-scheduler does.
 """

@@ -189,7 +189,7 @@ class DeviceAttribute(Wire, frozen=True):
 
     @property
     def typed_value(self) -> tuple[str, str | int | bool] | None:
-        """The value with its type; None for a type of the future."""
+        """The value with its type; None for an unknown type."""
         for kind in ("string", "number", "flag", "version"):
             if (value := getattr(self, kind)) is not None:
                 return kind, value
@@ -296,7 +296,7 @@ class DeviceClassIndex:
 
     @classmethod
     def of(cls, store: DeviceClassStore) -> DeviceClassIndex:
-        """The index of a store, built anew only after the store changed."""
+        """The index of a store, rebuilt only after the store changed."""
         version, index = cls._known.get(store, (None, None))
         if index is None or version != store.version:
             index = cls(store)

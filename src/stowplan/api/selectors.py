@@ -78,7 +78,7 @@ class NodeTerm(NamedTuple):
     error: str = ""
 
     def matches(self, labels: Mapping[str, str], name: str) -> bool:
-        """`name` empty: a pseudo-node of labels alone, whose field requirements are not looked at."""
+        """If `name` is empty, only labels are matched and field requirements are ignored."""
         if self.error or not (self.labels or self.fields):
             return False
         if name and not all(field.matches(_fields_of(field.key, name)) for field in self.fields):

@@ -166,7 +166,7 @@ class CSINode(Object, frozen=True):
 
     @property
     def limits(self) -> dict[str, int]:
-        """How many volumes of a driver the node takes, for drivers that say so."""
+        """The maximum number of volumes per driver, for drivers that report it."""
         return {
             driver.name: driver.allocatable.count
             for driver in self.spec.drivers
@@ -195,7 +195,7 @@ class CSIStorageCapacity(Object, frozen=True):
 
     @property
     def limit(self) -> Quantity | None:
-        """The largest volume that can be had here."""
+        """The maximum size of a volume here."""
         return self.capacity if self.maximum_volume_size is None else self.maximum_volume_size
 
 

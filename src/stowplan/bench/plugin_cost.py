@@ -97,13 +97,13 @@ def _planner(cluster: Cluster, plugin: type[Plugin], args: Mapping[str, Any] | N
 def _in_turn(one: Planner, other: Planner, pod: Pod, number: int) -> tuple[float, float]:
     """How long each takes. Who comes first finds what the last pod changed, so they take turns."""
     if number % 2:
-        spent, decision = _decided(one, pod)
-        return spent, _placed(other, pod, decision)
-    spent_by_other, decision = _decided(other, pod)
-    return _placed(one, pod, decision), spent_by_other
+        spent, decision = _decide_all(one, pod)
+        return spent, _place_pods(other, pod, decision)
+    spent_by_other, decision = _decide_all(other, pod)
+    return _place_pods(one, pod, decision), spent_by_other
 
 
-def _decided(planner: Planner, pod: Pod) -> tuple[float, Decision]:
+def _decide_all(planner: Planner, pod: Pod) -> tuple[float, Decision]:
     began = thread_time_ns()  # a busy machine would add what others do meanwhile
     decision = planner.decide(pod)
     spent = thread_time_ns() - began
@@ -113,8 +113,8 @@ def _decided(planner: Planner, pod: Pod) -> tuple[float, Decision]:
     return spent / 1000, decision
 
 
-def _placed(planner: Planner, pod: Pod, decision: Decision) -> float:
-    spent, _ = _decided(planner, pod)
+def _place_pods(planner: Planner, pod: Pod, decision: Decision) -> float:
+    spent, _ = _decide_all(planner, pod)
     planner.carry_out(decision)
     return spent
 
@@ -132,7 +132,7 @@ def _methods(
         spent.clear()
         for method in methods_of(plugin, ("pre_enqueue",)):
             getattr(timed, method)(pod)
-        _, decision = _decided(planner, pod)
+        _, decision = _decide_all(planner, pod)
         for method in methods_of(plugin, AFTER_IT):
             getattr(timed, method)(decision.state, pod, decision.chosen)
         for method, times in spent.items():

@@ -43,9 +43,9 @@ def read_workloads(text: str | None = None) -> list[Workload]:
 
 def build(workload: Workload, nodes: int) -> Cluster:
     """The cluster before the clock runs."""
-    cluster = Cluster.of(_made(each) for each in workload.objects)
+    cluster = Cluster.of(_make(each) for each in workload.objects)
     for number in range(nodes):
-        cluster.apply(_made({"kind": "Node", **filled(workload.node_template, number)}))
+        cluster.apply(_make({"kind": "Node", **filled(workload.node_template, number)}))
     initial = workload.initial_pods
     for number in range(initial.per_node * nodes):
         plain = filled(initial.template, number)
@@ -68,7 +68,7 @@ def _pod(name: str, plain: dict[str, Any]) -> Pod:
     return found
 
 
-def _made(plain: dict[str, Any]) -> Any:
+def _make(plain: dict[str, Any]) -> Any:
     found = object_of(plain)
     assert found is not None
     return found

@@ -137,7 +137,7 @@ class Cluster(ClusterView):
         return found
 
     def forget_kind(self, kind: type[CustomResource]) -> None:
-        """Lets go of the objects of a kind that nobody watches any more."""
+        """Drop the objects of a kind that is no longer watched."""
         self._custom.pop(kind, None)
 
     def objects(self) -> Iterator[Pod | Object]:
@@ -151,7 +151,7 @@ class Cluster(ClusterView):
         return self.watched(type(item)) if isinstance(item, CustomResource) else self._stores[type(item)]
 
     def apply(self, item: Pod | Object) -> None:
-        """Adds an object, or replaces what is known of it; from then on nobody can change it."""
+        """Add or replace an object, which is read-only from then on."""
         if isinstance(item, Pod):
             if item.node_name and not item.is_finished:
                 self.update_pod(item)
@@ -204,7 +204,7 @@ class Cluster(ClusterView):
             self._put_in(pod)
 
     def update_pod(self, pod: Pod) -> None:
-        """A newer version of a pod. Where it takes what it took before, nothing has to be counted again."""
+        """Update a pod. If its usage is unchanged, nothing is recounted."""
         known, row = self._pods.get(pod.uid), self.nodes.row_of(pod.node_name)
         if known is not None and row is not None and _takes_the_same(known, pod):
             self._pods[pod.uid] = pod

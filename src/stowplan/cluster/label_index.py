@@ -1,4 +1,4 @@
-"""Which of the label sets in use have a label, kept for the keys that someone has asked for."""
+"""An index of label sets by label, for the keys that have been queried."""
 
 from __future__ import annotations
 

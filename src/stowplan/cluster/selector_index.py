@@ -14,7 +14,7 @@ _ANY: Label = ("", "")  # no label has such a key
 
 
 class SelectorIndex(Generic[V]):
-    """Each value is kept under the labels of which its selector wants one; values count by identity."""
+    """Stores each value under the labels of which its selector requires one; compares values by identity."""
 
     def __init__(self) -> None:
         self._by_label: dict[Label, dict[int, V]] = {}

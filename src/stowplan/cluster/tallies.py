@@ -39,7 +39,7 @@ class PodQuery(NamedTuple):
 
 
 class Tally:
-    """How many pods of a kind each node has, and each domain of a topology."""
+    """Counts pods of a kind per node and per topology domain."""
 
     def __init__(self, table: LiveNodeTable, counts: Ints, live_only: bool = False) -> None:
         self._table, self.counts, self.live_only = table, counts, live_only

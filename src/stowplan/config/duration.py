@@ -46,10 +46,10 @@ class Duration(float):
             return "0s"
         for unit in ("ns", "µs", "ms"):
             if nanos < 1000 * _UNITS[unit]:
-                return f"{sign}{_trimmed(nanos, _UNITS[unit])}{unit}"
+                return f"{sign}{_trim(nanos, _UNITS[unit])}{unit}"
         minutes, rest = divmod(nanos, _UNITS["m"])
         hours, minutes = divmod(minutes, 60)
-        text = f"{_trimmed(rest, _UNITS['s'])}s"
+        text = f"{_trim(rest, _UNITS['s'])}s"
         if hours:
             return f"{sign}{hours}h{minutes}m{text}"
         return f"{sign}{minutes}m{text}" if minutes else sign + text
@@ -61,7 +61,7 @@ def _nanos(number: str, unit: str) -> int:
     return (int(whole or "0") * scale + int(fraction or "0")) * _UNITS[unit] // scale
 
 
-def _trimmed(nanos: int, unit: int) -> str:
+def _trim(nanos: int, unit: int) -> str:
     whole, rest = divmod(nanos, unit)
     fraction = str(rest).zfill(len(str(unit)) - 1).rstrip("0")
     return f"{whole}.{fraction}" if fraction else str(whole)

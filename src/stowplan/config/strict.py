@@ -50,7 +50,7 @@ class Decoder:
     def struct(self, kind: type[T], raw: Any, path: str = "") -> T:
         """Decode `raw` as `kind`. A field with an invalid value gets its default, or None."""
         if not isinstance(raw, dict):
-            self._malformed(path, raw, f"expected an object, got {_kind_of(raw)}")
+            self._malformed_error(path, raw, f"expected an object, got {_kind_of(raw)}")
             raw = {}
         fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
         if self.any_case:
@@ -82,7 +82,7 @@ class Decoder:
 
     def _array(self, origin: Any, kind: Any, raw: Any, path: str) -> Any:
         if not isinstance(raw, list):
-            self._malformed(path, raw, f"expected an array, got {_kind_of(raw)}")
+            self._malformed_error(path, raw, f"expected an array, got {_kind_of(raw)}")
             return _UNUSABLE
         is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
         # A null in a list of structs is an empty struct, as in Go.
@@ -102,11 +102,11 @@ class Decoder:
         elif origin is Annotated and ", got " not in detail:
             self.rejected[path] = field_errors.invalid(path, raw, detail)
         else:
-            self._malformed(path, raw, detail)
+            self._malformed_error(path, raw, detail)
             return _UNUSABLE
         return raw
 
-    def _malformed(self, path: str, raw: Any, detail: str) -> None:
+    def _malformed_error(self, path: str, raw: Any, detail: str) -> None:
         self.malformed.append(field_errors.invalid(path or "<root>", raw, detail))
 
 

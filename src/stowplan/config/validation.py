@@ -82,18 +82,18 @@ def _profile(path: str, profile: ProfileConfig, args: Mapping[str, list[str]]) -
     for point in EXTENSION_POINTS:
         if point not in _UNCHECKED_POINTS:
             for index, entry in enumerate(profile.plugins.at(point).enabled):
-                yield from _removed(f"{path}.plugins.{point}.enabled[{index}]", entry.name)
+                yield from _removed_plugin_errors(f"{path}.plugins.{point}.enabled[{index}]", entry.name)
     seen: set[str] = set()
     for index, plugin in enumerate(profile.plugin_config):
         where = f"{path}.pluginConfig[{index}]"
         if plugin.name in seen:
             yield duplicate(where, plugin.name)
         seen.add(plugin.name)
-        yield from _removed(where, plugin.name)
+        yield from _removed_plugin_errors(where, plugin.name)
         yield from args.get(f"{where}.args", ())
 
 
-def _removed(path: str, plugin: str) -> Iterator[str]:
+def _removed_plugin_errors(path: str, plugin: str) -> Iterator[str]:
     if plugin in REMOVED_PLUGINS:
         yield invalid(
             path, plugin, f'was invalid in version "v1" (KubeSchedulerConfiguration is version "{V1}")'

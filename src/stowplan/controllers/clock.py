@@ -1,4 +1,4 @@
-"""The time of a cluster, which may run faster or slower than ours, or stand still.
+"""The cluster's clock, which may run faster or slower than real time, or stand still.
 
 Kubelets and controllers share one Clock: what one writes down as a time, the other compares with. It is made
 inside a running event loop and follows that loop's time.
@@ -17,7 +17,7 @@ from itertools import count
 
 
 class Clock:
-    """`speed` seconds pass here for every one of the loop's; it can be changed at any time, 0 stops it."""
+    """`speed` is the simulated seconds per real second. It can be changed at any time; 0 stops the clock."""
 
     def __init__(self, speed: float = 1.0, *, start: float | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -75,9 +75,9 @@ class Clock:
 
 
 def wire_time(seconds: float) -> str:
-    return _written(math.floor(seconds))
+    return _format_time(math.floor(seconds))
 
 
 @lru_cache(maxsize=64)  # much is written in one second
-def _written(seconds: int) -> str:
+def _format_time(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

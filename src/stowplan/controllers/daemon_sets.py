@@ -162,7 +162,7 @@ def _misplaced(by_node: dict[str, list[PodView]], wanted: set[str]) -> list[PodV
 
 
 def _only_on(affinity: Json, node: str) -> Json:
-    """The affinity, with one node in place of the terms that made it one of several."""
+    """The affinity restricted to one node."""
     field = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     of_nodes = affinity.get("nodeAffinity") or {}
     return {**affinity, "nodeAffinity": {**of_nodes, REQUIRED: {"nodeSelectorTerms": [field]}}}

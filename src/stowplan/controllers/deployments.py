@@ -1,4 +1,4 @@
-"""Deployments: a ReplicaSet for every version of the template, and the way from one to the next."""
+"""Deployments: one ReplicaSet per version of the template, and rollouts from one to the next."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Deployments(Controller):
         return found
 
     async def _with_new(self, deployment: Plain, versions: Versions) -> Versions:
-        """The versions with one for the template as it is now, which has the highest revision."""
+        """Return the versions, including one for the current template, which has the highest revision."""
         last = max((revision_of(each) for each in versions.old), default=0)
         new = versions.new
         if new is None:
@@ -223,7 +223,7 @@ def versions_of(deployment: Plain, sets: list[Plain]) -> Versions:
 
 
 def limits_of(deployment: Plain) -> tuple[int, int]:
-    """How many pods there may be beyond those wanted, and how many of those wanted may be missing."""
+    """The maximum number of extra pods, and of unavailable pods, during a rollout."""
     if (deployment.spec.get("strategy") or {}).get("type") == "Recreate":
         return 0, deployment.replicas
     rolling = (deployment.spec.get("strategy") or {}).get("rollingUpdate") or {}
@@ -300,7 +300,7 @@ def _with_progress(
     old = next((each for each in conditions if each["type"] == "Progressing"), {})
     if deployment.spec.get("paused"):
         reason, message = "DeploymentPaused", "Deployment is paused"
-        return _stamped(with_condition(conditions, "Progressing", "Unknown", reason, message, at), old, at)
+        return _stamp(with_condition(conditions, "Progressing", "Unknown", reason, message, at), old, at)
     if new is None:
         return conditions
     status, reason, message = "True", "ReplicaSetUpdated", f'ReplicaSet "{new.name}" is progressing.'
@@ -311,10 +311,10 @@ def _with_progress(
         status, reason = "False", "ProgressDeadlineExceeded"
         message = f'ReplicaSet "{new.name}" has timed out progressing.'
     found = with_condition(conditions, "Progressing", status, reason, message, at)
-    return _stamped(found, {} if moved and reason == "ReplicaSetUpdated" else old, at)
+    return _stamp(found, {} if moved and reason == "ReplicaSetUpdated" else old, at)
 
 
-def _stamped(conditions: list[Json], old: Json, at: str) -> list[Json]:
+def _stamp(conditions: list[Json], old: Json, at: str) -> list[Json]:
     """When progress was last seen is a time of its own."""
     for each in conditions:
         if each["type"] == "Progressing" and any(

@@ -14,7 +14,7 @@ from stowplan.controllers.kinds import Kind, Known
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 NEEDED = {"delete", "list", "watch"}
 IGNORED = {"events"}
-"""Too many of them, and nobody's: they are gone after an hour anyway."""
+"""Not watched: there are many of them, they have no owner, and they expire after an hour."""
 
 
 async def kinds_of(api: ApiClient) -> list[Kind[Known]]:

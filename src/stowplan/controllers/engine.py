@@ -85,7 +85,7 @@ class Controller(ABC):
         self._used: dict[str, Store[Any]] = {}
 
     def store(self, kind: Kind[K]) -> Store[K]:
-        """Of a kind that must be known before anything is decided."""
+        """Watch a kind that must be synced before the controller starts."""
         found = self.stores.of(kind)
         self._used[kind.path] = found
         return found
@@ -121,7 +121,7 @@ class Controller(ABC):
                     key=key,
                     err=error.message,
                 )
-            except Exception as error:  # of one object; the others go on
+            except Exception as error:  # affects this object only; the others continue
                 log.error(
                     "Controller failed; retrying",
                     error,

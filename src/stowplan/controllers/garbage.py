@@ -29,7 +29,7 @@ EMPTY_SECONDS = 1.0
 
 
 class Node(NamedTuple):
-    """An object in the graph of who owns whom."""
+    """An object in the graph of owner references."""
 
     store: Store[Known]
     item: Known
@@ -123,7 +123,7 @@ class Garbage(Controller):
             await self._judge(node)
 
     async def _finish(self, node: Node) -> None:
-        """Takes off the finalizers of an owner that waits, as soon as there is nothing to wait for."""
+        """Remove the finalizers of a deleted owner once its dependents are gone."""
         store, item = node
         finalizers, dependents = item.metadata.finalizers, self._dependents_of(item)
         if ORPHAN in finalizers:
@@ -174,7 +174,7 @@ class Garbage(Controller):
             return True
         kind = self._discovered.find(owner.api_version, owner.kind)
         if kind is None or (kind.namespaced and not item.namespace):
-            return False  # of a kind that we do not know: to be on the safe side it counts as there
+            return False  # an unknown kind: assume that the object exists
         try:
             found = await self.stores.of(kind).read(item.namespace, owner.name)
         except NotFound:

@@ -181,7 +181,7 @@ def _with_verdict(conditions: list[Json], verdict: Verdict, at: str, *, is_final
 
 
 def _with_index(spec: Json, hostname: str) -> Json:
-    """Its containers can read which part of the work is theirs."""
+    """Lets containers read their completion index."""
     path = f"metadata.labels['{INDEX}']"
     variable = {"name": "JOB_COMPLETION_INDEX", "valueFrom": {"fieldRef": {"fieldPath": path}}}
     changed: Json = {"hostname": hostname}
@@ -214,7 +214,7 @@ def verdict_on(job: Plain) -> Verdict | None:
 
 
 class Counts(msgspec.Struct):
-    """Of the job's pods: those counted, and those that ended and are written down by uid only."""
+    """The job's pods: counted ones, and finished ones that are recorded by UID only."""
 
     wanted: int | None
     """Completions; None if one that succeeds is enough, and the others are left to end."""

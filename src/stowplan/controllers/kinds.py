@@ -21,7 +21,7 @@ _shared: dict[Any, Any] = {}
 
 
 def shared(what: str, key: Hashable, value: T) -> T:
-    """The one value of all equal ones: pods of an owner have most in common."""
+    """Return one shared object for equal values: pods of an owner have most of them in common."""
     if len(_shared) > MAX_SHARED:  # what was shared comes and goes: start over rather than keep it all
         _shared.clear()
     return _shared.setdefault((what, key), value)  # type: ignore[no-any-return]
@@ -73,7 +73,7 @@ class Plain(Known, frozen=True):
 
     @property
     def replicas(self) -> int:
-        """How many are wanted; a spec that does not say wants one."""
+        """The number of wanted replicas; 1 if the spec does not set it."""
         wanted: int = self.spec.get("replicas", 1)
         return wanted
 
@@ -112,7 +112,7 @@ class PodSpecView(Wire, frozen=True):
 
     @property
     def meant_for(self) -> str:
-        """The node that the required affinity names, as that of a DaemonSet's pod does."""
+        """The node named by the required affinity of a DaemonSet's pod."""
         required = self.affinity.node_affinity.required_during_scheduling_ignored_during_execution
         for term in required.node_selector_terms if required is not None else ():
             for field in term.match_fields:

@@ -94,7 +94,7 @@ class NodeLifecycle(Controller):
         return await self._nodes.patch_status(node, {"conditions": conditions})
 
     async def _taint(self, node: Plain) -> None:
-        """The taints that follow from conditions and from being cordoned; those of others stay."""
+        """Taints for conditions and cordoning, together with the node's other taints."""
         wanted = list(taints_of(node))
         known = node.spec.get("taints") or []
         ours = [each for each in known if each["key"] in OURS]

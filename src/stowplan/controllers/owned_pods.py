@@ -46,7 +46,7 @@ def pod_from(template: Json, kind: Kind[K], owner: Known, **meta: object) -> Jso
 
 
 class OwnedPods:
-    """The pods that one kind of controller has to do with; `enqueue` hears whom a change concerns."""
+    """The pods managed by one kind of controller; `enqueue` is called with the owner of a changed pod."""
 
     def __init__(self, owners: Store[Plain], pods: Store[PodView], enqueue: Callable[[str], None]) -> None:
         self._kind, self.store, self._enqueue = owners.kind, pods, enqueue
@@ -125,7 +125,7 @@ def share_of(value: int | str | None, total: int, *, round_up: bool) -> int:
 def with_condition(
     conditions: Iterable[Json], kind: str, status: str, reason: str, message: str, at: str
 ) -> list[Json]:
-    """The conditions with this one as it is now; its times change only with what it says."""
+    """Return the conditions with this one updated; its transition time changes only with its status."""
     known = {each["type"]: each for each in conditions}
     old = known.get(kind, {})
     new = {"type": kind, "status": status, "reason": reason, "message": message}

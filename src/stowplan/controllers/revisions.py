@@ -27,7 +27,7 @@ class Revisions:
         self._owned = store.index(owner_keys)
 
     async def sync(self, owner: Plain, in_use: Iterable[str]) -> Templates:
-        """Sees to a revision of the template as it is; the oldest beyond the limit go, if no pod has them."""
+        """Create a revision of the current template, and delete the oldest unused ones beyond the limit."""
         known = sorted(self._owned.of(owner.uid), key=lambda each: each.revision)
         template = owner.spec["template"]
         last = known[-1].revision if known else 0
@@ -62,7 +62,7 @@ class Revisions:
             known = await self._store.read(owner.namespace, name)
             owned = known.metadata.controller()
             if owned is None or owned.uid != owner.uid:
-                raise  # of one that was deleted: the garbage collector takes it away
+                raise  # its owner was deleted: the garbage collector deletes it
             return known
 
 

@@ -23,7 +23,7 @@ from stowplan.controllers.volumes import Volumes
 
 
 class Controllers:
-    """What kube-controller-manager is to a cluster: `run` goes on until it is cancelled.
+    """The embedded cluster's kube-controller-manager: `run` continues until it is cancelled.
 
     Made inside a running event loop. The client needs the rights to do everything, and a request budget that
     is not in the way.

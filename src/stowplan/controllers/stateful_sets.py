@@ -117,7 +117,7 @@ class StatefulSets(Controller):
                 continue
 
     async def _delete_claims(self, owner: Plain, pods: dict[int, PodView]) -> None:
-        """Those of numbers that are no more wanted, where the set says that they go with them."""
+        """Claims of ordinals that are no longer wanted, if the set's policy deletes them."""
         policy = owner.spec.get("persistentVolumeClaimRetentionPolicy") or {}
         if policy.get("whenScaled") != "Delete":
             return

@@ -1,4 +1,4 @@
-"""What the API server has, one watch for each kind whoever asks; and writes that can be waited for.
+"""The objects in the API server, with one watch per kind, and writes that can be awaited.
 
 A controller that has written something must not decide again before it sees it. So every store knows the
 versions that were written through it, and `settled` waits until the watch has come so far.
@@ -32,7 +32,7 @@ Keys = Callable[[Item], Iterable[str]]
 
 
 class Store(Generic[K]):
-    """All objects of a kind, by key. Listeners hear of every change, with the object before and after it."""
+    """All objects of a kind by key. Listeners are called on every change with the old and new object."""
 
     def __init__(self, api: ApiClient, kind: Kind[K]) -> None:
         self.kind, self._api = kind, api
@@ -61,7 +61,7 @@ class Store(Generic[K]):
         return iter(list(self._reflector.objects.values()))  # type: ignore[arg-type]
 
     def listen(self, on_change: OnChange[K]) -> None:
-        """What is there already is told at once."""
+        """Call the listener at once for existing objects."""
         self._listeners.append(on_change)
         for item in self:
             on_change(None, item)
@@ -90,7 +90,7 @@ class Store(Generic[K]):
     async def create(self, namespace: str, body: Json) -> K:
         whole = {"apiVersion": self.kind.api_version, "kind": self.kind.name, **body}
         answer = await self._api.request("POST", self._resource.collection(namespace), whole)
-        return self._noted(answer.data)
+        return self._note(answer.data)
 
     async def patch(self, item: K, change: Json, below: str = "", form: str = MERGE_PATCH) -> K:
         """A patch of this very version: a Conflict if it is another one by now."""
@@ -98,7 +98,7 @@ class Store(Generic[K]):
         body = {**change, "metadata": {**change.get("metadata", {}), **meta}}
         path = self.path_of(item, below)
         answer = await self._api.request("PATCH", path, body, content_type=form)
-        return self._noted(answer.data)
+        return self._note(answer.data)
 
     async def patch_status(self, item: K, status: Json) -> K:
         return await self.patch(item, {"status": status}, "status")
@@ -144,7 +144,7 @@ class Store(Generic[K]):
         known = self.get(key)
         return known is not None and known.uid == uid and not known.is_terminating
 
-    def _noted(self, data: bytes) -> K:
+    def _note(self, data: bytes) -> K:
         item = decode(self.kind.type, data)
         self._written = max(self._written, item.version)
         return item
@@ -198,7 +198,7 @@ class Stores:
         return found
 
     def drop(self, kind: Kind[Any]) -> None:
-        """Of a kind that is no more."""
+        """Forget a kind that is no longer served."""
         self._stores.pop(kind.path, None)
         if task := self._tasks.pop(kind.path, None):
             task.cancel()

@@ -31,7 +31,7 @@ LOCKED_DOWN = {
 }
 SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
 TEMPORARY = {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
-"""Python's TLS reads certificates from files alone, so that those made at the start need a place."""
+"""Python's TLS only reads certificates from files, so generated ones need a place."""
 JOURNAL_FOLDER = "/var/lib/stowplan"
 MEBIBYTE = 2**20
 HEADROOM = 256 * MEBIBYTE
@@ -57,13 +57,13 @@ def manifests(setup: Setup, options: DeployOptions) -> list[Json]:
 
 
 def custom_resource_definitions(setup: Setup) -> list[Json]:
-    """Of the kinds that the plugins watch."""
+    """Return the definitions of the kinds that the plugins watch."""
     kinds = dict.fromkeys(kind for plugin in setup.plugins for kind in plugin.watches)
     return [crd_of(kind) for kind in kinds if needs_crd(kind)]
 
 
 def notes(setup: Setup) -> Iterator[str]:
-    """What whoever deploys it should know."""
+    """Yield notes for the user who deploys it."""
     yield from setup.warnings
     if any(profile.scheduler_name == DEFAULT_SCHEDULER_NAME for profile in setup.config.profiles):
         yield (
@@ -73,7 +73,7 @@ def notes(setup: Setup) -> Iterator[str]:
 
 
 def lease_of(setup: Setup, options: DeployOptions) -> LeaderElection | None:
-    """That of the configuration, unless it is kube-scheduler's: for that one we would wait for ever."""
+    """The lease in the configuration, unless it is kube-scheduler's, for which we would wait forever."""
     election = setup.config.leader_election
     if not election.leader_elect:
         return None
@@ -110,7 +110,7 @@ def _namespace(options: DeployOptions) -> Json:
 
 
 def _service_account(options: DeployOptions) -> Json:
-    """Its pods alone get its token."""
+    """Only its own pods mount its token."""
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": options.metadata}
     return account | {"automountServiceAccountToken": False}
 
@@ -175,7 +175,7 @@ def _service(options: DeployOptions) -> Json:
 
 
 def _monitoring(options: DeployOptions) -> Iterator[Json]:
-    """For Prometheus' operator; the role is for whoever binds it to the account of Prometheus."""
+    """For Prometheus' operator; bind the role to the service account of Prometheus."""
     yield {
         "apiVersion": f"{RBAC}/v1",
         "kind": "ClusterRole",
@@ -202,7 +202,7 @@ def deployment(setup: Setup, options: DeployOptions, lease: LeaderElection | Non
     stamp = hashlib.sha256(setup.files[CONFIG].encode()).hexdigest()[:16]
     config = {"name": "config", "configMap": {"name": options.name}}
     user = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER}
-    # Other volumes can be written by anyone; that of a claim belongs to root until it is given to a group.
+    # Other volumes are writable for all; the volume of a claim belongs to root unless a group is set.
     group = {"fsGroup": USER} if options.journal_claim else {}
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     pod = {
@@ -270,7 +270,7 @@ def container(name: str, image: str, command: Sequence[str], mounts: Sequence[Js
 
 
 def probes(*, host: str = "", has_standby_cache: bool = True) -> Json:
-    """One that stands by without a cache is not ready, and need not be."""
+    """A standby without a cache is not ready and need not be."""
 
     def probe(path: str, failures: int) -> Json:
         get = {"path": path, "port": "https", "scheme": "HTTPS"} | ({"host": host} if host else {})

@@ -1,4 +1,4 @@
-"""The least rights with which a scheduler works, its own and those of its plugins, as RBAC's objects."""
+"""The minimum permissions of a scheduler and its plugins, as RBAC objects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plugin_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
 
 
 def lease_rules(name: str) -> list[Json]:
-    """In the namespace of the lease. What is to be created cannot be limited to a name."""
+    """Rules in the lease's namespace. RBAC cannot limit `create` to a name."""
     return [
         *rules([Right("leases", ("create",), "coordination.k8s.io")]),
         {
@@ -54,7 +54,7 @@ def lease_rules(name: str) -> list[Json]:
 
 
 def rules(rights: Iterable[Right]) -> list[Json]:
-    """As few rules as say it: a resource once, resources of a group with the same verbs together."""
+    """Return as few rules as possible: resources of a group with the same verbs share a rule."""
     verbs: dict[tuple[str, str], set[str]] = {}
     for right in rights:
         verbs.setdefault((right.group, right.resource), set()).update(right.verbs)
@@ -68,7 +68,7 @@ def rules(rights: Iterable[Right]) -> list[Json]:
 
 
 def viewer(name: str) -> Json:
-    """For people who look at a scheduler. It is up to the cluster's administrator whom to bind it to."""
+    """Read access for people. The cluster's administrator decides whom to bind it to."""
     allowed = [
         {"nonResourceURLs": list(SEEN), "verbs": ["get"]},
         {"nonResourceURLs": [ASKED], "verbs": ["post"]},
@@ -77,7 +77,7 @@ def viewer(name: str) -> Json:
 
 
 def granted(name: str, allowed: list[Json], subjects: list[Json], namespace: str = "") -> Iterator[Json]:
-    """A role and its binding: of the namespace, or else of the cluster."""
+    """Return a role and its binding, in a namespace or for the cluster."""
     kind = "Role" if namespace else "ClusterRole"
     meta = {"name": name} | ({"namespace": namespace} if namespace else {})
     yield {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": meta, "rules": allowed}

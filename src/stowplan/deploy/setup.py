@@ -38,7 +38,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str]
     """What the pod finds in its folder, by name: the configuration and the plugin files."""
     plugins: tuple[Plugin, ...]
-    """Of all profiles, made as the scheduler makes them: what they watch may hang on their arguments."""
+    """Plugins of all profiles, built as in the scheduler: what they watch may depend on their arguments."""
     warnings: tuple[str, ...]
 
     @property
@@ -47,7 +47,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_setup(file: Path, plugin_dirs: Sequence[Path] = ()) -> Setup:
-    """Reads it all, or raises an error that says what is wrong with it."""
+    """Read configuration and plugins, or raise an error that says what is wrong."""
     registry = Registry.installed(plugin_dirs)
     config, warnings, policy_config_map = load(file, registry)
     if policy_config_map:
@@ -74,7 +74,7 @@ def read_setup(file: Path, plugin_dirs: Sequence[Path] = ()) -> Setup:
 
 
 def _as_v1(file: Path, config: KubeSchedulerConfiguration) -> str:
-    """The file as it is, comments and all; one of another kind or version as v1."""
+    """The file unchanged, including comments; other kinds or versions are converted to v1."""
     text = file.read_text()
     plain = parse(text)
     if isinstance(plain, dict) and (plain.get("apiVersion"), plain.get("kind")) == (V1, config.kind):

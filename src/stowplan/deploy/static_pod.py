@@ -27,7 +27,7 @@ NAME = "kube-scheduler"
 FOLDER = "/etc/kubernetes/stowplan"
 SCHEDULER_CONF = "/etc/kubernetes/scheduler.conf"
 OWNER = 0
-"""The kubeconfig on the host can be read by root alone."""
+"""Only root can read the kubeconfig on the host."""
 
 
 def static_pod(setup: Setup, options: DeployOptions) -> Json:
@@ -78,10 +78,10 @@ def static_pod(setup: Setup, options: DeployOptions) -> Json:
 
 def beside_static_pod(setup: Setup) -> list[Json]:
     """For `kubectl apply`."""
-    return [*_needed(setup), viewer("stowplan:viewer")]
+    return [*_needed_files(setup), viewer("stowplan:viewer")]
 
 
-def _needed(setup: Setup) -> list[Json]:
+def _needed_files(setup: Setup) -> list[Json]:
     """What it takes beyond the rights that kube-scheduler's user has already."""
     user = [{"apiGroup": RBAC, "kind": "User", "name": "system:kube-scheduler"}]
     needed = rules(
@@ -101,8 +101,8 @@ def _needed(setup: Setup) -> list[Json]:
 
 
 def host_files(setup: Setup) -> Iterator[str]:
-    """What whoever puts the static pod in place should know."""
+    """Yield notes for the user who installs the static pod."""
     names = ", ".join(setup.files)
     yield f"each node of the control plane needs these files in {FOLDER}: {names}"
-    if _needed(setup):
+    if _needed_files(setup):
         yield "its plugins need more rights than kube-scheduler's: apply what --beside-static-pod prints"

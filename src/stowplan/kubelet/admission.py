@@ -44,7 +44,7 @@ def _refusals(pod: Pod, node: NodeObject, used: Usage) -> Iterator[Rejection]:
 
 
 def _lacking(pod: Pod, capacity: Mapping[str, int], used: Usage) -> Iterator[Rejection]:
-    """Extended resources that the node does not list are somebody else's business."""
+    """Extended resources that the node does not list are ignored."""
     most = capacity.get("pods", 0)
     if used.pods + 1 > most:
         yield _out_of("pods", 1, used.pods, most)

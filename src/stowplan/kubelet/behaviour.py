@@ -34,7 +34,7 @@ def restarts(pod: Pod) -> str:
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all pods; the annotations kubelet.stowplan/run-seconds and …/exit-code say otherwise for one."""
+    """Default for all pods; the annotations kubelet.stowplan/run-seconds and …/exit-code override it."""
 
     start_seconds: float = 0.0
     """From when a pod is taken until it runs."""

@@ -1,4 +1,4 @@
-"""What a real cluster looks like, from `kubectl get nodes,pods,… -o yaml`, as objects to be created anew.
+"""Read the objects of a real cluster from `kubectl get nodes,pods,… -o yaml`, to recreate them.
 
 Nothing that only the old cluster can know goes along: uids, versions, times, and owners, which are not there.
 """
@@ -24,7 +24,7 @@ SYSTEM_CLASSES = ("system-cluster-critical", "system-node-critical")
 class Dump(msgspec.Struct):
     nodes: list[Json]
     dead: list[str]
-    """The names of nodes that were not ready: nobody should make them so."""
+    """The names of nodes that were not ready, and must stay not ready."""
     others: list[Json]
     """In an order in which they can be created; the pods, with the nodes they were on, come last."""
 
@@ -40,7 +40,7 @@ def read_dump(text: str | bytes, now: float, *, where: str = "dump") -> Dump:
 def dump_of(objects: Iterable[Json], now: float) -> Dump:
     objects = list(objects)
     nodes = [each for each in objects if each["kind"] == "Node"]
-    others = [_cleaned(each) for each in objects if each["kind"] != "Node" and _is_wanted(each)]
+    others = [_clean(each) for each in objects if each["kind"] != "Node" and _is_wanted(each)]
     others += _missing(others)
     others.sort(key=lambda each: _order(each["kind"]))
     return Dump(
@@ -77,7 +77,7 @@ def _is_ready(node: Json) -> bool:
     return all(each["status"] == "True" for each in conditions if each["type"] == "Ready")
 
 
-def _cleaned(item: Json) -> Json:
+def _clean(item: Json) -> Json:
     found = {**item, "metadata": _metadata(item)}
     found.pop("status", None)
     if item["kind"] == "Pod":

@@ -1,4 +1,4 @@
-"""A simulated kubelet for every node of a cluster: nothing runs, but the API shows what would.
+"""A simulated kubelet for every node: no containers run, but the API looks as if they did.
 
 Nodes stay alive by their leases and their status. Pods bound to a node are judged as a kubelet judges them,
 become Running, end as their `Behaviour` says, and when deleted go away at once, whatever time they were
@@ -44,7 +44,7 @@ NODES = WatchedResource(path=NODES_PATH, decode=partial(decode, NodeObject), nam
 BOUND_PODS = WatchedResource(path="/api/v1/pods", decode=decode_pod, field_selector="spec.nodeName!=")
 RETRY_SECONDS = 1.0
 IMAGES_SECONDS = 1.0
-"""Between two reports of the images that came to nodes."""
+"""Interval between reports of new images on nodes."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 HEARTBEAT_SECONDS = 10.0
 STATUS_SECONDS = 300.0
@@ -84,7 +84,7 @@ class SimulatedKubelets:
 
     @property
     def grace_seconds(self) -> float:
-        """How long a node may be silent before it counts as dead, for whoever decides that."""
+        """How long a node may be silent before it should be considered dead."""
         return self._heartbeats.grace_seconds
 
     async def register(self, template: Json, names: Iterable[str]) -> None:
@@ -92,7 +92,7 @@ class SimulatedKubelets:
         await self.add(node_of(template, name, self.clock.now()) for name in names)
 
     async def add(self, nodes: Iterable[Json]) -> None:
-        """Make nodes from whole manifests, such as those of a NodeTemplate or of a dump."""
+        """Create nodes from manifests, such as those of a NodeTemplate or a dump."""
         waiting = iter(nodes)
 
         async def create() -> None:
@@ -162,7 +162,7 @@ class SimulatedKubelets:
             machine.release(old)
 
     def _look_at(self, pod: Pod) -> None:
-        """What the kubelet of the pod's node has to do about it."""
+        """Handle a changed pod as the kubelet of its node."""
         machine = self._machines.get(pod.node_name)
         if machine is None or machine.node is None:
             self._early.setdefault(pod.node_name, set()).add(pod.key)
@@ -229,7 +229,7 @@ class SimulatedKubelets:
         self._end_later(msgspec.structs.replace(pod, start_time=self.clock.now()))
 
     async def _end(self, pod: Pod) -> None:
-        """The containers end: the pod does too, or they start anew."""
+        """The containers finish: finish the pod or restart them."""
         machine = self._is_on(pod)
         if machine is None:
             return
@@ -378,7 +378,7 @@ class Machine:
             self._ports.remove(port)
 
     def clear(self) -> None:
-        """What was on it is to be looked at anew."""
+        """Handle all pods on the node again."""
         self.pods, self._requests, self._ports = {}, Counter(), []
 
     def restart(self, pod: Pod) -> int:

@@ -47,7 +47,7 @@ def node_of(template: Json, name: str, now: float) -> Json:
 
 
 def conditions_of_node(now: float, since: Mapping[str, str | None] | None = None) -> list[Json]:
-    """All is well; `since` has the times of those conditions that were so before."""
+    """Conditions of a healthy node; `since` has the times of conditions that did not change."""
     at = wire_time(now)
     return [
         {
@@ -62,7 +62,7 @@ def conditions_of_node(now: float, since: Mapping[str, str | None] | None = None
 
 
 def heartbeat_of(node: NodeObject, now: float) -> Json:
-    """The status of a node that is well, for a strategic merge patch."""
+    """The status of a healthy node, for a strategic merge patch."""
     wanted = {kind: value for kind, value, _ in NODE_CONDITIONS}
     since = {
         each.type: each.last_transition_time
@@ -88,12 +88,12 @@ def lease_of(node: NodeObject, now: float) -> Json:
 
 
 def renewal(now: float) -> Json:
-    """The field of a lease's spec that says its holder is alive."""
+    """The field of a lease's spec that is renewed."""
     return {"renewTime": micro_time(now)}
 
 
 def running_status(pod: Pod, now: float, *, address: str = "", restarts: int = 0) -> Json:
-    """Of a pod whose containers all started just now."""
+    """Status of a pod whose containers have just started."""
     started = wire_time(now)
     running = {"running": {"startedAt": started}}
     status: Json = {
@@ -115,12 +115,12 @@ def running_status(pod: Pod, now: float, *, address: str = "", restarts: int = 0
 
 
 def ready_again(now: float) -> Json:
-    """Of a running pod that others had thought lost."""
+    """Status of a running pod that was thought lost."""
     return {"conditions": _conditions("True", ("ContainersReady", "Ready"), wire_time(now))}
 
 
 def ended_status(pod: Pod, exit_code: int, now: float) -> Json:
-    """Of a pod whose containers all ended just now, for good."""
+    """Status of a pod whose containers have just finished."""
     at = wire_time(now)
     since = wire_time(pod.start_time) if pod.start_time is not None else at
     reason = "PodFailed" if exit_code else "PodCompleted"

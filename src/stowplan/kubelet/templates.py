@@ -62,7 +62,7 @@ class NodeTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def read_templates(source: str) -> list[NodeTemplate]:
-    """From a number of nodes, YAML of one template or a list of them, or the name of a file with such YAML.
+    """Read a number of nodes, YAML with one or more templates, or the name of a file with such YAML.
 
     `10`, `{count: 3, cpu: 16, zones: [a, b, c]}`, `nodes.yaml`.
     """
@@ -78,10 +78,10 @@ def read_templates(source: str) -> list[NodeTemplate]:
     except yaml.YAMLError as error:
         raise InputError(f"is not YAML: {error}", where=where) from None
     entries = found if isinstance(found, list) else [{"count": found} if isinstance(found, int) else found]
-    return [_checked(entry, f"{where}[{index}]") for index, entry in enumerate(entries)]
+    return [_check(entry, f"{where}[{index}]") for index, entry in enumerate(entries)]
 
 
-def _checked(entry: Any, where: str) -> NodeTemplate:
+def _check(entry: Any, where: str) -> NodeTemplate:
     try:
         template = msgspec.convert(entry, NodeTemplate)
     except msgspec.ValidationError as error:

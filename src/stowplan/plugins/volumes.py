@@ -159,7 +159,7 @@ def plan_volumes(waiting: Sequence[Unbound], nodes: NodeTable, cluster: ClusterV
 def reached_from(volume: PersistentVolume, nodes: NodeTable) -> Mask:
     """Rows that the volume's node affinity accepts."""
     terms = volume.node_terms
-    # parity: a volume's affinity is held against labels alone, a requirement on the node's name is ignored
+    # parity: a volume's affinity is matched with labels only; a requirement on the node's name is ignored
     return np.ones(len(nodes), np.bool_) if terms is None else nodes.match_terms(terms, names=False)
 
 
@@ -222,7 +222,7 @@ def _provisionable(storage_class: StorageClass, nodes: NodeTable) -> Mask:
 
 
 def _has_capacity(waiting: Unbound, nodes: NodeTable, cluster: ClusterView) -> Mask:
-    """Rows with room for a new volume, as far as the driver tells. Each claim is looked at by itself."""
+    """Return rows where the driver reports capacity for a new volume. Each claim is checked on its own."""
     requested, storage_class = waiting.claim.requested, waiting.storage_class
     driver = cluster.csi_drivers.get(storage_class.provisioner)
     if requested is None or driver is None or not driver.spec.storage_capacity:

@@ -217,8 +217,8 @@ def parse(
             size=_bytes(values["journal-size"]),
             age=values["journal-age"],
         ),
-        serving=_named(ServingOptions, values),
-        access=_named(AccessOptions, values),
+        serving=_make_struct(ServingOptions, values),
+        access=_make_struct(AccessOptions, values),
         logs=LogOptions(verbosity=values["v"], format=values["logging-format"]),
         feature_gates=values["feature-gates"],
     )
@@ -305,7 +305,7 @@ def _fields(flags: dict[str, str], given: Given) -> dict[str, Any]:
     return {field: given[name] for name, field in flags.items() if name in given}
 
 
-def _named(kind: type[T], values: dict[str, Any]) -> T:
+def _make_struct(kind: type[T], values: dict[str, Any]) -> T:
     """A struct whose fields are named like flags."""
     names = [field.name for field in msgspec.structs.fields(kind)]
     return kind(**{name: values[name.replace("_", "-")] for name in names})
@@ -319,15 +319,15 @@ def _warnings(given: Given, config: KubeSchedulerConfiguration) -> Iterator[str]
             yield from _flag_warnings(flag, given[flag.name], file)
     yield from gate_warnings(given.get("feature-gates", {}))
     if not file:
-        yield from _overridden(given)
+        yield from _overridden_warnings(given)
     if given.get("leader-elect-resource-lock") in RETIRED_RESOURCE_LOCKS:
         yield f"--leader-elect-resource-lock={given['leader-elect-resource-lock']}: using leases instead"
     if not config.leader_election.leader_elect:
         others = [flag for flag in LEADER_ELECTION if flag.name != "leader-elect"]
-        yield from _ignored(others, given, "leader election is disabled")
+        yield from _ignored_warnings(others, given, "leader election is disabled")
     if given.get("secure-port") == 0:
         others = [flag for flag in SECURE_SERVING if flag.name != "secure-port"]
-        yield from _ignored((*others, *AUTHENTICATION, *AUTHORIZATION), given, "--secure-port is 0")
+        yield from _ignored_warnings((*others, *AUTHENTICATION, *AUTHORIZATION), given, "--secure-port is 0")
 
 
 def _flag_warnings(flag: Flag, value: Any, file: str | None) -> Iterator[str]:
@@ -341,7 +341,7 @@ def _flag_warnings(flag: Flag, value: Any, file: str | None) -> Iterator[str]:
         yield f"--{flag.name} has no effect: {flag.no_effect}"
 
 
-def _overridden(given: Given) -> Iterator[str]:
+def _overridden_warnings(given: Given) -> Iterator[str]:
     """Old flags that another old flag overrides."""
     if counts := _policy_flag(given):
         overridden = ["policy-configmap", "policy-config-file", "algorithm-provider"]
@@ -352,7 +352,7 @@ def _overridden(given: Given) -> Iterator[str]:
         )
 
 
-def _ignored(flags: Sequence[Flag], given: Given, why: str) -> Iterator[str]:
+def _ignored_warnings(flags: Sequence[Flag], given: Given, why: str) -> Iterator[str]:
     yield from (
         f"--{flag.name} is ignored because {why}"
         for flag in flags
@@ -391,7 +391,7 @@ def complete_config(config: KubeSchedulerConfiguration, registry: Registry) -> d
         plain["profiles"], config.profiles, resolve_profiles(config, registry), strict=True
     ):
         args = resolved.as_json()["args"]
-        shown["plugins"] = _completed_plugins(profile)
+        shown["plugins"] = _complete_plugins(profile)
         shown["pluginConfig"] = [{"name": name, "args": args[name]} for name in sorted(args)]
         if shown["percentageOfNodesToScore"] is None:
             del shown["percentageOfNodesToScore"]
@@ -407,7 +407,7 @@ def write_config(config: KubeSchedulerConfiguration, registry: Registry, path: P
         raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
 
 
-def _completed_plugins(profile: ProfileConfig) -> dict[str, Any]:
+def _complete_plugins(profile: ProfileConfig) -> dict[str, Any]:
     """The plugins by extension point as in the file, with the default plugins merged into multiPoint."""
     points = {}
     for point in (*EXTENSION_POINTS, MULTI_POINT):

@@ -89,7 +89,7 @@ def _room() -> Iterator[None]:
 
 def compile_cel(expression: str, declarations: Declarations = DEVICE) -> Program:
     """The program of an expression over the declared variables; CelError if it makes no sense."""
-    program = _compiled(expression, declarations)
+    program = _compile_cached(expression, declarations)
     if isinstance(program, str):
         raise CelError(program)
     return program
@@ -97,11 +97,11 @@ def compile_cel(expression: str, declarations: Declarations = DEVICE) -> Program
 
 def compilations() -> int:
     """How often an expression had to be compiled."""
-    return _compiled.cache_info().misses
+    return _compile_cached.cache_info().misses
 
 
 @lru_cache(maxsize=128)
-def _compiled(expression: str, declarations: Declarations) -> Program | str:
+def _compile_cached(expression: str, declarations: Declarations) -> Program | str:
     """A program, or why there is none: a rejected expression is not compiled again for every device."""
     try:
         return Program(expression, declarations)
@@ -178,7 +178,7 @@ class Compiler:
         cost[0], self.cost = self.cost, outer
 
     def select(self, node: Select) -> Typed:
-        if (name := _qualified(node)) in TYPE_CONSTANTS and name.partition(".")[0] not in self.scope:
+        if (name := _qualify(node)) in TYPE_CONSTANTS and name.partition(".")[0] not in self.scope:
             return self.name(name)
         self.cost += 1
         operand, field = self.compile(node.operand), node.field
@@ -188,7 +188,7 @@ class Compiler:
             kind, read = fields[field]
             run = operand.run
             found = Typed(kind, lambda frame: read(run(frame)))
-            return _wrapped(found) if node.optional else found
+            return _wrap(found) if node.optional else found
         if not any(is_assignable(kind, operand.kind) for kind in (dict, Optional)):
             raise CelError(f"type '{name_of(operand.kind)}' does not support field selection")
         return _entry(operand, Typed(str, lambda frame: field), node.optional)
@@ -292,9 +292,9 @@ class Compiler:
         kind, call = function.checked([argument.kind for argument in arguments])
         self.cost += 1
         if function.is_metered:
-            typed = Typed(kind, _metered(call, [argument.run for argument in arguments]))
+            typed = Typed(kind, _meter(call, [argument.run for argument in arguments]))
             is_constant = name in CONVERSIONS and all(argument.is_constant for argument in arguments)
-            return _folded(typed) if is_constant else typed
+            return _fold(typed) if is_constant else typed
         match [argument.run for argument in arguments]:
             case [only]:
                 return Typed(kind, lambda frame: call(only(frame)))
@@ -320,7 +320,7 @@ class Compiler:
         return typed.run
 
 
-def _qualified(node: Node) -> str:
+def _qualify(node: Node) -> str:
     """`a.b.c` as one name, else an empty string."""
     parts: list[str] = []
     while isinstance(node, Select) and not node.optional and len(parts) < 3:
@@ -329,8 +329,8 @@ def _qualified(node: Node) -> str:
     return ".".join([node.name, *reversed(parts)]) if isinstance(node, Name) else ""
 
 
-def _folded(typed: Typed) -> Typed:
-    """Worked out once, for all devices. What fails is left as it is: it may never be needed."""
+def _fold(typed: Typed) -> Typed:
+    """Evaluate a constant once for all devices. Leave it unchanged if it fails: it may never be needed."""
     try:
         value = typed.run([Meter(1000)])
     except (CelError, CostLimitExceededError):
@@ -338,7 +338,7 @@ def _folded(typed: Typed) -> Typed:
     return Typed(typed.kind, lambda frame: value, is_constant=True)
 
 
-def _metered(call: Callable[..., Any], arguments: list[Run]) -> Run:
+def _meter(call: Callable[..., Any], arguments: list[Run]) -> Run:
     match arguments:
         case [only]:
             return lambda frame: call(frame[0], only(frame))
@@ -359,7 +359,7 @@ def _load(slot: int) -> Run:
     return run
 
 
-def _wrapped(typed: Typed) -> Typed:
+def _wrap(typed: Typed) -> Typed:
     run = typed.run
     return Typed(Optional, lambda frame: Optional(run(frame)))
 

@@ -40,13 +40,13 @@ def format_text(meter: Meter, form: str, arguments: list[Any]) -> str:
         if percent:
             return "%"
         for value in left:
-            return _formatted(meter, value, letter, precision)
+            return _format(meter, value, letter, precision)
         raise CelError("index out of range")
 
     return _CLAUSE.sub(replace, form)
 
 
-def _formatted(meter: Meter, value: Any, letter: str, precision: str | None) -> str:
+def _format(meter: Meter, value: Any, letter: str, precision: str | None) -> str:
     if not letter:
         raise CelError("unexpected end of string")
     if letter not in "sdfebxXo":
@@ -120,10 +120,10 @@ def _literal(meter: Meter, value: Any) -> str:
 
 def quoted(text: str) -> str:
     """As Go quotes text: what cannot be seen is escaped."""
-    return f'"{"".join(_escaped(char) for char in text)}"'
+    return f'"{"".join(_escape(char) for char in text)}"'
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     if char in _ESCAPES:
         return _ESCAPES[char]
     if char.isprintable():

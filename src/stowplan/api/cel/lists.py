@@ -115,7 +115,7 @@ def compare(left: Any, right: Any) -> int:
     return int(left > right) - int(left < right)
 
 
-def _checked(meter: Meter, items: list[Any]) -> list[Any]:
+def _check(meter: Meter, items: list[Any]) -> list[Any]:
     for item in items:
         meter.charge_text(len(item) if type(item) in (str, bytes) else 0)
         if type(item) not in COMPARABLE:
@@ -125,14 +125,14 @@ def _checked(meter: Meter, items: list[Any]) -> list[Any]:
 
 def is_sorted(meter: Meter, items: list[Any]) -> bool:
     # parity: two items of different types count as sorted.
-    return all(compare(*pair) != 1 for pair in zip(_checked(meter, items), items[1:], strict=False))
+    return all(compare(*pair) != 1 for pair in zip(_check(meter, items), items[1:], strict=False))
 
 
 def extreme(name: str, sign: int) -> Callable[[Meter, list[Any]], Any]:
     def choose(meter: Meter, items: list[Any]) -> Any:
         if not items:
             raise CelError(f"{name} called on empty list")
-        best, *others = _checked(meter, items)
+        best, *others = _check(meter, items)
         for item in others:
             if compare(best, item) == sign:
                 best = item

@@ -182,7 +182,7 @@ class _Loop(NamedTuple):
 
 
 STEP = 3
-"""What going to the next item costs beside what is worked out for it."""
+"""Cost of each loop step in addition to its body."""
 
 
 def _quantifier(*, decisive: bool) -> Callable[..., Typed]:

@@ -158,9 +158,7 @@ class Url(NamedTuple):
                 continue
             name, _, value = part.partition("=")
             if not _BAD_ESCAPE.search(part):
-                found.setdefault(_decoded(name.replace("+", " ")), []).append(
-                    _decoded(value.replace("+", " "))
-                )
+                found.setdefault(_decode(name.replace("+", " ")), []).append(_decode(value.replace("+", " ")))
         return found
 
 
@@ -218,7 +216,7 @@ def _authority(text: str) -> tuple[str, str]:
         address, _, zone = inside.partition("%25")
         if ":" not in address or not is_ip(address):
             raise CelError("invalid host")
-        host = f"[{address}{f'%{_decoded(zone)}' if zone else ''}]{port}"
+        host = f"[{address}{f'%{_decode(zone)}' if zone else ''}]{port}"
         _check_port(port)
         return user, host
     _, colon, _ = host.partition(":")
@@ -246,7 +244,7 @@ def _escaped_path(path: str) -> str:
     return "".join(chr(byte) if byte in _PATH_SAFE else f"%{byte:02X}" for byte in unquote_to_bytes(path))
 
 
-def _decoded(text: str) -> str:
+def _decode(text: str) -> str:
     return unquote_to_bytes(text).decode(errors="replace")
 
 

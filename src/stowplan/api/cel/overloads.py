@@ -14,7 +14,7 @@ COST_EXCEEDED = "operation cancelled: actual cost limit exceeded"
 
 
 class CostLimitExceededError(Exception):
-    """Ends an evaluation. It is no CelError, so that no operator of the expression can swallow it."""
+    """Ends an evaluation. Not a CelError, so that no operator of the expression can suppress it."""
 
 
 class Meter:

@@ -99,7 +99,7 @@ class _Token(NamedTuple):
 
 
 def parse(text: str) -> Node:
-    """The tree of an expression; CelError says where it stops making sense."""
+    """Parse an expression. CelError names the position of a syntax error."""
     return _Parser(text).whole()
 
 

@@ -21,7 +21,7 @@ _SPAN = re.compile(r"(\d*)(?:\.(\d*))?(h|ms|m|s|us|µs|μs|ns)", re.ASCII)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d?)(:\d\d:\d\d)(?:[.,](\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ZONE_COST = 300
-"""Of a time zone, which may have to be read from disk."""
+"""Cost of a time zone, which may have to be read from disk."""
 
 
 def define_times() -> None:

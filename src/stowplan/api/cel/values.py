@@ -75,7 +75,7 @@ class Amount:
 
 
 class Domains(dict[str, dict[str, Any]]):
-    """The attributes or capacities of a device by domain; a domain that nobody mentions is an empty map."""
+    """The attributes or capacities of a device by domain; an unknown domain is an empty map."""
 
     __slots__ = ()
 
@@ -108,7 +108,7 @@ class Version:
 
     def __init__(self, text: str, *, normalize: bool = False) -> None:
         """`normalize` forgives a leading v, leading zeros, and a missing minor or patch number."""
-        match = _VERSION.fullmatch(_normalized(text) if normalize else text)
+        match = _VERSION.fullmatch(_normalize(text) if normalize else text)
         numbers = match.groups()[:3] if match else ()
         names = match[4].split(".") if match and match[4] else []
         if match is None or any(_has_leading_zero(part) for part in (*numbers, *names)):
@@ -125,7 +125,7 @@ class Version:
         return hash(self.order)
 
 
-def _normalized(text: str) -> str:
+def _normalize(text: str) -> str:
     parts = [_without_zeros(part) for part in text.removeprefix("v").split(".", 2)]
     if len(parts) < 3 and any(sign in parts[-1] for sign in "+-"):
         return ""  # a short version cannot have a pre-release or build metadata
@@ -169,7 +169,7 @@ FIELDS: dict[type, dict[str, tuple[type, Callable[[Any], Any]]]] = {
 
 
 class Charger(Protocol):
-    """Counts what is worked out, and ends an evaluation that takes too much."""
+    """Counts the cost of an evaluation and ends it at the limit."""
 
     def charge(self, cost: int) -> None: ...
 

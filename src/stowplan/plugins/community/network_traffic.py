@@ -34,12 +34,12 @@ class NetworkTrafficArgs(PluginArgs):
     network_interface: str = "ens192"
     time_range_in_minutes: int = 5
     node_label: str = ""
-    """Of the series: it holds a node's name or one of its addresses, with or without a port."""
+    """Label of the series that holds a node's name or address, with or without a port."""
     refresh_seconds: float = 15
     timeout_seconds: float = 10
     stale_after_seconds: float = 120
     compat: bool = False
-    """Ask as the tutorial does: for the sum of all values that the receive counter had in that time."""
+    """Query the sum of all values of the receive counter in that time, as the tutorial does."""
 
     def __post_init__(self) -> None:
         self.node_label = self.node_label or ("kubernetes_node" if self.compat else "instance")
@@ -100,7 +100,7 @@ class NetworkTraffic(Plugin):
         )
 
     def sign_pod(self, pod: Pod) -> int:
-        """All pods are alike, so the scores of a reading are kept for as long as it is fresh."""
+        """Scores do not depend on the pod, so they are cached until the next reading."""
         return 0 if self._is_stale else self._reading
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
@@ -132,7 +132,7 @@ class NetworkTraffic(Plugin):
         return self.handle.now() - self._read_at > self.args.stale_after_seconds
 
     def _traffic_of(self, node: NodeObject) -> int:
-        """The most that is said of the node under any of its names."""
+        """Return the largest value reported for any name of the node."""
         names = (node.name, *(each.address for each in node.status.addresses))
         return max(self._traffic.get(name, NO_DATA) for name in names)
 

@@ -1,4 +1,4 @@
-"""DefaultPreemption: evicts pods of lower priority where that makes room for the pod."""
+"""DefaultPreemption: evicts pods of lower priority if that makes the pod fit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DefaultPreemption(Plugin):
         return (ClusterEvent(Resource.POD, Action.DELETE),)
 
     def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
-        return Hint.SKIP  # the plugins that refused the pod know better what helps
+        return Hint.SKIP  # the plugins that rejected the pod know what helps
 
 
 def _is_leaving_for(pod: Pod, other: Pod) -> bool:

@@ -64,7 +64,7 @@ from stowplan.plugins.devices.writer import (
 )
 
 BEST_ALTERNATIVE = 8
-"""What the first alternative of a request is worth; there are at most so many."""
+"""Score of the first alternative of a request, which is also the maximum number of alternatives."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class NodeAllocation:
 
 @dataclass
 class PodClaims:
-    """A pod's claims in the course of one cycle."""
+    """A pod's claims during one scheduling cycle."""
 
     claims: list[ResourceClaim] = field(default_factory=list)
     """Those the pod names, in order."""
@@ -93,7 +93,7 @@ class PodClaims:
     """Claims that kept the pod off some node."""
     budget: DeviceBudget = field(default_factory=DeviceBudget)
     timed_out: str = ""
-    """Why no more searches are made: one of them took too long, and nobody else is served meanwhile."""
+    """Why the search was stopped: it took too long, and no other pod is scheduled meanwhile."""
 
     @property
     def is_empty(self) -> bool:
@@ -114,7 +114,6 @@ class DynamicResources(Plugin):
         self.ledger = ClaimLedger.of(handle)
         self.writer = ClaimWriter(handle, self.ledger)
         self._inventory: tuple[int, Inventory] = (-1, Inventory(()))
-        """Told how long a driver's devices were waited for before a bind, and what came of it."""
         self._writes: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -313,7 +312,7 @@ class DynamicResources(Plugin):
         return found
 
     def _demands_of(self, claims: list[ResourceClaim]) -> Iterator[Demand]:
-        """What must be allocated; ClaimError if that cannot even be tried."""
+        """Return what must be allocated. Raises ClaimError if an allocation cannot be attempted."""
         for claim in claims:
             if claim.allocation is not None:
                 continue
@@ -384,7 +383,7 @@ class DynamicResources(Plugin):
         return since is not None and self.handle.now() > parse_time(since) + self.args.binding_timeout
 
     async def _wait(self, claims: list[ResourceClaim], pod: Pod) -> None:
-        """Until drivers say that the devices can be used; each driver waited for is told of."""
+        """Wait until drivers report that the devices are ready, and report each driver waited for."""
         began, outcome = self.handle.now(), ClaimError.outcome
         try:
             await self.writer.wait_until_ready(claims, self.args.binding_timeout)

@@ -71,7 +71,7 @@ class InterPodAffinity(Plugin):
 
     def __init__(self, args: InterPodAffinityArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        # Not in the memo of the labels: terms lead to the cluster, which would live as long as they do.
+        # Not cached with the labels: terms refer to the cluster and would keep it alive.
         self._kept: WeakKeyDictionary[LabelSet, tuple[object, Mapping[str, list[TermEntry]]]]
         self._kept = WeakKeyDictionary()
 
@@ -85,7 +85,7 @@ class InterPodAffinity(Plugin):
         if not (refusing or terms.required or terms.required_anti):
             return Status.skip()
         hard = HardState(
-            tuple(map(self._resolved, terms.required)), tuple(map(self._resolved, terms.required_anti))
+            tuple(map(self._resolve, terms.required)), tuple(map(self._resolve, terms.required_anti))
         )
         hard.refusing = refusing
         if hard.all_of is not None:
@@ -121,7 +121,7 @@ class InterPodAffinity(Plugin):
                 satisfied &= (counts > 0)[ids]
         nobody = not any(counts.any() for counts in hard.partners.values())
         if nobody and all(term.query.matches(pod.label_set) for term in hard.affinity):
-            return labelled  # the first of its kind has nobody to be near to
+            return labelled  # the first pod of its group has no pod to be near
         return labelled & satisfied
 
     def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: Node) -> None:
@@ -179,7 +179,7 @@ class InterPodAffinity(Plugin):
         """Topology key, weight and pods by domain, for every term on either side that matches."""
         for sign, group in ((1, terms.preferred), (-1, terms.preferred_anti)):
             for weight, term in group:
-                own = self._resolved(term)
+                own = self._resolve(term)
                 yield own.key, sign * weight, live.tallies.of_pods(own.query).by_domain(own.key)
         if not live.tallies.has_terms:
             return
@@ -208,7 +208,7 @@ class InterPodAffinity(Plugin):
 
     # What both need
 
-    def _resolved(self, term: AffinityTerm) -> OwnTerm:
+    def _resolve(self, term: AffinityTerm) -> OwnTerm:
         # parity: a namespace selector that accepts no labels at all accepts every namespace
         if term.namespace_selector.matches({}):
             return OwnTerm(term.topology_key, PodQuery(None, term.selector))

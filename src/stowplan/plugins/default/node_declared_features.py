@@ -1,4 +1,4 @@
-"""NodeDeclaredFeatures: a pod that needs a feature of the kubelet goes where it is declared."""
+"""NodeDeclaredFeatures: rejects nodes that do not declare a kubelet feature that the pod needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NodePorts: a pod that wants a port of the node needs one where nobody has it."""
+"""NodePorts: rejects nodes where a host port of the pod is already in use."""
 
 from __future__ import annotations
 

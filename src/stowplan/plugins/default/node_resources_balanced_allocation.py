@@ -17,7 +17,7 @@ Amounts = tuple[tuple[str, int], ...]
 
 
 class Demand(NamedTuple):
-    """What a pod takes of the resources that count, and nothing of them."""
+    """The pod's requests for the scored resources, and zero for each."""
 
     amounts: Amounts
     nothing: Amounts

@@ -1,4 +1,4 @@
-"""NodeResourcesFit: keeps the nodes with room for the pod, and scores them by how full they are."""
+"""NodeResourcesFit: rejects nodes without enough free resources and scores nodes by their utilization."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Ints = NDArray[np.int64]
 
 
 class Demand(NamedTuple):
-    """What a pod wants, by resource, in the form that filtering and scoring need it."""
+    """A pod's requests in the form that filtering and scoring need."""
 
     checked: tuple[tuple[str, int], ...]
     """Resource and amount."""
@@ -126,7 +126,7 @@ class NodeResourcesFit(Plugin):
         return share if self.curve is None else self.curve[share]
 
     def _demand(self, pod: Pod) -> Demand:
-        """Worked out once for all pods of a shape."""
+        """Computed once for all pods of a shape."""
         found: Demand | None = pod.shape.memo.get(self.serial)
         if found is None:
             found = pod.shape.memo[self.serial] = self._demand_of(pod)
@@ -198,7 +198,7 @@ class NodeResourcesFit(Plugin):
 
 
 def _shrank(pod: Pod, old: Pod, new: Pod) -> bool:
-    """Whether a resize of another pod gave back something this one wants."""
+    """Whether a resize of another pod released a resource that this one requests."""
     before, after = (each.assigned or each.shape.assigned for each in (old, new))
     return any(
         before.requests.get(name, 0) > after.requests.get(name, 0)

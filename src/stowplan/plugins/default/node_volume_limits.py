@@ -47,13 +47,13 @@ from stowplan.plugins.volumes import (
 
 TOO_MANY = "node(s) exceed max volume count"
 MUST_LOOK = 1 << 40
-"""Stands for the number of volumes of a pod that must be looked at one by one."""
+"""Marks a pod whose volumes must be counted one by one."""
 NO_LIMITS = 1 << 62
 
 
 @dataclass(frozen=True)
 class NewVolumes:
-    """What the pod would attach: drivers by `driver/handle`, or why that cannot be told."""
+    """What the pod would attach: drivers by `driver/handle`, or an error."""
 
     drivers: dict[str, str] = field(default_factory=dict)
     missing: str = ""

@@ -211,7 +211,7 @@ class PodTopologySpread(Plugin):
         selector = self._default_selector(pod)
         if not selector.requirements:
             return ()
-        return tuple(_built(each, selector) for each in defaults)
+        return tuple(_build(each, selector) for each in defaults)
 
     def _default_selector(self, pod: Pod) -> Selector:
         """What the services and the owner of a pod select it by, kept while none of these change."""
@@ -359,10 +359,10 @@ def _own_constraints(pod: Pod, action: str) -> tuple[Constraint, ...]:
 def _of_pod(constraint: TopologySpreadConstraint, pod: Pod) -> Constraint:
     keys = [key for key in constraint.match_label_keys if key in pod.labels]
     selector = selector_of(constraint.label_selector).also(equals(key, pod.labels[key]) for key in keys)
-    return _built(constraint, selector)
+    return _build(constraint, selector)
 
 
-def _built(constraint: TopologySpreadConstraint, selector: Selector) -> Constraint:
+def _build(constraint: TopologySpreadConstraint, selector: Selector) -> Constraint:
     return Constraint(
         constraint.max_skew,
         constraint.topology_key,

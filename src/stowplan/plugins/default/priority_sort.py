@@ -1,4 +1,4 @@
-"""PrioritySort: pods of higher priority are tried first, among equals the one that has waited longer."""
+"""PrioritySort: schedules pods with higher priority first, and older pods first within a priority."""
 
 from __future__ import annotations
 

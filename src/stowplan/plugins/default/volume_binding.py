@@ -251,7 +251,7 @@ class VolumeBinding(Plugin):
                 before, after = (each.metadata.annotations.get(MIGRATED_PLUGINS, "") for each in (old, new))
                 helps = before != after
             case CSIDriver(), CSIDriver():
-                # parity: asked of the pod's inline CSI volumes, although it is claims that capacity is about
+                # parity: checks the pod's inline CSI volumes, although capacity only concerns claims
                 helps = any(volume.csi and volume.csi.driver == new.name for volume in pod.spec.volumes) and (
                     bool(old.spec.storage_capacity) and not new.spec.storage_capacity
                 )

@@ -43,7 +43,7 @@ class ExclusiveClaims:
         return ExclusiveClaims(self.names, self.conflicts)
 
     def uses_by(self, pod: Pod) -> int:
-        # parity: the namespace of the other pod is not looked at
+        # parity: the namespace of the other pod is ignored
         return sum(name in self.names for name in named_claims(pod))
 
 

@@ -33,7 +33,7 @@ from stowplan.plugins.devices.pools import (
 MAX_DEVICES = 32
 """More than so many devices do not fit into a claim's status."""
 PATIENCE = 64
-"""After so many devices tried it is worth asking whether the search can succeed at all."""
+"""Number of devices tried after which to check whether the search can succeed at all."""
 TIMED_OUT = "node {}: timed out trying to allocate devices"
 NO_SOLUTION = "cannot allocate all claims"
 INVALID_POOLS = "invalid resource pools were encountered"
@@ -65,11 +65,11 @@ class TimedOutError(AllocationError):
 
 
 class HopelessError(StowplanError):
-    """There is no solution, however long we look."""
+    """The search cannot succeed."""
 
 
 class _Step(NamedTuple):
-    """A request of a claim; the search takes one after another."""
+    """A request of a claim; requests are allocated one after the other."""
 
     claim: int
     asks: tuple[Ask, ...]
@@ -97,7 +97,7 @@ class _Search:
         """Which claims hold a device by now; devices that can be shared are not listed."""
         self.consumed: dict[DeviceId, list[Mapping[str, int]]] = {}
         self.counters: dict[Pool, dict[str, dict[str, int]]] = {}
-        """What is left of the counters of a pool, without what this search has taken so far."""
+        """The remaining counters of a pool, not counting what this search has allocated."""
         self.overdrawn: set[Pool] = set()
         """Pools of whose counters more is taken than there is."""
         self.matches: dict[tuple[int, str, DeviceId], bool] = {}
@@ -287,10 +287,10 @@ class _Search:
         return True
 
     def capacity_left(self, ask: Ask, device: OfferedDevice) -> Mapping[str, int] | None:
-        """What the request would consume of the device; None if the device has not so much left."""
+        """What the request would consume of the device; None if the device does not have enough left."""
         spec, requirements = device.spec, ask.details.capacity
         if requirements is None and not spec.allow_multiple_allocations:
-            return {}  # takes the device as it is
+            return {}  # uses the whole device
         consumed = consumption(spec, requirements)
         taken = (self.usage.shared.get(device.id, {}), *self.consumed.get(device.id, ()))
         return consumed if consumed is not None and has_room(spec, consumed, *taken) else None
@@ -374,7 +374,7 @@ class _Search:
                 counters[name] += sign * counter.value
 
     def consider_giving_up(self) -> None:
-        """Many ways were tried. Do not try them all where there are too few devices to begin with."""
+        """Stop a long search early if there are too few suitable devices."""
         if self.is_late():
             raise TimedOutError(TIMED_OUT.format(self.node.name))
         if self.tried == PATIENCE and self.is_hopeless():

@@ -44,7 +44,7 @@ class Ask(NamedTuple):
     details: DeviceRequestDetails
     device_class: DeviceClass
     selectors: tuple[tuple[str, DeviceSelector], ...]
-    """Those of the class, then those of the request, each with the place where it stands."""
+    """The selectors of the class, then those of the request, each with its location for messages."""
     is_admin: bool = False
 
     def tolerates(self, device: OfferedDevice) -> bool:
@@ -52,7 +52,7 @@ class Ask(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """A claim to allocate: for each request its alternatives, most of the time just one."""
+    """A claim to allocate: the alternatives of each request, usually just one."""
 
     claim: ResourceClaim
     requests: tuple[tuple[Ask, ...], ...]
@@ -90,7 +90,7 @@ class Usage:
 
 
 class Held(NamedTuple):
-    """A device given to a request in the course of the search."""
+    """A device allocated to a request during the search."""
 
     ask: Ask
     device: OfferedDevice

@@ -76,7 +76,7 @@ class ClaimLedger:
             self._changes += 1
 
     def wrote(self, claim: ResourceClaim) -> None:
-        """Takes note of a claim as the API server answered it."""
+        """Record a claim as returned by the API server."""
         self._written[claim.key] = claim, self._now()
         self._changes += 1
 
@@ -102,9 +102,9 @@ def _version(claim: ResourceClaim) -> int:
 Ints = NDArray[np.int64]
 Selectors = tuple[str, ...]
 Tally = list[int]
-"""Devices of a class, those of them that are taken, and devices that a selector could not tell of."""
+"""Devices of a class, those in use, and devices for which a selector failed."""
 Tallies = tuple[dict[str, Tally], dict[NodeSelector | None, Tally]]
-"""By the name of the one node that can reach the devices; by the selector of their nodes, None for all."""
+"""By the name of the only node with access to the devices; by the selector of their nodes (None: all)."""
 
 
 class DeviceCounts:
@@ -129,7 +129,7 @@ class DeviceCounts:
         return self._version
 
     def columns(self, device_class: DeviceClass, nodes: NodeTable) -> tuple[Ints, Ints]:
-        """For each node the devices of the class and those of them that are taken."""
+        """For each node, the number of devices of the class and the number in use."""
         selectors = tuple(each.cel.expression for each in device_class.spec.selectors if each.cel is not None)
         key = self, self.follow(), selectors
         capacity, used = nodes.live.keep(key, lambda part: self._count(selectors, part))

@@ -79,7 +79,7 @@ class DeviceId(NamedTuple):
 
 
 class OfferedDevice:
-    """A device of a slice. It never changes, so what selectors say of it is kept."""
+    """A device of a slice. It never changes, so the results of selectors are cached."""
 
     def __init__(self, spec: Device, offer: ResourceSliceSpec) -> None:
         self.id = DeviceId(offer.driver, offer.pool.name, spec.name)
@@ -92,7 +92,7 @@ class OfferedDevice:
         self._attributes: dict[str, Value | None] = {}
 
     def satisfies(self, expression: str, budget: DeviceBudget | None = None) -> bool:
-        """What a selector says of the device; CelError if it cannot tell, BudgetSpentError if not now."""
+        """Evaluate a selector. Raises CelError, or BudgetSpentError if the budget is used up."""
         answer = self._answers.get(expression)
         if answer is None:
             if budget is not None and budget.left <= 0:
@@ -177,7 +177,7 @@ class Pool:
         self.driver, self.name = specs[0].driver, specs[0].pool.name
         self.is_complete = len(specs) == specs[0].pool.resource_slice_count
         self.specs = specs
-        self.offers = [() if spec.shared_counters else _offered(spec) for spec in specs]
+        self.offers = [() if spec.shared_counters else _offer(spec) for spec in specs]
         """By slice; slices with counters are there for their counters alone."""
         self.counters: dict[str, dict[str, int]] = {}
         self._fault = self._read_counters() or self._missing_counter()
@@ -185,12 +185,12 @@ class Pool:
 
     @property
     def nodes(self) -> set[str] | None:
-        """The names of the nodes that can reach the pool, None if that takes a closer look."""
+        """The names of the nodes with access to the pool; None if a selector must be evaluated."""
         names = {spec.node_name for spec in self.specs}
         return None if "" in names or self.counters else names
 
     def seen_from(self, node: Node) -> ReachablePool | None:
-        """What the node can reach of the pool; None if nothing."""
+        """The part of the pool that the node has access to; None if there is none."""
         reached = tuple(place for place, spec in enumerate(self.specs) if _is_reached(spec, node))
         if not reached:
             return None
@@ -274,7 +274,7 @@ def _is_reached(spec: ResourceSliceSpec, node: Node) -> bool:
     return is_in_scope(spec, node)
 
 
-def _offered(spec: ResourceSliceSpec) -> tuple[OfferedDevice, ...]:
+def _offer(spec: ResourceSliceSpec) -> tuple[OfferedDevice, ...]:
     return tuple(OfferedDevice(device, spec) for device in spec.devices)
 
 
@@ -302,7 +302,7 @@ def consumption(device: Device, requirements: CapacityRequirements | None) -> di
 
 
 def has_room(device: Device, more: Taken, *taken: Taken) -> bool:
-    """Whether the device can give `more` on top of what is taken already."""
+    """Whether the device has capacity for `more` in addition to what is already in use."""
     return all(
         sum(part.get(name, 0) for part in (more, *taken)) <= capacity.value
         for name, capacity in device.capacity.items()

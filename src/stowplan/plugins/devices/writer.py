@@ -21,7 +21,7 @@ WRITE_ATTEMPTS = 5
 
 
 class ClaimError(StowplanError):
-    """Something is wrong with the claims of a pod. `outcome` is what metrics call it."""
+    """The claims of a pod are invalid. `outcome` is the label in metrics."""
 
     outcome = "error"
 
@@ -42,7 +42,7 @@ class ClaimWriter:
     async def create(self, claim: ResourceClaim) -> ResourceClaim:
         """A claim that has existed in memory only; the server gives it a name."""
         unnamed = replace(claim.metadata, name="", uid="")
-        return self._noted(await self._handle.api.create(replace(claim, metadata=unnamed)))
+        return self._note(await self._handle.api.create(replace(claim, metadata=unnamed)))
 
     async def bind(self, claim: ResourceClaim, allocation: Allocation | None, pod: Pod) -> ResourceClaim:
         """Reserves a claim for the pod and, if it is ours to allocate, allocates it."""
@@ -53,7 +53,7 @@ class ClaimWriter:
             except ClaimError:
                 raise
             except StowplanError:
-                # Someone may have changed the claim in the meantime, which its newest version will show.
+                # The claim may have changed in the meantime: read its newest version.
                 await asyncio.sleep(0.01)
                 latest = self._ledger.get(claim.key)
                 if latest is None or latest == claim:
@@ -90,7 +90,7 @@ class ClaimWriter:
 
     async def wait_until_ready(self, claims: Sequence[ResourceClaim], timeout: float) -> None:
         """Waits until drivers report that the devices of these claims can be used."""
-        clock = asyncio.get_running_loop().time  # which nobody can set, unlike the time of day
+        clock = asyncio.get_running_loop().time  # a monotonic clock: the time of day can be set
         end = clock() + timeout
         while True:
             newest = [self._ledger.get(claim.key) or claim for claim in claims]
@@ -122,15 +122,15 @@ class ClaimWriter:
 
     async def _update(self, claim: ResourceClaim, finalizers: Iterable[str]) -> ResourceClaim:
         metadata = replace(claim.metadata, finalizers=tuple(finalizers))
-        return self._noted(await self._handle.api.update(replace(claim, metadata=metadata)))
+        return self._note(await self._handle.api.update(replace(claim, metadata=metadata)))
 
     async def _update_status(
         self, claim: ResourceClaim, allocation: Allocation | None, consumers: Iterable[ConsumerReference]
     ) -> ResourceClaim:
         status = replace(claim.status, allocation=allocation, reserved_for=tuple(consumers))
-        return self._noted(await self._handle.api.update_status(replace(claim, status=status)))
+        return self._note(await self._handle.api.update_status(replace(claim, status=status)))
 
-    def _noted(self, written: Object) -> ResourceClaim:
+    def _note(self, written: Object) -> ResourceClaim:
         assert isinstance(written, ResourceClaim)
         self._ledger.wrote(written)
         return written
