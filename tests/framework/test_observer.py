@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -43,9 +44,10 @@ class Mine(Plugin):
         self._maybe("normalize_score")
         return scores
 
-    def _maybe(self, method: str) -> None:
+    def _maybe(self, method: str) -> Any:
         if method == type(self).where:
             raise ValueError("broken")
+        return None
 
 
 class Following(Observer):

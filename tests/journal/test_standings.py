@@ -28,8 +28,8 @@ def test_standings_agree_with_the_decision(family):
         behind = [each.behind for each in found.runners_up]
         points = sum(each.points for each in found.points)
         assert (found.feasible, found.tied, behind, points) == slow_standing(decision)
-        for each in found.runners_up:
-            assert sum(lost.points for lost in each.lost) == each.behind
+        for runner_up in found.runners_up:
+            assert sum(lost.points for lost in runner_up.lost) == runner_up.behind
         rejections: dict[str, int] = {}
         for _, reason, nodes in found.rejections:
             rejections[reason] = rejections.get(reason, 0) + nodes
