@@ -136,5 +136,5 @@ def test_times(text, seconds):
 
 
 def test_what_is_no_time():
-    with pytest.raises(InputError, match="'noon' is not a time like"):
+    with pytest.raises(InputError, match="'noon' is not a valid time"):
         parse_time("noon")
