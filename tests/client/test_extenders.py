@@ -20,8 +20,7 @@ from stowplan.api.extender import MetaPod, MetaVictims
 from stowplan.api.pod import Pod
 from stowplan.client.extenders import Extender, ExtenderError, extenders_of
 from stowplan.config.duration import Duration
-from stowplan.config.types import Extender as ExtenderConfig
-from stowplan.config.types import ExtenderTLS, ManagedResource
+from stowplan.config.types import ExtenderConfig, ExtenderTLS, ManagedResource
 from stowplan.errors import ConfigError
 
 POD = Raw(b'{"metadata":{"name":"p"}}')

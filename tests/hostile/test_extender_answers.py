@@ -18,7 +18,7 @@ from stowplan.api.extender import MetaPod, MetaVictims
 from stowplan.api.pod import Pod
 from stowplan.client.extenders import Extender, ExtenderError, extenders_of
 from stowplan.config.duration import Duration
-from stowplan.config.types import Extender as ExtenderConfig
+from stowplan.config.types import ExtenderConfig
 
 MIB = 1 << 20
 LIMIT = 4 * MIB

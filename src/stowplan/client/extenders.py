@@ -23,8 +23,7 @@ from stowplan.client.connection import proxy_of_environment, tls_context
 from stowplan.client.credentials import load_certificate_text
 from stowplan.client.errors import Unreachable
 from stowplan.client.http import HttpPool
-from stowplan.config.types import Extender as ExtenderConfig
-from stowplan.config.types import ExtenderTLS
+from stowplan.config.types import ExtenderConfig, ExtenderTLS
 from stowplan.errors import ConfigError, InputError, StowplanError
 from stowplan.http11.client import BrokenError, Reply, TooLargeError
 

@@ -5,7 +5,7 @@ from stowplan.config.load import LoadedConfig, load
 from stowplan.config.types import (
     EXTENSION_POINTS,
     ClientConnection,
-    Extender,
+    ExtenderConfig,
     KubeSchedulerConfiguration,
     LeaderElection,
     PluginConfig,
@@ -19,7 +19,7 @@ __all__ = [
     "EXTENSION_POINTS",
     "ClientConnection",
     "Duration",
-    "Extender",
+    "ExtenderConfig",
     "KubeSchedulerConfiguration",
     "LeaderElection",
     "LoadedConfig",

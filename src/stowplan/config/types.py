@@ -147,7 +147,7 @@ class ExtenderTLS(Part, frozen=True, omit_defaults=True):
     ca_data: bytes = b""
 
 
-class Extender(Part, frozen=True, omit_defaults=True):
+class ExtenderConfig(Part, frozen=True, omit_defaults=True):
     url_prefix: str = ""
     filter_verb: str = ""
     preempt_verb: str = ""
@@ -177,7 +177,7 @@ class KubeSchedulerConfiguration(Part, frozen=True):
     pod_initial_backoff_seconds: int = 1
     pod_max_backoff_seconds: int = 10
     profiles: tuple[ProfileConfig, ...] = (ProfileConfig(scheduler_name=DEFAULT_SCHEDULER_NAME),)
-    extenders: tuple[Extender, ...] = ()
+    extenders: tuple[ExtenderConfig, ...] = ()
     delay_cache_until_active: bool = False
 
     def as_json(self) -> dict[str, Any]:

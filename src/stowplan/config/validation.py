@@ -8,7 +8,7 @@ from stowplan.config.field_errors import duplicate, invalid, label_name_faults, 
 from stowplan.config.types import (
     EXTENSION_POINTS,
     V1,
-    Extender,
+    ExtenderConfig,
     KubeSchedulerConfiguration,
     LeaderElection,
     ProfileConfig,
@@ -132,7 +132,7 @@ def _percentage(path: str, percentage: int) -> Iterator[str]:
         yield invalid(path, percentage, "not in valid range [0-100]")
 
 
-def _extenders(extenders: tuple[Extender, ...]) -> Iterator[str]:
+def _extenders(extenders: tuple[ExtenderConfig, ...]) -> Iterator[str]:
     managed: set[str] = set()
     for index, extender in enumerate(extenders):
         path = f"extenders[{index}]"

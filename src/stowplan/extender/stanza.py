@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stowplan.config import Extender
+from stowplan.config import ExtenderConfig
 from stowplan.config.duration import Duration
 from stowplan.config.types import V1, ExtenderTLS, ManagedResource
 from stowplan.errors import InputError
@@ -32,7 +32,7 @@ class StanzaOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def extenders(
     options: ExtenderOptions, stanza: StanzaOptions, profiles: Sequence[ResolvedProfile]
-) -> Iterator[Extender]:
+) -> Iterator[ExtenderConfig]:
     """One for each profile, with the verbs that its plugins have something to say to; one for each function.
 
     bind is among them only if it was asked for: it takes the binding of pods away from kube-scheduler. Whole
@@ -54,12 +54,12 @@ def extenders(
             yield _extender(stanza, {verb: each.path}, is_cached)
 
 
-def configuration(found: Sequence[Extender]) -> dict[str, Any]:
+def configuration(found: Sequence[ExtenderConfig]) -> dict[str, Any]:
     plain = msgspec.json.decode(msgspec.json.encode(found, enc_hook=str))
     return {"apiVersion": V1, "kind": "KubeSchedulerConfiguration", "extenders": plain}
 
 
-def policy(found: Sequence[Extender]) -> dict[str, Any]:
+def policy(found: Sequence[ExtenderConfig]) -> dict[str, Any]:
     """For kube-scheduler up to 1.22, which spelt two fields otherwise."""
     entries = configuration(found)["extenders"]
     for entry, extender in zip(entries, found, strict=True):
@@ -69,10 +69,10 @@ def policy(found: Sequence[Extender]) -> dict[str, Any]:
     return {"kind": "Policy", "apiVersion": "v1", "extenders": entries}
 
 
-def _extender(stanza: StanzaOptions, verbs: dict[str, str], is_cached: bool) -> Extender:
+def _extender(stanza: StanzaOptions, verbs: dict[str, str], is_cached: bool) -> ExtenderConfig:
     prefix = stanza.url.rstrip("/")
     within = {verb: _within(path, urlsplit(prefix).path) for verb, path in verbs.items()}
-    return Extender(
+    return ExtenderConfig(
         url_prefix=prefix,
         filter_verb=within.get("filter", ""),
         prioritize_verb=within.get("prioritize", ""),

@@ -12,7 +12,7 @@ from stowplan.config.old.versions import POLICY, Version
 from stowplan.config.strict import Decoder, decode_hook
 from stowplan.config.types import (
     DEFAULT_SCHEDULER_NAME,
-    Extender,
+    ExtenderConfig,
     KubeSchedulerConfiguration,
     LeaderElection,
     Part,
@@ -112,7 +112,7 @@ class Policy(Part, frozen=True):
     kind: str = "Policy"
     predicates: tuple[Predicate, ...] | None = None
     priorities: tuple[Priority, ...] | None = None
-    extenders: tuple[Extender, ...] = ()
+    extenders: tuple[ExtenderConfig, ...] = ()
     hard_pod_affinity_symmetric_weight: int = 0
     always_check_all_predicates: bool = False
 
