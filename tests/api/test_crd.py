@@ -11,8 +11,9 @@ import pytest
 
 from stowplan import Column, CustomResource, Definition, Wire, keyed_by
 from stowplan.api.crd import crd_of, needs_crd
-from stowplan.api.meta import LabelSelector, ObjectMeta
+from stowplan.api.meta import LabelSelector, ObjectMeta, decode
 from stowplan.api.quantity import Quantity, parse
+from stowplan.cluster import Cluster
 from stowplan.errors import InputError
 
 
@@ -264,3 +265,18 @@ def test_kinds_of_kubernetes_own_need_none(group):
 
 def test_a_kind_without_a_namespace():
     assert crd_of(named("example.com", namespaced=False))["spec"]["scope"] == "Cluster"
+
+
+class RackSpec(Wire, frozen=True):
+    weights: dict[str, int] = {}
+
+
+class Rack(CustomResource, frozen=True):
+    definition: ClassVar = Definition("example.com", "v1", "racks", "Rack", namespaced=False)
+    spec: RackSpec = RackSpec()
+
+
+def test_a_default_that_objects_share_is_no_part_of_the_schema_once_it_is_read_only():
+    before = crd_of(Rack)
+    Cluster.of([decode(Rack, {"metadata": {"name": "without a spec"}})])
+    assert crd_of(Rack) == before

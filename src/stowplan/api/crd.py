@@ -9,7 +9,7 @@ import msgspec
 from msgspec import inspect as types
 
 from stowplan.api.custom import Column, CustomResource, Definition
-from stowplan.api.quantity import Quantity, encode_hook
+from stowplan.api.quantity import Quantity, decode_hook, encode_hook
 from stowplan.errors import InputError
 
 Json = dict[str, Any]
@@ -165,8 +165,18 @@ def struct_schema(info: types.StructType, path: str, within: tuple[type, ...] = 
 def _field(field: types.Field, path: str, within: tuple[type, ...]) -> Json:
     """With its default, unless that is nothing or zero, as which an absent field counts anyway."""
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-    plain = None if default is msgspec.NODEFAULT else msgspec.to_builtins(default, enc_hook=encode_hook)
+    plain = None if default is msgspec.NODEFAULT else _plain(default)
     return schema_of(field.type, path, within) | ({"default": plain} if plain else {})
+
+
+def _plain(default: Any) -> Any:
+    """The default as plain data, without what a struct leaves at its own defaults."""
+    plain = msgspec.to_builtins(default, enc_hook=encode_hook)
+    if isinstance(default, msgspec.Struct):
+        # Objects share it, so its dicts may be read-only by now; msgspec only leaves out plain empty dicts.
+        fresh = msgspec.convert(plain, type(default), dec_hook=decode_hook)
+        plain = msgspec.to_builtins(fresh, enc_hook=encode_hook)
+    return plain
 
 
 def _union(info: types.UnionType, path: str, within: tuple[type, ...]) -> Json:
