@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 import aiohttp
 import pytest
@@ -272,4 +273,4 @@ async def test_a_question_that_is_too_long():
         headers = {"Content-Type": "application/json"}
         async with page.session.post(f"{page.link}api/what-if", data=body, headers=headers) as response:
             assert response.status == 413
-            assert await response.json() == {"message": "Request Entity Too Large"}
+            assert await response.json() == {"message": HTTPStatus(413).phrase}

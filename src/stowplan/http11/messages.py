@@ -60,9 +60,13 @@ class Stream(msgspec.Struct):
     content_type: str = JSON
 
 
+PHRASES = {413: "Request Entity Too Large", 422: "Unprocessable Entity"}
+"""As kube-apiserver writes them; Python 3.13 has other phrases for these."""
+
+
 def response_head(response: Response, keeps_alive: bool) -> bytes:
     try:
-        phrase = HTTPStatus(response.status).phrase
+        phrase = PHRASES.get(response.status) or HTTPStatus(response.status).phrase
     except ValueError:
         phrase = "Status"
     end = "" if keeps_alive else "Connection: close\r\n"
