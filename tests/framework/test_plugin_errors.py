@@ -18,7 +18,7 @@ from stowplan.config import load
 from stowplan.embedded import embedded_cluster
 from stowplan.framework.registry import Registry
 from stowplan.testing import a_cluster
-from stowplan.web import Source, by_name, pages, served_locally
+from stowplan.web import Source, answer_by_name, make_pages, serve_locally
 
 HELPER = """
 import json
@@ -131,7 +131,7 @@ async def test_event_explain_and_page_name_the_line(folder):
         config = load(CONFIG, registry).config
         source = Source(cluster.decisions, lambda: cluster.scheduler, lambda: config, lambda: registry)
         async with (
-            served_locally(by_name(pages(source))) as link,
+            serve_locally(answer_by_name(make_pages(source))) as link,
             aiohttp.ClientSession() as session,
             session.get(f"{link}api/decisions", params={"pod": "default/broken"}) as response,
         ):
