@@ -69,10 +69,12 @@ class CycleObserver(Observer):
             for point, configured in CYCLE_POINTS.items()
         }
         classes = resolved.classes
+        self._custom = frozenset(kind for kind in classes.values() if not is_trusted(kind))
+        """The classes of plugins that the guard watches."""
         self._guarded = {
             point
             for point, names in self._names.items()
-            if not all(is_trusted(classes[name]) for name in names)
+            if any(classes[name] in self._custom for name in names)
         }
         self._normalizing = {
             name for name in self._names["Score"] if overrides(classes[name], "normalize_score")
@@ -99,14 +101,16 @@ class CycleObserver(Observer):
         return self._guard if point in self._guarded else None
 
     def enter(self, point: str, plugin: Plugin) -> None:
-        self._guard.enter(point, plugin)
+        if plugin.__class__ in self._custom:
+            self._guard.enter(point, plugin)
         if self.is_measuring and self._is_deciding:
             self._began.append(self._clock())
 
     def leave(self, point: str, plugin: Plugin) -> None:
         if self.is_measuring and self._is_deciding:
             self._seconds[point, plugin] += self._clock() - self._began.pop()
-        self._guard.leave(point, plugin)
+        if plugin.__class__ in self._custom:
+            self._guard.leave(point, plugin)
 
     def call_async(
         self, point: str, plugin: Plugin, method: Callable[..., Any], *args: Any
