@@ -4,7 +4,7 @@ import { collator, colour, count, counted, eachFrame, h, percent } from "./dom.j
 import { live } from "./live.js";
 import { FULL, GAP, NONE, TILE, Zone } from "./zone.js";
 
-const MOST_ZONES = 60;
+const MAX_ZONES = 60;
 const FEW = 120; // up to so many nodes have room for their names
 
 export function clusterView(query) {
@@ -166,7 +166,7 @@ function inZones(cluster) {
   const { nodes, zones, zoneOf } = cluster;
   const groups = new Map();
   nodes.forEach((_, row) => {
-    const zone = zones.length > MOST_ZONES ? -2 : zoneOf[row];
+    const zone = zones.length > MAX_ZONES ? -2 : zoneOf[row];
     if (!groups.has(zone)) groups.set(zone, []);
     groups.get(zone).push(row);
   });

@@ -21,12 +21,12 @@ export function podView(key, number) {
   let last = Infinity;
 
   async function load() {
-    const [told, facts] = await Promise.all([
+    const [answer, facts] = await Promise.all([
       ask("decisions", { pod: key, number }).catch((error) => ({ attempts: [], error: error.message })),
       ask("pod", { pod: key }).catch(() => null),
     ]);
-    last = told.attempts[0]?.number ?? 0;
-    element.replaceChildren(...shown(key, told, facts));
+    last = answer.attempts[0]?.number ?? 0;
+    element.replaceChildren(...sections(key, answer, facts));
   }
 
   function follow() {
@@ -49,11 +49,11 @@ export function podView(key, number) {
   };
 }
 
-function* shown(key, told, facts) {
-  const { decision, waiting, attempts } = told;
+function* sections(key, answer, facts) {
+  const { decision, waiting, attempts } = answer;
   const evidence = decision ? new Evidence(decision) : null;
   yield h("h1", {}, h("span", { class: "kind" }, "pod "), key);
-  if (told.error) yield h("p", { class: "problem" }, told.error);
+  if (answer.error) yield h("p", { class: "problem" }, answer.error);
   if (evidence) yield* headline(evidence);
   if (waiting) yield waits(key, waiting, decision);
   yield h("h2", {}, "History");
