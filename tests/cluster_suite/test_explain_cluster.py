@@ -124,7 +124,7 @@ async def test_what_our_scheduler_decided(control_plane, explain, tmp_path):
         assert "It is gated by SchedulingGates and not attempted until the gate is removed." in gated
         for name, said in (
             ("nobody", "pod default/nobody not found"),
-            ("other", "pod default/other is of scheduler 'another', and this one has default-scheduler: it"),
+            ("other", "pod default/other uses scheduler 'another', which is not a profile of this one"),
         ):
             done = explain.run(name, *asking)
             assert (done.returncode, done.stdout) == (1, "")
@@ -167,7 +167,7 @@ async def test_a_scheduler_that_is_killed_leaves_a_sound_journal(control_plane, 
     damaged.write_bytes(b"PAR1")
     done = explain.run("p7", "--journal", str(tmp_path))
     assert done.returncode == 0
-    assert f"{damaged}: skipping damaged file: " in done.stderr
+    assert f"{damaged}: skipping unreadable file: " in done.stderr
 
 
 def documented_role() -> str:

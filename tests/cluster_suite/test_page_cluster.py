@@ -72,7 +72,7 @@ async def test_the_page_through_a_local_port(control_plane, tmp_path):
             _, found = asked(link, "api/what-if", {"lose": [on]})
             assert [(each["pod"], each["outcome"]) for each in found["pods"]] == [("default/p", "gone")]
         said = refused(f"--server={ours.server}", f"--kubeconfig={control_plane.kubeconfig(NOBODY)}")
-        assert 'cannot get path "/page/"; the page needs a role' in said
+        assert 'cannot get path "/page/"; the page requires a role' in said
         said = refused("--server=https://127.0.0.1:1", f"--kubeconfig={control_plane.kubeconfig(ADMIN)}")
         assert "is a scheduler there?" in said
     assert placed(control_plane) == {"p": on}
