@@ -152,7 +152,7 @@ async def test_what_our_scheduler_decided(control_plane, explain, tmp_path):
     assert {key: again[key] for key in kept} == {key: found[key] for key in kept}
     done = explain.run("nobody", "--journal", str(journal))
     assert done.returncode == 1
-    assert "no decision for pod default/nobody; it has those written from" in done.stderr
+    assert "no decision for pod default/nobody; the journal has decisions written from" in done.stderr
 
 
 async def test_a_scheduler_that_is_killed_leaves_a_sound_journal(control_plane, explain, tmp_path):
