@@ -79,6 +79,29 @@ async def test_requests_are_answered_in_their_order(front: Endpoint) -> None:
     assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"200", b"404", b"200"]
 
 
+@pytest.mark.parametrize("size", [900, 5_000, 20_000, 70_000, 150_000])
+async def test_bodies_may_come_in_any_pieces(front: Endpoint, size: int) -> None:
+    """Pieces of requests that follow one another: a piece may end one body and begin the next request."""
+    path = "/api/v1/namespaces/default/configmaps"
+    bodies = (
+        json.dumps({"metadata": {"name": f"m{n}"}, "data": {"x": "x" * 60_000}}).encode() for n in "abc"
+    )
+    data = b"".join(request("POST", path, body) for body in bodies)
+    trusted = ssl.create_default_context(cadata=front.certificate.decode())
+    reader, writer = await asyncio.open_connection(front.host, front.port, ssl=trusted)
+    for start in range(0, len(data), size):
+        writer.write(data[start : start + size])
+        await writer.drain()
+        await asyncio.sleep(0.001)
+    said = b""
+    while said.count(b"HTTP/1.1 ") < 3:
+        chunk = await asyncio.wait_for(reader.read(65536), 10)
+        assert chunk, said[-300:]
+        said += chunk
+    writer.transport.abort()
+    assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"201"] * 3
+
+
 async def test_clients_that_vanish_do_no_harm(front: Endpoint) -> None:
     trusted = ssl.create_default_context(cadata=front.certificate.decode())
     watch, half = request("GET", "/api/v1/pods?watch=1"), request("POST", "/api/v1/nodes", b"{}")[:-1]

@@ -13,6 +13,9 @@ Json = dict[str, Any]
 Headers = tuple[tuple[str, str], ...]
 
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
+_PHRASES = {int(status): status.phrase for status in HTTPStatus}
+# As kube-apiserver writes them; Python 3.13 has other phrases for these.
+_PHRASES |= {413: "Request Entity Too Large", 422: "Unprocessable Entity"}
 
 
 class Request(msgspec.Struct):
@@ -60,17 +63,10 @@ class Stream(msgspec.Struct):
     content_type: str = JSON
 
 
-PHRASES = {413: "Request Entity Too Large", 422: "Unprocessable Entity"}
-"""As kube-apiserver writes them; Python 3.13 has other phrases for these."""
-
-
 def response_head(response: Response, keeps_alive: bool) -> bytes:
-    try:
-        phrase = PHRASES.get(response.status) or HTTPStatus(response.status).phrase
-    except ValueError:
-        phrase = "Status"
+    phrase = _PHRASES.get(response.status, "Status")
     end = "" if keeps_alive else "Connection: close\r\n"
-    extra = "".join(f"{name}: {value}\r\n" for name, value in response.headers)
+    extra = "".join(f"{name}: {value}\r\n" for name, value in response.headers) if response.headers else ""
     return (
         f"HTTP/1.1 {response.status} {phrase}\r\nContent-Type: {response.content_type}\r\n"
         f"Content-Length: {len(response.body)}\r\n{extra}{end}\r\n"

@@ -30,6 +30,7 @@ WRITE_HIGH_WATER = 512 * 1024
 LARGE_RESPONSE = 256 * 1024
 _PIECE = 16 * 1024
 """Bytes parsed at once: all requests in them are parsed, however many wait already."""
+_LARGE_PIECE = 4096
 
 
 class Limits(NamedTuple):
@@ -295,16 +296,16 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_ending:
             return
-        if len(data) <= self._body_left and not self._unparsed:
-            self._take_body(data)
-            return
         self._unparsed = self._unparsed + data if self._unparsed else data
         self._parse()
 
     def _take_body(self, data: bytes) -> None:
-        """More of a body whose length is known: there is nothing to parse, and a list of nodes is large."""
+        """More of a body whose length is known: there is nothing to parse, and a list of nodes is large.
+
+        The parser does not see it, so that another one must parse what follows.
+        """
+        self._keep(data)
         self._body_left -= len(data)
-        self._body += data
         if not self._body_left:
             parser, self._parser = self._parser, httptools.HttpRequestParser(self)
             self._complete(parser)
@@ -315,6 +316,10 @@ class _Connection(asyncio.Protocol):
             if self._is_busy:
                 self._transport.pause_reading()
                 return
+            if self._body_left:
+                piece, self._unparsed = self._unparsed[: self._body_left], self._unparsed[self._body_left :]
+                self._take_body(piece)
+                continue
             piece, self._unparsed = self._unparsed[:_PIECE], self._unparsed[_PIECE:]
             self._size += len(piece)
             try:
@@ -345,8 +350,8 @@ class _Connection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[str, str] = {}
         self._given = b""
-        self._body = bytearray()
-        self._body_left = 0
+        self._body: list[bytes | bytearray] = []
+        self._body_size = self._body_left = 0
         """Bytes that must follow; known if the request has a length, once its headers are read."""
         self._size = 0
         self._has_headers = False
@@ -396,11 +401,21 @@ class _Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         if self._is_ending:
             return
-        self._body += data
+        self._keep(data)
         if self._body_left:
             self._body_left -= len(data)
-        elif len(self._body) > self._limits.body:
+        elif self._body_size > self._limits.body:
             self._end_with(413)
+
+    def _keep(self, data: bytes) -> None:
+        """Large pieces of a body as they are; small ones joined, since each would take far more memory."""
+        self._body_size += len(data)
+        if len(data) >= _LARGE_PIECE:
+            self._body.append(data)
+        elif self._body and isinstance(self._body[-1], bytearray):
+            self._body[-1] += data
+        else:
+            self._body.append(bytearray(data))
 
     def on_message_complete(self) -> None:
         if not self._is_ending:
@@ -409,14 +424,16 @@ class _Connection(asyncio.Protocol):
     def _complete(self, parser: httptools.HttpRequestParser) -> None:
         self._began, self._size = 0.0, 0
         self.idle_since = self._loop.time()
-        keeps_alive = bool(parser.should_keep_alive()) and not parser.should_upgrade()
+        keeps_alive = bool(parser.should_keep_alive())
+        if "upgrade" in self._headers and parser.should_upgrade():
+            keeps_alive = False
         self._queue(self._request(parser), keeps_alive, self._status)
 
     def _request(self, parser: httptools.HttpRequestParser) -> Request:
         path, _, query = self._url.decode("latin-1").partition("?")
         method = parser.get_method().decode("ascii")
-        body, self._body = bytes(self._body), bytearray()
-        return Request(method, unquote(path), query, self._headers, body)
+        body, self._body = b"".join(self._body), []
+        return Request(method, unquote(path) if "%" in path else path, query, self._headers, body)
 
     # Answering.
 
