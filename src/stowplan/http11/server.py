@@ -395,7 +395,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def _is_next(self) -> bool:
-        """Whether the request that is read now is the next one to response."""
+        """Whether the request that is read now is answered next."""
         return self._transport is not None and self._task is None and not self._waiting
 
     def on_body(self, data: bytes) -> None:
@@ -457,7 +457,7 @@ class _Connection(asyncio.Protocol):
             self._queue(Request("", ""), False, status)
 
     def _work(self) -> None:
-        """Response what waits; what cannot be answered at once goes on in a task."""
+        """Answer waiting requests; one that cannot be answered at once continues in a task."""
         while self._waiting and self._transport is not None and self._can_write.is_set():
             request, keeps_alive, status = self._waiting.popleft()
             self._waiting_bytes -= len(request.body)
