@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stowplan.api.node import Taint
+from stowplan.api.node import Taint, first_untolerated, tolerates
 from stowplan.api.pod import Toleration
-from stowplan.api.taints import first_untolerated, tolerates
 
 GPU = Taint("gpu", "a", "NoSchedule")
 

@@ -8,8 +8,7 @@ import pytest
 
 from stowplan.api.pod import LabelSet
 from stowplan.api.selectors import EVERYTHING, NOTHING, Requirement, Selector, selector_of_map
-from stowplan.cluster.label_index import LabelIndex
-from stowplan.cluster.selector_index import SelectorIndex
+from stowplan.cluster.tallies import LabelIndex, SelectorIndex
 
 KEYS, VALUES = ("app", "tier", "track"), ("a", "b", "c")
 FREE = selector_of_map({"app": "a"}), selector_of_map({"app": "b"})

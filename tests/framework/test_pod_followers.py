@@ -11,7 +11,7 @@ from stowplan import Plugin, Pod
 from stowplan.config import load
 from stowplan.config.types import V1
 from stowplan.embedded import embedded_cluster
-from stowplan.framework.followers import PodFollowers
+from stowplan.framework.handle import PodFollowers
 from stowplan.framework.registry import Registry
 from stowplan.simulator import WhatIf
 from stowplan.testing import a_cluster

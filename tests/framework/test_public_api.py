@@ -6,7 +6,7 @@ from pathlib import Path
 
 import stowplan
 from stowplan.framework import exports
-from stowplan.framework.points import METHODS
+from stowplan.framework.plugin import METHODS
 
 ROOT = Path(__file__).parents[2]
 

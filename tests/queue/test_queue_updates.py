@@ -9,8 +9,8 @@ from waiting_room import GOOD, LABELLED, Room
 
 from make import make_pod
 from stowplan.api.pod import Pod
+from stowplan.framework.handle import Nominations
 from stowplan.framework.hints import object_changes
-from stowplan.framework.nominations import Nominations
 
 REFUSED = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
 

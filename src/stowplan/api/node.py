@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from stowplan.api.frozen import EMPTY
 from stowplan.api.meta import Condition, Object, Wire
+from stowplan.api.pod import Toleration
 from stowplan.api.quantity import Quantity, units
 from stowplan.api.requests import amounts
 
@@ -100,3 +102,22 @@ class NodeObject(Object, frozen=True):
         spec = msgspec.structs.replace(self.spec, taints=taints)
         status = msgspec.structs.replace(self.status, allocatable={})
         return msgspec.structs.replace(self, spec=spec, status=status)
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator in ("", "Equal"):
+        return toleration.value == taint.value
+    return toleration.operator == "Exists"
+
+
+def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    return any(tolerates(toleration, taint) for toleration in tolerations)
+
+
+def first_untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
+    """The first taint that keeps pods away and is not tolerated."""
+    return next((taint for taint in taints if taint.is_hard and not is_tolerated(taint, tolerations)), None)

@@ -16,17 +16,18 @@ from stowplan.api.pod import HostPort, Pod
 from stowplan.api.requests import DEFAULTS, MAX_TAKEN, NATIVE, Assigned
 from stowplan.cluster.columns import (
     Columns,
+    ImageIndex,
     Interned,
     Ints,
     KeptColumns,
     LabelColumn,
     Mask,
+    PortIndex,
     Resources,
     Rows,
     longer,
     read_only,
 )
-from stowplan.cluster.node_indexes import ImageIndex, PortIndex
 from stowplan.cluster.node_table import CHANGED, NodeRow, NodeTable, as_they_are, remove_swapping
 from stowplan.cluster.pod_table import PodTable
 from stowplan.cluster.tallies import Tallies

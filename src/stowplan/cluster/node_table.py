@@ -17,8 +17,17 @@ from stowplan.api.frozen import FrozenList
 from stowplan.api.node import ContainerImage, NodeObject, Taint
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.selectors import NodeTerm, Requirement
-from stowplan.cluster.columns import Columns, Ints, LabelColumn, Mask, Resources, RowAmounts, Rows, lazy
-from stowplan.cluster.node_indexes import ports_conflict
+from stowplan.cluster.columns import (
+    Columns,
+    Ints,
+    LabelColumn,
+    Mask,
+    Resources,
+    RowAmounts,
+    Rows,
+    lazy,
+    ports_conflict,
+)
 
 if TYPE_CHECKING:
     from stowplan.cluster.live_nodes import LiveNodeTable

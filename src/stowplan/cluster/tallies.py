@@ -15,11 +15,99 @@ from numpy.typing import NDArray
 from stowplan.api.affinity import AffinityTerm, PodTerms
 from stowplan.api.pod import LabelSet, Pod
 from stowplan.api.selectors import Selector
-from stowplan.cluster.label_index import LabelIndex
-from stowplan.cluster.selector_index import SelectorIndex
 
 if TYPE_CHECKING:
     from stowplan.cluster.live_nodes import LiveNodeTable
+from collections.abc import Collection, Iterable
+from typing import Generic, TypeVar
+
+from stowplan.api.selectors import Requirement
+
+V = TypeVar("V")
+Label = tuple[str, str]
+
+_ANY: Label = ("", "")  # no label has such a key
+
+
+class SelectorIndex(Generic[V]):
+    """Stores each value under the labels of which its selector requires one; compares values by identity."""
+
+    def __init__(self) -> None:
+        self._by_label: dict[Label, dict[int, V]] = {}
+        self._labels_of: dict[int, list[Label]] = {}
+
+    def add(self, selector: Selector, value: V) -> None:
+        labels = self._labels_of[id(value)] = self._rarest(selector)
+        for label in labels:
+            self._by_label.setdefault(label, {})[id(value)] = value
+
+    def remove(self, value: V) -> None:
+        for label in self._labels_of.pop(id(value)):
+            values = self._by_label[label]
+            del values[id(value)]
+            if not values:
+                del self._by_label[label]
+
+    def candidates(self, labels: Mapping[str, str]) -> Iterator[V]:
+        """All whose selectors match these labels, each once, and some others."""
+        for label in (_ANY, *labels.items()):
+            yield from self._by_label.get(label, {}).values()
+
+    def _rarest(self, selector: Selector) -> list[Label]:
+        """The labels of that requirement which tells the selector from most others."""
+        wanted = [
+            [(requirement.key, value) for value in requirement.values]
+            for requirement in selector.requirements
+            if requirement.operator == "In"
+        ]
+        return min(wanted, key=self._users, default=[_ANY])
+
+    def _users(self, labels: list[Label]) -> int:
+        return sum(len(self._by_label.get(label, ())) for label in labels)
+
+
+class LabelIndex:
+    """Label sets go by their ids."""
+
+    def __init__(self) -> None:
+        self._sets: dict[int, LabelSet] = {}
+        self._by_key: dict[str, dict[str, set[int]]] = {}
+
+    def add(self, found: int, labels: LabelSet) -> None:
+        if found in self._sets:
+            return
+        self._sets[found] = labels
+        for key, by_value in self._by_key.items():
+            if key in labels.labels:
+                by_value.setdefault(labels.labels[key], set()).add(found)
+
+    def remove(self, found: int) -> None:
+        labels = self._sets.pop(found).labels
+        for key, by_value in self._by_key.items():
+            if key in labels:
+                users = by_value[labels[key]]
+                users.remove(found)
+                if not users:
+                    del by_value[labels[key]]
+
+    def candidates(self, selector: Selector) -> Iterable[tuple[int, LabelSet]]:
+        """All that the selector matches, each once, and some others."""
+        wanted = [each for each in selector.requirements if each.operator == "In"]
+        if not wanted:
+            return self._sets.items()
+        rarest = min((self._with(each) for each in wanted), key=lambda sets: sum(map(len, sets)))
+        return [(found, self._sets[found]) for users in rarest for found in users]
+
+    def _with(self, requirement: Requirement) -> list[Collection[int]]:
+        by_value = self._by_key.get(requirement.key)
+        if by_value is None:
+            by_value = {}
+            for found, labels in self._sets.items():
+                if requirement.key in labels.labels:
+                    by_value.setdefault(labels.labels[requirement.key], set()).add(found)
+            self._by_key[requirement.key] = by_value
+        return [by_value.get(value, ()) for value in requirement.values]
+
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]

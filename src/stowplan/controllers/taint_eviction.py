@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stowplan.api.meta import parse_time
-from stowplan.api.node import Taint
-from stowplan.api.taints import tolerates
+from stowplan.api.node import Taint, tolerates
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.kinds import NODES, PODS, Json, Plain, PodView, TimedToleration
 from stowplan.controllers.node_lifecycle import by_node

@@ -23,7 +23,7 @@ from stowplan.framework.answers import (
     status_of,
 )
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Failures, Statuses, Verdicts
-from stowplan.framework.nominations import Nominations
+from stowplan.framework.handle import Nominations
 from stowplan.framework.plugin import FilterError, Reject, overrides
 from stowplan.framework.profile import FilterStep, Profile, TooManyReasonsError
 from stowplan.framework.sealed import given

@@ -16,9 +16,7 @@ from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak, first_by_name, schedule
 from stowplan.errors import InputError
 from stowplan.framework.decision import Decision
-from stowplan.framework.followers import PodFollowers
-from stowplan.framework.handle import Handle, WaitingPod
-from stowplan.framework.nominations import Nominations
+from stowplan.framework.handle import Handle, Nominations, PodFollowers, WaitingPod
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles

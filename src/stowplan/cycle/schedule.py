@@ -35,7 +35,7 @@ from stowplan.cycle.victims import Victims
 from stowplan.errors import PluginError
 from stowplan.framework.answers import post_filter_of
 from stowplan.framework.decision import Decision, Failures, ScoreColumn, Statuses
-from stowplan.framework.nominations import NO_CANDIDATE, preemption_status
+from stowplan.framework.handle import NO_CANDIDATE, preemption_status
 from stowplan.framework.plugin import Nomination
 from stowplan.framework.profile import EXTENDER, Profile
 from stowplan.framework.state import CycleState

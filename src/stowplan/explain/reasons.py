@@ -11,8 +11,8 @@ import numpy as np
 
 from stowplan.api.amounts import amount_text
 from stowplan.api.meta import LabelSelector, LabelSelectorRequirement, NodeSelectorRequirement
+from stowplan.api.node import first_untolerated
 from stowplan.api.pod import Pod, PodAffinityTerm
-from stowplan.api.taints import first_untolerated
 from stowplan.framework.decision import Decision
 from stowplan.framework.status import Code, Status
 

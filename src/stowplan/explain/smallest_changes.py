@@ -18,7 +18,7 @@ import numpy as np
 
 from stowplan.api.amounts import exact_text
 from stowplan.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from stowplan.api.node import NodeObject, Taint
+from stowplan.api.node import NodeObject, Taint, is_tolerated
 from stowplan.api.pod import (
     Affinity,
     Container,
@@ -31,7 +31,6 @@ from stowplan.api.pod import (
     shape_of,
 )
 from stowplan.api.quantity import Quantity
-from stowplan.api.taints import is_tolerated
 from stowplan.cycle import Planner
 from stowplan.explain.changes import MAX_PER_KIND, Change, Changes, Flip
 from stowplan.explain.reasons import requirement_text, selector_text, taint_text

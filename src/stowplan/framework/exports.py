@@ -20,9 +20,8 @@ from stowplan.framework.plugin import (
     Right,
     SortKey,
 )
-from stowplan.framework.scores import MAX_SCORE, Scores, scale_to_max
 from stowplan.framework.state import CycleState, StateMissing
-from stowplan.framework.status import Code, Status
+from stowplan.framework.status import MAX_SCORE, Code, Scores, Status, scale_to_max
 
 __all__ = [
     "MAX_SCORE",

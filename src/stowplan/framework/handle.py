@@ -1,4 +1,4 @@
-"""What a plugin may reach of the world around it."""
+"""What a plugin may reach of the world around it: its Handle, nominated pods, and changes of pods."""
 
 from __future__ import annotations
 
@@ -6,23 +6,85 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol, TypeVar
 
+from stowplan import log
 from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.cluster import ClusterView
 from stowplan.cluster.store import ObjectStore
 from stowplan.errors import StowplanError
-from stowplan.framework.answers import plain_text, shown
+from stowplan.framework.answers import (
+    RaisedError,
+    describe,
+    plain_text,
+    raise_interrupt,
+    shown,
+    stack_of,
+    where_text,
+)
 from stowplan.framework.decision import Decision
-from stowplan.framework.nominations import Nominations
-from stowplan.framework.plugin import Nomination
+from stowplan.framework.observer import UNOBSERVED, Observer
+from stowplan.framework.plugin import Nomination, Plugin, name_of, overrides
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Status
 from stowplan.log import logger_of
 from stowplan.metrics import Numbers, Page
+
+NO_CANDIDATE = "no candidate node for preemption"
+"""Extenders have dropped all that there were."""
+
+
+def preemption_status(status: Status) -> Status:
+    """Why preemption found no node, as the pod's condition says it."""
+    return Status(
+        status.code,
+        (f"preemption: {status.message}",),
+        stack=status.stack,
+        keeps_nomination=status.keeps_nomination,
+    )
+
+
+class Nominations:
+    def __init__(self) -> None:
+        self._by_node: dict[str, dict[str, Pod]] = {}
+        self._node_of: dict[str, str] = {}
+        self.evicting: dict[str, str] = {}
+        """Pods whose victims are being evicted, by uid, each with the uid of its last victim."""
+
+    def __bool__(self) -> bool:
+        return bool(self._node_of)
+
+    def put(self, pod: Pod, node_name: str) -> None:
+        if not isinstance(pod, Pod) or type(node_name) is not str:  # from a plugin: all pods would fail of it
+            raise TypeError("expected a Pod and the name of a node to nominate it to")
+        self.remove(pod)
+        self._by_node.setdefault(node_name, {})[pod.uid] = pod
+        self._node_of[pod.uid] = node_name
+
+    def remove(self, pod: Pod) -> None:
+        node_name = self._node_of.pop(pod.uid, None)
+        if node_name is not None:
+            del self._by_node[node_name][pod.uid]
+            if not self._by_node[node_name]:
+                del self._by_node[node_name]
+
+    def on(self, node_name: str) -> tuple[Pod, ...]:
+        return tuple(self._by_node.get(node_name, {}).values())
+
+    def before(self, pod: Pod) -> Iterator[tuple[str, tuple[Pod, ...]]]:
+        """Nodes with the pods nominated to them that must not lose their room to `pod`."""
+        for node_name, nominated in self._by_node.items():
+            ahead = tuple(
+                other
+                for other in nominated.values()
+                if other.priority >= pod.priority and other.uid != pod.uid
+            )
+            if ahead:
+                yield node_name, ahead
+
 
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
@@ -196,3 +258,68 @@ def _no_preemption(
     state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
 ) -> Status | Nomination:
     raise StowplanError("this host does not preempt")
+
+
+METHODS = ("pod_added", "pod_updated", "pod_deleted")
+
+
+class PodFollowers:
+    """The plugins that override `pod_added`, `pod_updated` or `pod_deleted`.
+
+    Each of them hears of a pod once: hosts may tell the same change twice, or not know what was told before.
+    `observer` is told of every call, so that its budget applies.
+    """
+
+    def __init__(self, observer: Observer = UNOBSERVED) -> None:
+        self._observer = observer
+        self._plugins: tuple[Plugin, ...] = ()
+        self._pods: dict[str, Pod] = {}
+        """The pods that they were told of, as they were then, by uid; empty while there are no followers."""
+
+    def take_plugins(self, plugins: Iterable[Plugin], known: Callable[[], Iterable[Pod]]) -> None:
+        """Tell these plugins from now on. New ones are told of all pods that are `known` already."""
+        before, found = self._plugins, dict.fromkeys(each for each in plugins if overrides(each, *METHODS))
+        self._plugins = tuple(found)
+        if found and not before:
+            self._pods = {pod.uid: pod for pod in known() if not pod.is_finished}
+        elif not found:
+            self._pods = {}
+        for plugin in self._plugins:
+            if plugin not in before and overrides(plugin, "pod_added"):
+                for pod in tuple(self._pods.values()):
+                    self._call(plugin, "pod_added", pod)
+
+    def tell(self, pod: Pod, *, is_gone: bool = False) -> None:
+        """Tell of a pod as it is now, or that it is gone. A pod that has ended is gone, too."""
+        if not self._plugins:
+            return
+        old = self._pods.get(pod.uid)
+        if is_gone or pod.is_finished:
+            if self._pods.pop(pod.uid, None) is not None:
+                self._call_all("pod_deleted", pod)
+            return
+        self._pods[pod.uid] = pod
+        if old is None:
+            self._call_all("pod_added", pod)
+        elif old is not pod:
+            self._call_all("pod_updated", old, pod)
+
+    def _call_all(self, method: str, *pods: Pod) -> None:
+        for plugin in self._plugins:
+            if overrides(plugin, method):
+                self._call(plugin, method, *pods)
+
+    def _call(self, plugin: Plugin, method: str, *pods: Pod) -> None:
+        try:
+            with self._observer.calling(method, plugin):
+                try:
+                    getattr(plugin, method)(*pods)
+                except BaseException as error:  # its text is the plugin's code, too
+                    raise RaisedError(error) from None
+        except BaseException as error:
+            raise_interrupt(error)
+            said = f"{describe(error)}{where_text(error)}"
+            name = name_of(plugin)
+            log.error(
+                "Plugin failed", said, plugin=name, method=method, pod=pods[-1], stacktrace=stack_of(error)
+            )

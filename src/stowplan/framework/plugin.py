@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from stowplan.cluster import Node, NodeTable
     from stowplan.framework.decision import Decision
     from stowplan.framework.handle import Handle
-    from stowplan.framework.scores import Scores
     from stowplan.framework.state import CycleState
+    from stowplan.framework.status import Scores
+import inspect
 
 Mask = NDArray[np.bool_]
 _serials = itertools.count()
@@ -317,3 +318,37 @@ def name_of(plugin: Plugin) -> str:
 def is_trusted(plugin: type[Plugin]) -> bool:
     """Whether it is one of the default profile's, which neither hang nor answer wrongly."""
     return plugin.__module__.startswith(TRUSTED)
+
+
+METHODS_OF_POINT = {
+    "preEnqueue": ("pre_enqueue",),
+    "queueSort": ("queue_sort",),
+    "preFilter": ("pre_filter",),
+    "filter": ("filter", "filter_nodes"),
+    "postFilter": ("post_filter",),
+    "preScore": ("pre_score",),
+    "score": ("score", "score_nodes"),
+    "reserve": ("reserve",),
+    "permit": ("permit",),
+    "preBind": ("pre_bind",),
+    "bind": ("bind",),
+    "postBind": ("post_bind",),
+}
+"""Which methods make a plugin take part in an extension point, by its name in a configuration."""
+METHODS = {
+    name: method
+    for name, method in vars(Plugin).items()
+    if inspect.isfunction(method) and not name.startswith("_")
+}
+"""All methods of a plugin that are called, as the base class declares them."""
+PARAMETERS = {name: tuple(inspect.signature(method).parameters)[1:] for name, method in METHODS.items()}
+ASYNC = frozenset(name for name, method in METHODS.items() if inspect.iscoroutinefunction(method))
+MAY_YIELD = frozenset(("filter_nodes", "events_to_register"))
+NEEDS = {
+    "add_pod": ("pre_filter",),
+    "remove_pod": ("pre_filter",),
+    "normalize_score": ("score", "score_nodes"),
+    "unreserve": ("reserve",),
+    "queueing_hint": ("events_to_register",),
+}
+"""Methods that are called only on a plugin that overrides one of these too."""

@@ -23,8 +23,17 @@ from stowplan.errors import ConfigError
 from stowplan.framework import exports
 from stowplan.framework.answers import describe, raise_interrupt, short_path
 from stowplan.framework.args import args_of
-from stowplan.framework.plugin import Plugin, Reads, overrides
-from stowplan.framework.points import ASYNC, MAY_YIELD, METHODS, METHODS_OF_POINT, NEEDS, PARAMETERS
+from stowplan.framework.plugin import (
+    ASYNC,
+    MAY_YIELD,
+    METHODS,
+    METHODS_OF_POINT,
+    NEEDS,
+    PARAMETERS,
+    Plugin,
+    Reads,
+    overrides,
+)
 
 EXTENSION_METHODS = tuple(method for methods in METHODS_OF_POINT.values() for method in methods)
 OTHER_NAMES = {"less": "queue_sort", "normalize": "normalize_score", "prefilterextensions": "add_pod"}

@@ -14,10 +14,9 @@ from stowplan.config.load import ReadArgs
 from stowplan.errors import ConfigError
 from stowplan.framework.answers import describe, raise_interrupt
 from stowplan.framework.args import PluginArgs, args_of
-from stowplan.framework.plugin import Plugin, overrides
+from stowplan.framework.plugin import METHODS_OF_POINT, Plugin, overrides
 from stowplan.framework.plugin_check import checked
 from stowplan.framework.plugin_files import PluginFiles
-from stowplan.framework.points import METHODS_OF_POINT
 
 ENTRY_POINTS = "stowplan.plugins"
 

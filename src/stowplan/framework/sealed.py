@@ -22,10 +22,8 @@ from stowplan.cluster.node_table import NodeRow
 from stowplan.cluster.sealed import SealedCluster, sealed_array, sealed_row, sealed_table
 from stowplan.errors import PluginError
 from stowplan.framework.decision import Decision, ScoreColumn, Statuses, Verdicts
-from stowplan.framework.handle import Handle, WaitingPod
-from stowplan.framework.nominations import Nominations
-from stowplan.framework.plugin import Nomination, Plugin, overrides
-from stowplan.framework.points import PARAMETERS
+from stowplan.framework.handle import Handle, Nominations, WaitingPod
+from stowplan.framework.plugin import PARAMETERS, Nomination, Plugin, overrides
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Status
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from stowplan.journal.columns import NO_SCORES, NOWHERE, Base, Column
-from stowplan.journal.record import PLACE, Attempt, NodeNames, Record
+from stowplan.journal.record import NO_SCORES, NOWHERE, PLACE, Attempt, Base, Column, NodeNames, Record
 
 Interned = dict[Any, Any]
 

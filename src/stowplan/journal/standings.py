@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.framework.scores import MAX_SCORE
-from stowplan.journal.columns import Column, Values
-from stowplan.journal.record import PLACE, NodeNames, PackedFilter, PackedScores, Record
+from stowplan.framework.status import MAX_SCORE
+from stowplan.journal.record import PLACE, Column, NodeNames, PackedFilter, PackedScores, Record, Values
 
 MAX_RUNNERS_UP = 3
 LOWEST = {kind().itemsize: int(np.iinfo(kind).min) for kind in (np.int16, np.int64)}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from stowplan.api.node import NodeObject
+from stowplan.api.node import NodeObject, is_tolerated
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.requests import is_extended
 from stowplan.api.selectors import node_terms_of, selector_of_map
-from stowplan.api.taints import is_tolerated
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from stowplan.api.meta import NodeSelector
+from stowplan.api.node import first_untolerated
 from stowplan.api.pod import NodeAffinity, Pod, PodSpec
 from stowplan.api.selectors import NodeTerm, Requirement, node_terms_of, selector_of_map
-from stowplan.api.taints import first_untolerated
 from stowplan.framework import Mask, NodeTable
 
 _encode = msgspec.msgpack.Encoder().encode

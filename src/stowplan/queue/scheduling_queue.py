@@ -18,8 +18,8 @@ from stowplan.api.pod import Pod
 from stowplan.errors import PluginError
 from stowplan.framework.answers import NO_KEY, SortKey, check_key, plugin_error
 from stowplan.framework.events import Action, Resource
+from stowplan.framework.handle import Nominations
 from stowplan.framework.hints import ObjectChange, QueueingHints, object_changes
-from stowplan.framework.nominations import Nominations
 from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.queue.waiting import (

@@ -20,7 +20,7 @@ from stowplan.client.resources import WatchedResource, custom
 from stowplan.client.watch import MISSING_SECONDS, OnEvent, OnUnreadable, Reflector
 from stowplan.cluster import Cluster
 from stowplan.framework.events import Resource
-from stowplan.framework.followers import PodFollowers
+from stowplan.framework.handle import PodFollowers
 from stowplan.framework.hints import RESOURCES, object_changes
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.shared import Shared

@@ -23,7 +23,7 @@ from stowplan.client.resources import FOLLOWED, RESOURCES, WatchedResource
 from stowplan.client.watch import Reflector
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
-from stowplan.framework.followers import PodFollowers
+from stowplan.framework.handle import PodFollowers
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds

@@ -18,8 +18,8 @@ from stowplan.client.errors import ApiError
 from stowplan.cluster import Cluster
 from stowplan.framework.answers import describe, reason_of, shown, stack_of
 from stowplan.framework.decision import Decision, fit_message
+from stowplan.framework.handle import Nominations
 from stowplan.framework.hints import wakes
-from stowplan.framework.nominations import Nominations
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status

@@ -19,7 +19,7 @@ from stowplan.framework import (
     Right,
     Status,
 )
-from stowplan.framework.nominations import preemption_status
+from stowplan.framework.handle import preemption_status
 from stowplan.plugins.args import DefaultPreemptionArgs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from stowplan.cluster.node_indexes import ports_conflict
+from stowplan.cluster.columns import ports_conflict
 from stowplan.framework import (
     Action,
     ClusterEvent,

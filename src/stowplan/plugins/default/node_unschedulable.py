@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from stowplan.api.node import UNREADABLE_POD, Taint
-from stowplan.api.taints import is_tolerated
+from stowplan.api.node import UNREADABLE_POD, Taint, is_tolerated
 from stowplan.framework import (
     Action,
     ClusterEvent,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from stowplan.api.node import first_untolerated, is_tolerated
 from stowplan.api.pod import Toleration
-from stowplan.api.taints import first_untolerated, is_tolerated
 from stowplan.framework import (
     Action,
     ClusterEvent,

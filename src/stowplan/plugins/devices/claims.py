@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from stowplan.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, OwnerReference
+from stowplan.api.node import is_tolerated
 from stowplan.api.pod import Container, Pod
 from stowplan.api.quantity import NANO, canonical, parse
 from stowplan.api.requests import is_device_resource
@@ -29,7 +30,6 @@ from stowplan.api.resource import (
     ResourceClaim,
     ResourceClaimSpec,
 )
-from stowplan.api.taints import is_tolerated
 from stowplan.framework import Node
 from stowplan.plugins.devices.pools import AllocationError, DeviceId, OfferedDevice
 
