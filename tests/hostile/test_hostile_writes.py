@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import types
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from stowplan.cluster.node_table import NodeTable
 from stowplan.plugins.default.node_resources_fit import NodeResourcesFit
 
 LEAVES = (str, bytes, int, float, bool, type(None), type, types.ModuleType, np.generic, np.dtype)
+# A plugin's logger is its own, and Python's: broken, it would break pytest's in every test that follows.
+LEAVES += (logging.Logger,)
 MAX_ALIKE = 12
 BY_DESIGN = {
     "handle": {"api", "counter", "record_event", "activate", "preempt", "now"},
