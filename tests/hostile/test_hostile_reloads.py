@@ -201,7 +201,8 @@ async def test_a_configuration_that_a_constructor_refuses(tmp_path, caplog):
         os.kill(os.getpid(), signal.SIGHUP)
         await until(lambda: said(caplog, "Configuration cannot be used, the old one stays"))
         (error,) = said(caplog, "Configuration cannot be used, the old one stays")
-        assert str(error) == 'initializing plugin "Changed": SystemExit: 0'
+        assert str(error).startswith('initializing plugin "Changed": SystemExit: 0 (at ')
+        assert "changed.py:" in str(error)
         await until(lambda: service.scheduler is not first and service.is_synced)
         await bind(api, "after")
 

@@ -16,9 +16,10 @@ from stowplan.framework.answers import score_of, scores_of, status_of
 from stowplan.framework.decision import Decision, ScoreColumn, SmallScores
 from stowplan.framework.observer import Observer
 from stowplan.framework.profile import Profile, ScoreStep
+from stowplan.framework.scores import MAX_SCORE, Scores
 from stowplan.framework.sealed import given
 from stowplan.framework.state import CycleState
-from stowplan.framework.status import MAX_SCORE, SKIP, Code, Scores
+from stowplan.framework.status import SKIP, Code
 
 
 def run_scores(profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from stowplan.explain.changes import Change, Flip
 from stowplan.framework.decision import Decision, ScoreColumn
 
 if TYPE_CHECKING:
-    from stowplan.framework.status import Scores
+    from stowplan.framework.scores import Scores
 
 MAX_WEIGHT = 1000
 """Higher weights are not worth suggesting."""

@@ -43,7 +43,8 @@ from stowplan.framework.decision import Decision, Statuses, Verdicts
 from stowplan.framework.handle import Handle
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import Profile
-from stowplan.framework.status import MAX_SCORE, Code, Status
+from stowplan.framework.scores import MAX_SCORE
+from stowplan.framework.status import Code, Status
 from stowplan.scheduler.guard import Guard
 
 

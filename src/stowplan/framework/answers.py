@@ -28,7 +28,8 @@ from stowplan.api.pod import Pod
 from stowplan.errors import PluginError, StowplanError
 from stowplan.framework.events import Action, ClusterEvent, Hint
 from stowplan.framework.plugin import FilterError, Mask, Nomination, Plugin, Reject
-from stowplan.framework.status import Code, Scores, Status
+from stowplan.framework.scores import Scores
+from stowplan.framework.status import Code, Status
 
 MAX_TEXT: Final = 1000
 """Characters of a plugin's message that are kept: an event does not hold more."""

@@ -16,8 +16,8 @@ from stowplan.framework.status import Code, Status
 if TYPE_CHECKING:  # a recorded decision is read without the rest of the engine
     from stowplan.cluster import NodeTable
     from stowplan.framework.plugin import Mask
+    from stowplan.framework.scores import Scores
     from stowplan.framework.state import CycleState
-    from stowplan.framework.status import Scores
 
 SmallScores = NDArray[np.int16]
 NO_NODES = "no nodes available to schedule pods"

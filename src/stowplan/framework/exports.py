@@ -20,8 +20,9 @@ from stowplan.framework.plugin import (
     Right,
     SortKey,
 )
+from stowplan.framework.scores import MAX_SCORE, Scores, scale_to_max
 from stowplan.framework.state import CycleState, StateMissing
-from stowplan.framework.status import MAX_SCORE, Code, Scores, Status, scale_to_max
+from stowplan.framework.status import Code, Status
 
 __all__ = [
     "MAX_SCORE",

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from stowplan.cluster import Node, NodeTable
     from stowplan.framework.decision import Decision
     from stowplan.framework.handle import Handle
+    from stowplan.framework.scores import Scores
     from stowplan.framework.state import CycleState
-    from stowplan.framework.status import Scores
 import inspect
 
 Mask = NDArray[np.bool_]

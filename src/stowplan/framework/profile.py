@@ -19,9 +19,9 @@ from stowplan.framework.handle import Handle
 from stowplan.framework.observer import UNOBSERVED, Observer
 from stowplan.framework.plugin import Plugin, Reads, overrides
 from stowplan.framework.resolve import ResolvedProfile
+from stowplan.framework.scores import MAX_SCORE
 from stowplan.framework.sealed import seal, sealed_handle
 from stowplan.framework.state import CycleState
-from stowplan.framework.status import MAX_SCORE
 
 EXTENDER = "Extender"
 """Stands for all extenders among the plugins of a decision, and among a pod's rejectors."""

@@ -1,13 +1,10 @@
-"""What a plugin answers: a Status, which has a code and reasons, or scores."""
+"""What a plugin answers: a code and, where it rejects, the reasons."""
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 
 class Code(IntEnum):
@@ -113,48 +110,3 @@ class Status(msgspec.Struct, frozen=True):
 
 
 SKIP = Status(Code.SKIP)
-
-
-Scores = NDArray[np.int64]
-MAX_SCORE = 100
-EXACT_BELOW = 2**45
-"""Up to here a quotient of whole numbers, a hundredfold, is exact enough in floating point to be cut off."""
-TOO_LARGE = 2**63 // MAX_SCORE
-"""From here on a hundredfold does not fit into 64 bits."""
-
-
-def scale_to_max(scores: Scores, *, reverse: bool = False) -> Scores:
-    """The highest becomes 100, the others in proportion; reversed, the highest becomes 0."""
-    highest = int(scores.max(initial=0))
-    if highest == 0:
-        return np.full(len(scores), MAX_SCORE, np.int64) if reverse else scores
-    numbers = scores.astype(object) if highest >= TOO_LARGE else scores
-    scaled = (numbers * MAX_SCORE // highest).astype(np.int64, copy=False)
-    return MAX_SCORE - scaled if reverse else scaled
-
-
-# The same arithmetic for a column and for a plain number.
-
-Number = Any
-"""A whole number, or a column of them."""
-
-
-def larger(one: Number, other: Number) -> Number:
-    return np.maximum(one, other) if isinstance(one, np.ndarray) else max(one, other)
-
-
-def smaller(one: Number, other: Number) -> Number:
-    return np.minimum(one, other) if isinstance(one, np.ndarray) else min(one, other)
-
-
-def whole(number: Number) -> Number:
-    """Without its fraction."""
-    return number.astype(np.int64) if isinstance(number, np.ndarray) else int(number)
-
-
-def percent(part: Number, of: Number, *, exact: bool) -> Number:
-    """part · 100 // of, for 0 ≤ part ≤ of; `exact` keeps to integers, as past EXACT_BELOW it must."""
-    if exact or not isinstance(part, np.ndarray):
-        return part * MAX_SCORE // of
-    share = np.multiply(part, float(MAX_SCORE))
-    return np.divide(share, of, out=share).astype(np.int64)

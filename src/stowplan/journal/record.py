@@ -31,7 +31,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from stowplan.framework.status import MAX_SCORE
+from stowplan.framework.scores import MAX_SCORE
 
 Values = NDArray[Any]
 

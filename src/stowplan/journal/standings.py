@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.framework.status import MAX_SCORE
+from stowplan.framework.scores import MAX_SCORE
 from stowplan.journal.record import PLACE, Column, NodeNames, PackedFilter, PackedScores, Record, Values
 
 MAX_RUNNERS_UP = 3

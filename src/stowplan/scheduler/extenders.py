@@ -36,7 +36,8 @@ from stowplan.cycle.schedule import (
 )
 from stowplan.framework.decision import Decision, ScoreColumn
 from stowplan.framework.profile import EXTENDER
-from stowplan.framework.status import MAX_SCORE, Status
+from stowplan.framework.scores import MAX_SCORE
+from stowplan.framework.status import Status
 from stowplan.metrics import Metrics
 from stowplan.scheduler.shared import DeferredChanges
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from stowplan.api import requests
 from stowplan.framework import MAX_SCORE, CycleState, NodeTable, Plugin, Pod, Reads, Scores, Status
-from stowplan.framework.status import Number, larger, smaller, whole
+from stowplan.framework.scores import Number, larger, smaller, whole
 from stowplan.plugins.args import NodeResourcesBalancedAllocationArgs
 
 Amounts = tuple[tuple[str, int], ...]

@@ -25,7 +25,7 @@ from stowplan.framework import (
     Scores,
     Status,
 )
-from stowplan.framework.status import EXACT_BELOW, Number, larger, percent, smaller, whole
+from stowplan.framework.scores import EXACT_BELOW, Number, larger, percent, smaller, whole
 from stowplan.plugins.args import (
     LEAST_ALLOCATED,
     NodeResourcesFitArgs,
