@@ -25,7 +25,7 @@ demo: $(READY) ## a cluster in one process: what was placed, and why; SEED=2 dra
 	$(BIN)/python examples/embedded/demo.py $(SEED)
 
 test: $(READY) ## all tests that need Python alone
-	$(BIN)/pytest -n auto tests
+	$(BIN)/pytest -n auto --dist worksteal tests
 
 test-cluster: $(READY) ## tests on a real control plane, which Go builds once (minutes) unless KUBEBUILDER_ASSETS has it
 	$(BIN)/python tests/controlplane/binaries.py
@@ -42,7 +42,7 @@ lint: $(READY) ## formatting, lint, types, and imports between packages
 	$(BIN)/lint-imports
 
 check: lint ## what must be clean on every commit, with the coverage of the unit tests where Python is 3.12 or newer
-	$(BIN)/pytest -n auto tests --ignore tests/golden --ignore tests/properties $$($(BIN)/python -c "$$COVERAGE")
+	$(BIN)/pytest -n auto --dist worksteal tests --ignore tests/golden --ignore tests/properties $$($(BIN)/python -c "$$COVERAGE")
 
 golden: $(READY) ## the recorded decisions, configurations and events of kube-scheduler
 	$(BIN)/pytest -n auto tests/golden

@@ -300,7 +300,7 @@ def _cut(text: str) -> str:
 
 
 def _str(value: object) -> str:
-    """Whoever made the value may have made it so that it has no text: that must not stop the one who logs."""
+    """The text of a value; one whose `__str__` raises must not break logging."""
     try:
         return str(value)
     except BaseException as error:

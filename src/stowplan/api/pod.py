@@ -68,7 +68,7 @@ class Container(Wire, frozen=True):
 
     @property
     def is_sidecar(self) -> bool:
-        """Of an init container: it keeps running beside the others."""
+        """Whether this init container is a sidecar, which keeps running beside the others."""
         return self.restart_policy == "Always"
 
 

@@ -371,7 +371,7 @@ SUBRESOURCES: dict[str, Handler] = {
 # Resources that are only ever created: questions that are answered at once, and bindings by themselves.
 
 ADMIN = {"username": "admin", "groups": ["system:masters", "system:authenticated"]}
-"""Whoever holds the server's token."""
+"""The user who holds the server's token."""
 _EVERYTHING = {
     "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
     "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],

@@ -66,7 +66,7 @@ class RateLimit:
 
 
 class UserInfo(Wire, frozen=True):
-    """Who a token belongs to."""
+    """The user that a token belongs to."""
 
     username: str = ""
     uid: str = ""

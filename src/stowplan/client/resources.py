@@ -20,7 +20,7 @@ class WatchedResource(msgspec.Struct, frozen=True, kw_only=True):
     """A kind as one collection over all namespaces. Anything with a decoder can be watched, CRDs included."""
 
     path: str
-    """Of the collection, such as /apis/apps/v1/replicasets."""
+    """Path of the collection, such as /apis/apps/v1/replicasets."""
     decode: Callable[[bytes], Watched]
     salvage: Callable[[bytes, str], Watched] | None = None
     """Reads what it can of an object that cannot be decoded, for the reason given. For kinds that hold what

@@ -104,12 +104,12 @@ class Store(Generic[K]):
         return await self.patch(item, {"status": status}, "status")
 
     async def patch_condition(self, item: K, condition: Json) -> K:
-        """Of a pod, whose conditions are more than we know."""
+        """Set one condition, and keep those that others have set."""
         change = {"status": {"conditions": [condition]}}
         return await self.patch(item, change, "status", STRATEGIC_MERGE_PATCH)
 
     async def delete(self, item: K, *, propagation: str = "", grace: int | None = None) -> None:
-        """Of this very object; that it is gone already is as good."""
+        """Delete exactly this object; succeed if it is already gone."""
         options: dict[str, Any] = {"preconditions": {"uid": item.uid}}
         if propagation:
             options["propagationPolicy"] = propagation

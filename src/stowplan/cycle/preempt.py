@@ -63,7 +63,7 @@ def preempt(
 def find_victims(
     profile: Profile, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
 ) -> Status | Victims:
-    """Of every node where that makes room, the pods to evict."""
+    """The pods to evict on every node where evicting pods makes room."""
     preemptor = Preemptor(profile, state, pod, Budgets(profile.handle.cluster.pdbs))
     search = _search(preemptor, decision, percentage, absolute)
     refusals: dict[int, Status] = {}
@@ -99,9 +99,9 @@ class _Search(NamedTuple):
     rows: Slots
     together: Slots
     apart: Slots
-    """Those of the rows that others have been promised: there must be room for them, too."""
+    """Rows with nominated pods, which must fit as well."""
     ahead: dict[int, tuple[Pod, ...]]
-    """Who they have been promised."""
+    """The pods nominated to each of them."""
     wanted: int
     """How many nodes are enough, where they are tried one by one."""
 

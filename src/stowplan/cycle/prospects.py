@@ -23,7 +23,7 @@ from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
 KINDS = 16
-"""Of pods, for which prospects are kept at a time."""
+"""Kinds of pods whose prospects are cached at a time."""
 SPARE = 4096
 """How many entries may be of rows that were worked out again since, before all is."""
 

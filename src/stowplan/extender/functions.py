@@ -95,7 +95,7 @@ def _decorated(kind: Kind, call: Call | None, path: str, name: str) -> Function 
 
 
 def load_functions(source: str) -> list[Function]:
-    """Those decorated in a file (`rules.py`) or an importable module (`acme.rules`)."""
+    """The decorated functions of a file (`rules.py`) or an importable module (`acme.rules`)."""
     module = _from_file(Path(source)) if source.endswith(".py") else _imported(source)
     found = list(dict.fromkeys(each for each in vars(module).values() if isinstance(each, Function)))
     if not any(each.kind != "background" for each in found):

@@ -27,7 +27,7 @@ class ExtenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Without one no plugins are served, and no cluster is followed unless it is asked for."""
     functions: tuple[Function, ...] = ()
     verbs: tuple[str, ...] = ()
-    """Those to serve; none named is all."""
+    """The verbs to serve; all if empty."""
     paths: dict[str, str] = msgspec.field(default_factory=lambda: dict(PATHS))
     """By verb; `{profile}` stands for the profile's schedulerName."""
     max_score: int = 10

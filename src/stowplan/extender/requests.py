@@ -126,7 +126,7 @@ class ScoreLines:
     def scored(
         self, nodes: LiveNodeTable, rows: Rows, scores: NDArray[np.int64], unknown: Sequence[str]
     ) -> Scored:
-        """Those of `unknown` get 0."""
+        """The scores as JSON; nodes in `unknown` get 0."""
         if unknown or not len(rows):
             names = [nodes.names[row] for row in rows.tolist()]
             return Scored.of([*names, *unknown], [*scores.tolist(), *(0 for _ in unknown)])

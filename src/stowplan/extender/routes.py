@@ -33,7 +33,7 @@ from stowplan.scheduler.guard import Guard
 
 
 class NodeVerbs(Protocol):
-    """Who answers: the plugins of a profile, or a function."""
+    """What answers a verb: the plugins of a profile, or a function."""
 
     def filter(self, request: ExtenderRequest) -> ExtenderFilterResult: ...
     def prioritize(self, request: ExtenderRequest) -> Scored: ...

@@ -64,7 +64,7 @@ class Filtered(NamedTuple):
     looked: Looked
     left: list[str]
     rows: Rows
-    """Of those left."""
+    """The rows of the remaining nodes."""
 
 
 class ProfileVerbs:

@@ -121,7 +121,7 @@ class Decision(Evidence):
     looked_at: NDArray[np.intp] = NO_ROWS
     """The rows that filters were run on: all, unless a plugin limited the search."""
     not_looked_at: Mask | None = None
-    """Of these, the ones that a search over a sample would not have reached."""
+    """The rows among them that a sampled search would not have reached."""
     filters: list[Verdicts | Statuses] = []
     feasible: NDArray[np.intp] = NO_ROWS
     scores: list[ScoreColumn] = []

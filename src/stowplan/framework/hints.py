@@ -284,7 +284,7 @@ def event_text(events: Iterable[ClusterEvent]) -> str:
 
 
 def _parts(event: ClusterEvent) -> Iterator[tuple[str, Action]]:
-    """Of what can happen to pods, some can only happen to the one that waits."""
+    """Split off the changes that can only happen to the waiting pod itself."""
     resource, action = event
     if resource == Resource.POD and Action.UPDATE not in action and action & OWN:
         yield Resource.UNSCHEDULABLE_POD, action & OWN

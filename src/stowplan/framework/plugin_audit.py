@@ -177,7 +177,7 @@ def _fault(error: ConfigError) -> Fault:
 
 
 def _fault_of_import(name: str, error: ConfigError) -> Fault:
-    """Of a plugin that cannot be had by its name: at the line of its module that fails, if there is one."""
+    """Report a plugin that cannot be loaded by name, at the failing line of its module if there is one."""
     cause = error.__cause__
     if isinstance(cause, SyntaxError) and cause.filename:
         return Fault(short_path(cause.filename), cause.lineno or 0, f"SyntaxError: {cause.msg}")

@@ -152,7 +152,7 @@ class SealedWaitingPod(ReadOnly):
 
     @property
     def plugins(self) -> tuple[str, ...]:
-        """Those that have not allowed it yet."""
+        """The plugins that have not allowed it yet."""
         return self._waiting.plugins
 
     def allow(self, plugin: str = "") -> None:

@@ -43,7 +43,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     fail_rate: float = 0.0
     """The share of runs that end in failure."""
     image_bytes: int | None = None
-    """Of every image; by default each has a size of its own, some hundred MB, which is always the same."""
+    """Size of every image; by default each image has a fixed size of its own, some hundred MB."""
 
     def run_time(self, pod: Pod) -> float | None:
         """How long the pod runs from its start; None for ever."""

@@ -302,7 +302,7 @@ class Heartbeats:
         return max(GRACE_SECONDS, 3 * self._round_seconds() * max(self._clock.speed, 1.0))
 
     def _round_seconds(self) -> float:
-        """Of real time, in which every node has its turn."""
+        """Seconds of real time in which every node gets one turn."""
         wanted = self._seconds / self._clock.speed if self._clock.speed > 0 else self._seconds
         return max(wanted, len(self._machines) / MAX_LEASES_PER_SECOND)
 

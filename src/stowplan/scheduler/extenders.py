@@ -109,7 +109,7 @@ class _Asking:
             drop_nodes(decision, extender.url, np.array([name in kept for name in names], np.bool_), why)
 
     async def _score(self, decision: Decision) -> list[ScoreColumn]:
-        """Of each extender that answers; one that fails gives no scores."""
+        """The scores of each extender that answers; one that fails gives none."""
         asked = [extender for extender in self._extenders if extender.prioritizes]
         self._metrics.running("prioritizing_extender", len(asked))
         try:

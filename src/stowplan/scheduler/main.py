@@ -358,7 +358,7 @@ class Service:
 
     @property
     def leader(self) -> str | None:
-        """Who leads while this one stands by, empty if that is not known; None for one that decides."""
+        """The current leader while this replica stands by, empty if unknown; None if this one leads."""
         return None if self._election is None or self._is_leading() else self._election.holder
 
     def _is_leading(self) -> bool:
@@ -483,7 +483,7 @@ def _changes(part: str, old: msgspec.Struct, new: msgspec.Struct) -> Iterator[tu
 def reviewer(
     path: str, *, environ: Mapping[str, str] = os.environ, account: Path = kubeconfig.ACCOUNT
 ) -> Connection | None:
-    """Who is asked about those who ask our server: by default the API server of the pod that we run in."""
+    """The API server that authenticates our clients: by default that of the pod we run in."""
     if path:
         return kubeconfig.load(path)
     if environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").is_file():

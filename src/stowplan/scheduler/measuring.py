@@ -195,7 +195,7 @@ class CycleObserver(Observer):
                 count("Score", column.plugin, self._name, len(decision.feasible))
 
     def _count_batch(self, decision: Decision) -> None:
-        """Of the answers that kube-scheduler keeps for the next pod, which it can never use by default.
+        """Count the results that kube-scheduler stores for the next pod; by default it never uses them.
 
         parity: its counters go up all the same. What Stowplan keeps is no answer for a whole pod.
         """

@@ -150,12 +150,12 @@ class Scheduler:
 
     @property
     def recorder(self) -> DecisionRecorder | None:
-        """Who keeps decisions, if someone does."""
+        """Records decisions; None if they are not kept."""
         return self.shared.recorder
 
     @property
     def recorders(self) -> Mapping[str, EventRecorder]:
-        """Who writes events, for each profile."""
+        """The event recorder of each profile."""
         return self._reporter.recorders
 
     @property

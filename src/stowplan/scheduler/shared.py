@@ -144,7 +144,7 @@ class Shared:
     """What is measured and waited by: it does not jump when someone sets the time of day."""
     is_leading: Callable[[], bool] = lambda: True
     recorder: DecisionRecorder | None = None
-    """Who keeps decisions, if someone does."""
+    """Records decisions; None if they are not kept."""
     cluster: Cluster = field(default_factory=Cluster)
     pending: dict[str, Pod] = field(default_factory=dict)
     """Pods of ours without a node, as last seen, by uid."""
@@ -255,7 +255,7 @@ class WaitingPod:
 
     @property
     def plugins(self) -> tuple[str, ...]:
-        """Those that have not allowed it yet."""
+        """The plugins that have not allowed it yet."""
         return tuple(sorted(self._plugins))
 
     def allow(self, plugin: str = "") -> None:

@@ -52,7 +52,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[str, ...] = ()
     evicted_by: str = ""
     message: str = ""
-    """Of a pod that finds no node: kube-scheduler's own; of others, what there is to say."""
+    """For a pod without a node, kube-scheduler's message; for others, a remark or nothing."""
     refusals: tuple[Rejection, ...] = ()
     """What it waits for, in groups of nodes; of pods of very many kinds, only the first have it."""
 

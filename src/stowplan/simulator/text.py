@@ -50,7 +50,7 @@ def _summary(outcome: Outcome) -> Iterator[str]:
 
 
 def _placed(outcome: Outcome, shown: int | None) -> Iterator[str]:
-    """Those that the changes are about come first."""
+    """List the placed pods; those that were pending before come last."""
     fates = [each for each in outcome.placed if each.cause is not Cause.AFRESH or each.is_moved]
     fates.sort(key=_waits_now)
     if not fates:

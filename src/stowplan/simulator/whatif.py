@@ -58,7 +58,7 @@ class Queue:
         return bool(self._heap)
 
     def put(self, fate: Fate) -> None:
-        """Of equals, the one that has been there longer comes first."""
+        """Among equals, the pod that has waited longest comes first."""
         pod, since = fate.pod, self._now()
         if fate.cause in (Cause.PENDING, Cause.AFRESH) and pod.creation_timestamp:
             since = parse_time(pod.creation_timestamp)

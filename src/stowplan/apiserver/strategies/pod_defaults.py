@@ -16,13 +16,13 @@ _SOURCES_WITH_MODE = ("secret", "configMap", "downwardAPI", "projected")
 
 
 def default_template(template: Json) -> None:
-    """Of a workload's pods."""
+    """Set defaults in the pod template of a workload."""
     template.setdefault("metadata", {})
     default_spec(template.setdefault("spec", {"containers": None}))
 
 
 def default_pod(data: Json) -> None:
-    """Of a pod by itself: as a template, and what only pods get."""
+    """Set defaults in a pod: those of a template, and those that only pods have."""
     spec = data.setdefault("spec", {"containers": None})
     default_spec(spec)
     spec.setdefault("enableServiceLinks", True)

@@ -136,7 +136,7 @@ def safe_balance(pod: Pod, node: Node, *, forecast_weight: int = 20) -> int:
 
 
 def _least(pod: Pod, node: Node, forecast_weight: int, score: Callable[[Load], int]) -> int:
-    """That of the scarcer resource; without data a node is nobody's favourite."""
+    """The score of the scarcer resource; a node without data gets the lowest score."""
     return min((score(load) for _, load in _loads(pod, node, forecast_weight)), default=0)
 
 
