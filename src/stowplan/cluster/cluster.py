@@ -101,7 +101,7 @@ class Cluster(ClusterView):
         self._illegible: dict[str, set[str]] = {}
         """Pods of which nothing can be read, by the node that is closed because of them."""
         self._closed: dict[str, NodeObject] = {}
-        """These nodes, as they are otherwise."""
+        """The closed nodes, as the API server has them."""
         self._stores: dict[type[Object], ObjectStore[Any]] = {
             Namespace: self.namespaces,
             Service: self.services,
@@ -132,7 +132,7 @@ class Cluster(ClusterView):
         return cluster
 
     def stored(self, item: Object) -> Object | None:
-        """What is known of an object of that kind and key."""
+        """The object of this kind and key, as last seen."""
         found: Object | None = self._store_of(item).get(item.key)
         return found
 
@@ -141,7 +141,7 @@ class Cluster(ClusterView):
         self._custom.pop(kind, None)
 
     def objects(self) -> Iterator[Pod | Object]:
-        """All that is known: `Cluster.of` it is a copy."""
+        """Every object of the cluster; pass them to `Cluster.of` to make a copy."""
         yield from (self._closed.get(node.name, node) for node in self.nodes.objects)
         for store in (*self._stores.values(), *self._custom.values()):
             yield from store
@@ -223,7 +223,7 @@ class Cluster(ClusterView):
             self._assumed.discard(pod.uid)
 
     def assume_pod(self, pod: Pod, node_name: str) -> Pod:
-        """Counts a pod as running on the node we chose, before anyone confirms it."""
+        """Count a pod as running on the node chosen for it, before the API server confirms it."""
         if pod.uid in self._pods:
             raise StowplanError(f"pod {pod.uid}({pod.key}) is in the cache, so can't be assumed")
         placed = pod.on(node_name)
@@ -232,7 +232,7 @@ class Cluster(ClusterView):
         return placed
 
     def forget_pod(self, pod: Pod) -> None:
-        """Takes back an assumption."""
+        """Undo `assume_pod`."""
         if pod.uid in self._pods and pod.uid not in self._assumed:
             raise StowplanError(f"pod {pod.uid}({pod.key}) wasn't assumed so cannot be forgotten")
         self.remove_pod(pod)
@@ -274,7 +274,7 @@ class Cluster(ClusterView):
                 del self._homeless[pod.node_name]
 
     def _renew(self, name: str) -> None:
-        """Closes a node, or opens it, according to the pods that it has."""
+        """Close a node that has unreadable pods, or reopen it once it has none."""
         row = self.nodes.row_of(name)
         if row is not None:
             self.add_node(self._closed.get(name, self.nodes.objects[row]))

@@ -21,7 +21,7 @@ Columns = tuple[NDArray[Any], ...]
 T = TypeVar("T")
 
 KEPT_BYTES, KEPT_BYTES_PER_ROW = 16 * 2**20, 1024
-"""How much memory kept columns may take before those not used lately go: not much more than caches hold."""
+"""Bytes of cached columns before the least recently used are dropped; little more than a CPU cache."""
 
 
 class LabelColumn:
@@ -117,13 +117,13 @@ class Resources:
         return Resources(self.amounts.copy(), self.index)
 
     def grow(self, lines: int, length: int) -> None:
-        """Room for more resources or rows."""
+        """Make room for more resources or rows."""
         grown = np.zeros((max(lines, len(self.amounts)), max(length, self.amounts.shape[1])), np.int64)
         grown[: len(self.amounts), : self.amounts.shape[1]] = self.amounts
         self.amounts = grown
 
     def line(self, resource: str) -> Ints:
-        """The line of a resource, to be changed; a new one where nobody has named it before."""
+        """The writable line of a resource, which is added if it is new."""
         found = self.index.get(resource)
         if found is None:
             if not self._owns_index:
@@ -190,7 +190,7 @@ class KeptColumns:
     def __init__(self) -> None:
         self.node_changes, self.usage_changes = ChangeLog(), ChangeLog()
         self.pod_changes = ChangeLog()
-        """Of rows with a pod that takes what it took before, and is otherwise not what it was."""
+        """Rows with a pod that changed but uses the same resources."""
         self.entries: dict[Hashable, KeptEntry] = {}
         self._bytes = 0
         self._last_change: tuple[object, list[int] | None] = (None, None)
@@ -229,7 +229,7 @@ class KeptColumns:
             self._drop_one()
 
     def _drop_one(self) -> None:
-        """The oldest goes, but one that was used since gets another turn."""
+        """Drop the oldest entry; one that was used since gets a second chance."""
         key = next(iter(self.entries))
         entry = self.entries.pop(key)
         if entry.is_used:
@@ -316,12 +316,12 @@ def ports_conflict(wanted: Iterable[HostPort], taken: Iterable[HostPort]) -> boo
 
 class ImageState(NamedTuple):
     size: int
-    """In bytes, as the first node reported it that had the image."""
+    """In bytes, as reported by the first node that had the image."""
     rows: set[int]
 
 
 class ImageIndex(dict[str, ImageState]):
-    """Images by every name that nodes know them by."""
+    """Images by each of their names."""
 
     def add(self, row: int, images: Iterable[ContainerImage]) -> None:
         for image in images:

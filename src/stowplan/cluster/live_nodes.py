@@ -33,7 +33,7 @@ from stowplan.cluster.pod_table import PodTable
 from stowplan.cluster.tallies import Tallies
 
 FEW = 16
-"""Up to so many changed rows are faster one by one, in plain numbers."""
+"""Up to this many changed rows are recomputed one by one in plain numbers, which is faster."""
 MAX_SUM = 2**62
 """Sums over the pods of a node stop here, which leaves room to add to them without overflow."""
 SUMMED = MAX_SUM - MAX_TAKEN
@@ -48,7 +48,7 @@ class LiveNodeTable(NodeTable):
         self.live = self
         self.objects, self.names = [], []
         self.layout = 0
-        """Grows whenever rows come, go or move: what was worked out for another layout is void."""
+        """Increases whenever rows are added, removed or moved: results for another layout are invalid."""
         self.largest = 0
         """The largest amount of any resource that a node has had."""
         self.everywhere: set[str] = set()
@@ -91,7 +91,7 @@ class LiveNodeTable(NodeTable):
         return self._row_of.get(name)
 
     def rows_of(self, names: Sequence[str]) -> Rows:
-        """Of many nodes at once; -1 for those that are not known."""
+        """The rows of many nodes at once; -1 for unknown ones."""
         try:
             return np.fromiter(map(self._row_of.__getitem__, names), np.intp, len(names))
         except KeyError:
@@ -201,7 +201,7 @@ class LiveNodeTable(NodeTable):
     # What changes
 
     def add_node(self, node: NodeObject) -> int:
-        """Adds a node, or replaces the one of that name; the row it is in."""
+        """Add a node, or replace the one with its name; return its row."""
         row = self._row_of.get(node.name)
         if row is None:
             row = self._row_of[node.name] = len(self.names)
@@ -225,13 +225,13 @@ class LiveNodeTable(NodeTable):
         return row
 
     def touch(self, name: str) -> None:
-        """What is kept of a node is worked out again: something that describes it has changed."""
+        """Recompute what is cached for a node, because something that describes it has changed."""
         row = self._row_of.get(name)
         if row is not None:
             self.kept.node_changes.mark(row)
 
     def remove_node(self, name: str) -> list[Pod]:
-        """Removes a node; the pods that were on it."""
+        """Remove a node; return the pods that were on it."""
         row, last = self._row_of.pop(name), len(self.names) - 1
         orphans = list(self._pods_on[row])
         for pod in orphans:
@@ -264,7 +264,7 @@ class LiveNodeTable(NodeTable):
         self._account(row, pod, -1)
 
     def replace_pod(self, row: int, known: Pod, pod: Pod) -> None:
-        """Takes a newer version of a pod that takes the same as before: only its labels may count anew."""
+        """Replace a pod whose usage is unchanged: only its labels may need recounting."""
         # parity: it goes to the end of the node's list, as if it were removed and added
         place = remove_swapping(self._pods_on[row], pod.uid)
         if place < len(self._pods_on[row]):
@@ -320,7 +320,7 @@ class LiveNodeTable(NodeTable):
             labels.put(row, node.labels.get(key))
 
     def _follow(self, resource: str) -> None:
-        """Counts a resource from now on, since a node offers it; pods may have asked for it before."""
+        """Start counting a resource that a node now offers; pods may have requested it before."""
         if resource in self._requested.index or resource == "pods":  # which are counted by themselves
             return
         line = self._requested.line(resource)
@@ -364,7 +364,7 @@ class LiveNodeTable(NodeTable):
         self._pod_count = longer(self._pod_count, length)
 
     def _lay_out(self) -> None:
-        """New views after rows came, went or moved."""
+        """Renew the views after rows were added, removed or moved."""
         length = len(self.names)
         self.layout += 1
         self.rows = read_only(self._all_rows[:length])
@@ -389,7 +389,7 @@ class LiveNodeTable(NodeTable):
     def _refreshed(
         self, columns: Columns, rows: list[int], compute: Callable[[NodeTable], Columns]
     ) -> Columns:
-        """The columns with these rows worked out again; the very same ones if that changed nothing."""
+        """The columns with these rows recomputed; the same objects if nothing changed."""
         part = self.take(rows)
         fresh, is_same = [], True
         for column, values in zip(columns, compute(part), strict=True):
@@ -412,7 +412,7 @@ class LiveNodeTable(NodeTable):
         return fresh
 
     def _row(self, row: int) -> NodeRow:
-        """The same, kept until the row changes: many columns ask for the same ones."""
+        """The same, cached until the row changes, since many columns need the same rows."""
         found = self._plain_rows.get(row)
         if found is None:
             if len(self._plain_rows) > 4096:

@@ -199,7 +199,7 @@ class NodeTable(ABC):
         return finish(compute(self))
 
     def still(self, key: Hashable, usage: bool) -> Any:
-        """What is kept under the key, if no row changed since; CHANGED otherwise."""
+        """The cached value of the key if no row changed since, else CHANGED."""
         return CHANGED
 
     def take(self, rows: Iterable[int] | Rows) -> NodeSubset:
@@ -339,7 +339,7 @@ class NodeSubset(NodeTable):
         self._account(row, pod, -1)
 
     def set_aside(self, slots: Rows) -> None:
-        """Takes many pods off at once, given by their place in the pod table."""
+        """Remove many pods at once, given by their slots in the pod table."""
         self._gone.update(slots.tolist())
         self._account_all(slots, -1)
 

@@ -24,7 +24,7 @@ class Counted(Generic[V]):
         self._free: list[int] = []
 
     def take(self, value: V) -> tuple[int, bool]:
-        """The id of a value that gets one more user, and whether that is its first."""
+        """Add a user of a value; return its id and whether this is the first user."""
         found = self._index.get(id(value))
         if found is not None:
             self._users[found] += 1
@@ -40,7 +40,7 @@ class Counted(Generic[V]):
         return found, True
 
     def give_back(self, found: int) -> bool:
-        """One user less; whether it was the last."""
+        """Remove a user of a value; return whether it was the last."""
         self._users[found] -= 1
         if self._users[found]:
             return False
@@ -68,7 +68,7 @@ class PodTable:
         self._nonzero = {"cpu": np.zeros(64, np.int64), "memory": np.zeros(64, np.int64)}
         self._requests: dict[str, NDArray[np.int64]] = {}
         self._followed = set(NATIVE)
-        """The resources that pods are known by: those that nodes offer."""
+        """The resources that are counted: those that nodes offer."""
 
     def __len__(self) -> int:
         return len(self.pods)
@@ -109,7 +109,7 @@ class PodTable:
 
     @property
     def requests(self) -> dict[str, NDArray[np.int64]]:
-        """What the pods take, by resource."""
+        """The requests of the pods, by resource."""
         return {name: column[: len(self.pods)] for name, column in self._requests.items()}
 
     @property

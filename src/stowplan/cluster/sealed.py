@@ -110,7 +110,7 @@ class SealedLabels(ReadOnly, LabelColumn):
 
 
 class SealedNodes(ReadOnly, NodeTable):
-    """Any table of nodes, to be looked at."""
+    """A read-only view of a table of nodes."""
 
     __slots__ = ("_seen", "_table")
     _table: NodeTable
@@ -244,7 +244,7 @@ class SealedNodes(ReadOnly, NodeTable):
 
 
 class TrialNodes(SealedNodes):
-    """Some rows that a plugin took for itself: it may try on them what others would do."""
+    """A copy of some rows, on which a plugin may try out changes."""
 
     __slots__ = ()
     _table: NodeSubset

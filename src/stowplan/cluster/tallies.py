@@ -49,12 +49,12 @@ class SelectorIndex(Generic[V]):
                 del self._by_label[label]
 
     def candidates(self, labels: Mapping[str, str]) -> Iterator[V]:
-        """All whose selectors match these labels, each once, and some others."""
+        """Candidates: every value whose selector matches these labels, each once, and a few others."""
         for label in (_ANY, *labels.items()):
             yield from self._by_label.get(label, {}).values()
 
     def _rarest(self, selector: Selector) -> list[Label]:
-        """The labels of that requirement which tells the selector from most others."""
+        """The labels of the most selective requirement."""
         wanted = [
             [(requirement.key, value) for value in requirement.values]
             for requirement in selector.requirements
@@ -67,7 +67,7 @@ class SelectorIndex(Generic[V]):
 
 
 class LabelIndex:
-    """Label sets go by their ids."""
+    """Label sets are given by their ids."""
 
     def __init__(self) -> None:
         self._sets: dict[int, LabelSet] = {}
@@ -91,7 +91,7 @@ class LabelIndex:
                     del by_value[labels[key]]
 
     def candidates(self, selector: Selector) -> Iterable[tuple[int, LabelSet]]:
-        """All that the selector matches, each once, and some others."""
+        """Candidates: every label set that the selector matches, each once, and a few others."""
         wanted = [each for each in selector.requirements if each.operator == "In"]
         if not wanted:
             return self._sets.items()
@@ -189,7 +189,7 @@ class Tallies:
             group: SelectorIndex() for group in GROUPS
         }
         self.terms_version = 0
-        """Grows when a term appears that no pod had, or the last pod with one leaves."""
+        """Increases when a new term appears, or the last pod with a term leaves."""
 
     @property
     def has_terms(self) -> bool:

@@ -21,7 +21,7 @@ class CycleError(PluginError):
 def failure(
     doing: str, error: BaseException, pod: Pod, node_name: str = "", *, with_stack: bool = True
 ) -> CycleError:
-    """The error of a plugin that was `doing` something; one that is known already stays as it is."""
+    """The error of a plugin that failed while `doing` something; a CycleError is returned as it is."""
     if type(error) is CycleError:  # not what a plugin may have derived from it
         return error
     found = plugin_error(doing, error, pod, node_name, with_stack=with_stack)

@@ -38,7 +38,7 @@ UNRESOLVABLE = ONE << np.uint64(UNRESOLVABLE_BIT)
 def run_pre_filters(
     profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable
 ) -> frozenset[str] | None:
-    """The names that plugins narrowed the search to, None for all; a refusal goes into the decision."""
+    """The names that plugins narrowed the search to, None for all; a rejection goes into the decision."""
     pod, names, narrowed_by = decision.pod, None, []
     observer = profile.observer.start("PreFilter")
     for name, plugin in profile.pre_filters:
@@ -83,7 +83,7 @@ def _nothing_left(plugins: Sequence[str]) -> str:
 def run_filters(
     profile: Profile, state: CycleState, pod: Pod, nodes: NodeTable, *, first_error: bool = False
 ) -> Refusals:
-    """What each filter refused, in order; those that refused nothing are left out.
+    """What each filter rejected, in order; filters that rejected nothing are left out.
 
     Nodes on which a filter failed count as refused by it, see `errors_in`. With `first_error` the first of
     them is all that matters, and nothing more is asked.
@@ -118,7 +118,7 @@ def run_filters(
 
 
 def errors_in(refusals: Refusals) -> dict[int, Status]:
-    """The errors by row, for rows that no filter has refused before."""
+    """The errors by row, for rows that no earlier filter has rejected."""
     found: dict[int, Status] = {}
     for number, refused in enumerate(refusals):
         if refused.__class__ is Failures:
@@ -139,7 +139,7 @@ def _fails_everywhere(
 
 
 def passing_all(refusals: Refusals) -> Mask | None:
-    """The rows that nobody refused; None for all."""
+    """The rows that no filter rejected; None for all."""
     passing: Mask | None = None
     for refused in refusals:
         passing = ~refused.fails if passing is None else passing & ~refused.fails
@@ -190,7 +190,7 @@ def _ask_all(
 
 
 def _bits(step: FilterStep, rejects: Iterable[Reject], length: int) -> NDArray[np.uint64] | None:
-    """What was refused, and why; None for nothing."""
+    """The reasons as bits by row; None if nothing was rejected."""
     bits: NDArray[np.uint64] | None = None
     for reject in iterable_of(rejects):
         mask, reason, hard = reject_of(reject, length)
@@ -210,12 +210,12 @@ def _all_bits(step: FilterStep, rejects: Iterable[Reject], length: int) -> NDArr
 
 @lru_cache(maxsize=64)
 def _no_bits(length: int) -> NDArray[np.uint64]:
-    """Nothing refused: all who say so share one column."""
+    """No reasons: one shared column for all filters that reject nothing."""
     return read_only(np.zeros(length, np.uint64))
 
 
 def _numbers(step: FilterStep, rejects: Iterable[Any]) -> tuple[int]:
-    """The same for one row, whose masks are plain truth values."""
+    """The same for one row, whose masks are plain booleans."""
     bits = 0
     for reject in rejects:
         if reject.mask is False:
@@ -323,7 +323,7 @@ def _statuses(step: FilterStep, refused: dict[int, Status], length: int) -> Stat
 
 
 def first_refusal(profile: Profile, state: CycleState, pod: Pod, nodes: NodeSubset) -> Status | None:
-    """What the filters say of a table of one node: a refusal, or an error."""
+    """The rejection or error of the filters for a table of one node; None if it passes."""
     for refused in run_filters(profile, state, pod, nodes):
         return refused.status(0)
     return None
@@ -332,7 +332,7 @@ def first_refusal(profile: Profile, state: CycleState, pod: Pod, nodes: NodeSubs
 def overrule_for_nominated(
     profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable, nominations: Nominations
 ) -> None:
-    """Nodes that would not fit once the pods nominated to them arrive are refused for that."""
+    """Reject nodes where the pod would not fit together with the pods nominated to them."""
     for node_name, ahead in nominations.before(decision.pod):
         place = nodes.row_of(node_name)
         if place is None:
@@ -346,7 +346,7 @@ def overrule_for_nominated(
 def refusal_with(
     profile: Profile, state: CycleState, pod: Pod, node: NodeSubset, others: Iterable[Pod]
 ) -> Status | None:
-    """What the filters say of a node once `others` are on it too: a refusal, or an error."""
+    """The rejection or error of the filters for a node once `others` are on it, too."""
     state = state.clone()
     try:
         for other in others:
@@ -358,14 +358,14 @@ def refusal_with(
 
 
 def error_status(error: CycleError) -> Status:
-    """What failed on one node; an error that is final is raised again."""
+    """The status of an error on one node; an error that is final is raised again."""
     if error.is_final:
         raise error
     return Status.error(str(error), error.stack)
 
 
 def tell(profile: Profile, state: CycleState, method: str, pod: Pod, other: Pod, node: NodeSubset) -> None:
-    """Lets plugins follow, in their state, that `other` came to or left a node that is tried out."""
+    """Tell plugins to update their state because `other` was added to or removed from a trial node."""
     for name, plugin in profile.pre_filters:
         if name in state.skipped_filters or not overrides(plugin, method):
             continue

@@ -78,7 +78,7 @@ class Planner:
         return schedule(profile, pod, self.cluster.nodes, self.tie_break, sampling)
 
     def keep_nominations(self, pods: Iterable[Pod]) -> None:
-        """Pods that were nominated to a node and are not there yet keep their room on it."""
+        """Reserve capacity for pods that are nominated to a node and not bound yet."""
         for pod in pods:
             if pod.nominated_node_name and not pod.node_name and not pod.is_finished:
                 self.nominations.put(pod, pod.nominated_node_name)
@@ -94,7 +94,7 @@ class Planner:
         return found
 
     def carry_out(self, decision: Decision) -> None:
-        """Counts the pod as placed where it was decided; victims leave at once."""
+        """Place the pod on the chosen node and remove its victims at once."""
         for victim in decision.victims:
             self.cluster.remove_pod(victim)
             self.followers.tell(victim, is_gone=True)

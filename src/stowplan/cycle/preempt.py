@@ -37,7 +37,7 @@ NOT_HELPFUL = "Preemption is not helpful for scheduling"
 def preempt(
     profile: Profile, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
 ) -> Status | Nomination:
-    """The node where evicting pods hurts least; a status that says why no node is any good."""
+    """The node where evicting pods does the least harm, or a status that says why no node helps."""
     kind, candidates = kind_of(profile, state, pod), state.find(Candidates)
     if kind is None or candidates is not None:
         found = find_victims(profile, state, pod, decision, percentage, absolute)
@@ -78,7 +78,7 @@ def find_victims(
 
 
 def pick(live: LiveNodeTable, victims: Victims) -> Nomination:
-    """The node whose victims hurt least."""
+    """The node whose victims do the least harm."""
     harm = no_harm(len(live))
     add_harm(harm, live, victims)
     row = least(live, np.unique(victims.rows), harm)
@@ -103,7 +103,7 @@ class _Search(NamedTuple):
     ahead: dict[int, tuple[Pod, ...]]
     """The pods nominated to each of them."""
     wanted: int
-    """How many nodes are enough, where they are tried one by one."""
+    """How many candidate nodes are enough when they are tried one by one."""
 
 
 def _search(preemptor: Preemptor, decision: Decision, percentage: int, absolute: int) -> _Search:
@@ -117,7 +117,7 @@ def _search(preemptor: Preemptor, decision: Decision, percentage: int, absolute:
 
 
 def _looks_at_one_node(profile: Profile, state: CycleState) -> bool:
-    """Whether no filter at work needs to know of pods on other nodes."""
+    """Whether no active filter depends on pods of other nodes."""
     return all(
         step.plugin.reads is not Reads.ANYTHING and step.takes_columns
         for step in profile.filters
@@ -126,7 +126,7 @@ def _looks_at_one_node(profile: Profile, state: CycleState) -> bool:
 
 
 def _look_at(preemptor: Preemptor, search: _Search, prospects: Prospects) -> None:
-    """Works out the prospects of those rows that nothing is known of."""
+    """Compute the prospects of rows that are not cached."""
     prospects.expect(search.ahead)
     unknown = search.rows[~prospects.known[search.rows]]
     if not len(unknown):
@@ -159,7 +159,7 @@ def _counted(refusals: dict[int, Status]) -> Counter[Status]:
 
 
 def _no_node(live: LiveNodeTable, rows: Slots, refusals: Counter[Status]) -> Status:
-    """Why evicting pods helps nowhere; errors are all that is told where there are any."""
+    """Why evicting pods helps on no node; only the errors, if there are any."""
     errors = dict.fromkeys(status.message for status in refusals if status.code is Code.ERROR)
     if errors:
         text = next(iter(errors)) if len(errors) == 1 else f"[{', '.join(errors)}]"

@@ -25,14 +25,14 @@ from stowplan.framework.status import Code, Status
 KINDS = 16
 """Kinds of pods whose prospects are cached at a time."""
 SPARE = 4096
-"""How many entries may be of rows that were worked out again since, before all is."""
+"""How many outdated entries to keep before everything is recomputed."""
 
 NOT_REFUSED = -1
 MEMORY = "preemption"
 
 
 def kind_of(profile: Profile, state: CycleState, pod: Pod) -> Hashable | None:
-    """Equal for pods with the same prospects; None where these cannot be kept."""
+    """A key that is equal for pods with the same prospects; None if these cannot be cached."""
     steps = [step for step in profile.filters if step.name not in state.skipped_filters]
     if any(not (step.is_cached and step.takes_columns) for step in steps):
         return None
@@ -45,17 +45,17 @@ def kind_of(profile: Profile, state: CycleState, pod: Pod) -> Hashable | None:
 
 
 class Prospects:
-    """For pods of one kind; of rows that nobody has asked about, or that changed since, nothing is known."""
+    """The prospects of pods of one kind, for rows that were computed and have not changed since."""
 
     def __init__(self, length: int) -> None:
         self.known = np.zeros(length, np.bool_)
         self.harm = no_harm(length)
         self._first = np.zeros(length, np.intp)
-        """Where in the list those of each row begin."""
+        """Where the victims of each row start in `_places`."""
         self._places: list[int] = []
-        """Where in their node's list of pods the victims stand."""
+        """The positions of the victims in their node's list of pods."""
         self._ahead: dict[int, tuple[Pod, ...]] = {}
-        """The pods nominated to rows, for which there must be room, too."""
+        """The pods nominated to each row, which must fit as well."""
         self._refusal = np.zeros(length, np.intp)
         """The number of each row's status; a row where the pod fits as it is has none."""
         self._statuses: list[Status] = []
@@ -65,14 +65,14 @@ class Prospects:
         return len(self._places) + len(self._statuses) > int(self.harm.victims.sum()) + SPARE
 
     def expect(self, ahead: dict[int, tuple[Pod, ...]]) -> None:
-        """Takes note of the pods that are nominated to rows now."""
+        """Invalidate rows whose nominated pods have changed."""
         for row in self._ahead.keys() | ahead.keys():
             if self._ahead.get(row) != ahead.get(row):
                 self.known[row] = False
         self._ahead = ahead
 
     def learn(self, live: LiveNodeTable, rows: Slots, victims: Victims, refusals: dict[int, Status]) -> None:
-        """Takes in what was found on these rows; the victims of a row stand together."""
+        """Store what was found on these rows; the victims of a row are adjacent."""
         self.harm.victims[rows], self.harm.violations[rows], self._refusal[rows] = 0, 0, NOT_REFUSED
         where = victims.rows
         starts = first_of_each_row(where)
@@ -88,7 +88,7 @@ class Prospects:
         self.known[[row for row, status in refusals.items() if status.code is Code.ERROR]] = False
 
     def until_enough(self, rows: Slots, wanted: int) -> Slots:
-        """Of rows in turn only as many as it takes to find so many, one of them without harm to a budget."""
+        """Rows in turn until `wanted` candidates are found, one of them without violating a budget."""
         found = self._refusal[rows] == NOT_REFUSED
         harmless = np.logical_or.accumulate(found & (self.harm.violations[rows] == 0))
         enough = np.flatnonzero(harmless & (np.cumsum(found) >= wanted))
@@ -99,14 +99,14 @@ class Prospects:
         return [pods[place] for place in self._places[first : first + int(self.harm.victims[row])]]
 
     def refusals(self, rows: Slots) -> Counter[Status]:
-        """Why evicting pods does not help, each with the number of rows, if it helps on none of them."""
+        """The reasons why evicting pods helps on none of the rows, with the number of rows for each."""
         numbers = self._refusal[rows]
         counts = np.bincount(numbers[numbers != NOT_REFUSED], minlength=len(self._statuses)).tolist()
         return +Counter(dict(zip(self._statuses, counts, strict=True)))  # without those that none has
 
 
 class Memory:
-    """The prospects of several kinds of pods, following the cluster until rows come, go or move."""
+    """The prospects of several kinds of pods, kept until rows are added, removed or moved."""
 
     def __init__(self) -> None:
         self.budgets = Budgets(())
@@ -145,5 +145,5 @@ class Memory:
 
 
 def _nothing(nodes: NodeTable) -> Columns:
-    """All that the table itself is to keep of a row."""
+    """An empty column: the table itself caches nothing for a row."""
     return (np.zeros(len(nodes), np.bool_),)

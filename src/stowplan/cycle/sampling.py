@@ -28,7 +28,7 @@ class Sampling:
 
     @classmethod
     def of(cls, percentages: Mapping[str, int]) -> dict[str, Sampling]:
-        """For profiles by name; none where all of them look at all nodes."""
+        """The sampling of each profile by name; empty if all profiles evaluate all nodes."""
         if not any(1 <= percentage <= 99 for percentage in percentages.values()):
             return {}
         start = SearchStart()
@@ -39,7 +39,7 @@ class Sampling:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it may leave out nodes at all."""
+        """Whether it may skip nodes."""
         return self.percentage < 100
 
     def look(

@@ -192,7 +192,7 @@ class Cycle:
         return status is None
 
     def score(self, feasible: NodeTable) -> NDArray[Any]:
-        """The totals of these nodes, less what all of them have in common."""
+        """The totals of these nodes, without scores that are equal on all of them."""
         return run_scores(self.profile, self.state, self.decision, feasible)
 
     def post_filter(self) -> list[str]:
@@ -284,7 +284,7 @@ class Cycle:
         return self._look_at(self._narrow(names), self.sampling, refused_before=rows)
 
     def _narrow(self, names: frozenset[str] | None) -> NodeTable:
-        """The nodes that are among the names; all for None."""
+        """The nodes with these names; all if None."""
         if names is None:
             return self.nodes
         rows = (self.nodes.row_of(name) for name in names)
@@ -393,7 +393,7 @@ def drop_nodes(decision: Decision, extender: str, kept: Mask, why: Mapping[str, 
 
 
 def _add_scores(decision: Decision, columns: Sequence[ScoreColumn]) -> NDArray[Any]:
-    """Points of extenders count beside those of plugins."""
+    """Add the scores of extenders to those of plugins."""
     assert decision.relative_totals is not None
     decision.has_scorers = True
     total = decision.relative_totals.astype(np.int64)

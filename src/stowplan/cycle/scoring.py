@@ -23,7 +23,7 @@ from stowplan.framework.status import SKIP, Code
 
 
 def run_scores(profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable) -> NDArray[Any]:
-    """Scores every node of `nodes`, the feasible ones; their totals, less what all of them have in common."""
+    """Score the feasible nodes; return their totals without scores that are equal on all of them."""
     pod = decision.pod
     _run_pre_scores(profile, state, pod, nodes)
     total: NDArray[Any] | None = None
@@ -184,7 +184,7 @@ def _score_each(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) 
 
 
 def _checked(step: ScoreStep, pod: Pod, nodes: NodeTable, scores: Scores) -> SmallScores:
-    """Scores known to be 0 to 100, in the least room."""
+    """Check that scores are 0 to 100, and store them in a smaller type."""
     unsigned = scores.view(np.uint64)  # in which negative ones are huge
     # argmax has less to set up than max, as long as the column may be written to
     if len(scores) and unsigned[row := int(unsigned.argmax())] > MAX_SCORE:

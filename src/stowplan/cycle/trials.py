@@ -43,7 +43,7 @@ from stowplan.framework.status import Code, Status
 
 
 def try_together(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status]) -> Victims:
-    """On all of these rows at once; why it does not help on a row goes into `refusals`."""
+    """Try all of these rows at once; the reason why a row does not help goes into `refusals`."""
     profile, state, pod, _ = preemptor
     live = preemptor.live
     pods, table = live.pods, _Numbers(live, rows) if looks_at_numbers(preemptor) else live.take(rows)
@@ -67,7 +67,7 @@ def try_together(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status])
 
 
 class _Numbers(NodeSubset):
-    """Some rows; who is on them nobody asks, so that need not be followed."""
+    """Some rows of which only the usage is tracked, not the pods."""
 
     def set_aside(self, slots: Slots) -> None:
         self._account_all(slots, -1)
@@ -77,7 +77,7 @@ class _Numbers(NodeSubset):
 
 
 def _reprieve(preemptor: Preemptor, table: NodeSubset, places: Slots, slots: Slots) -> NDArray[np.bool_]:
-    """Which pods can stay after all: the first of every node is put back, then the second, and so on."""
+    """Which pods can stay: put back the first of every node, then the second, and so on."""
     where = places[table.live.pods.row[slots]]
     kept = np.zeros(len(slots), np.bool_)
     if not len(slots):
@@ -96,7 +96,7 @@ def _reprieve(preemptor: Preemptor, table: NodeSubset, places: Slots, slots: Slo
 
 
 def _asking_again(preemptor: Preemptor, state: CycleState) -> CycleState:
-    """Filters that look at the node object alone have let it pass, and need not be asked again."""
+    """Skip filters that depend only on the node object, which has passed them."""
     state = state.clone()
     settled = {step.name for step in preemptor.profile.filters if step.plugin.reads is Reads.NODE}
     state.skipped_filters = state.skipped_filters | settled
@@ -104,7 +104,7 @@ def _asking_again(preemptor: Preemptor, state: CycleState) -> CycleState:
 
 
 def try_apart(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], wanted: int) -> Victims:
-    """On one row after another, until so many are found, one of them without violating a budget."""
+    """Try one row after another until `wanted` are found, one of them without violating a budget."""
     pods, found = preemptor.live.pods, []
     harmless = False
     for row in rows.tolist():
@@ -128,7 +128,7 @@ def try_apart(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], wa
 
 
 def _try_one(preemptor: Preemptor, row: int, lower: Sequence[Pod]) -> NDArray[np.bool_] | Status:
-    """Which of the pods can stay; a refusal, or an error, if not even evicting all of them helps."""
+    """Which of the pods can stay; a rejection or error if evicting all of them does not help."""
     profile, state, pod, _ = preemptor
     node, state = preemptor.live.take([row]), state.clone()
     try:
@@ -152,7 +152,7 @@ def _try_one(preemptor: Preemptor, row: int, lower: Sequence[Pod]) -> NDArray[np
 
 
 def _refusal(preemptor: Preemptor, state: CycleState, node: NodeSubset) -> Status | None:
-    """What the filters say with the pods nominated to the node, then without them."""
+    """The result of the filters with the pods nominated to the node, then without them."""
     profile, _, pod, _ = preemptor
     nominated = [
         other
@@ -167,7 +167,7 @@ def _refusal(preemptor: Preemptor, state: CycleState, node: NodeSubset) -> Statu
 
 
 FEW = 16
-"""So many nodes are a handful."""
+"""Up to this many nodes are tried one by one."""
 
 
 def try_plainly(
@@ -207,7 +207,7 @@ class _Trial:
         self._observer = preemptor.profile.observer.start("Filter")
 
     def run(self, lower: Sequence[Pod]) -> Victims | Status:
-        """Which of the pods have to go; a refusal if not even evicting all of them helps."""
+        """Which of the pods must be evicted; a rejection if evicting all of them does not help."""
         pods = self._preemptor.live.pods
         for other in lower:
             self._account(other, -1)
@@ -237,7 +237,7 @@ class _Trial:
         node.pod_count += sign
 
     def _refusal(self) -> Status | None:
-        """What the filters say with the pods nominated to the node, then without them."""
+        """The result of the filters with the pods nominated to the node, then without them."""
         if self._ahead:
             for other in self._ahead:
                 self._account(other, 1)

@@ -34,7 +34,7 @@ class Budgets:
         self._covering: WeakKeyDictionary[LabelSet, list[int]] = WeakKeyDictionary()
 
     def violated_by(self, pods: PodTable, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Of pods node by node in order of importance: whether evicting it too is one too many."""
+        """Given pods by node and importance, whether evicting each as well would violate a budget."""
         violating = np.zeros(len(slots), np.bool_)
         if not self._budgets:
             return violating
@@ -65,12 +65,12 @@ NO_VICTIMS = Status.unresolvable("No preemption victims found for incoming pod")
 
 
 def no_victim_needed(node_name: str) -> Status:
-    """The node takes the pod with all pods in place, which the filters denied before."""
+    """The error for a node that fits the pod without evictions, although the filters rejected it before."""
     return Status.error(f'expected at least one victim pod on node "{node_name}"')
 
 
 class Preemptor(NamedTuple):
-    """A pod that wants room, and what its trials need."""
+    """The pod that preempts others, and what its trials need."""
 
     profile: Profile
     state: CycleState
@@ -83,7 +83,7 @@ class Preemptor(NamedTuple):
 
 
 def usage_steps(preemptor: Preemptor) -> list[FilterStep]:
-    """The filters at work whose answer depends on more than the node object."""
+    """The active filters that depend on more than the node object."""
     return [
         step
         for step in preemptor.profile.filters
@@ -92,7 +92,7 @@ def usage_steps(preemptor: Preemptor) -> list[FilterStep]:
 
 
 def looks_at_numbers(preemptor: Preemptor) -> bool:
-    """Whether no filter wants to know more of the pods on a node than how much they take."""
+    """Whether every filter depends only on how much the pods of a node use."""
     return all(step.takes_rows for step in usage_steps(preemptor))
 
 
@@ -133,7 +133,7 @@ def _importance(pods: PodTable, slots: Slots) -> tuple[NDArray[np.generic], ...]
 
 
 class Harm(NamedTuple):
-    """What the victims of each row of the live table are worth; the order is that of comparing them."""
+    """The harm of evicting the victims of each row; nodes are compared by these fields in order."""
 
     violations: NDArray[np.int64]
     """How many of them a disruption budget protects."""
@@ -142,9 +142,9 @@ class Harm(NamedTuple):
     weight: NDArray[np.int64]
     """The sum of their priorities."""
     victims: NDArray[np.int64]
-    """How many there are: none where evicting does not help."""
+    """The number of victims; 0 where evicting does not help."""
     youth: NDArray[np.float64]
-    """The lower, the later the longest running of the most important has started."""
+    """Lower if the longest-running of the most important victims started later."""
 
 
 def no_harm(length: int) -> Harm:
@@ -153,7 +153,7 @@ def no_harm(length: int) -> Harm:
 
 
 def add_harm(harm: Harm, live: LiveNodeTable, victims: Victims) -> None:
-    """Fills in the rows that the victims are on; the victims of a row stand together."""
+    """Fill in the rows of the victims; the victims of a row are adjacent."""
     if not len(victims.rows):
         return
     starts = first_of_each_row(victims.rows)
@@ -170,14 +170,14 @@ def add_harm(harm: Harm, live: LiveNodeTable, victims: Victims) -> None:
 
 
 def first_of_each_row(rows: Slots) -> Slots:
-    """Where each row begins in a column in which equal rows stand together."""
+    """Where each row starts in a column in which equal rows are adjacent."""
     is_first = np.ones(len(rows), np.bool_)
     np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
     return np.flatnonzero(is_first)
 
 
 def least(live: LiveNodeTable, rows: Slots, harm: Harm) -> int:
-    """Of these rows the one where it hurts least; of equals the first by name."""
+    """The row with the least harm; among equals the first by name."""
     for column in harm:
         if len(rows) > 1:
             values = column[rows]
