@@ -186,3 +186,23 @@ async def test_a_question_that_nobody_waits_for_ends_early_and_holds_up_nobody()
         assert len(SEEN) == 1  # the other four were not decided
         found = await asked_of(questions, **asked)
         assert found["counts"] == {"placed": 5}
+
+
+class Endless(Plugin):
+    """Never returns where it runs in a thread."""
+
+    def filter(self, state, pod, node):
+        while threading.current_thread() is not threading.main_thread():
+            pass
+
+
+async def test_a_plugin_that_never_returns_is_interrupted():
+    config = {"profiles": [{"plugins": {"multiPoint": {"enabled": [{"name": f"{__name__}:Endless"}]}}}]}
+    async with page_world((*NODES, WEB), config) as world:
+        questions = Questions(world.source, seconds=0.2)
+        for _ in range(2):  # the first must not block the second
+            async with asyncio.timeout(20):
+                found = await asked_of(questions, more=[{"name": "default/web-1-x"}])
+            assert found["counts"] == {"failed": 1}
+            assert "took longer than the request may take" in str(found)
+            assert "Endless" in str(found)

@@ -10,6 +10,7 @@ in /livez. The plugins of the default profile are trusted.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import inspect
 import math
 import os
@@ -58,6 +59,13 @@ METHODS = {
 
 class OverdueError(PluginError):
     """Raised within a plugin's code that took longer than its budget."""
+
+
+class AbandonedError(OverdueError):
+    """Raised in a thread whose work nobody waits for any more."""
+
+    def __init__(self) -> None:
+        super().__init__("took longer than the request may take")
 
 
 class Call:
@@ -311,6 +319,14 @@ def own_libraries() -> frozenset[str]:
             wanted += (re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in needed)
             found.update(file.parts[0].partition(".")[0] for file in distribution.files or ())
     return frozenset(found)
+
+
+def interrupt_thread(thread: threading.Thread) -> None:
+    """Raise AbandonedError in another thread that works on a copy of the cluster, if it runs others' code."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is not None and not is_own_file(frame.f_code.co_filename):
+        number, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(AbandonedError)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(number, error)
 
 
 def is_own_file(file: str) -> bool:

@@ -36,6 +36,7 @@ from stowplan.explain.changes import ChangesAnswer, report_change
 from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
+from stowplan.scheduler.guard import interrupt_thread
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.simulator import WhatIf
 from stowplan.simulator.outcome import as_json
@@ -52,6 +53,8 @@ MAX_PLAIN_LENGTH = 10_000
 """Characters of a value without quotes: it may be a number, and long numbers take long to parse."""
 SECONDS = 20.0
 """A connection to the scheduler is closed after 30."""
+GRACE_SECONDS = 1.0
+"""After its deadline a request ends by itself, unless a plugin does not return."""
 CHANGES_SECONDS = 1.0
 T = TypeVar("T")
 A = TypeVar("A")
@@ -133,7 +136,9 @@ class Questions:
                 answered.set_exception(error)
 
         # Not one of the loop's own threads: the process would wait for them when it exits.
-        threading.Thread(target=work, name="question", daemon=True).start()
+        thread = threading.Thread(target=work, name="question", daemon=True)
+        thread.start()
+        asyncio.get_running_loop().call_later(self._seconds + GRACE_SECONDS, _interrupt, thread)
         try:
             return await asyncio.wrap_future(answered)
         except StowplanError as error:
@@ -145,6 +150,13 @@ class Questions:
 
     def _set_free(self, _: Future[Any]) -> None:
         self._is_busy = False
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """Interrupt the plugin that a thread is stuck in, again and again until the thread ends."""
+    if thread.is_alive():
+        interrupt_thread(thread)
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, _interrupt, thread)
 
 
 def copy_cluster(source: Source, check: Callable[[], None]) -> ClusterCopy:
