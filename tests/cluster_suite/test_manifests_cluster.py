@@ -174,7 +174,7 @@ async def test_its_journal_is_where_the_volume_is(control_plane, config, tmp_pat
         finally:
             process.stop()
     (file,) = (tmp_path / "journal").glob("*.parquet")
-    assert pq.read_table(file)["pod"].to_pylist() == ["p"]
+    assert pq.read_table(file)["pod"].to_pylist() == ["default/p"]
 
 
 async def test_it_preempts(control_plane, deployed):
