@@ -99,17 +99,20 @@ class InterPodAffinity(Plugin):
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         hard = state.read(HardState)
-        undecided = np.ones(len(nodes), np.bool_)
+        undecided: Mask | None = None  # all
         if hard.affinity:
-            alone = ~self._with_partners(hard, pod, nodes)
-            yield Reject(alone, "node(s) didn't match pod affinity rules", unresolvable=True)
-            undecided &= ~alone
+            undecided = self._with_partners(hard, pod, nodes)
+            yield Reject(~undecided, "node(s) didn't match pod affinity rules", unresolvable=True)
         if hard.unwanted:
-            near = _any_in(hard.unwanted, nodes) & undecided
+            near = _any_in(hard.unwanted, nodes)
+            if undecided is not None:
+                near &= undecided
             yield Reject(near, "node(s) didn't match pod anti-affinity rules")
-            undecided &= ~near
+            undecided = ~near if undecided is None else undecided & ~near
         if hard.refusing:
-            refused = _any_in(hard.refusing.items(), nodes) & undecided
+            refused = _any_in(hard.refusing.items(), nodes)
+            if undecided is not None:
+                refused &= undecided
             yield Reject(refused, "node(s) didn't satisfy existing pods anti-affinity rules")
 
     def _with_partners(self, hard: HardState, pod: Pod, nodes: NodeTable) -> Mask:
