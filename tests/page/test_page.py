@@ -106,7 +106,7 @@ async def test_a_pending_pod_is_understood(tab):
         await tab.shows("shop/warehouse", "unschedulable", "0/10 nodes are available:")
         await picture(tab, "queue")
         await tab.follow("shop/warehouse")
-        await tab.shows("No node was found", "What it waits for", "requeues it after: a node comes")
+        await tab.shows("No node was found", "What it waits for", "requeues it after: a node is added")
         await tab.click(".waits button")
         await tab.until("document.querySelectorAll('.waits li').length")
         await picture(tab, "pending")
