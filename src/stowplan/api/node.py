@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stowplan.api.frozen import EMPTY
-from stowplan.api.meta import Condition, Object, Wire
+from stowplan.api.meta import EMPTY, Condition, Object, Wire
 from stowplan.api.pod import Toleration
 from stowplan.api.quantity import Quantity, units
 from stowplan.api.requests import amounts

@@ -14,17 +14,22 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from stowplan.api import requests
-from stowplan.api.frozen import EMPTY, FrozenDict, Memo, ReadOnly, assign, freeze
 from stowplan.api.meta import (
+    EMPTY,
     Condition,
+    FrozenDict,
     LabelSelector,
+    Memo,
     NodeSelector,
     NodeSelectorTerm,
     Object,
     OwnerReference,
+    ReadOnly,
     Wire,
+    assign,
     decode,
     decode_partly,
+    freeze,
     parse_time,
 )
 from stowplan.api.quantity import Quantity

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stowplan.api.frozen import FrozenDict
+from stowplan.api.meta import FrozenDict
 from stowplan.api.quantity import NANO, Quantity, milli_units, units
 from stowplan.api.selectors import is_qualified_name
 

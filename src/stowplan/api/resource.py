@@ -12,8 +12,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from stowplan.api.frozen import EMPTY
-from stowplan.api.meta import Condition, NodeSelector, Object, ObjectMeta, Wire, parse_time
+from stowplan.api.meta import EMPTY, Condition, NodeSelector, Object, ObjectMeta, Wire, parse_time
 from stowplan.api.node import TaintWire
 from stowplan.api.pod import Toleration
 from stowplan.api.quantity import Quantity

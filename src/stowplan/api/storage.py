@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stowplan.api.frozen import EMPTY
-from stowplan.api.meta import LabelSelector, NodeSelector, Object, Wire
+from stowplan.api.meta import EMPTY, LabelSelector, NodeSelector, Object, Wire
 from stowplan.api.pod import (
     AwsElasticBlockStore,
     AzureDisk,

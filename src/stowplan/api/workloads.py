@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stowplan.api.frozen import EMPTY
-from stowplan.api.meta import LabelSelector, Object, Wire
+from stowplan.api.meta import EMPTY, LabelSelector, Object, Wire
 
 
 class Namespace(Object, frozen=True):

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from stowplan.api.custom import CustomResource
-from stowplan.api.frozen import freeze
-from stowplan.api.meta import Object
+from stowplan.api.meta import Object, freeze
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice

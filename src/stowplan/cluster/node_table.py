@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.api.frozen import FrozenList
+from stowplan.api.meta import FrozenList
 from stowplan.api.node import ContainerImage, NodeObject, Taint
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.selectors import NodeTerm, Requirement

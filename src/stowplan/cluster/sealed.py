@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.custom import CustomResource
-from stowplan.api.frozen import FrozenDict, FrozenList, ReadOnly, assign
-from stowplan.api.meta import Object
+from stowplan.api.meta import FrozenDict, FrozenList, Object, ReadOnly, assign
 from stowplan.api.node import NodeObject, Taint
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.selectors import NodeTerm, Requirement

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowplan import log
-from stowplan.api.frozen import FrozenDict, FrozenList, ReadOnly, assign
+from stowplan.api.meta import FrozenDict, FrozenList, ReadOnly, assign
 from stowplan.api.pod import Pod
 from stowplan.cluster.node_table import NodeRow
 from stowplan.cluster.sealed import SealedCluster, sealed_array, sealed_row, sealed_table
