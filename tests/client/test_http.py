@@ -189,6 +189,25 @@ async def test_each_request_on_a_connection_has_its_own_time(server: ScriptedSer
             await get(pool, timeout=0.02)
 
 
+async def test_a_stream_is_not_bound_by_the_time_of_a_request_before_it():
+    """A watch often gets a connection that was used for short requests."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await asyncio.sleep(0.15)
+        writer.write(b"3\r\nend\r\n0\r\n\r\n")
+        writer.close()
+
+    received: list[bytes] = []
+    async with talking(talk) as place, pool_of(f"http://{place}") as pool:
+        await get(pool, timeout=0.05)
+        await pool.stream("/", (), received.append, timeout=5, silence=5, open_seconds=5)
+    assert b"".join(received) == b"end"
+
+
 @pytest.mark.parametrize("value", ["a\r\nHost: evil", "a\nb", "ä"])
 async def test_headers_cannot_be_smuggled(server: ScriptedServer, value):
     async with pool_of(server.url) as pool:

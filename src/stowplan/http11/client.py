@@ -53,7 +53,7 @@ class Channel(asyncio.Protocol):
         self._on_data: OnData | None = None
         self._retry_after: float | None = None
         self._silence: asyncio.TimerHandle | None = None
-        self._deadline = 0.0
+        self._deadline = math.inf
         self._deadline_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -77,7 +77,7 @@ class Channel(asyncio.Protocol):
         self._body: bytes | bytearray = b""
         self._received, self._max_body_bytes = 0, max_body_bytes
         self._on_data, self._is_tunnel = on_data, is_tunnel
-        self._reply = self._loop.create_future()
+        self._reply, self._deadline = self._loop.create_future(), math.inf
         self.sent_at = self._loop.time()
         self._transport.write(message)
         return self._reply
@@ -106,7 +106,7 @@ class Channel(asyncio.Protocol):
 
     def _check_deadline(self) -> None:
         self._deadline_timer = None
-        if self._reply is None:
+        if self._reply is None or self._deadline == math.inf:  # a watch has no deadline
             return
         if self._loop.time() < self._deadline:
             self._deadline_timer = self._loop.call_at(self._deadline, self._check_deadline)
