@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
@@ -188,6 +189,106 @@ async def test_a_pod_waits_for_a_permit():
         waiting.allow("Holding")
         await stage.settle()
         assert stage.api.bound == {"default/p": "n1"}
+
+
+async def test_a_pod_that_waits_shows_its_node():
+    async with staged(**with_plugin(Holding)) as stage:
+        stage.see(node("n1"), pod("p"))
+        await stage.settle()
+        assert stage.api.patches == [("default/p", {"nominatedNodeName": "n1"})]
+        (waiting,) = stage.scheduler.waiting
+        waiting.allow("Holding")
+        await stage.settle()
+        assert len(stage.api.patches) == 1
+
+
+class Preparing(Plugin):
+    """Does something before some pods are bound, and says so beforehand."""
+
+    calls: list[str]
+
+    def pre_bind_pre_flight(self, state, pod, node_name):
+        if pod.name == "odd":
+            return Status.unschedulable("not an answer to this question")
+        return None if pod.name == "busy" else Status.skip()
+
+    async def pre_bind(self, state, pod, node_name):
+        self.calls.append(pod.name)
+
+
+class Unannounced(Plugin):
+    calls: list[str]
+
+    async def pre_bind(self, state, pod, node_name):
+        self.calls.append(pod.name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "nominated", "called"),
+    [
+        pytest.param(Preparing, "busy", True, True, id="with work to do"),
+        pytest.param(Preparing, "p", False, False, id="without"),
+        pytest.param(Unannounced, "p", False, True, id="of a plugin that does not say"),
+    ],
+)
+async def test_only_pods_with_work_before_their_bind_show_their_node(kind, name, nominated, called):
+    kind.calls = []
+    async with staged(**with_plugin(kind)) as stage:
+        stage.see(node("n1"), pod(name))
+        await stage.settle()
+        assert stage.api.bound == {f"default/{name}": "n1"}
+        patch = (f"default/{name}", {"nominatedNodeName": "n1"})
+        assert stage.api.patches == ([patch] if nominated else [])
+        assert kind.calls == ([name] if called else [])
+
+
+def volume_objects(**claim: Any) -> list[dict[str, Any]]:
+    def named(kind: str, name: str, namespace: str = "", **fields: Any) -> dict[str, Any]:
+        meta = {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1"}
+        return {"kind": kind, "metadata": meta | fields.pop("metadata", {}), **fields}
+
+    return [
+        named("StorageClass", "slow", provisioner="p", volumeBindingMode="WaitForFirstConsumer"),
+        named("PersistentVolume", "v", spec={"capacity": {"storage": "1Gi"}, "storageClassName": "slow"}),
+        named("PersistentVolumeClaim", "c", "default", **claim),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("claim", "nominated"),
+    [
+        pytest.param(
+            {
+                "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+                "spec": {"storageClassName": "slow", "volumeName": "v"},
+                "status": {"phase": "Bound"},
+            },
+            False,
+            id="a bound claim",
+        ),
+        pytest.param({"spec": {"storageClassName": "slow"}}, True, id="a claim that waits for a node"),
+    ],
+)
+async def test_only_pods_with_unbound_claims_show_their_node(claim, nominated):
+    async with staged() as stage:
+        volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+        stage.see(node("n1"), *volume_objects(**claim), pod("p", volumes=volumes))
+        await stage.settle()
+        assert ("default/p" in stage.api.bound) is not nominated
+        shown = [status.get("nominatedNodeName") for _, status in stage.api.patches]
+        assert shown[:1] == (["n1"] if nominated else [])  # writing to the volume fails here
+
+
+async def test_a_wrong_answer_before_the_bind_fails_the_attempt():
+    Preparing.calls = []
+    async with staged(**with_plugin(Preparing)) as stage:
+        stage.see(node("n1"), pod("odd"))
+        await stage.settle()
+        assert stage.api.bound == {}
+        assert Preparing.calls == []
+        (condition,) = stage.api.conditions("default/odd")
+        assert condition["message"].startswith('running PreBindPreFlight "Preparing": ')
+        assert stage.scheduler.cluster.assumed_count == 0
 
 
 async def test_a_pod_deleted_while_it_waits_is_forgotten():

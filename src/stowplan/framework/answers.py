@@ -53,6 +53,7 @@ CODES: Final = {
     "pre_score": _USUAL | {Code.SKIP},
     "reserve": _USUAL,
     "permit": _USUAL | {Code.WAIT},
+    "pre_bind_pre_flight": frozenset((Code.SUCCESS, Code.SKIP, Code.ERROR)),
     "pre_bind": _USUAL,
     "bind": _USUAL | {Code.SKIP},
     "unreserve": frozenset((Code.SUCCESS,)),

@@ -265,6 +265,14 @@ class Plugin:
         """
         return None
 
+    def pre_bind_pre_flight(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
+        """Return `Status.skip()` if `pre_bind` has nothing to do for this pod: it is not called then.
+
+        If it has, return None: until the pod is bound, its status shows the node as `nominatedNodeName`.
+        Without this method `pre_bind` is called for every pod, and no status shows the node. Needs `pre_bind`.
+        """
+        return None
+
     async def pre_bind(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
         """Do what must be done before the pod is bound, such as provisioning a volume."""
         return None
@@ -349,6 +357,7 @@ NEEDS = {
     "remove_pod": ("pre_filter",),
     "normalize_score": ("score", "score_nodes"),
     "unreserve": ("reserve",),
+    "pre_bind_pre_flight": ("pre_bind",),
     "queueing_hint": ("events_to_register",),
 }
 """Methods that are called only on a plugin that overrides one of these too."""

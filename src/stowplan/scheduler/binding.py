@@ -33,6 +33,7 @@ from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, Wait
 NOT_LEADING = Failure("this scheduler is no longer the leader", is_moot=True)
 CANCELLED = Failure("binding: its task was cancelled")
 UNCONFIRMED = Failure("binding: a bind plugin or extender reported success, but the pod has no node")
+SKIP = Status.skip()
 CONFIRM_SECONDS = 30.0
 """If the watch has not shown by then what another binder reported, the API server is asked."""
 
@@ -218,9 +219,15 @@ class PodBinder:
 
     async def _bind(self, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
         waiting = self._shared.waiting.find(placed.uid)
+        planned = self._pre_flight(attempt, placed, node_name)
+        if isinstance(planned, Failure):
+            self._shared.waiting.remove(placed.uid)
+            return planned
+        pre_binds, has_work = planned
         if waiting is not None:
             began = self._shared.clock()
             try:
+                await self._show_node(placed, node_name)
                 status = await waiting.outcome()
             finally:
                 self._shared.waiting.remove(placed.uid)
@@ -231,17 +238,43 @@ class PodBinder:
                 if status.code.is_rejection:
                     return failure_at(status, status.plugin, "waiting on permit for pod")
                 return Failure(f"waiting on permit for pod: {status.message}")
+        elif has_work:
+            await self._show_node(placed, node_name)
         self._queue.done(placed.uid)
-        began, has_work = perf_counter(), _has_work_before_bind(attempt)
-        self._measure(attempt, "PreBindPreFlight", began, None if has_work else Status.skip())
-        if waiting is not None or has_work:
-            await self._reporter.patch_status(placed, {"status": {"nominatedNodeName": node_name}})
-        failure = await self._run_pre_binds(attempt, placed, node_name)
+        failure = await self._run_pre_binds(attempt, placed, node_name, pre_binds)
         return await self._run_binds(attempt, placed, node_name) if failure is None else failure
 
-    async def _run_pre_binds(self, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
-        began, observer = perf_counter(), attempt.profile.observer
+    def _pre_flight(
+        self, attempt: Attempt, placed: Pod, node_name: str
+    ) -> tuple[list[tuple[str, Plugin]], bool] | Failure:
+        """The plugins to call before the pod is bound, and whether one says that it has something to do."""
+        began = perf_counter()
+        found: list[tuple[str, Plugin]] = []
+        has_work = False
         for name, plugin in attempt.profile.at("preBind"):
+            if overrides(plugin, "pre_bind_pre_flight"):
+                status, stack = _ask(
+                    "PreBindPreFlight", "pre_bind_pre_flight", plugin, attempt, placed, node_name
+                )
+                if status is not None and status.code is Code.SKIP:
+                    continue
+                if status is not None:
+                    self._measure(attempt, "PreBindPreFlight", began, status)
+                    return failure_at(status, name, "running PreBindPreFlight", stack)
+                has_work = True
+            found.append((name, plugin))
+        self._measure(attempt, "PreBindPreFlight", began, None if has_work else SKIP)
+        return found, has_work
+
+    async def _show_node(self, placed: Pod, node_name: str) -> None:
+        """While a binding takes its time, others see where the pod is going."""
+        await self._reporter.patch_status(placed, {"status": {"nominatedNodeName": node_name}})
+
+    async def _run_pre_binds(
+        self, attempt: Attempt, placed: Pod, node_name: str, plugins: Sequence[tuple[str, Plugin]]
+    ) -> Failure | None:
+        began, observer = perf_counter(), attempt.profile.observer
+        for name, plugin in plugins:
             asked_at, advice, stack = perf_counter(), "", ""
             try:
                 answer = await observer.call_async(
@@ -417,13 +450,6 @@ def _without_blame(failure: Failure, advice: str) -> Failure:
     return Failure(failure.message, failure.is_error, advice=advice, stack=failure.stack)
 
 
-def _has_work_before_bind(attempt: Attempt) -> bool:
-    spec = attempt.pod.spec
-    return bool(spec.resource_claims) or any(
-        volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in spec.volumes
-    )
-
-
 def _ask(
     point: str, method: str, plugin: Plugin, attempt: Attempt, placed: Pod, node_name: str
 ) -> tuple[Status | None, str]:
@@ -431,8 +457,7 @@ def _ask(
     observer = attempt.profile.observer
     observer.enter(point, plugin)
     try:
-        ask = plugin.reserve if method == "reserve" else plugin.permit
-        return status_of(method, ask(attempt.state, placed, node_name)), ""
+        return status_of(method, getattr(plugin, method)(attempt.state, placed, node_name)), ""
     except BaseException as error:
         return _error(error, plugin, placed, node_name)
     finally:

@@ -50,6 +50,7 @@ METHODS = {
     "Reserve": "reserve",
     "Unreserve": "unreserve",
     "Permit": "permit",
+    "PreBindPreFlight": "pre_bind_pre_flight",
     "PreBind": "pre_bind",
     "Bind": "bind",
     "PostBind": "post_bind",

@@ -246,6 +246,10 @@ class DynamicResources(Plugin):
         if special is not None and special.name != NOT_YET_NAMED:
             self._later(self.writer.delete, special)
 
+    def pre_bind_pre_flight(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
+        found = state.find(PodClaims)
+        return Status.skip() if found is None or found.is_empty else None
+
     async def pre_bind(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
         found = state.find(PodClaims)
         if found is None or found.is_empty:

@@ -201,6 +201,10 @@ class VolumeBinding(Plugin):
             for claim in claims.provisions:
                 self._claims.restore(claim)
 
+    def pre_bind_pre_flight(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
+        claims = state.find(PodClaims)
+        return None if claims is not None and claims.waiting else Status.skip()
+
     async def pre_bind(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
         claims = state.find(PodClaims)
         if claims is None or not claims.waiting:
