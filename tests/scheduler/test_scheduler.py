@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import Any
 
 import pytest
@@ -47,6 +48,30 @@ async def test_pods_are_not_decided_long_before_they_can_be_bound():
         stage.api.is_idle.set()
         await stage.settle()
         assert len(stage.api.bound) == count
+
+
+class SlowToDecide(Plugin):
+    """Takes its time over each pod, and several steps before each is bound."""
+
+    decided = 0
+    decided_before_first_bind = 0
+
+    def pre_filter(self, state, pod, nodes):
+        time.sleep(0.01)
+        SlowToDecide.decided += 1
+
+    async def pre_bind(self, state, pod, node_name):
+        for _ in range(12):  # four requests take about as many turns of the event loop
+            await asyncio.sleep(0)
+        SlowToDecide.decided_before_first_bind = self.decided_before_first_bind or self.decided
+
+
+async def test_slow_decisions_do_not_hold_up_the_bindings_before_them():
+    async with staged(**with_plugin(SlowToDecide)) as stage:
+        stage.see(node("n1", cpu="100", pods="100"), *(pod(f"p{number}") for number in range(20)))
+        await stage.settle()
+        assert len(stage.api.bound) == 20
+    assert SlowToDecide.decided_before_first_bind <= 4
 
 
 async def test_a_pod_that_fits_nowhere_waits_until_room_comes():

@@ -269,7 +269,7 @@ class Plugin:
         """Return `Status.skip()` if `pre_bind` has nothing to do for this pod: it is not called then.
 
         If it has, return None: until the pod is bound, its status shows the node as `nominatedNodeName`.
-        Without this method `pre_bind` is called for every pod, and no status shows the node. Needs `pre_bind`.
+        Without this method `pre_bind` is called for every pod and no status shows the node. Needs `pre_bind`.
         """
         return None
 

@@ -32,6 +32,8 @@ from stowplan.scheduler.shared import Attempt, Failure, Shared, failure_of
 
 TURN_SECONDS = 0.001
 """For so long pods are decided before other tasks get their turn: each turn takes a call to the system."""
+MAX_TURNS = 8
+"""How many turns other tasks get after a decision that took several turns' time."""
 CUSTOM_VERBOSITY, ALL_VERBOSITY = 5, 10
 """From which `-v` on the log has a line for what custom plugins, and all plugins, say of each node."""
 
@@ -119,6 +121,7 @@ class SchedulingLoop:
     async def run(self) -> None:
         turn_ends = 0.0
         while (queued := await self._queue.pop()) is not None:
+            began = time.monotonic()
             try:
                 self._before_pod()
                 if self._extenders is None:
@@ -129,8 +132,12 @@ class SchedulingLoop:
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
                 self._give_back(queued, error)
-            if time.monotonic() >= turn_ends:
-                await asyncio.sleep(0)  # a full queue would not let anyone else run
+            now = time.monotonic()
+            if now >= turn_ends:
+                # A full queue would not let anyone else run. A binding takes about three turns for each
+                # request: with one turn a decision, the first would wait for dozens of slow decisions.
+                for _ in range(min(1 + int((now - began) / TURN_SECONDS), MAX_TURNS)):
+                    await asyncio.sleep(0)
                 # What is decided now is bound soon, on what is known by then.
                 await self._shared.api.wait_for_capacity()
                 turn_ends = time.monotonic() + TURN_SECONDS
