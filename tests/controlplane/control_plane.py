@@ -68,17 +68,18 @@ BUILT_IN = (
 class ControlPlane:
     """A running control plane: `etcd` and `api_server` are its processes, for tests that kill and start them.
 
-    No controller runs: bound claims, endpoints, replicas and garbage are nobody's work here.
+    No controller runs: bound claims, endpoints, replicas and garbage are nobody's work here. `flags` are
+    added to those of the API server.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
         etcd_port, peer_port, api_port = free_ports(3)
         self.server = f"https://127.0.0.1:{api_port}"
         self.certificate = folder / "certificates" / "apiserver.crt"
         self.etcd = _etcd(folder, f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}")
         self.api_server = Process(
-            self._api_server_command(f"http://127.0.0.1:{etcd_port}", api_port),
+            [*self._api_server_command(f"http://127.0.0.1:{etcd_port}", api_port), *flags],
             folder / "kube-apiserver.log",
             lambda: self.is_ready,
         )
