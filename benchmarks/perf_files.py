@@ -1,7 +1,7 @@
 """The files of Kubernetes' scheduler_perf: test cases, their operations and the templates of their objects.
 
-Nothing here talks to a cluster. Each `performance-config.yaml` lists test cases; each of them is a sequence of
-operations, and workloads that give its parameters their values.
+Nothing here talks to a cluster. Each `performance-config.yaml` lists test cases; each of them is a sequence
+of operations, and workloads that give its parameters their values.
 """
 
 from __future__ import annotations
