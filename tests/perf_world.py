@@ -46,7 +46,7 @@ CONFIG = """
   - {opcode: createPods, countParam: $pods, namespace: steady, podTemplatePath: templates/device-pod.yaml,
      steadyStateParam: $steady, durationParam: $duration, collectMetrics: true}
   workloads:
-  - {name: tiny, params: {devices: 3, pods: 2, steady: true, duration: 3s}, labels: [quick]}
+  - {name: tiny, params: {devices: 3, pods: 2, steady: true, duration: 8s}, labels: [quick]}
 """
 
 NODE = """

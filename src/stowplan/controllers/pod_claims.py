@@ -123,7 +123,9 @@ class ClaimHolders(Controller):
             status["allocation"] = None
         if len(left) < len(holders) or ends:
             claim = await self._claims.patch_status(claim, status)
-        if HELD in claim.metadata.finalizers and not claim.status.get("allocation"):
+        # A scheduler writes the finalizer before the allocation: one that was never allocated keeps it.
+        is_over = ends or claim.is_terminating
+        if is_over and HELD in claim.metadata.finalizers and not claim.status.get("allocation"):
             others = [each for each in claim.metadata.finalizers if each != HELD]
             claim = await self._claims.patch(claim, {"metadata": {"finalizers": others}})
         await self._delete_with_pod(claim)
