@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 SEED ?= 1
 SOAK_MINUTES ?= 30
 SOAK_OUTPUT ?= build/soak
+PERF ?= --labels short
 READY := $(VENV)/.ready
 LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --quiet \
 	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
@@ -12,7 +13,7 @@ LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --gener
 # Python 3.11 can measure coverage only by tracing every line, which doubles the time of the tests.
 export COVERAGE := import sys; print("--cov" if sys.version_info >= (3, 12) else "")
 
-.PHONY: demo docs lint test test-cluster test-page check golden bench bench-cluster soak image lock audit clean
+.PHONY: demo docs lint test test-cluster test-page check golden bench bench-cluster bench-perf bench-gate soak image lock audit clean
 
 $(READY): pyproject.toml requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +58,15 @@ bench-cluster: $(READY) ## beside kube-scheduler on a real control plane, at 1,0
 	$(BIN)/python tests/controlplane/binaries.py
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/extender.py
+
+bench-perf: $(READY) ## Kubernetes' scheduler_perf beside kube-scheduler: PERF='--labels short --rounds 3' and the like; resumable
+	$(BIN)/python tests/controlplane/binaries.py
+	mkdir -p build
+	$(BIN)/python benchmarks/scheduler_perf.py --resume build/scheduler_perf.jsonl $(PERF)
+
+bench-gate: $(READY) ## what got slower than benchmarks/baseline.json: `make bench` and ten rows of scheduler_perf; an hour
+	$(BIN)/python tests/controlplane/binaries.py
+	$(BIN)/python benchmarks/gate.py
 
 soak: $(READY) ## two replicas under load and faults for SOAK_MINUTES (30), with a checker of its own and a plot
 	$(BIN)/python tests/controlplane/binaries.py

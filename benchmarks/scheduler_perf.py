@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -500,6 +501,7 @@ def main(
         for row in rows:
             click.echo(f"{row.name}  {','.join(sorted(row.labels))}  {json.dumps(row.params)}")
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the programs are stopped, too
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
     with nullcontext(logs) if logs else tempfile.TemporaryDirectory(prefix="scheduler-perf-") as place:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import gate
 import perf_files
 from perf_files import CreatePods, FileError, Row, Template, choose, parse_duration, read_rows
 from perf_ops import FreeDevices
@@ -222,3 +223,10 @@ def test_runs_on_the_embedded_api_server_and_resumes(rows: list[Row], tmp_path: 
     assert read_results(resume) == [ran]
     assert asyncio.run(run_all(runner, rows[:1], ["stowplan"], 1, resume, "table")) == [ran]
     assert read_results(resume) == [ran]  # nothing was run again
+
+
+def test_gate_says_what_got_slower() -> None:
+    assert "| +20.0% | **slower** |" in gate.report("plain", 1.0, 1.2, 0.05)
+    assert gate.report("plain", 1.0, 1.04, 0.05).endswith("| +4.0% |  |")
+    assert "faster" in gate.report("plain", 1.0, 0.9, 0.05)
+    assert "new" in gate.report("plain", None, 0.9, 0.05)
