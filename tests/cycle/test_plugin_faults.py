@@ -26,6 +26,11 @@ WHERE = f"ValueError: boom (pod default/bad, {HERE})"
 AT_A = f"ValueError: boom (pod default/bad, node a, {HERE})"
 
 
+def place_of(function):
+    """Where it is defined, as an error names it."""
+    return f"{os.path.relpath(__file__)}:{function.__code__.co_firstlineno}"
+
+
 def faulty(**methods):
     return type("Faulty", (Plugin,), methods)
 
@@ -168,7 +173,7 @@ def test_post_filter_that_raises_ends_up_in_the_message():
         pytest.param(
             {"filter": Status.skip()},
             'running "Faulty" filter plugin: ValueError: filter answered Skip; expected Success, Error, '
-            "Unschedulable, UnschedulableAndUnresolvable or Pending (pod default/pod, node a)",
+            "Unschedulable, UnschedulableAndUnresolvable or Pending (pod default/pod, node a, at {place})",
             id="filter that skips",
         ),
         pytest.param(
@@ -184,10 +189,9 @@ def test_post_filter_that_raises_ends_up_in_the_message():
     ],
 )
 def test_errors_that_plugins_report_themselves(methods, error):
-    plugin = faulty(
-        **{name: (lambda self, *given, answer=answer: answer) for name, answer in methods.items()}
-    )
-    assert plan(nodes("a", "b"), plugin).decide(make_pod()).error == error
+    answers = {name: (lambda self, *given, answer=answer: answer) for name, answer in methods.items()}
+    error = error.replace("{place}", place_of(next(iter(answers.values()))))
+    assert plan(nodes("a", "b"), faulty(**answers)).decide(make_pod()).error == error
 
 
 @pytest.mark.parametrize(
@@ -257,7 +261,8 @@ def test_scores_out_of_range(value, at_once):
     plugin = faulty(score_nodes=score_nodes) if at_once else faulty(score=score)
     assert plan(nodes("a", "b"), plugin).decide(make_pod("bad")).error == (
         'applying score defaultWeights on Score plugins: plugin "Faulty" returns an invalid score '
-        f"{value}, it should in the range of [0, 100] after normalizing (pod default/bad, node b)"
+        f"{value}, it should in the range of [0, 100] after normalizing (pod default/bad, node b, "
+        f"at {place_of(score_nodes if at_once else score)})"
     )
 
 
@@ -288,14 +293,18 @@ def test_scores_of_the_wrong_form(point, answer, text):
     methods = {"score_nodes": zeros, point: lambda self, *given: answer}
     error = plan(nodes("a", "b"), faulty(**methods)).decide(make_pod("bad")).error
     doing = "running Score plugins" if point == "score_nodes" else "running Normalize on Score plugins"
-    assert error == f'{doing}: plugin "Faulty" failed with: ValueError: {text} (pod default/bad)'
+    place = place_of(methods[point])
+    assert error == f'{doing}: plugin "Faulty" failed with: ValueError: {text} (pod default/bad, at {place})'
 
 
 @pytest.mark.parametrize("answer", [0.5, None, "7"])
 def test_a_score_that_is_no_whole_number(answer):
-    error = plan(nodes("a", "b"), faulty(score=lambda self, *given: answer)).decide(make_pod("bad")).error
+    def score(self, *given):
+        return answer
+
+    error = plan(nodes("a", "b"), faulty(score=score)).decide(make_pod("bad")).error
     assert error.startswith('running Score plugins: plugin "Faulty" failed with: ')
-    assert error.endswith("(pod default/bad, node a)")
+    assert error.endswith(f"(pod default/bad, node a, at {place_of(score)})")
 
 
 @pytest.mark.parametrize("of_rows", [True, False], ids=["kept", "not kept"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stowplan.api.pod import Pod
 from stowplan.errors import PluginError
-from stowplan.framework.answers import plugin_error
+from stowplan.framework.answers import Method, plugin_error
 
 
 class CycleError(PluginError):
@@ -19,11 +19,17 @@ class CycleError(PluginError):
 
 
 def failure(
-    doing: str, error: BaseException, pod: Pod, node_name: str = "", *, with_stack: bool = True
+    doing: str,
+    error: BaseException,
+    method: Method,
+    pod: Pod,
+    node_name: str = "",
+    *,
+    with_stack: bool = True,
 ) -> CycleError:
-    """The error of a plugin that failed while `doing` something; a CycleError is returned as it is."""
+    """The error of a plugin's method that failed while `doing` something; a CycleError stays as it is."""
     if type(error) is CycleError:  # not what a plugin may have derived from it
         return error
-    found = plugin_error(doing, error, pod, node_name, with_stack=with_stack)
+    found = plugin_error(doing, error, pod, node_name, method=method, with_stack=with_stack)
     # What the framework itself raises, such as for a call past its budget, would only happen again.
     return CycleError(str(found), found.stack, is_final=isinstance(error, PluginError))

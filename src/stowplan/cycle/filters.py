@@ -49,7 +49,7 @@ def run_pre_filters(
             if answer is not None and answer is not SKIP:
                 answer = pre_filter_of(answer)
         except BaseException as error:
-            raise failure(f'running PreFilter plugin "{name}"', error, pod) from error
+            raise failure(f'running PreFilter plugin "{name}"', error, (plugin, "pre_filter"), pod) from error
         finally:
             if observer is not None:
                 observer.leave("PreFilter", plugin)
@@ -165,7 +165,7 @@ def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -
     except (TooManyReasonsError, FilterError):
         return _ask_at_length(step, state, pod, nodes)
     except BaseException as error:
-        raise failure(f'running "{step.name}" filter plugin', error, pod) from error
+        raise failure(f'running "{step.name}" filter plugin', error, step.method, pod) from error
     return found
 
 
@@ -186,7 +186,7 @@ def _ask_all(
     except (TooManyReasonsError, FilterError):
         return _ask_at_length(step, state, pod, nodes)
     except BaseException as error:
-        raise failure(f'running "{step.name}" filter plugin', error, pod) from error
+        raise failure(f'running "{step.name}" filter plugin', error, step.method, pod) from error
 
 
 def _bits(step: FilterStep, rejects: Iterable[Reject], length: int) -> NDArray[np.uint64] | None:
@@ -243,7 +243,7 @@ def _ask_at_length(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTab
         except FilterError as error:
             errors = row_errors_of(error, len(nodes))
     except BaseException as error:
-        raise failure(f'running "{step.name}" filter plugin', error, pod) from error
+        raise failure(f'running "{step.name}" filter plugin', error, step.method, pod) from error
     refused = _shared_statuses(step, reasons, masks, hard)
     refused |= {row: _filter_error(step, text) for row, text in errors.items()}
     return _statuses(step, refused, len(nodes))
@@ -300,7 +300,7 @@ def _ask_one(
         status = status_of("filter", step.filter(state, pod, nodes.node(row)))
     except BaseException as error:
         doing = f'running "{step.name}" filter plugin'
-        found = failure(doing, error, pod, nodes.names[row], with_stack=with_stack)
+        found = failure(doing, error, step.method, pod, nodes.names[row], with_stack=with_stack)
         if found.is_final:
             raise found from error
         return error_status(found)
@@ -375,7 +375,7 @@ def tell(profile: Profile, state: CycleState, method: str, pod: Pod, other: Pod,
             follow = plugin.add_pod if method == "add_pod" else plugin.remove_pod
             status = status_of(method, follow(state, pod, other, node.node(0)))
         except BaseException as error:
-            raise failure(doing, error, pod, node.names[0]) from error
+            raise failure(doing, error, (plugin, method), pod, node.names[0]) from error
         finally:
             profile.observer.leave("PreFilter", plugin)
         if status is not None:

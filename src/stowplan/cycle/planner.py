@@ -15,8 +15,10 @@ from stowplan.cycle.preempt import preempt
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak, first_by_name, schedule
 from stowplan.errors import InputError
+from stowplan.framework.answers import plugin_error, status_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.handle import Handle, Nominations, PodFollowers, WaitingPod
+from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
@@ -113,7 +115,7 @@ def build_cluster(manifests: Manifests) -> Cluster:
     return cluster
 
 
-def plugin_error(decision: Decision) -> str:
+def error_in(decision: Decision) -> str:
     """The error that a plugin raised, or an empty string."""
     after = decision.post_filter
     # parity: an error that post_filter returns is part of the answer, one that it raises is not
@@ -123,9 +125,25 @@ def plugin_error(decision: Decision) -> str:
 
 
 def run_pre_enqueue(profile: Profile, pod: Pod) -> Status | None:
-    """The status of the plugin that keeps the pod out of the queue, or None."""
+    """The status of the plugin that keeps the pod out of the queue, or fails; None if there is none."""
     for name, plugin in profile.at("preEnqueue"):
-        status: Status | None = plugin.pre_enqueue(pod)
-        if status is not None and status.code is not Code.SUCCESS:
-            return status.by(name)
+        status = ask_plugin(name, plugin, "pre_enqueue", partial(plugin.pre_enqueue, pod), pod)
+        if status is not None:
+            return status
     return None
+
+
+def ask_plugin(
+    name: str, plugin: Plugin, method: str, ask: Callable[[], object], pod: Pod, node_name: str = ""
+) -> Status | None:
+    """The status that a method outside the cycle returns; an error if it raises or returns nonsense."""
+    point = "".join(word.capitalize() for word in method.split("_"))
+    doing = f'running {point} plugin "{name}"'
+    try:
+        status = status_of(method, ask())
+    except BaseException as error:
+        failed = plugin_error(doing, error, pod, node_name, method=(plugin, method))
+        return Status.error(str(failed), failed.stack).by(name)
+    if status is not None and status.code is Code.ERROR:
+        status = Status.error(f"{doing}: {status.message}")
+    return None if status is None else status.by(name)

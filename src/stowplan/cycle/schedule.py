@@ -210,7 +210,9 @@ class Cycle:
             try:
                 answer = post_filter_of(plugin.post_filter(state, decision.pod, decision))
             except BaseException as error:
-                fault = failure(f'running PostFilter plugin "{name}"', error, decision.pod)
+                fault = failure(
+                    f'running PostFilter plugin "{name}"', error, (plugin, "post_filter"), decision.pod
+                )
                 answer = Status(Code.ERROR, (str(fault),), stack=fault.stack, was_raised=True)
             finally:
                 if observer is not None:

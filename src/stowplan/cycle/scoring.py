@@ -12,7 +12,7 @@ from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Rows
 from stowplan.cluster.node_table import CHANGED, NodeRow, NodeTable
 from stowplan.cycle.errors import CycleError, failure
-from stowplan.framework.answers import score_of, scores_of, status_of
+from stowplan.framework.answers import score_of, scores_of, status_of, wrong_answer
 from stowplan.framework.decision import Decision, ScoreColumn, SmallScores
 from stowplan.framework.observer import Observer
 from stowplan.framework.profile import Profile, ScoreStep
@@ -58,7 +58,7 @@ def _run_pre_scores(profile: Profile, state: CycleState, pod: Pod, nodes: NodeTa
             if status is not None and status is not SKIP:
                 status = status_of("pre_score", status)
         except BaseException as error:
-            raise failure(f'running PreScore plugin "{name}"', error, pod) from error
+            raise failure(f'running PreScore plugin "{name}"', error, (plugin, "pre_score"), pod) from error
         finally:
             if observer is not None:
                 observer.leave("PreScore", plugin)
@@ -160,7 +160,7 @@ def _normalized(
             scores = scores if answer is given else scores_of(answer, len(scores))
         except BaseException as error:
             doing = f'running Normalize on Score plugins: plugin "{step.name}" failed with'
-            raise failure(doing, error, pod) from error
+            raise failure(doing, error, (step.plugin, "normalize_score"), pod) from error
         finally:
             if observer is not None:
                 observer.leave("ScoreExtensionNormalize", step.plugin)
@@ -168,7 +168,8 @@ def _normalized(
 
 
 def _score_failure(step: ScoreStep, error: BaseException, pod: Pod, node_name: str = "") -> CycleError:
-    return failure(f'running Score plugins: plugin "{step.name}" failed with', error, pod, node_name)
+    doing = f'running Score plugins: plugin "{step.name}" failed with'
+    return failure(doing, error, step.method, pod, node_name)
 
 
 def _score_each(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
@@ -188,9 +189,13 @@ def _checked(step: ScoreStep, pod: Pod, nodes: NodeTable, scores: Scores) -> Sma
     unsigned = scores.view(np.uint64)  # in which negative ones are huge
     # argmax has less to set up than max, as long as the column may be written to
     if len(scores) and unsigned[row := int(unsigned.argmax())] > MAX_SCORE:
-        raise CycleError(
-            f'applying score defaultWeights on Score plugins: plugin "{step.name}" returns an invalid score '
-            f"{scores[row]}, it should in the range of [0, {MAX_SCORE}] after normalizing "
-            f"(pod {pod.key}, node {nodes.names[row]})"
+        fault = wrong_answer(
+            f'plugin "{step.name}" returns an invalid score {scores[row]}, it should in the range of '
+            f"[0, {MAX_SCORE}] after normalizing",
+            step.method if step.normalize is None else (step.plugin, "normalize_score"),
+            pod,
+            nodes.names[row],
+            doing="applying score defaultWeights on Score plugins: ",
         )
+        raise CycleError(str(fault), fault.stack)
     return scores.astype(np.int16)

@@ -260,7 +260,7 @@ class _Trial:
             except FilterError as error:
                 return Status.error(f'running "{step.name}" filter plugin: {text_of(error)}').by(step.name)
             except BaseException as error:
-                return error_status(failure(f'running "{step.name}" filter plugin', error, pod))
+                return error_status(failure(f'running "{step.name}" filter plugin', error, step.method, pod))
             finally:
                 if self._observer is not None:
                     self._observer.leave("Filter", step.plugin)

@@ -14,7 +14,7 @@ from stowplan.api.templates import Target
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
-from stowplan.cycle.planner import build_cluster, plugin_error, run_pre_enqueue
+from stowplan.cycle.planner import build_cluster, error_in, run_pre_enqueue
 from stowplan.cycle.schedule import draw_ties, schedule
 from stowplan.errors import InputError, PluginError
 from stowplan.explain.layout import reason_text
@@ -24,6 +24,7 @@ from stowplan.framework.decision import Decision
 from stowplan.framework.hints import wakes
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
+from stowplan.framework.status import Code
 
 
 class Explainer:
@@ -59,12 +60,14 @@ class Explainer:
             self.cluster.remove_pod(placed)
         pod = target.pod.on("")
         profile = self._profile_of(pod)
-        decision = self._decide(pod)
+        decision, held_back = self._decide(pod), run_pre_enqueue(profile, pod)
+        if held_back is not None and held_back.code is Code.ERROR:
+            raise PluginError(held_back.message)
         found = explain_decision(
             decision,
             self.cluster.nodes,
             profile.scheduler_name,
-            held_back=run_pre_enqueue(profile, pod),
+            held_back=held_back,
             notes=(*target.notes, *self._notes(target.pod, placed)),
             seed=self.seed,
         )
@@ -89,7 +92,7 @@ class Explainer:
 
     def _decide(self, pod: Pod) -> Decision:
         decision = self.planner.decide(pod)
-        if fault := plugin_error(decision):
+        if fault := error_in(decision):
             raise PluginError(fault)
         return decision
 

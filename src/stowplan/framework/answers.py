@@ -10,8 +10,10 @@ Nothing here trusts what it looks at: the text of an exception may raise, hang o
 from __future__ import annotations
 
 import inspect
+import linecache
 import math
 import os
+import re
 import signal
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -40,6 +42,9 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PLUGINS = tuple(os.path.join(_PACKAGE, room, "") for room in ("plugins", "sticky"))
 _STANDARD_LIBRARY = os.path.dirname(inspect.__file__) + os.sep
 _SITES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_DEF = re.compile(r"\s*(?:async\s+)?def\s")
+Method = tuple[Plugin | type[Plugin], str]
+"""A method of a plugin, by its name."""
 
 _REJECTIONS = frozenset((Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING))
 _USUAL = _REJECTIONS | {Code.SUCCESS, Code.ERROR}
@@ -71,17 +76,31 @@ def plugin_error(
     pod: Pod | None = None,
     node_name: str = "",
     *,
+    method: Method | None = None,
     with_stack: bool = True,
 ) -> PluginError:
     """The error with its text, the line that raised it, its traceback, pod and node."""
     raise_interrupt(error)
-    text = f"{doing}: {describe(error)}{where_text(error, pod, node_name)}"
-    return PluginError(text, stack_of(error) if with_stack else "")
+    text = f"{doing}: {describe(error)}{where_text(error, pod, node_name, method=method)}"
+    return PluginError(text, stack_of(error, method) if with_stack else "")
 
 
-def where_text(error: BaseException, pod: Pod | None = None, node_name: str = "") -> str:
+def wrong_answer(
+    text: str, method: Method, pod: Pod | None = None, node_name: str = "", *, doing: str = ""
+) -> PluginError:
+    """The error of an answer that is wrong although it was accepted at first."""
+    place, stack = _definition_place(method), _definition_stack(method, text)
+    return PluginError(f"{doing}{text}{_where_text(place, pod, node_name)}", stack)
+
+
+def where_text(
+    error: BaseException, pod: Pod | None = None, node_name: str = "", *, method: Method | None = None
+) -> str:
     """Where it happened, such as ` (pod default/web, node a, at tier.py:12)`; empty if nothing is known."""
-    place = place_of(error)
+    return _where_text(place_of(error, method), pod, node_name)
+
+
+def _where_text(place: str, pod: Pod | None, node_name: str) -> str:
     parts = [
         "" if pod is None else f"pod {pod.key}",
         f"node {node_name}" if node_name else "",
@@ -116,15 +135,19 @@ def text_of(error: BaseException) -> str:
         return f"its text cannot be read: str() raised {_type_name(unprintable)}"
 
 
-def place_of(error: BaseException) -> str:
-    """`file.py:LINE` of the plugin's code that raised, or called what raised; empty if there is none."""
+def place_of(error: BaseException, method: Method | None = None) -> str:
+    """`file.py:LINE` of the plugin's code that raised, or called what raised; empty if there is none.
+
+    The plugin has no part in the traceback of a wrong answer: its line is that of the `method` that gave it.
+    """
     if isinstance(error, RaisedError):
         return error.place
     try:
         frames = list(walk_tb(error.__traceback__))
         start = _first_of_plugin(frames)
         if start is None:
-            return ""
+            has_place = isinstance(error, PluginError) and error.stack  # it was found before
+            return _definition_place(method) if method is not None and not has_place else ""
         first = frames[start][0]
         if isinstance(error, StowplanError) and first.f_code.co_filename.startswith(_PACKAGE):
             return ""  # one of our own plugins says what it means: the line is of no use to anybody
@@ -161,13 +184,53 @@ def short_path(file: str) -> str:
         return file
 
 
-def stack_of(error: BaseException) -> str:
+def _definition_place(method: Method) -> str:
+    file, line = _definition_of(method)
+    return f"{short_path(file)}:{line}" if line else ""
+
+
+def _definition_stack(method: Method, text: str) -> str:
+    """A traceback whose only frame is the definition of the method."""
+    file, line = _definition_of(method)
+    lines = ["Traceback (most recent call last):"]
+    if line:
+        lines += [
+            f'  File "{file}", line {line}, in {method[1]}',
+            f"    {linecache.getline(file, line).strip()}",
+        ]
+    return "\n".join([*lines, text, ""])
+
+
+def _definition_of(method: Method) -> tuple[str, int]:
+    """The file and line of its `def`, or of the plugin's class; the line is 0 if neither is known."""
+    owner, name = method
+    kind = owner if isinstance(owner, type) else type(owner)
+    try:
+        found = inspect.getattr_static(kind, name)
+        code = inspect.unwrap(getattr(found, "__func__", found)).__code__
+        file, line = code.co_filename, code.co_firstlineno
+        linecache.checkcache(file)
+        lines = linecache.getlines(file)
+        if lines[line - 1].lstrip().startswith("@"):  # code starts at its decorators
+            line = next(n for n in range(line, len(lines) + 1) if _DEF.match(lines[n - 1]))
+        return file, line
+    except BaseException:
+        try:
+            return inspect.getsourcefile(kind) or "", inspect.findsource(kind)[1] + 1
+        except BaseException:
+            return "", 0
+
+
+def stack_of(error: BaseException, method: Method | None = None) -> str:
     """The traceback from the plugin's frame on, as text, with those of its causes; never raises.
 
-    Python's own formatting would run code of the exception's class, and take as long as there are causes.
+    For a wrong answer, it shows where the `method` that gave it is defined. Python's own formatting would run
+    code of the exception's class, and take as long as there are causes.
     """
     if isinstance(error, PluginError) and error.stack:
         return error.stack
+    if method is not None and _is_wrong_answer(error):
+        return _definition_stack(method, describe(error))
     parts: list[str] = []
     found: BaseException | None = error
     try:
@@ -184,6 +247,12 @@ def stack_of(error: BaseException) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def _is_wrong_answer(error: BaseException) -> bool:
+    """Whether it was raised here, where answers are checked, rather than by code that the plugin called."""
+    frames = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+    return frames[-1:] == [_definition_of.__code__.co_filename]
+
+
 def _format_frames(start: TracebackType | None) -> str:
     """The first frames and the last: where the plugin began, and what raised, also after deep recursion."""
     count = sum(1 for _ in walk_tb(start))
@@ -196,12 +265,12 @@ def _format_frames(start: TracebackType | None) -> str:
 class RaisedError(PluginError):
     """Stands for whatever a plugin raised; its text was read while the plugin's budget ran."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, method: Method | None = None) -> None:
         import asyncio
 
-        self.text, self.place = describe(error), place_of(error)
+        self.text, self.place = describe(error), place_of(error, method)
         self.was_cancelled = isinstance(error, asyncio.CancelledError)
-        super().__init__(self.text, stack_of(error))
+        super().__init__(self.text, stack_of(error, method))
 
 
 async def await_answer(ask: Callable[..., Any], *args: Any) -> Any:

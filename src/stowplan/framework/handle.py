@@ -315,7 +315,7 @@ class PodFollowers:
                 try:
                     getattr(plugin, method)(*pods)
                 except BaseException as error:  # its text is the plugin's code, too
-                    raise RaisedError(error) from None
+                    raise RaisedError(error, (plugin, method)) from None
         except BaseException as error:
             raise_interrupt(error)
             said = f"{describe(error)}{where_text(error)}"

@@ -137,7 +137,9 @@ def _wanted(name: str, plugin: Any) -> Iterable[ClusterEvent]:
     try:
         return events_of(plugin.events_to_register())
     except BaseException as error:
-        raise plugin_error(f'running EventsToRegister of plugin "{name}"', error) from error
+        raise plugin_error(
+            f'running EventsToRegister of plugin "{name}"', error, method=(plugin, "events_to_register")
+        ) from error
 
 
 def _registered(wanted: Iterable[ClusterEvent], ask: AskHint) -> list[tuple[ClusterEvent, AskHint]]:
@@ -166,7 +168,9 @@ def _asking(name: str, plugin: Plugin, observer: Observer) -> AskHint:
             raise_interrupt(error)
             if time.monotonic() >= silent_until:  # it may be asked about thousands of pods at once
                 silent_until = time.monotonic() + HINT_FAULT_SECONDS
-                fault = plugin_error(f'running QueueingHint of plugin "{name}"', error, pod)
+                fault = plugin_error(
+                    f'running QueueingHint of plugin "{name}"', error, pod, method=(plugin, "queueing_hint")
+                )
                 log.error("Plugin failed; its pod is requeued", fault, pod=pod, stacktrace=fault.stack)
             return Hint.QUEUE  # one attempt too many does no harm
         finally:

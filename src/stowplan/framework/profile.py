@@ -50,6 +50,7 @@ class FilterStep:
         self.filter_row = cast(Callable[[CycleState, Pod, NodeRow], Iterable[RowReject]], plugin.filter_nodes)
         """`filter_nodes`, for plugins that take rows."""
         self.takes_columns = overrides(plugin, "filter_nodes")
+        self.method = (plugin, "filter_nodes" if self.takes_columns else "filter")
         self.is_cached, self.reads_usage = is_cached(plugin), plugin.reads is Reads.USAGE
         self.takes_rows = plugin.takes_rows
         self.reasons: list[str] = []
@@ -89,6 +90,7 @@ class ScoreStep:
         """`score_nodes`, for plugins that take rows."""
         self.normalize = plugin.normalize_score if overrides(plugin, "normalize_score") else None
         self.takes_columns = overrides(plugin, "score_nodes")
+        self.method = (plugin, "score_nodes" if self.takes_columns else "score")
         self.is_cached, self.reads_usage = is_cached(plugin), plugin.reads is Reads.USAGE
         self.takes_rows = plugin.takes_rows
 
@@ -171,7 +173,7 @@ def _build(name: str, kind: type[Plugin], args: PluginArgs, handle: Handle, kept
         return seal(built(kind(args, sealed_handle(kind, handle, name)), kind))
     except BaseException as error:
         raise_interrupt(error)
-        said = f"{describe(error)}{where_text(error)}"
+        said = f"{describe(error)}{where_text(error, method=(kind, '__init__'))}"
         raise ConfigError(f'initializing plugin "{name}": {said}', stage="framework") from error
 
 

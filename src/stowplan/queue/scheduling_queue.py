@@ -98,11 +98,12 @@ class SchedulingQueue:
         self._gates = Gates(profiles, self._on_fault)
         self._listeners = Listeners(hints, clock=self._clock, recorder=self._recorder)
         # All profiles sort alike: the configuration was checked for that.
-        self._sorter, plugin, observer = next(
+        self._sorter, self._sort_plugin, observer = next(
             (name, plugin, profile.observer)
             for profile in profiles.values()
             for name, plugin in profile.at("queueSort")
         )
+        plugin = self._sort_plugin
         self._queue_sort, self._sorts_plainly = plugin.queue_sort, is_trusted(type(plugin))
         self._comparing = partial(observer.calling, "QueueSort", plugin)
         """Keys are compared in it, too: that runs code of the plugin."""
@@ -410,7 +411,8 @@ class SchedulingQueue:
         self._on_fault(pod, self._sorting_error(pod, error))
 
     def _sorting_error(self, pod: Pod, error: BaseException) -> PluginError:
-        return plugin_error(f'running QueueSort plugin "{self._sorter}"', error, pod)
+        doing = f'running QueueSort plugin "{self._sorter}"'
+        return plugin_error(doing, error, pod, method=(self._sort_plugin, "queue_sort"))
 
     def _is_gated(self, queued: QueuedPod) -> bool:
         began = perf_counter()

@@ -398,7 +398,7 @@ class Gates:
         try:
             status = status_of("pre_enqueue", plugin.pre_enqueue(pod))
         except BaseException as error:
-            fault = plugin_error(_doing(name), error, pod)
+            fault = plugin_error(_doing(name), error, pod, method=(plugin, "pre_enqueue"))
         finally:
             observer.leave("PreEnqueue", plugin)
         if fault is not None:

@@ -14,6 +14,7 @@ from stowplan.client.extenders import Extender, ExtenderError
 from stowplan.client.resources import PODS
 from stowplan.errors import StowplanError
 from stowplan.framework.answers import (
+    Method,
     RaisedError,
     describe,
     nothing_of,
@@ -213,7 +214,7 @@ class PodBinder:
             except asyncio.CancelledError:
                 raise
             except BaseException as error:
-                _log_fault("PostBind plugin failed", error, placed, name)
+                _log_fault("PostBind plugin failed", error, placed, name, (plugin, "post_bind"))
         self._measure(attempt, "PostBind", began)
         attempt.decision.state = None  # decisions may be kept; this is nobody's any more
 
@@ -284,7 +285,7 @@ class PodBinder:
             except asyncio.CancelledError:
                 raise
             except BaseException as error:
-                status, stack = _error(error, plugin, placed, node_name)
+                status, stack = _error(error, plugin, "pre_bind", placed, node_name)
                 advice = error.advice if isinstance(error, ApiError) else ""
             self._measure_plugin(attempt, "PreBind", name, asked_at, status)
             if status is not None:
@@ -315,7 +316,7 @@ class PodBinder:
                 if not self._shared.is_leading():
                     return NOT_LEADING
                 # It may have bound the pod before it failed, or its request may still be under way.
-                status, stack = _error(error, plugin, placed, node_name)
+                status, stack = _error(error, plugin, "bind", placed, node_name)
                 if isinstance(error, ApiError):
                     refusal, advice = error, error.advice
                     status = Status.error(plain_text(error.message))
@@ -376,7 +377,7 @@ class PodBinder:
                 unreserve: Callable[..., object] = plugin.unreserve  # whatever its annotation says
                 nothing_of("unreserve", unreserve(attempt.state, placed, node_name))
             except BaseException as error:
-                _log_fault("Unreserve plugin failed", error, placed, name)
+                _log_fault("Unreserve plugin failed", error, placed, name, (plugin, "unreserve"))
             finally:
                 attempt.profile.observer.leave("Unreserve", plugin)
         self._measure(attempt, "Unreserve", began)
@@ -459,20 +460,23 @@ def _ask(
     try:
         return status_of(method, getattr(plugin, method)(attempt.state, placed, node_name)), ""
     except BaseException as error:
-        return _error(error, plugin, placed, node_name)
+        return _error(error, plugin, method, placed, node_name)
     finally:
         observer.leave(point, plugin)
 
 
-def _error(error: BaseException, plugin: Plugin, placed: Pod, node_name: str) -> tuple[Status, str]:
+def _error(
+    error: BaseException, plugin: Plugin, method: str, placed: Pod, node_name: str
+) -> tuple[Status, str]:
     raise_interrupt(error)
     # Our own plugins raise such errors where they foresee them, as while an API server cannot be reached.
     is_foreseen = isinstance(error, StowplanError) and is_trusted(type(plugin))
-    stack = "" if is_foreseen else stack_of(error)
-    return Status.error(f"{describe(error)}{where_text(error, placed, node_name)}"), stack
+    stack = "" if is_foreseen else stack_of(error, (plugin, method))
+    where = where_text(error, placed, node_name, method=(plugin, method))
+    return Status.error(f"{describe(error)}{where}"), stack
 
 
-def _log_fault(message: str, error: BaseException, placed: Pod, name: str) -> None:
+def _log_fault(message: str, error: BaseException, placed: Pod, name: str, method: Method) -> None:
     raise_interrupt(error)
-    said = f"{describe(error)}{where_text(error)}"
-    log.error(message, said, pod=placed, plugin=name, stacktrace=stack_of(error))
+    said = f"{describe(error)}{where_text(error, method=method)}"
+    log.error(message, said, pod=placed, plugin=name, stacktrace=stack_of(error, method))

@@ -155,7 +155,7 @@ class Guard(Observer):
                 raise
             except Exception as error:
                 with self.calling(point, plugin):  # its text is the plugin's code, too
-                    raise RaisedError(error) from None
+                    raise RaisedError(error, (plugin, METHODS.get(point, point))) from None
 
         call, task = Call(plugin, METHODS.get(point, point), math.inf), asyncio.create_task(step_by_step())
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Container, Iterable
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
-from stowplan.cycle.planner import plugin_error, run_pre_enqueue
+from stowplan.cycle.planner import ask_plugin, error_in, run_pre_enqueue
 from stowplan.cycle.schedule import draw_ties
 from stowplan.errors import InputError
 from stowplan.explain.layout import count_text, join_names
@@ -265,7 +266,8 @@ class WhatIf:
             return _with_ending(waiting, Ending.ELSEWHERE, f"it is left to {pod.scheduler_name!r}")
         held_back = run_pre_enqueue(profile, pod)
         if held_back is not None:
-            return _with_ending(waiting, Ending.HELD_BACK, held_back.message)
+            ending = Ending.FAILED if held_back.code is Code.ERROR else Ending.HELD_BACK
+            return _with_ending(waiting, ending, held_back.message)
         self._turn += 1
         equivalence = equivalence_key(pod, profile)
         known = self._refused.get(equivalence) if equivalence is not None else None
@@ -280,7 +282,7 @@ class WhatIf:
                 self._remove(each)
             self._last[EVICTED] = self._turn
             decision = self.decide(pod)
-        if fault := plugin_error(decision):
+        if fault := error_in(decision):
             return _with_ending(waiting, Ending.FAILED, fault)
         if decision.chosen is None and decision.nominated is None:
             return self._left_waiting(waiting, decision, equivalence)
@@ -343,10 +345,9 @@ def _reserve(profile: Profile, decision: Decision) -> str:
     if decision.chosen is None or decision.state is None:
         return ""
     for name, plugin in profile.at("reserve"):
-        try:
-            status = plugin.reserve(decision.state, decision.pod, decision.chosen)
-        except Exception as error:
-            return f"running Reserve plugin {name!r}: {type(error).__name__}: {error}"
-        if status is not None and status.code is not Code.SUCCESS:
-            return f"running Reserve plugin {name!r}: {status.message}"
+        ask = partial(plugin.reserve, decision.state, decision.pod, decision.chosen)
+        status = ask_plugin(name, plugin, "reserve", ask, decision.pod, decision.chosen)
+        if status is not None:
+            doing = "" if status.code is Code.ERROR else f'running Reserve plugin "{name}": '
+            return f"{doing}{status.message}"
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from stowplan.cluster import Cluster
 from stowplan.config import load
 from stowplan.config.types import V1
 from stowplan.cycle import Planner
-from stowplan.cycle.planner import run_pre_enqueue
+from stowplan.cycle.planner import ask_plugin, run_pre_enqueue
 from stowplan.errors import InputError
 from stowplan.explain.report import explain_decision
-from stowplan.framework.answers import nothing_of, plugin_error, status_of
+from stowplan.framework.answers import nothing_of, plugin_error
 from stowplan.framework.decision import Decision
 from stowplan.framework.plugin import Plugin, overrides
 from stowplan.framework.registry import Registry
@@ -188,14 +189,17 @@ class PolicyCluster:
         self.planner.nominations.remove(decision.pod)
         placed = self.cluster.assume_pod(decision.pod, node_name)
         timeouts: dict[str, float] = {}
+        assert decision.state is not None
         for point in ("reserve", "permit"):
             for name, plugin in profile.at(point):
-                status = _ask(point, name, plugin, decision, placed, node_name)
+                ask = plugin.reserve if point == "reserve" else plugin.permit
+                call = partial(ask, decision.state, placed, node_name)
+                status = ask_plugin(name, plugin, point, call, placed, node_name)
                 if status is not None and status.code is Code.WAIT:
                     timeouts[name] = self.clock + status.timeout
                 elif status is not None:
                     self._undo(decision, placed, node_name)
-                    return status.by(name), None
+                    return status, None
         if not timeouts:
             self._bind(placed)
             return None, None
@@ -223,7 +227,9 @@ class PolicyCluster:
                     unreserve: Callable[..., object] = plugin.unreserve  # whatever its annotation says
                     nothing_of("unreserve", unreserve(decision.state, placed, node_name))
                 except BaseException as error:
-                    raise plugin_error(f'running Unreserve plugin "{name}"', error, placed) from error
+                    raise plugin_error(
+                        f'running Unreserve plugin "{name}"', error, placed, method=(plugin, "unreserve")
+                    ) from error
         self.cluster.forget_pod(placed)
 
     def _plain_config(self) -> Plain:
@@ -262,17 +268,3 @@ class _Values:
 
     def __iter__(self) -> Iterator[HeldPod]:
         return iter(tuple(self._found.values()))
-
-
-def _ask(
-    method: str, name: str, plugin: Plugin, decision: Decision, placed: Pod, node_name: str
-) -> Status | None:
-    doing = f'running {method.capitalize()} plugin "{name}"'
-    try:
-        status = status_of(method, getattr(plugin, method)(decision.state, placed, node_name))
-    except BaseException as error:
-        failed = plugin_error(doing, error, placed, node_name)
-        return Status.error(str(failed), failed.stack)
-    if status is not None and status.code is Code.ERROR:
-        return Status.error(f"{doing}: {status.message}")
-    return status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from stowplan.api.pod import Pod
-from stowplan.cycle.planner import plugin_error
+from stowplan.cycle.planner import error_in
 from stowplan.explain.report import Explanation
 from stowplan.explain.text import render
 from stowplan.framework.answers import reason_of
@@ -89,16 +89,15 @@ class Outcome:
     @property
     def error(self) -> str:
         """What a plugin raised or answered wrongly, with file and line; empty if none did."""
-        if self.stopped is not None and self.stopped.code is Code.ERROR:
-            return self.stopped.message
-        return plugin_error(self.decision)
+        failed = self._failed_status
+        return failed.message if failed is not None else error_in(self.decision)
 
     @property
     def explanation(self) -> str:
         """What `stowplan explain` would say; the traceback, if a plugin failed."""
         pod, chosen = f"Pod {self.decision.pod.key}", self.decision.chosen
         if self.error:
-            stack = self.decision.stack or (self.stopped.stack if self.stopped else "")
+            stack = self._failed_status.stack if self._failed_status else self.decision.stack
             return f"{self.error}\n\n{stack}" if stack else self.error
         lines = [render(self._explanation, all_nodes=True)]
         if self.held is not None and self.held.waits:
@@ -108,6 +107,12 @@ class Outcome:
             by = f" by {rejection.plugin}" if rejection.plugin else ""
             lines.insert(0, f"{pod} had the node {chosen}, but was rejected{by}: {rejection.message}")
         return "\n\n".join(lines)
+
+    @property
+    def _failed_status(self) -> Status | None:
+        """What a `pre_enqueue`, `reserve` or `permit` raised or answered wrongly."""
+        found = self.held_back or self.stopped
+        return found if found is not None and found.code is Code.ERROR else None
 
     @property
     def _rejection(self) -> Status | None:

@@ -30,7 +30,7 @@ from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle import first_by_name
-from stowplan.cycle.planner import plugin_error
+from stowplan.cycle.planner import error_in
 from stowplan.errors import InputError, PluginError, StowplanError
 from stowplan.explain.changes import ChangesAnswer, report_change
 from stowplan.explain.smallest_changes import smallest_changes
@@ -239,7 +239,7 @@ def answer_changes(copy: ClusterCopy, key: str) -> ChangesAnswer:
     planner.cluster.remove_pod(pod)
     planner.tie_break = partial(stay, pod.node_name)
     decision = planner.decide(pod.on(""))
-    if fault := plugin_error(decision):
+    if fault := error_in(decision):
         raise PluginError(fault)
     found = smallest_changes(planner, decision, seconds=CHANGES_SECONDS)
     return ChangesAnswer(decision.chosen, tuple(map(report_change, found.found)), found.is_complete)
