@@ -358,6 +358,19 @@ async def an_owner_in_the_foreground_goes_last(cluster: Cluster) -> None:
 
 
 @scenario
+async def pods_that_own_one_another_go(cluster: Cluster) -> None:
+    names = ("first", "second", "third")
+    await cluster.create(PODS, *(pod(name) for name in names))
+    for name, owner in zip(names, (*names[1:], names[0]), strict=True):
+        uid = (await cluster.get(f"{PODS}/{owner}"))["metadata"]["uid"]
+        reference = {"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": uid}
+        reference |= {"controller": True, "blockOwnerDeletion": True}
+        await cluster.patch(f"{PODS}/{name}", {"metadata": {"ownerReferences": [reference]}})
+    await cluster.delete(f"{PODS}/first", propagationPolicy="Foreground")
+    await cluster.until(PODS, lambda found: not found["items"])
+
+
+@scenario
 async def orphans_stay(cluster: Cluster) -> None:
     await cluster.create(f"{APPS}/replicasets", workload("ReplicaSet", "web", replicas=2))
     await cluster.until(
@@ -655,3 +668,202 @@ async def containers_that_fail_are_started_again_where_the_pod_says_so(cluster: 
         f"{PODS}/keeps-on", lambda item: is_phase("Running")(item) and restarts(item) > 1
     )
     assert running["status"]["podIP"], "its address stays"
+
+
+RCS, SERVICES, ENDPOINTS = (
+    f"{CORE}/{plural}" for plural in ("replicationcontrollers", "services", "endpoints")
+)
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+
+
+def reasons_of(events: Json, name: str) -> dict[str, str]:
+    """The messages of an object's events by their reasons."""
+    return {
+        each["reason"]: each["message"] for each in events["items"] if each["involvedObject"]["name"] == name
+    }
+
+
+@scenario
+async def a_replication_controller_keeps_its_pods(cluster: Cluster) -> None:
+    body = {"metadata": {"name": "rc"}, "spec": {"replicas": 2, "template": template("rc")}}
+    await cluster.create(RCS, {"apiVersion": "v1", "kind": "ReplicationController", **body})
+    await cluster.until(f"{RCS}/rc", lambda item: item["status"].get("readyReplicas") == 2)
+    name = (await cluster.names(PODS))[0]
+    reasons = await cluster.until(
+        f"{CORE}/events", lambda found: "SuccessfulCreate" in reasons_of(found, "rc")
+    )
+    assert reasons_of(reasons, "rc")["SuccessfulCreate"].startswith("Created pod: rc-")
+    await cluster.patch(f"{PODS}/{name}", {"metadata": {"labels": {"app": "other"}}})
+    await cluster.until(f"{PODS}/{name}", lambda item: not item["metadata"].get("ownerReferences"))
+    await cluster.until(PODS, lambda found: len(found["items"]) == 3)
+    await cluster.patch(f"{RCS}/rc", {"spec": {"replicas": 0}})
+    await cluster.until(PODS, lambda found: [each["metadata"]["name"] for each in found["items"]] == [name])
+
+
+@scenario
+async def a_service_knows_the_addresses_of_its_pods(cluster: Cluster) -> None:
+    spec = {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": "main"}]}
+    await cluster.create(
+        SERVICES, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}
+    )
+    await cluster.until(SLICES, lambda found: any(not each["endpoints"] for each in found["items"]))
+    made = pod("web")
+    made["spec"]["containers"][0]["ports"] = [{"name": "main", "containerPort": 8080}]
+    await cluster.create(PODS, made)
+    address = (await cluster.until(f"{PODS}/web", lambda item: item["status"].get("podIP")))["status"][
+        "podIP"
+    ]
+    found = await cluster.until(f"{ENDPOINTS}/web", lambda item: item.get("subsets"))
+    subset = found["subsets"][0]
+    assert [each["ip"] for each in subset["addresses"]] == [address]
+    assert subset["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]
+    slices = await cluster.until(f"{SLICES}?labelSelector=kubernetes.io/service-name=web", is_sliced(address))
+    assert slices["items"][0]["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]
+    assert slices["items"][0]["endpoints"][0]["conditions"]["ready"]
+    await cluster.delete(f"{SERVICES}/web")
+    await cluster.until(
+        f"{SLICES}?labelSelector=kubernetes.io/service-name=web", lambda found: not found["items"]
+    )
+
+
+def is_sliced(address: str) -> Callable[[Json], bool]:
+    return lambda found: (
+        [
+            each["addresses"]
+            for item in found["items"]
+            for each in item["endpoints"] or ()
+            if each["conditions"]["ready"]
+        ]
+        == [[address]]
+    )
+
+
+@scenario
+async def endpoints_of_a_service_without_selector_are_mirrored(cluster: Cluster) -> None:
+    await cluster.create(
+        SERVICES,
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "db"},
+            "spec": {"ports": [{"port": 5432}]},
+        },
+    )
+    subset = {"addresses": [{"ip": "10.1.2.3"}], "ports": [{"port": 5432}]}
+    await cluster.create(
+        ENDPOINTS, {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "db"}, "subsets": [subset]}
+    )
+    path = f"{SLICES}?labelSelector=kubernetes.io/service-name=db"
+    await cluster.until(path, is_sliced("10.1.2.3"))
+    await cluster.delete(f"{ENDPOINTS}/db")
+    await cluster.until(path, lambda found: not found["items"])
+
+
+@scenario
+async def a_namespace_has_an_account_and_certificates(cluster: Cluster) -> None:
+    await cluster.create(
+        "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
+    )
+    await cluster.until("/api/v1/namespaces/team/serviceaccounts/default", bool)
+    await cluster.until(
+        "/api/v1/namespaces/team/configmaps/kube-root-ca.crt", lambda item: "ca.crt" in item["data"]
+    )
+    await cluster.delete("/api/v1/namespaces/team/serviceaccounts/default")
+    await cluster.until("/api/v1/namespaces/team/serviceaccounts/default", bool)
+
+
+@scenario
+async def a_cron_job_starts_jobs(cluster: Cluster) -> None:
+    spec = {
+        "schedule": "*/1 * * * *",
+        "jobTemplate": {"spec": job("tick")["spec"]},
+        "successfulJobsHistoryLimit": 1,
+    }
+    await cluster.create(
+        f"{BATCH}/cronjobs",
+        {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "tick"}, "spec": spec},
+    )
+    first = await cluster.until(f"{BATCH}/jobs", lambda found: found["items"])
+    meta = first["items"][0]["metadata"]
+    assert meta["ownerReferences"][0]["kind"] == "CronJob"
+    assert "batch.kubernetes.io/cronjob-scheduled-timestamp" in meta["annotations"]
+    item = await cluster.until(
+        f"{BATCH}/cronjobs/tick", lambda item: item["status"].get("lastSuccessfulTime")
+    )
+    assert item["status"]["lastScheduleTime"] <= item["status"]["lastSuccessfulTime"]
+    await cluster.patch(f"{BATCH}/cronjobs/tick", {"spec": {"suspend": True}})
+    await cluster.until(f"{CORE}/events", lambda found: "SawCompletedJob" in reasons_of(found, "tick"))
+
+
+@scenario
+async def a_job_fails_at_once_where_its_failure_policy_says_so(cluster: Cluster) -> None:
+    rules = [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+        {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": [42]}},
+    ]
+    asked = job("strict", annotations={"kubelet.stowplan/exit-code": "42"}, podFailurePolicy={"rules": rules})
+    await cluster.create(f"{BATCH}/jobs", asked)
+    done = await cluster.until(f"{BATCH}/jobs/strict", lambda item: "Failed" in conditions(item))
+    failed = next(each for each in done["status"]["conditions"] if each["type"] == "Failed")
+    assert failed["reason"] == "PodFailurePolicy"
+    assert failed["message"].endswith("failed with exit code 42 matching FailJob rule at index 1")
+    assert done["status"]["failed"] == 1
+
+
+@scenario
+async def a_job_counts_failures_by_index(cluster: Cluster) -> None:
+    asked = job(
+        "parts",
+        annotations={"kubelet.stowplan/exit-code": "1"},
+        completions=2,
+        parallelism=2,
+        completionMode="Indexed",
+        backoffLimitPerIndex=0,
+    )
+    await cluster.create(f"{BATCH}/jobs", asked)
+    done = await cluster.until(f"{BATCH}/jobs/parts", lambda item: "Failed" in conditions(item))
+    assert done["status"]["failedIndexes"] == "0,1"
+    assert conditions(done)["Failed"] == ("True", "FailedIndexes")
+
+
+@scenario
+async def a_job_succeeds_early_where_its_success_policy_says_so(cluster: Cluster) -> None:
+    asked = job(
+        "early",
+        completions=3,
+        parallelism=1,
+        completionMode="Indexed",
+        successPolicy={"rules": [{"succeededIndexes": "0", "succeededCount": 1}]},
+    )
+    await cluster.create(f"{BATCH}/jobs", asked)
+    done = await cluster.until(f"{BATCH}/jobs/early", lambda item: "Complete" in conditions(item))
+    assert conditions(done)["SuccessCriteriaMet"] == ("True", "SuccessPolicy")
+    assert done["status"]["succeeded"] < 3
+
+
+@scenario
+async def a_daemon_set_surges(cluster: Cluster) -> None:
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    await cluster.create(f"{APPS}/daemonsets", workload("DaemonSet", "agent", updateStrategy=rolling))
+    await cluster.until(f"{APPS}/daemonsets/agent", lambda item: item["status"].get("numberAvailable") == 3)
+    fewest = 3
+
+    async def is_updated() -> Json:
+        nonlocal fewest
+        ready = [each for each in await cluster.items(PODS) if "deletionTimestamp" not in each["metadata"]]
+        fewest = min(fewest, len(ready))
+        return await cluster.get(f"{APPS}/daemonsets/agent")
+
+    await cluster.patch(f"{APPS}/daemonsets/agent", with_image("web:2"))
+    await cluster.until(
+        is_updated,
+        lambda item: (
+            item["status"].get("updatedNumberScheduled") == 3
+            and item["status"]["observedGeneration"] == item["metadata"]["generation"]
+        ),
+    )
+    await cluster.until(
+        PODS,
+        lambda found: [each["spec"]["containers"][0]["image"] for each in found["items"]] == ["web:2"] * 3,
+    )
+    assert fewest == 3

@@ -86,3 +86,22 @@ async def test_the_first_of_several_times_counts():
         queue.add_after("a", seconds)
     await queue.take()
     assert elapsed() == pytest.approx(10)
+
+
+@in_virtual_time
+async def test_a_key_that_is_always_added_again_leaves_others_their_turn():
+    queue, turns = WorkQueue(Clock()), 0
+
+    async def spin() -> None:
+        nonlocal turns
+        queue.add("a")
+        while True:
+            key = await queue.take()
+            turns += 1
+            queue.add(key)
+            queue.done(key)
+
+    spinning = asyncio.create_task(spin())
+    await asyncio.sleep(10)
+    spinning.cancel()
+    assert 1000 < turns < 3000

@@ -105,7 +105,7 @@ def test_a_pod_is_available_after_its_time(asked, wait):
     assert available_in(asked, 30, NOW) == wait
 
 
-@pytest.mark.parametrize("text", ["", "0", "0-2", "1,3-5,9"])
+@pytest.mark.parametrize("text", ["", "0", "0-2", "1,2", "1,3-5,9"])
 def test_indexes_are_spelled_in_ranges(text):
     assert spelled(indexes_of(text)) == text
 

@@ -26,10 +26,12 @@ TOLERATED = (
 
 
 class DaemonSets(Controller):
+    component = "daemonset-controller"
+
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)
         self._sets, self._nodes = self.store(DAEMON_SETS), self.store(NODES)
-        self._pods = OwnedPods(self._sets, self.store(PODS), self.queue.add)
+        self._pods = OwnedPods(self, self._sets, self.store(PODS))
         self._revisions = Revisions(DAEMON_SETS, self.store(REVISIONS))
         self._nodes.listen(self._on_node)
 
@@ -50,12 +52,21 @@ class DaemonSets(Controller):
         revision = templates.update.removeprefix(f"{owner.name}-")
         wanted = Placement(owner.spec["template"]).nodes(self._nodes)
         by_node = _by_node(pods)
-        doomed = _misplaced(by_node, wanted)
-        await one_then_all([partial(self._pods.store.delete, pod) for pod in doomed])
+        surge = surge_of(owner, len(wanted))
+        doomed = _misplaced(by_node, wanted, revision if surge else None)
+        for pod in doomed:
+            if pod.phase == "Failed":
+                name = f"{pod.namespace}/{pod.name}"
+                text = f"Found failed daemon pod {name} on node {pod.node}, will try to kill it"
+                self.record(DAEMON_SETS, owner, "FailedDaemonPod", text, "Warning")
+        await one_then_all([partial(self._pods.delete, owner, pod) for pod in doomed])
         missing = [name for name in sorted(wanted) if not by_node.get(name)]
         await one_then_all([partial(self._create, owner, name, revision) for name in missing])
         if not missing and not doomed:
-            await self._update(owner, by_node, wanted, revision)
+            if surge:
+                await self._surge(owner, by_node, wanted, revision, surge)
+            else:
+                await self._update(owner, by_node, wanted, revision)
         await self._pods.store.settled()
         await self._write_status(owner, _by_node(self._pods.of(owner)), wanted, revision)
 
@@ -67,7 +78,32 @@ class DaemonSets(Controller):
             "affinity": _only_on(pod["spec"].get("affinity") or {}, node),
             "tolerations": [*(pod["spec"].get("tolerations") or ()), *_tolerations(pod["spec"])],
         }
-        await self._pods.store.create(owner.namespace, pod)
+        await self._pods.create(owner, pod)
+
+    async def _surge(
+        self, owner: Plain, by_node: dict[str, list[PodView]], wanted: set[str], revision: str, limit: int
+    ) -> None:
+        """Create new pods beside old ones, and delete the old ones once the new ones are available."""
+        ready: list[str] = []
+        waiting: list[str] = []
+        replaced: list[PodView] = []
+        surging = 0
+        for name in sorted(wanted):
+            live = [pod for pod in by_node.get(name, ()) if pod.is_active]
+            new = [pod for pod in live if pod.labels.get(HASH_LABEL) == revision]
+            old = [pod for pod in live if pod not in new]
+            if not old and new:
+                continue
+            is_up = any(self._wait_of(owner, pod) == 0 for pod in old)
+            if not new:
+                (waiting if is_up else ready).append(name)
+            elif not is_up or any(self._wait_of(owner, pod) == 0 for pod in new):
+                replaced += old
+            else:
+                surging += 1
+        await one_then_all([partial(self._pods.delete, owner, pod) for pod in replaced])
+        names = ready + waiting[: max(limit - surging, 0)]
+        await one_then_all([partial(self._create, owner, name, revision) for name in names])
 
     async def _update(
         self, owner: Plain, by_node: dict[str, list[PodView]], wanted: set[str], revision: str
@@ -88,7 +124,7 @@ class DaemonSets(Controller):
         broken = [pod for pod in old if self._wait_of(owner, pod) is None]
         sound = [pod for pod in old if pod not in broken]
         for pod in (*broken, *sound[: max(limit - len(broken), 0)]):
-            await self._pods.store.delete(pod)
+            await self._pods.delete(owner, pod)
 
     def _wait_of(self, owner: Plain, pod: PodView) -> float | None:
         wait = available_in(pod, owner.spec.get("minReadySeconds", 0), self.clock.now())
@@ -99,7 +135,7 @@ class DaemonSets(Controller):
     async def _write_status(
         self, owner: Plain, by_node: dict[str, list[PodView]], wanted: set[str], revision: str
     ) -> None:
-        there = [pods[0] for name, pods in by_node.items() if name in wanted]
+        there = [_newest(pods, revision) for name, pods in by_node.items() if name in wanted]
         available = sum(self._wait_of(owner, pod) == 0 for pod in there)
         status = {
             "observedGeneration": owner.metadata.generation,
@@ -150,14 +186,36 @@ def _by_node(pods: list[PodView]) -> dict[str, list[PodView]]:
     return found
 
 
-def _misplaced(by_node: dict[str, list[PodView]], wanted: set[str]) -> list[PodView]:
-    """Pods where none should be, second ones, and those that have ended."""
+def _misplaced(by_node: dict[str, list[PodView]], wanted: set[str], surging: str | None) -> list[PodView]:
+    """Pods where none should be, second ones, and those that have ended.
+
+    While pods of a newer revision are created beside others, `surging`, one of each may stay.
+    """
     found: list[PodView] = []
     for name, pods in by_node.items():
         ended = [pod for pod in pods if pod.is_finished]
         live = [pod for pod in pods if pod.is_active]
-        found += ended + (live[1:] if name in wanted else live)
+        new = [pod for pod in live if pod.labels.get(HASH_LABEL) == surging]
+        if name not in wanted:
+            found += ended + live
+        elif surging is None:
+            found += ended + live[1:]
+        else:
+            found += ended + new[1:] + [pod for pod in live if pod not in new][1:]
     return [pod for pod in found if not pod.is_terminating]
+
+
+def _newest(pods: list[PodView], revision: str) -> PodView:
+    """The pod of a node that counts: the one of the newest revision, if there is one."""
+    return next((pod for pod in pods if pod.labels.get(HASH_LABEL) == revision), pods[0])
+
+
+def surge_of(owner: Plain, nodes: int) -> int:
+    """How many pods may be there besides those that they replace."""
+    strategy = owner.spec.get("updateStrategy") or {}
+    if strategy.get("type", "RollingUpdate") != "RollingUpdate":
+        return 0
+    return share_of((strategy.get("rollingUpdate") or {}).get("maxSurge"), nodes, round_up=True)
 
 
 def _only_on(affinity: Json, node: str) -> Json:

@@ -38,6 +38,8 @@ class Versions(NamedTuple):
 
 
 class Deployments(Controller):
+    component = "deployment-controller"
+
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)
         self._deployments, self._sets = self.store(DEPLOYMENTS), self.store(REPLICA_SETS)
@@ -130,7 +132,11 @@ class Deployments(Controller):
             },
         }
         try:
-            return await self._sets.create(deployment.namespace, body)
+            made = await self._sets.create(deployment.namespace, body)
+            if made.replicas:
+                text = f"Scaled up replica set {made.name} from 0 to {made.replicas}"
+                self.record(DEPLOYMENTS, deployment, "ScalingReplicaSet", text)
+            return made
         except Conflict:
             known = await self._sets.read(deployment.namespace, f"{deployment.name}-{hashed}")
             owner = known.metadata.controller()
@@ -145,7 +151,7 @@ class Deployments(Controller):
             await self._recreate(deployment, versions.new, versions.old)
             return
         new, old = versions.new, [each for each in versions.old if each.replicas]
-        await self._scale(new, self._new_size(deployment, new, old))
+        await self._scale(deployment, new, self._new_size(deployment, new, old))
         _, unavailable = limits_of(deployment)
         spare = _wanted(versions.all) - (deployment.replicas - unavailable)
         spare -= max(new.replicas - _available(new), 0)
@@ -156,7 +162,7 @@ class Deployments(Controller):
             taken = broken + healthy
             if taken:
                 spare -= taken
-                await self._scale(item, item.replicas - taken)
+                await self._scale(deployment, item, item.replicas - taken)
                 break  # the others after this one shows
 
     def _new_size(self, deployment: Plain, new: Plain, old: list[Plain]) -> int:
@@ -173,10 +179,10 @@ class Deployments(Controller):
 
     async def _recreate(self, deployment: Plain, new: Plain, old: list[Plain]) -> None:
         for item in old:
-            await self._scale(item, 0)
+            await self._scale(deployment, item, 0)
         left = [pod for item in old for pod in self._pods.of(item.uid) if not pod.is_finished]
         if not left:
-            await self._scale(new, deployment.replicas)
+            await self._scale(deployment, new, deployment.replicas)
 
     async def _scale_paused(self, deployment: Plain, versions: Versions) -> None:
         """A paused deployment keeps its versions; the newest that has pods takes the difference."""
@@ -184,11 +190,14 @@ class Deployments(Controller):
         if active:
             newest = active[-1]
             change = deployment.replicas - _wanted(versions.all)
-            await self._scale(newest, max(newest.replicas + change, 0))
+            await self._scale(deployment, newest, max(newest.replicas + change, 0))
 
-    async def _scale(self, item: Plain, replicas: int) -> None:
+    async def _scale(self, deployment: Plain, item: Plain, replicas: int) -> None:
         if item.replicas != replicas:
             await self._sets.patch(item, {"spec": {"replicas": replicas}})
+            way = "up" if replicas > item.replicas else "down"
+            text = f"Scaled {way} replica set {item.name} from {item.replicas} to {replicas}"
+            self.record(DEPLOYMENTS, deployment, "ScalingReplicaSet", text)
 
     async def _forget_oldest(self, deployment: Plain, versions: Versions) -> None:
         kept = deployment.spec.get("revisionHistoryLimit", 10)

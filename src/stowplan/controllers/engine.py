@@ -11,10 +11,14 @@ from typing import Any, ClassVar
 from stowplan import log
 from stowplan.client.errors import ApiError, Conflict, NotFound
 from stowplan.controllers.clock import Clock
-from stowplan.controllers.kinds import K, Kind
+from stowplan.controllers.kinds import K, Kind, Known, reference_to
 from stowplan.controllers.stores import Store, Stores
 
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.02, 30.0
+TURN_SECONDS = 0.005
+"""How long keys are handed out without a break for other tasks."""
+MAX_TURNS_PER_SECOND = 200
+"""A key that is handed out more often than this waits for the next second."""
 
 
 class WorkQueue:
@@ -28,6 +32,11 @@ class WorkQueue:
         self._failures: dict[str, int] = {}
         self._timed: dict[str, float] = {}
         self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._break_at = 0.0
+        self._turns: dict[str, int] = {}
+        """How often each key was handed out in the second that ends at `_turns_until`."""
+        self._turns_until = 0.0
 
     def add(self, key: str) -> None:
         if key not in self._wanted:
@@ -50,10 +59,15 @@ class WorkQueue:
         self._clock.call_after(seconds, ring)
 
     async def take(self) -> str:
+        # A reconcile that never has to wait, and adds keys again, must not keep other tasks from running.
+        if self._loop.time() > self._break_at:
+            await asyncio.sleep(0)
+            self._break_at = self._loop.time() + TURN_SECONDS
         while not self._waiting:
             self._news.clear()
             await self._news.wait()
         key = self._waiting.popleft()
+        self._turns[key] = self._turns.get(key, 0) + 1
         self._wanted.discard(key)
         self._working.add(key)
         return key
@@ -67,9 +81,16 @@ class WorkQueue:
             return
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         wait = min(FIRST_BACKOFF * 2.0 ** min(failures - 1, 20), LONGEST_BACKOFF)
-        asyncio.get_running_loop().call_later(wait, self.add, key)
+        self._loop.call_later(wait, self.add, key)
 
     def _put(self, key: str) -> None:
+        now = self._loop.time()
+        if now >= self._turns_until:
+            self._turns.clear()
+            self._turns_until = now + 1.0
+        if self._turns.get(key, 0) >= MAX_TURNS_PER_SECOND:
+            self._loop.call_at(self._turns_until, self._put, key)
+            return
         self._waiting.append(key)
         self._news.set()
 
@@ -78,6 +99,8 @@ class Controller(ABC):
     """`reconcile` makes one object, and what belongs to it, as it should be; it sees all it wrote before."""
 
     workers: ClassVar[int] = 4
+    component: ClassVar[str] = ""
+    """What its events name as their source."""
 
     def __init__(self, stores: Stores) -> None:
         self.stores, self.clock = stores, stores.clock
@@ -89,6 +112,10 @@ class Controller(ABC):
         found = self.stores.of(kind)
         self._used[kind.path] = found
         return found
+
+    def record(self, kind: Kind[Any], item: Known, reason: str, message: str, level: str = "Normal") -> None:
+        """An event of an object; `level` is Normal or Warning."""
+        self.stores.events.record(self.component, reference_to(kind, item), level, reason, message)
 
     @abstractmethod
     async def reconcile(self, key: str) -> None: ...

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from stowplan.client.errors import NotFound
 from stowplan.controllers.discovery import Discovered
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import NAMESPACES, NODES, PODS, Kind, Known, Owner, Plain, PodView
+from stowplan.controllers.kinds import NODES, PODS, Kind, Known, Owner, Plain, PodView, plain
 from stowplan.controllers.node_lifecycle import by_node
 from stowplan.controllers.owned_pods import without_owners
 from stowplan.controllers.stores import Store, Stores
@@ -25,7 +25,6 @@ MAX_ABSENT = 100_000
 QUARANTINE_SECONDS = 40.0
 """A node that comes back so soon keeps its pods."""
 MAX_ENDED_PODS = 12_500
-EMPTY_SECONDS = 1.0
 
 
 class Node(NamedTuple):
@@ -132,7 +131,8 @@ class Garbage(Controller):
                 await dependent.store.patch(dependent.item, {"metadata": {"ownerReferences": kept}})
         elif FOREGROUND in finalizers and any(_blocks(each.item, item.uid) for each in dependents):
             for dependent in dependents:
-                self.queue.add(dependent.item.uid)
+                if not _waits_for_dependents(dependent.item):
+                    self.queue.add(dependent.item.uid)
             return
         left = [each for each in finalizers if each not in (ORPHAN, FOREGROUND)]
         if len(left) < len(finalizers):
@@ -149,8 +149,11 @@ class Garbage(Controller):
                 await store.patch(item, {"metadata": {"ownerReferences": kept}})
             return
         finalizers = set(item.metadata.finalizers)
-        if going and self._dependents.get(item.uid):
+        if going and (dependents := self._dependents_of(item)):
             policy = "Foreground"
+            if any(_waits_for_dependents(each.item) for each in dependents):
+                # Perhaps a cycle of owners, in which each waits for the next: stop blocking them.
+                item = await self._unblock(store, item)
         else:
             policy = (
                 "Orphan"
@@ -161,10 +164,19 @@ class Garbage(Controller):
             )
         await store.delete(item, propagation=policy)
 
+    async def _unblock(self, store: Store[Known], item: Known) -> Known:
+        if not any(each.block_owner_deletion for each in item.metadata.owner_references):
+            return item
+        owners = [
+            {**each, "blockOwnerDeletion": False} if each.get("blockOwnerDeletion") else each
+            for each in plain(item.metadata.owner_references)
+        ]
+        return await store.patch(item, {"metadata": {"ownerReferences": owners}})
+
     def _waits_for(self, item: Known, owner: Owner) -> bool:
         """Whether the owner is on its way out and takes what it owns along."""
         node = self._nodes.get(owner.uid)
-        return node is not None and node.item.is_terminating and FOREGROUND in node.item.metadata.finalizers
+        return node is not None and _waits_for_dependents(node.item)
 
     async def _is_gone(self, item: Known, owner: Owner) -> bool:
         node = self._nodes.get(owner.uid)
@@ -189,6 +201,10 @@ class Garbage(Controller):
     def _dependents_of(self, item: Known) -> list[Node]:
         found = (self._nodes.get(uid) for uid in self._dependents.get(item.uid, ()))
         return [node for node in found if node is not None]
+
+
+def _waits_for_dependents(item: Known) -> bool:
+    return item.is_terminating and FOREGROUND in item.metadata.finalizers
 
 
 def _blocks(item: Known, owner: str) -> bool:
@@ -260,42 +276,3 @@ class PodCollector(Controller):
         except NotFound:
             return True
         return False
-
-
-class Namespaces(Controller):
-    def __init__(self, stores: Stores, discovered: Discovered) -> None:
-        super().__init__(stores)
-        self._discovered, self._namespaces = discovered, self.store(NAMESPACES)
-        self._namespaces.listen(self._on_change)
-
-    def _on_change(self, old: Plain | None, new: Plain | None) -> None:
-        if new is not None and new.is_terminating:
-            self.queue.add(new.key)
-
-    async def reconcile(self, key: str) -> None:
-        namespace = self._namespaces.get(key)
-        if namespace is None or not namespace.is_terminating or not await self._discovered.look():
-            return
-        left = [
-            kind for kind in self._discovered.kinds if kind.namespaced and not await self._empty(kind, key)
-        ]
-        if left:
-            self.queue.add_after(key, EMPTY_SECONDS)
-            return
-        body = {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": {"name": key, "uid": namespace.uid},
-            "spec": {"finalizers": []},
-        }
-        await self.stores.api.request("PUT", f"{NAMESPACES.path}/{key}/finalize", body)
-
-    async def _empty(self, kind: Kind[Known], namespace: str) -> bool:
-        """Deletes all of a kind; whether there was nothing left to delete."""
-        store = self.stores.of(kind)
-        await store.synced()
-        items = [item for item in store if item.namespace == namespace]
-        for item in items:
-            if not item.is_terminating:
-                await store.delete(item, propagation="Background")
-        return not items

@@ -22,15 +22,19 @@ OURS = "kubernetes.io/job-controller"
 TRACKING = "batch.kubernetes.io/job-tracking"
 FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 600.0
 INDEX = "batch.kubernetes.io/job-completion-index"
+INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
+NO_LIMIT = 2**31 - 1
 
 
 class Jobs(Controller):
+    component = "job-controller"
+
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)
         self._jobs = self.store(JOBS)
-        self._pods = OwnedPods(self._jobs, self.store(PODS), self.queue.add)
-        self._failures: dict[str, tuple[int, float]] = {}
-        """By job: how many pods have failed, and since when it is so many."""
+        self._pods = OwnedPods(self, self._jobs, self.store(PODS))
+        self._failures: dict[str, dict[int | None, tuple[int, float]]] = {}
+        """By job and index, if indexes have limits: how many pods have failed, and since when so many."""
 
     async def reconcile(self, key: str) -> None:
         job = self._jobs.get(key)
@@ -44,22 +48,31 @@ class Jobs(Controller):
             return
         counts = Counts.of(job)
         await self._let_go([pod for pod in pods if pod.uid in counts.uncounted])
-        counts.fold([pod for pod in pods if not pod.is_active and TRACKING in pod.metadata.finalizers])
+        ended = [pod for pod in pods if has_ended(job, pod) and TRACKING in pod.metadata.finalizers]
+        policy = FailurePolicy(job)
+        ignored = [pod for pod in ended if pod.phase != "Succeeded" and policy.action(pod) == "Ignore"]
+        await self._let_go(ignored)
+        counts.fold(pod for pod in ended if pod not in ignored)
+        counts.fail_indexes(pods, policy)
         active = [pod for pod in pods if pod.is_active]
-        verdict = self._verdict(job, counts, len(active))
+        verdict = self._verdict(job, counts, len(active), policy.verdict(pods))
         if verdict is not None or job.spec.get("suspend"):
-            await self._delete(active)
+            await self._delete(job, active)
             active = []
         else:
             active += await self._keep_active(job, active, counts, pods)
         left = any(not pod.is_finished for pod in pods)
-        await self._write(job, active, counts, verdict, is_final=not left and not counts.uncounted)
+        terminating = sum(pod.is_terminating and not pod.is_finished for pod in pods)
+        is_final = not left and not counts.uncounted
+        await self._write(job, active, counts, verdict, terminating, is_final=is_final)
 
-    def _verdict(self, job: Plain, counts: Counts, active: int) -> Verdict | None:
-        known = verdict_on(job)
+    def _verdict(self, job: Plain, counts: Counts, active: int, failed: Verdict | None) -> Verdict | None:
+        """What the job comes to, if that is clear; `failed` is what its failure policy says."""
+        known = verdict_on(job) or failed
         if known is not None:
             return known
-        if counts.failed_all > job.spec.get("backoffLimit", 6):
+        limit = job.spec.get("backoffLimit", 6 if job.spec.get("backoffLimitPerIndex") is None else NO_LIMIT)
+        if counts.failed_all > limit:
             return Verdict(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
         deadline, started = job.spec.get("activeDeadlineSeconds"), job.status.get("startTime")
         if deadline is not None and started and not job.spec.get("suspend"):
@@ -68,6 +81,14 @@ class Jobs(Controller):
                 text = "Job was active longer than specified deadline"
                 return Verdict(False, "DeadlineExceeded", text)
             self.queue.add_after(job.key, left)
+        if (rule := matched_success(job, counts.completed)) is not None:
+            return Verdict(True, "SuccessPolicy", f"Matched rules at index {rule}")
+        if job.spec.get("backoffLimitPerIndex") is not None and counts.lost:
+            if len(counts.lost) > job.spec.get("maxFailedIndexes", NO_LIMIT):
+                text = "Job has exceeded the specified maximal number of failed indexes"
+                return Verdict(False, "MaxFailedIndexesExceeded", text)
+            if len(counts.lost | counts.completed) >= job.spec["completions"]:
+                return Verdict(False, "FailedIndexes", "Job has failed indexes")
         if counts.are_enough(active):
             return Verdict(True, "CompletionsReached", "Reached expected number of succeeded pods")
         return None
@@ -79,29 +100,36 @@ class Jobs(Controller):
         wanted = min(job.spec.get("parallelism", 1), counts.missing(len(active)))
         if len(active) > wanted:
             surplus = sorted(active, key=lambda pod: (pod.is_ready, bool(pod.node)))[: len(active) - wanted]
-            await self._delete(surplus)
+            await self._delete(job, surplus)
             for pod in surplus:
                 active.remove(pod)
             return []
-        if len(active) == wanted or not self._is_time(job, counts):
+        if replaces_only_failed(job):
+            wanted -= sum(pod.is_terminating and not pod.is_finished for pod in pods)
+        per_index = job.spec.get("backoffLimitPerIndex") is not None
+        if len(active) >= wanted or not (per_index or self._is_time(job, None, counts.failed_all)):
             return []
         free = self._free(job, pods, counts, wanted - len(active))
-        return await one_then_all([partial(self._create, job, each) for each in free])
+        failures = counts.index_failures if per_index else {}
+        return await one_then_all([partial(self._create, job, each, failures) for each in free])
 
     def _free(self, job: Plain, pods: list[PodView], counts: Counts, number: int) -> list[int | None]:
         if job.spec.get("completionMode") != "Indexed":
             return [None] * number
         busy = {int(pod.metadata.annotations.get(INDEX, "-1")) for pod in pods if not pod.is_finished}
-        free = (each for each in range(job.spec["completions"]) if each not in busy | counts.completed)
+        taken, per_index = busy | counts.completed | counts.lost, counts.index_failures
+        free = (each for each in range(job.spec["completions"]) if each not in taken)
+        if job.spec.get("backoffLimitPerIndex") is not None:
+            free = (each for each in free if self._is_time(job, each, per_index.get(each, 0)))
         return [index for index, _ in zip(free, range(number), strict=False)]
 
-    def _is_time(self, job: Plain, counts: Counts) -> bool:
-        """After failures the next pod waits, longer each time."""
-        now, failures = self.clock.now(), counts.failed_all
-        known, since = self._failures.get(job.key, (0, now))
+    def _is_time(self, job: Plain, index: int | None, failures: int) -> bool:
+        """After failures of a job, or of one of its indexes, the next pod waits, longer each time."""
+        now, of_job = self.clock.now(), self._failures.setdefault(job.key, {})
+        known, since = of_job.get(index, (0, now))
         if failures != known:
             since = now
-            self._failures[job.key] = (failures, since)
+            of_job[index] = (failures, since)
         if not failures:
             return True
         wait = min(FIRST_BACKOFF * 2.0 ** min(failures - 1, 10), LONGEST_BACKOFF)
@@ -109,21 +137,23 @@ class Jobs(Controller):
             self.queue.add_after(job.key, left)
         return left <= 0
 
-    async def _create(self, job: Plain, index: int | None) -> PodView:
+    async def _create(self, job: Plain, index: int | None, failures: dict[int, int]) -> PodView:
         prefix = f"{job.name}-" if index is None else f"{job.name}-{index}-"
         pod = pod_from(job.spec["template"], JOBS, job, generateName=prefix)
         meta = pod["metadata"]
         meta["finalizers"] = [*meta.get("finalizers", ()), TRACKING]
         if index is not None:
             meta["annotations"] = {**meta.get("annotations", {}), INDEX: str(index)}
+            if job.spec.get("backoffLimitPerIndex") is not None:
+                meta["annotations"][INDEX_FAILURES] = str(failures.get(index, 0))
             meta["labels"] = {**meta.get("labels", {}), INDEX: str(index)}
             pod["spec"] = _with_index(pod["spec"], f"{job.name}-{index}")
-        return await self._pods.store.create(job.namespace, pod)
+        return await self._pods.create(job, pod)
 
-    async def _delete(self, pods: list[PodView]) -> None:
+    async def _delete(self, job: Plain, pods: list[PodView]) -> None:
         """Pods that we do not want any more are no failures."""
         await self._let_go(pods)
-        await one_then_all([partial(self._pods.store.delete, pod) for pod in pods])
+        await one_then_all([partial(self._pods.delete, job, pod) for pod in pods])
 
     async def _let_go(self, pods: list[PodView]) -> None:
         held = [pod for pod in pods if TRACKING in pod.metadata.finalizers]
@@ -135,7 +165,14 @@ class Jobs(Controller):
         await one_then_all([partial(release, pod) for pod in held])
 
     async def _write(
-        self, job: Plain, active: list[PodView], counts: Counts, verdict: Verdict | None, *, is_final: bool
+        self,
+        job: Plain,
+        active: list[PodView],
+        counts: Counts,
+        verdict: Verdict | None,
+        terminating: int,
+        *,
+        is_final: bool,
     ) -> None:
         at = self.clock.stamp()
         suspended = bool(job.spec.get("suspend"))
@@ -144,6 +181,7 @@ class Jobs(Controller):
         status: Json = {
             **counts.as_status(),
             "active": len(active),
+            "terminating": terminating,
             "ready": sum(pod.is_ready for pod in active),
             "startTime": None if suspended else job.status.get("startTime") or at,
         }
@@ -159,6 +197,13 @@ class Jobs(Controller):
         status["conditions"] = conditions
         if differs(job.status, status):
             await self._jobs.patch_status(job, status)
+        if suspended != was_suspended and verdict is None:
+            said = ("Suspended", "Job suspended") if suspended else ("Resumed", "Job resumed")
+            self.record(JOBS, job, *said)
+        if verdict is not None and is_final and verdict.succeeded:
+            self.record(JOBS, job, "Completed", "Job completed")
+        elif verdict is not None and is_final:
+            self.record(JOBS, job, verdict.reason, verdict.message, "Warning")
 
     async def _forget(self, job: Plain) -> None:
         ttl = job.spec.get("ttlSecondsAfterFinished")
@@ -213,6 +258,68 @@ def verdict_on(job: Plain) -> Verdict | None:
     return None
 
 
+def replaces_only_failed(job: Plain) -> bool:
+    """Whether a pod on its way out is replaced only once it has ended."""
+    default = "TerminatingOrFailed" if job.spec.get("podFailurePolicy") is None else "Failed"
+    return bool(job.spec.get("podReplacementPolicy", default) == "Failed")
+
+
+def has_ended(job: Plain, pod: PodView) -> bool:
+    return pod.is_finished or (pod.is_terminating and not replaces_only_failed(job))
+
+
+def matched_success(job: Plain, completed: set[int]) -> int | None:
+    """The number of the first rule of the success policy that the completed indexes satisfy."""
+    for number, rule in enumerate((job.spec.get("successPolicy") or {}).get("rules") or ()):
+        wanted = indexes_of(rule["succeededIndexes"]) if rule.get("succeededIndexes") else None
+        found = completed if wanted is None else completed & wanted
+        least = rule.get("succeededCount") or (0 if wanted is None else len(wanted))
+        if least and len(found) >= least:
+            return number
+    return None
+
+
+class FailurePolicy:
+    """What a job's podFailurePolicy says about pods that failed."""
+
+    def __init__(self, job: Plain) -> None:
+        self._rules: list[Json] = (job.spec.get("podFailurePolicy") or {}).get("rules") or []
+
+    def action(self, pod: PodView) -> str:
+        """FailJob, FailIndex, Ignore or Count; empty if no rule matches."""
+        return next((rule["action"] for rule in self._rules if _cause(rule, pod)), "")
+
+    def verdict(self, pods: Iterable[PodView]) -> Verdict | None:
+        for pod in pods if self._rules else ():
+            if pod.phase != "Failed":
+                continue
+            for number, rule in enumerate(self._rules):
+                if cause := _cause(rule, pod):
+                    if rule["action"] == "FailJob":
+                        text = f"{cause} matching FailJob rule at index {number}"
+                        return Verdict(False, "PodFailurePolicy", text)
+                    break
+        return None
+
+
+def _cause(rule: Json, pod: PodView) -> str:
+    """How a failed pod matches a rule, in words; empty if it does not."""
+    codes: Json = rule.get("onExitCodes") or {}
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    for status in statuses if codes else ():
+        ended = status.state.terminated
+        if ended is None or ended.exit_code == 0 or codes.get("containerName") not in (None, status.name):
+            continue
+        if (ended.exit_code in codes["values"]) == (codes["operator"] == "In"):
+            name = f"{pod.namespace}/{pod.name}"
+            return f"Container {status.name} for pod {name} failed with exit code {ended.exit_code}"
+    for pattern in rule.get("onPodConditions") or ():
+        condition = pod.condition(pattern["type"])
+        if condition is not None and condition.status == pattern.get("status", "True"):
+            return f"Pod {pod.namespace}/{pod.name} has condition {pattern['type']}"
+    return ""
+
+
 class Counts(msgspec.Struct):
     """The job's pods: counted ones, and finished ones that are recorded by UID only."""
 
@@ -224,6 +331,11 @@ class Counts(msgspec.Struct):
     done: set[str]
     broken: set[str]
     completed: set[int]
+    lost: set[int] = set()
+    """Indexes that failed for good."""
+    limit_per_index: int | None = None
+    index_failures: dict[int, int] = {}
+    """How often the pods of each index have failed, where that is limited."""
 
     @classmethod
     def of(cls, job: Plain) -> Counts:
@@ -236,6 +348,9 @@ class Counts(msgspec.Struct):
             set(waiting.get("succeeded") or ()),
             set(waiting.get("failed") or ()),
             indexes_of(status.get("completedIndexes", "")),
+            indexes_of(status.get("failedIndexes", "")),
+            job.spec.get("backoffLimitPerIndex"),
+            {},
         )
 
     @property
@@ -260,6 +375,19 @@ class Counts(msgspec.Struct):
         if self.indexed:
             self.succeeded = len(self.completed)
 
+    def fail_indexes(self, pods: Iterable[PodView], policy: FailurePolicy) -> None:
+        if self.limit_per_index is None:
+            return
+        for pod in pods:
+            if pod.phase != "Failed" or (action := policy.action(pod)) == "Ignore":
+                continue
+            index = int(pod.metadata.annotations.get(INDEX, "0"))
+            failures = int(pod.metadata.annotations.get(INDEX_FAILURES, "0")) + 1
+            self.index_failures[index] = max(self.index_failures.get(index, 0), failures)
+            is_lost = failures > self.limit_per_index or action == "FailIndex"
+            if is_lost and index not in self.completed:
+                self.lost.add(index)
+
     @property
     def succeeded_all(self) -> int:
         return self.succeeded if self.indexed else self.succeeded + len(self.done)
@@ -278,7 +406,7 @@ class Counts(msgspec.Struct):
         """How many pods may be at work, besides what their number is limited to."""
         if self.wanted is None:
             return active if self.succeeded_all else 2**31
-        return max(self.wanted - self.succeeded_all, 0)
+        return max(self.wanted - self.succeeded_all - len(self.lost), 0)
 
     def as_status(self) -> Json:
         uncounted = {"succeeded": sorted(self.done) or None, "failed": sorted(self.broken) or None}
@@ -289,6 +417,8 @@ class Counts(msgspec.Struct):
         }
         if self.indexed:
             found["completedIndexes"] = spelled(self.completed)
+        if self.limit_per_index is not None:
+            found["failedIndexes"] = spelled(self.lost)
         return found
 
 
@@ -309,4 +439,6 @@ def spelled(indexes: set[int]) -> str:
             parts[-1][1] = index
         else:
             parts.append([index, index])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+    return ",".join(
+        str(low) if low == high else f"{low}{',' if high == low + 1 else '-'}{high}" for low, high in parts
+    )

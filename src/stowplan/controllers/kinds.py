@@ -15,7 +15,7 @@ from stowplan.api.quantity import encode_hook
 Json = dict[str, Any]
 T = TypeVar("T")
 
-KEPT_CONDITIONS = ("Ready", "DisruptionTarget")
+UNUSED_CONDITIONS = ("PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady")
 MAX_SHARED = 100_000
 _shared: dict[Any, Any] = {}
 
@@ -100,8 +100,24 @@ class AffinityView(Wire, frozen=True):
     node_affinity: NodeAffinityView = NodeAffinityView()
 
 
+class PortView(Wire, frozen=True):
+    name: str = ""
+    container_port: int = 0
+    protocol: str = "TCP"
+
+
+class ContainerView(Wire, frozen=True):
+    name: str = ""
+    ports: tuple[PortView, ...] = ()
+    restart_policy: str = ""
+
+
 class PodSpecView(Wire, frozen=True):
     node_name: str = ""
+    hostname: str = ""
+    subdomain: str = ""
+    containers: tuple[ContainerView, ...] = ()
+    init_containers: tuple[ContainerView, ...] = ()
     affinity: AffinityView = AffinityView()
     tolerations: tuple[TimedToleration, ...] = ()
     volumes: tuple[VolumeView, ...] = ()
@@ -109,6 +125,11 @@ class PodSpecView(Wire, frozen=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "tolerations", shared("tolerations", self.tolerations, self.tolerations))
+        force_setattr(self, "containers", shared("containers", self.containers, self.containers))
+        if self.init_containers:
+            force_setattr(
+                self, "init_containers", shared("containers", self.init_containers, self.init_containers)
+            )
 
     @property
     def meant_for(self) -> str:
@@ -121,19 +142,34 @@ class PodSpecView(Wire, frozen=True):
         return ""
 
 
+class TerminatedView(Wire, frozen=True):
+    exit_code: int = 0
+    reason: str = ""
+
+
+class ContainerStateView(Wire, frozen=True):
+    terminated: TerminatedView | None = None
+
+
 class ContainerStatusView(Wire, frozen=True):
+    name: str = ""
     restart_count: int = 0
+    state: ContainerStateView = ContainerStateView()
 
 
 class PodStatusView(Wire, frozen=True):
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatusView, ...] = ()
+    init_container_statuses: tuple[ContainerStatusView, ...] = ()
+    pod_ip: str = msgspec.field(default="", name="podIP")
     resource_claim_statuses: tuple[ResourceClaimStatus, ...] = ()
 
     def __post_init__(self) -> None:
-        kept = tuple(each for each in self.conditions if each.type in KEPT_CONDITIONS)
+        kept = tuple(each for each in self.conditions if each.type not in UNUSED_CONDITIONS)
         force_setattr(self, "conditions", kept)
+        statuses = self.container_statuses
+        force_setattr(self, "container_statuses", shared("statuses", statuses, statuses))
 
 
 class PodView(Known, frozen=True):
@@ -191,6 +227,20 @@ class StorageClassView(Known, frozen=True):
     allowed_topologies: tuple[Json, ...] = ()
 
 
+class EndpointsView(Known, frozen=True):
+    subsets: tuple[Json, ...] = ()
+
+
+class Slice(Known, frozen=True):
+    address_type: str = ""
+    endpoints: tuple[Json, ...] | None = None
+    ports: tuple[Json, ...] | None = None
+
+
+class ConfigMap(Known, frozen=True):
+    data: dict[str, str] = {}
+
+
 class Revision(Known, frozen=True):
     data: Json = {}
     revision: int = 0
@@ -223,12 +273,31 @@ REPLICA_SETS = Kind("apps/v1", "ReplicaSet", "replicasets", Plain)
 STATEFUL_SETS = Kind("apps/v1", "StatefulSet", "statefulsets", Plain)
 DAEMON_SETS = Kind("apps/v1", "DaemonSet", "daemonsets", Plain)
 REVISIONS = Kind("apps/v1", "ControllerRevision", "controllerrevisions", Revision)
+CRON_JOBS = Kind("batch/v1", "CronJob", "cronjobs", Plain)
+SERVICES = Kind("v1", "Service", "services", Plain)
+ENDPOINTS = Kind("v1", "Endpoints", "endpoints", EndpointsView)
+SLICES = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", Slice)
+ACCOUNTS = Kind("v1", "ServiceAccount", "serviceaccounts", Known)
+CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps", ConfigMap)
 JOBS = Kind("batch/v1", "Job", "jobs", Plain)
 BUDGETS = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", Plain)
 CLASSES = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", StorageClassView, namespaced=False)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", Lease)
 RESOURCE_CLAIMS = Kind("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", Plain)
 CLAIM_TEMPLATES = Kind("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates", Plain)
+
+
+def reference_to(kind: Kind[Any], item: Known) -> Json:
+    """An ObjectReference."""
+    found = {
+        "apiVersion": kind.api_version,
+        "kind": kind.name,
+        "namespace": item.namespace,
+        "name": item.name,
+        "uid": item.uid,
+        "resourceVersion": item.metadata.resource_version,
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def plain(value: Any) -> Any:

@@ -33,6 +33,8 @@ def by_node(pod: PodView) -> tuple[str, ...]:
 class NodeLifecycle(Controller):
     """`grace_seconds` is how long a node may be silent, or is asked for that every time."""
 
+    component = "node-controller"
+
     def __init__(self, stores: Stores, grace_seconds: float | Callable[[], float] = GRACE_SECONDS) -> None:
         super().__init__(stores)
         self._nodes, self._pod_store, leases = self.store(NODES), self.store(PODS), self.store(LEASES)
@@ -91,6 +93,8 @@ class NodeLifecycle(Controller):
                 conditions = with_condition(conditions, kind, "Unknown", *said, at)
         if conditions == node.status.get("conditions"):
             return node
+        text = f"Node {node.name} status is now: NodeNotReady"
+        self.record(NODES, node, "NodeNotReady", text)
         return await self._nodes.patch_status(node, {"conditions": conditions})
 
     async def _taint(self, node: Plain) -> None:
@@ -114,6 +118,7 @@ class NodeLifecycle(Controller):
         at = self.clock.stamp()
         ready = {"type": "Ready", "status": "False", "reason": "NodeNotReady", "lastTransitionTime": at}
         await self._pod_store.patch_condition(pod, ready)
+        self.record(PODS, pod, "NodeNotReady", "Node is not ready", "Warning")
 
 
 def taints_of(node: Plain) -> list[tuple[str, str]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from stowplan.api.meta import LabelSelector, decode, parse_time
-from stowplan.api.selectors import NOTHING, Selector, selector_of
-from stowplan.client.errors import ApiError
+from stowplan.api.selectors import NOTHING, Selector, selector_of, selector_of_map
+from stowplan.client.errors import ApiError, Forbidden, NotFound
+from stowplan.controllers.engine import Controller
 from stowplan.controllers.kinds import Json, K, Kind, Known, Plain, PodView, plain
 from stowplan.controllers.stores import Store, by_namespace, owner_keys
 
@@ -17,8 +19,13 @@ TRUE = "True"
 
 
 def selector_in(spec: Json) -> Selector:
+    """The selector of a spec: that of a ReplicationController is a map of labels."""
     found = spec.get("selector")
-    return NOTHING if found is None else selector_of(decode(LabelSelector, found))
+    if found is None:
+        return NOTHING
+    if any(isinstance(value, str) for value in found.values()):
+        return selector_of_map(found)
+    return selector_of(decode(LabelSelector, found))
 
 
 def owner_of(kind: Kind[K], item: Known) -> Json:
@@ -46,16 +53,32 @@ def pod_from(template: Json, kind: Kind[K], owner: Known, **meta: object) -> Jso
 
 
 class OwnedPods:
-    """The pods managed by one kind of controller; `enqueue` is called with the owner of a changed pod."""
+    """The pods managed by one kind of controller; the owner of a changed pod goes to its queue."""
 
-    def __init__(self, owners: Store[Plain], pods: Store[PodView], enqueue: Callable[[str], None]) -> None:
-        self._kind, self.store, self._enqueue = owners.kind, pods, enqueue
+    def __init__(self, controller: Controller, owners: Store[Plain], pods: Store[PodView]) -> None:
+        self._kind, self.store, self._enqueue = owners.kind, pods, controller.queue.add
+        self._record = partial(controller.record, owners.kind)
         self._index, self._owners = pods.index(owner_keys), owners.index(by_namespace)
-        owners.listen_keys(enqueue)
+        owners.listen_keys(self._enqueue)
         pods.listen(self._on_change)
 
     def of(self, owner: Known) -> list[PodView]:
         return self._index.of(owner.uid)
+
+    async def create(self, owner: Plain, pod: Json) -> PodView:
+        """Create a pod, and write an event of its owner about it."""
+        try:
+            made = await self.store.create(owner.namespace, pod)
+        except ApiError as error:
+            if not (isinstance(error, Forbidden | NotFound) and "being terminated" in error.message):
+                self._record(owner, "FailedCreate", f"Error creating: {error.message}", "Warning")
+            raise
+        self._record(owner, "SuccessfulCreate", f"Created pod: {made.name}")
+        return made
+
+    async def delete(self, owner: Plain, pod: PodView) -> None:
+        await self.store.delete(pod)
+        self._record(owner, "SuccessfulDelete", f"Deleted pod: {pod.name}")
 
     async def claim(self, owner: Plain) -> list[PodView]:
         """The owner's pods, after those that match have been adopted and the others let go."""

@@ -1,14 +1,23 @@
-"""ReplicaSets: as many pods as wanted."""
+"""ReplicaSets and ReplicationControllers: as many pods as wanted."""
 
 from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from typing import ClassVar
 
 from stowplan.api.meta import parse_time
 from stowplan.client.errors import ApiError
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import PODS, REPLICA_SETS, Json, Plain, PodView
+from stowplan.controllers.kinds import (
+    PODS,
+    REPLICA_SETS,
+    REPLICATION_CONTROLLERS,
+    Json,
+    Kind,
+    Plain,
+    PodView,
+)
 from stowplan.controllers.owned_pods import (
     OwnedPods,
     available_in,
@@ -26,10 +35,13 @@ PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
 class ReplicaSets(Controller):
+    component = "replicaset-controller"
+    kind: ClassVar[Kind[Plain]] = REPLICA_SETS
+
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)
-        self._sets = self.store(REPLICA_SETS)
-        self._pods = OwnedPods(self._sets, self.store(PODS), self.queue.add)
+        self._sets = self.store(self.kind)
+        self._pods = OwnedPods(self, self._sets, self.store(PODS))
 
     async def reconcile(self, key: str) -> None:
         owner = self._sets.get(key)
@@ -47,13 +59,13 @@ class ReplicaSets(Controller):
             raise failure
 
     async def _scale(self, owner: Plain, active: list[PodView]) -> None:
-        missing, store = owner.replicas - len(active), self._pods.store
+        missing = owner.replicas - len(active)
         if missing > 0:
-            pod = pod_from(owner.spec["template"], REPLICA_SETS, owner, generateName=f"{owner.name}-")
-            await one_then_all([partial(store.create, owner.namespace, pod)] * min(missing, BURST))
+            pod = pod_from(owner.spec["template"], self.kind, owner, generateName=f"{owner.name}-")
+            await one_then_all([partial(self._pods.create, owner, pod)] * min(missing, BURST))
         elif missing < 0:
             doomed = sorted(active, key=Rank(active))[: min(-missing, BURST)]
-            await one_then_all([partial(store.delete, pod) for pod in doomed])
+            await one_then_all([partial(self._pods.delete, owner, pod) for pod in doomed])
 
     async def _write_status(self, owner: Plain, pods: list[PodView], failure: ApiError | None) -> None:
         status, wait = status_of(owner, [pod for pod in pods if pod.is_active], self.clock.now())
@@ -69,6 +81,13 @@ class ReplicaSets(Controller):
             await self._sets.patch_status(owner, status)
         if wait is not None:
             self.queue.add_after(owner.key, wait)
+
+
+class ReplicationControllers(ReplicaSets):
+    """The same, with a map of labels as their selector."""
+
+    component = "replication-controller"
+    kind = REPLICATION_CONTROLLERS
 
 
 def status_of(owner: Plain, active: list[PodView], now: float) -> tuple[Json, float | None]:

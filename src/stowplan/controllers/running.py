@@ -8,14 +8,17 @@ from collections.abc import Callable
 from stowplan.client.api import ApiClient
 from stowplan.controllers.budgets import Budgets
 from stowplan.controllers.clock import Clock
+from stowplan.controllers.cron_jobs import CronJobs
 from stowplan.controllers.daemon_sets import DaemonSets
 from stowplan.controllers.deployments import Deployments
 from stowplan.controllers.discovery import Discovered
-from stowplan.controllers.garbage import QUARANTINE_SECONDS, Garbage, Namespaces, PodCollector
+from stowplan.controllers.endpoints import EndpointSlices
+from stowplan.controllers.garbage import QUARANTINE_SECONDS, Garbage, PodCollector
 from stowplan.controllers.jobs import Jobs
+from stowplan.controllers.namespaces import NamespaceContents, Namespaces
 from stowplan.controllers.node_lifecycle import GRACE_SECONDS, NodeLifecycle
 from stowplan.controllers.pod_claims import ClaimHolders, PodClaims
-from stowplan.controllers.replica_sets import ReplicaSets
+from stowplan.controllers.replica_sets import ReplicaSets, ReplicationControllers
 from stowplan.controllers.stateful_sets import StatefulSets
 from stowplan.controllers.stores import Stores
 from stowplan.controllers.taint_eviction import TaintEviction
@@ -26,7 +29,7 @@ class Controllers:
     """The embedded cluster's kube-controller-manager: `run` continues until it is cancelled.
 
     Made inside a running event loop. The client needs the rights to do everything, and a request budget that
-    is not in the way.
+    is not in the way. `certificate` returns the API server's certificate in PEM, if it has one.
     """
 
     def __init__(
@@ -36,15 +39,20 @@ class Controllers:
         *,
         node_grace_seconds: float | Callable[[], float] = GRACE_SECONDS,
         quarantine_seconds: float = QUARANTINE_SECONDS,
+        certificate: Callable[[], str] = lambda: "",
     ) -> None:
         self.stores = Stores(api, clock or Clock())
         discovered = Discovered(api)
         self.controllers = (
             Deployments(self.stores),
             ReplicaSets(self.stores),
+            ReplicationControllers(self.stores),
             StatefulSets(self.stores),
             DaemonSets(self.stores),
             Jobs(self.stores),
+            CronJobs(self.stores),
+            EndpointSlices(self.stores),
+            NamespaceContents(self.stores, certificate),
             Volumes(self.stores),
             Budgets(self.stores),
             NodeLifecycle(self.stores, node_grace_seconds),

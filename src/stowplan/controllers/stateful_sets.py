@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowplan.client.errors import Conflict
+from stowplan.client.errors import ApiError, Conflict
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.kinds import CLAIMS, PODS, REVISIONS, STATEFUL_SETS, Json, Plain, PodView
 from stowplan.controllers.owned_pods import OwnedPods, available_in, differs, owner_of, pod_from
@@ -13,11 +13,13 @@ NAME_LABEL, INDEX_LABEL = "statefulset.kubernetes.io/pod-name", "apps.kubernetes
 
 
 class StatefulSets(Controller):
+    component = "statefulset-controller"
+
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)
         self._sets, self._claims = self.store(STATEFUL_SETS), self.store(CLAIMS)
         self._of_namespace = self._claims.index(by_namespace)
-        self._pods = OwnedPods(self._sets, self.store(PODS), self.queue.add)
+        self._pods = OwnedPods(self, self._sets, self.store(PODS))
         self._revisions = Revisions(STATEFUL_SETS, self.store(REVISIONS))
 
     async def reconcile(self, key: str) -> None:
@@ -51,7 +53,7 @@ class StatefulSets(Controller):
         for number in numbers:
             pod = pods.get(number)
             if pod is not None and pod.is_finished and not pod.is_terminating:
-                await self._pods.store.delete(pod)
+                await self._delete(owner, pod)
                 return False
             if pod is None:
                 await self._create(owner, number, templates, current)
@@ -60,7 +62,7 @@ class StatefulSets(Controller):
         surplus = sorted((number for number in pods if number not in numbers), reverse=True)
         for number in surplus:
             if not pods[number].is_terminating:
-                await self._pods.store.delete(pods[number])
+                await self._delete(owner, pods[number])
             if one_by_one:
                 return False
         return not surplus and all(number in pods for number in numbers)
@@ -93,7 +95,19 @@ class StatefulSets(Controller):
             "subdomain": owner.spec.get("serviceName", ""),
             "volumes": others + volumes,
         }
-        await self._pods.store.create(owner.namespace, pod)
+        try:
+            await self._pods.store.create(owner.namespace, pod)
+        except ApiError as error:
+            text = f"create Pod {name} in StatefulSet {owner.name} failed error: {error.message}"
+            self.record(STATEFUL_SETS, owner, "FailedCreate", text, "Warning")
+            raise
+        text = f"create Pod {name} in StatefulSet {owner.name} successful"
+        self.record(STATEFUL_SETS, owner, "SuccessfulCreate", text)
+
+    async def _delete(self, owner: Plain, pod: PodView) -> None:
+        await self._pods.store.delete(pod)
+        text = f"delete Pod {pod.name} in StatefulSet {owner.name} successful"
+        self.record(STATEFUL_SETS, owner, "SuccessfulDelete", text)
 
     async def _create_claims(self, owner: Plain, number: int) -> None:
         for template in owner.spec.get("volumeClaimTemplates") or ():
@@ -141,7 +155,7 @@ class StatefulSets(Controller):
                 return
             pod = pods[number]
             if pod.labels.get(HASH_LABEL) != update and not pod.is_terminating:
-                await self._pods.store.delete(pod)
+                await self._delete(owner, pod)
                 return
             if self._wait_of(owner, pod) != 0:
                 return

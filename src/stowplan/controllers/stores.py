@@ -21,6 +21,7 @@ from stowplan.client.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
 from stowplan.client.errors import NotFound
 from stowplan.client.watch import Reflector, WatchedResource
 from stowplan.controllers.clock import Clock
+from stowplan.controllers.events import Events
 from stowplan.controllers.kinds import Json, K, Kind, Known
 
 SETTLE_SECONDS = 10.0
@@ -186,6 +187,7 @@ class Stores:
 
     def __init__(self, api: ApiClient, clock: Clock) -> None:
         self.api, self.clock = api, clock
+        self.events = Events(api, clock)
         self._stores: dict[str, Store[Any]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -205,6 +207,7 @@ class Stores:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as self._group:
+            self._group.create_task(self.events.run())
             for path, store in list(self._stores.items()):
                 self._start(path, store)
             await asyncio.Event().wait()

@@ -13,6 +13,8 @@ MESSAGE = "Taint manager: deleting due to NoExecute taint"
 
 
 class TaintEviction(Controller):
+    component = "taint-eviction-controller"
+
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)
         self._nodes, self._store = self.store(NODES), self.store(PODS)
@@ -54,6 +56,8 @@ class TaintEviction(Controller):
         }
         pod = await self._store.patch_condition(pod, condition)
         await self._store.delete(pod)
+        text = f"Marking for deletion Pod {pod.namespace}/{pod.name}"
+        self.record(PODS, pod, "TaintManagerEviction", text)
 
 
 def evicting(node: Plain) -> list[Json]:
