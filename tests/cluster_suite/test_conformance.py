@@ -39,7 +39,8 @@ class Real:
             "Accept": step.accept,
             "User-Agent": "conformance/1",
         }
-        body = None if step.body is None else json.dumps(step.body)
+        is_ready = step.body is None or isinstance(step.body, bytes)
+        body = step.body if is_ready else json.dumps(step.body)
         self._connection.request(step.method, step.path, body, headers)
         answer = self._connection.getresponse()
         return answer.status, parsed(answer.read())

@@ -14,7 +14,7 @@ import yaml
 from stowplan.api.protobuf import CONTENT_TYPE as PROTOBUF
 from stowplan.apiserver import nesting, protobuf, schemas
 from stowplan.apiserver.amounts import canonical as canonical_quantity
-from stowplan.apiserver.failures import Failure, bad_request
+from stowplan.apiserver.failures import SCHEME, Failure, bad_request
 from stowplan.apiserver.times import canonical as canonical_time
 from stowplan.apiserver.times import canonical_micro
 from stowplan.http11.messages import Request
@@ -22,7 +22,6 @@ from stowplan.yaml_nesting import is_too_deep
 
 Json = dict[str, Any]
 
-SCHEME = "pkg/runtime/scheme.go:111"
 _NO_KIND = "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
 MEDIA_TYPES = ("application/json", "application/yaml", PROTOBUF)
 MAX_PREVIEW = 30

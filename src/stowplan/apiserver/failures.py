@@ -11,6 +11,7 @@ from stowplan.http11.messages import Response
 
 Json = dict[str, Any]
 
+SCHEME = "pkg/runtime/scheme.go:111"
 _REASON = {
     "Required value": "FieldValueRequired",
     "Invalid value": "FieldValueInvalid",
@@ -114,6 +115,10 @@ class Failure(StowplanError):  # noqa: N818  the API's own word
 
 def bad_request(message: str) -> Failure:
     return Failure(400, "BadRequest", message)
+
+
+def no_kind(kind: str, version: str) -> Failure:
+    return bad_request(f'no kind "{kind}" is registered for version "{version}" in scheme "{SCHEME}"')
 
 
 def not_found(name: str, plural: str, group: str = "") -> Failure:

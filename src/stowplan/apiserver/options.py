@@ -26,6 +26,7 @@ from stowplan.apiserver.failures import (
     forbidden,
     invalid,
     invalid_object,
+    no_kind,
     required,
     unsupported,
 )
@@ -199,7 +200,10 @@ def delete_options(request: Request, query: Query) -> DeleteOptions:
         media = media_type(request.headers.get("content-type", ""))
         if media not in MEDIA_TYPES:
             raise unsupported_media()
-        given, _ = normalize(parse_body(request.body, "DeleteOptions", media), _DELETE, _unreadable)
+        body = parse_body(request.body, "DeleteOptions", media)
+        if (kind := body.get("kind") or "DeleteOptions") != "DeleteOptions":
+            raise no_kind(kind, body.get("apiVersion") or "v1")
+        given, _ = normalize(body, _DELETE, _unreadable)
     else:
         if query("gracePeriodSeconds"):
             given["gracePeriodSeconds"] = _number(query("gracePeriodSeconds"))

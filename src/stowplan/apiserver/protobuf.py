@@ -14,7 +14,7 @@ from typing import Any
 
 from stowplan.api.protobuf import MAGIC, fields
 from stowplan.apiserver import schemas
-from stowplan.apiserver.failures import bad_request
+from stowplan.apiserver.failures import bad_request, no_kind
 
 Json = dict[str, Any]
 
@@ -34,9 +34,11 @@ def decode(body: bytes) -> Json:
         named = {number: value.decode() for number, value in _by_number(envelope.get(1, b"")).items()}
         version, kind = named.get(1, ""), named.get(2, "")
         group, _, short = version.rpartition("/")
-        name = schemas.names().get((group, short, kind))
+        # Clients send DeleteOptions in the version of what they delete; every version has the same.
+        delete = schemas.META + "DeleteOptions"
+        name = delete if kind == "DeleteOptions" else schemas.names().get((group, short, kind))
         if name is None:
-            raise bad_request(f'no kind "{kind}" is registered for version "{version}"')
+            raise no_kind(kind, version)
         return {"apiVersion": version, "kind": kind, **_message(name, name, envelope.get(2, b""))}
     except _UNREADABLE as error:
         raise bad_request(f"the body is no protobuf of Kubernetes: {error}") from error

@@ -68,8 +68,8 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
     prefix: bytes = b""
     """How the text of every object begins."""
     _empty: bytes = b""
-    _selectable: dict[str, list[tuple[str, str]]] = {}
-    """Fields that selectors may name, by the part of the object that they are in."""
+    _selectable: dict[str, list[tuple[str, str, str]]] = {}
+    """Fields that selectors may name, by the part of the object that they are in, with their zero values."""
 
     def __post_init__(self) -> None:
         self.collection = self.collection or self.name
@@ -78,7 +78,7 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         self._selectable = {}
         for field, path in self.strategy.fields.items():
             part, _, key = path.rpartition(".")
-            self._selectable.setdefault(part, []).append((field, key))
+            self._selectable.setdefault(part, []).append((field, key, _zero_text(self.schema, path)))
 
     @property
     def name(self) -> str:
@@ -105,9 +105,9 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
             found["metadata.namespace"] = meta.get("namespace", "")
         for part, keys in self._selectable.items():
             inner = (data.get(part) or {}) if part else data
-            for field, key in keys:
+            for field, key, zero in keys:
                 value = inner.get(key)
-                found[field] = value if isinstance(value, str) else _text(value)
+                found[field] = value if isinstance(value, str) else zero if value is None else _text(value)
         return found
 
     @property
@@ -124,9 +124,14 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "" if value is None else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _zero_text(schema: Json, path: str) -> str:
+    """What a selector compares with if an object does not have the field."""
+    for part in path.split("."):
+        schema = schemas.resolved(schema).get("properties", {}).get(part, {})
+    return {"boolean": "false", "integer": "0"}.get(schema.get("type", ""), "")
 
 
 def built_in() -> list[Resource]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from conformance.conformance_extra import extra_cases
 from conformance.conformance_kinds import KINDS, Kind
+from conformance.conformance_machinery import machinery_cases
 from conformance.conformance_steps import (
     APPLY_PATCH,
     JSON_PATCH,
@@ -43,15 +44,19 @@ async def answers(api: Api, case: Case, namespace: str) -> list[Any]:
     await api(Step("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}}))
     found = []
     for step in case.steps:
-        text = json.dumps([step.path, step.body]).replace("{ns}", namespace)
-        path, body = json.loads(text)
-        step = step._replace(path=path, body=body)
+        step = step._replace(path=step.path.replace("{ns}", namespace), body=_named(step.body, namespace))
         if step.method in ("WAIT", "QUIET"):
             await _prepare(api, step)
             continue
         status, answer = await api(step)
         found.append([status, normal(answer)])
     return found
+
+
+def _named(body: Any, namespace: str) -> Any:
+    if isinstance(body, bytes):
+        return body.replace(b"{ns}", namespace.encode())
+    return json.loads(json.dumps(body).replace("{ns}", namespace))
 
 
 async def _prepare(api: Api, step: Step) -> None:
@@ -106,7 +111,7 @@ def all_cases() -> list[Case]:
         for kind in KINDS
         for name, steps in OPERATIONS.items()
     ]
-    return found + extra_cases()
+    return found + extra_cases() + machinery_cases()
 
 
 Steps = Callable[[Kind], tuple[Step, ...]]

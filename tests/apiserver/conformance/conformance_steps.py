@@ -18,6 +18,7 @@ class Step(NamedTuple):
     method: str
     path: str
     body: Any = None
+    """Bytes are sent as they are, everything else as JSON."""
     media: str = "application/json"
     accept: str = "application/json"
 
