@@ -88,3 +88,32 @@ async def test_yaml_nested_without_end_is_refused(api):
     body = b"a: " + b"[" * 100_000
     status, found = await api("POST", CONFIG_MAPS, body, content_type="application/yaml")
     assert (status, found["reason"]) == (400, "BadRequest")
+
+
+@pytest.mark.parametrize(
+    ("media", "patch", "problems"),
+    [
+        (
+            "merge-patch",
+            b'{"data":{"x":"1","x":"2"},"zzz":1,"nonsense":1,"data":{"y":"3"}}',
+            'duplicate field "data.x", duplicate field "data", unknown field "nonsense", unknown field "zzz"',
+        ),
+        (
+            "json-patch",
+            b'[{"op":"add","path":"/zzz","value":1},{"op":"add","path":"/nonsense","value":1,"op":"add"}]',
+            'json patch duplicate field "[1].op", unknown field "nonsense", unknown field "zzz"',
+        ),
+    ],
+)
+async def test_strict_patches_have_no_duplicates(
+    api: Staged, media: str, patch: bytes, problems: str
+) -> None:
+    await api("POST", CONFIG_MAPS, {"metadata": {"name": "m"}})
+    target = f"{CONFIG_MAPS}/m?fieldValidation=Strict"
+    status, found = await api("PATCH", target, patch, content_type=f"application/{media}+json")
+    assert (status, found["message"].partition("strict decoding error: ")[2]) == (422, problems)
+
+
+async def test_the_range_of_services_is_there(api: Staged) -> None:
+    _, found = await api("GET", "/apis/networking.k8s.io/v1/servicecidrs/kubernetes")
+    assert [each["status"] for each in found["status"]["conditions"] if each["type"] == "Ready"] == ["True"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from api_staging import Staged
 
-from stowplan.apiserver import Request, Stream
+from stowplan.apiserver import ApiServer, Request, Store, Stream
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -89,3 +89,24 @@ async def test_no_watcher_loses_an_event(api: Staged, watchers: int) -> None:
     following = [asyncio.ensure_future(follow(stream)) for stream in streams if isinstance(stream, Stream)]
     versions = [await write(api, f"m{number % 7}", str(number)) for number in range(50)]
     assert await asyncio.gather(*following) == [versions] * watchers
+
+
+async def test_lists_cannot_be_continued_for_ever() -> None:
+    now = 0.0
+    api = Staged(ApiServer(Store(clock=lambda: now)))
+    for name in "abc":
+        await api("POST", CONFIG_MAPS, {"metadata": {"name": name}})
+    _, page = await api("GET", f"{CONFIG_MAPS}?limit=1")
+    token, version = page["metadata"]["continue"], page["metadata"]["resourceVersion"]
+    await api("POST", "/api/v1/namespaces", {"metadata": {"name": "later"}})
+    now = 301.0
+    assert (await api("GET", f"{CONFIG_MAPS}?limit=1&continue={token}"))[0] == 200
+    now = 602.0
+    status, refused = await api("GET", f"{CONFIG_MAPS}?limit=1&continue={token}")
+    assert (status, refused["reason"]) == (410, "Expired")
+    exact = f"{CONFIG_MAPS}?resourceVersion={version}&resourceVersionMatch=Exact"
+    assert (await api("GET", exact))[0] == 410
+    _, rest = await api("GET", f"{CONFIG_MAPS}?continue={refused['metadata']['continue']}")
+    assert [item["metadata"]["name"] for item in rest["items"]] == ["b", "c"]
+    _, page = await api("GET", f"{CONFIG_MAPS}?limit=1")
+    assert (await api("GET", f"{CONFIG_MAPS}?limit=1&continue={page['metadata']['continue']}"))[0] == 200

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -40,6 +41,9 @@ class Codec(Protocol):
     def decode(self, body: bytes) -> Json | None:
         """Decode a body that needs no diagnosis; None for any other."""
 
+    def problems(self, value: Any, unknown: list[str]) -> list[str]:
+        """What strict decoding objects to, in the order of kube-apiserver; `value` is from `parse_pairs`."""
+
 
 class BuiltIn(NamedTuple):
     """The codec of a built-in kind."""
@@ -63,6 +67,11 @@ class BuiltIn(NamedTuple):
             kept, unknown = cleaned(self.schema, value)
             return schemas.normalize(self.schema, schemas.without_nulls(kept)), unknown
 
+    def problems(self, value: Any, unknown: list[str]) -> list[str]:
+        found: dict[str, None] = {}
+        _find_problems({"$ref": schemas.REF + self.schema}, value, "", found)
+        return list(found)
+
 
 @lru_cache(64)  # clients send a handful of them
 def media_type(content_type: str) -> str:
@@ -78,7 +87,7 @@ def parse_body(body: bytes, kind: str, media: str = "application/json") -> Json:
     """Decode a body to plain data."""
     if media == PROTOBUF:
         return protobuf.decode(body)
-    value = _from_json(yaml_to_json(body) if is_yaml(media, body) else body, kind)
+    value = _from_json(yaml_to_json(body)[0] if is_yaml(media, body) else body, kind)
     if not isinstance(value, dict):
         shown = (
             '{ APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
@@ -90,9 +99,10 @@ def parse_body(body: bytes, kind: str, media: str = "application/json") -> Json:
 
 
 def read_object(
-    body: bytes, media: str, codec: Codec, group_version: str, kind: str, validation: str
+    request: Request, codec: Codec, group_version: str, kind: str, validation: str
 ) -> tuple[Json, list[str]]:
     """Decode the object of a create or update; return it with warnings for the client."""
+    body, media = request.body, media_type(request.headers.get("content-type", ""))
     if media not in MEDIA_TYPES:
         raise unsupported_media()
     if validation != "Strict" and media == "application/json":
@@ -104,9 +114,10 @@ def read_object(
     value = parse_body(body, kind, media)
     check_kind(value, group_version, kind)
     found, problems = normalize(value, codec, lambda said: _unhandled(value, kind, said))
-    if media == "application/json" and validation in ("Strict", "Warn", ""):
-        twice = [f'duplicate field "{path}"' for path in duplicates(body)]
-        problems = (twice + problems)[:MAX_PROBLEMS]
+    if media != PROTOBUF and validation != "Ignore":
+        unknown = problems
+        problems = [request.duplicates] if request.duplicates else []
+        problems += codec.problems(parse_pairs(body), unknown)[:MAX_PROBLEMS]
     if problems and validation == "Strict":
         raise _unhandled(value, kind, f"strict decoding error: {', '.join(problems)}")
     found["kind"], found["apiVersion"] = kind, group_version
@@ -119,7 +130,11 @@ def normalize(value: Json, codec: Codec, refused: Callable[[str], Failure]) -> t
         found, unknown = codec.normalize(schemas.without_nulls(value))
     except ValueError as error:
         raise refused(str(error)) from error
-    return found, [f'unknown field "{path}"' for path in unknown[:MAX_PROBLEMS]]
+    return found, [_unknown(path) for path in unknown[:MAX_PROBLEMS]]
+
+
+def _unknown(path: str) -> str:
+    return f'unknown field "{path}"'
 
 
 def check_kind(value: Json, group_version: str, kind: str) -> None:
@@ -195,18 +210,25 @@ def is_yaml(media: str, body: bytes) -> bool:
     return media in _YAML and not body.lstrip().startswith(b"{")
 
 
-def yaml_to_json(body: bytes) -> bytes:
-    """Convert YAML to JSON; raises a 400 if it is malformed, or too large because of aliases."""
+def yaml_to_json(body: bytes) -> tuple[bytes, str]:
+    """Convert YAML to JSON, and say which keys it has twice.
+
+    Raises a 400 if it is malformed, or too large because of aliases.
+    """
     if is_too_deep(body):
         raise bad_request(f"error decoding YAML: {nesting.WORDS}")
     try:
-        value = yaml.load(body, _YamlLoader)
+        loader = _YamlLoader(body)
+        try:
+            value = loader.get_single_data()
+        finally:
+            loader.dispose()
         if _size(value, {}) > MAX_YAML:
             raise bad_request(
                 "error decoding YAML: error converting YAML to JSON: "
                 "yaml: document contains excessive aliasing"
             )
-        return msgspec.json.encode(value)
+        return msgspec.json.encode(value, order="sorted"), loader.duplicates
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise bad_request(f"error decoding YAML: {str(error)[:1000]}") from error
     except RecursionError:
@@ -214,9 +236,24 @@ def yaml_to_json(body: bytes) -> bytes:
 
 
 class _YamlLoader(yaml.CSafeLoader):
-    """Keeps dates as text, and makes all keys text."""
+    """Keeps dates as text, makes all keys text, and remembers keys that a mapping has twice."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body)
+        self._duplicates: list[tuple[int, str]] = []
+
+    @property
+    def duplicates(self) -> str:
+        lines = [f'  line {line}: key "{key}" already set in map' for line, key in sorted(self._duplicates)]
+        return "\n".join(["yaml: unmarshal errors:", *lines[:MAX_PROBLEMS]]) if lines else ""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    self._duplicates.append((key.start_mark.line + 1, key.value))
+                seen.add(key.value)
         found = super().construct_mapping(node, deep)
         if all(isinstance(key, str) for key in found):
             return found
@@ -224,6 +261,9 @@ class _YamlLoader(yaml.CSafeLoader):
 
 
 _YamlLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)
+# Go's YAML has these as well.
+_YamlLoader.bool_values = {**yaml.CSafeLoader.bool_values, "y": True, "n": False}
+_YamlLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("[yYnN]$"), list("yYnN"))
 
 
 def _json_key(key: Any) -> str:
@@ -280,31 +320,49 @@ def cleaned(name: str, value: Json) -> tuple[Json, list[str]]:
     return found, unknown
 
 
-def duplicates(body: bytes) -> list[str]:
-    """The paths of duplicate fields in a JSON text, in its order."""
-    found: list[str] = []
-
-    def pairs(items: list[tuple[str, Any]]) -> Json:
-        found = dict(items)
-        if len(found) < len(items):
-            seen: set[str] = set()
-            found[_TWICE] = [key for key, _ in items if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
-        return found
-
-    def collect(value: Any, path: str) -> None:
-        if isinstance(value, dict):
-            found.extend(f"{path}.{key}".lstrip(".") for key in value.pop(_TWICE, ()))
-            for key, each in value.items():
-                collect(each, f"{path}.{key}")
-        elif isinstance(value, list):
-            for index, each in enumerate(value):
-                collect(each, f"{path}[{index}]")
-
-    collect(json.loads(body, object_pairs_hook=pairs), "")
-    return found
+class _Pairs(list[tuple[str, Any]]):
+    """The fields of a JSON object as the text has them: in order, and those that are there twice."""
 
 
-_TWICE = "\0twice"
+def parse_pairs(body: bytes) -> Any:
+    return json.loads(body, object_pairs_hook=_Pairs)
+
+
+def duplicates(value: Any, path: str = "") -> Iterator[str]:
+    """The paths of duplicate fields in what `parse_pairs` found, in the order of the text."""
+    if isinstance(value, _Pairs):
+        seen: set[str] = set()
+        for key, each in value:
+            where = f"{path}.{key}" if path else key
+            if key in seen:
+                yield where
+            seen.add(key)
+            yield from duplicates(each, where)
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from duplicates(each, f"{path}[{index}]")
+
+
+def _find_problems(schema: Json, value: Any, path: str, found: dict[str, None]) -> None:
+    """Unknown and duplicate fields in the order of the text; those of an unknown field do not count."""
+    schema = schemas.resolved(schema)
+    if isinstance(value, _Pairs):
+        properties, others = schema.get("properties"), schema.get("additionalProperties")
+        seen: set[str] = set()
+        for key, each in value:
+            where = f"{path}.{key}" if path else key
+            if properties is not None and key not in properties:
+                found[_unknown(where)] = None
+                continue
+            if key in seen:
+                found[f'duplicate field "{where}"'] = None
+            seen.add(key)
+            inner = properties[key] if properties is not None else others
+            _find_problems(inner if isinstance(inner, dict) else {}, each, where, found)
+    elif isinstance(value, list):
+        inner = schema.get("items")
+        for index, each in enumerate(value):
+            _find_problems(inner if isinstance(inner, dict) else {}, each, f"{path}[{index}]", found)
 
 
 class _Walk:

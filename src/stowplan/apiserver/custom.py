@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stowplan.apiserver import nesting, schemas
-from stowplan.apiserver.bodies import BuiltIn
+from stowplan.apiserver.bodies import BuiltIn, duplicates
 from stowplan.apiserver.failures import FieldError, unknown_resource
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.resources import ALL_VERBS, Column, Resource, ScalePaths, Subresource
@@ -139,6 +139,9 @@ class CustomCodec(NamedTuple):
         found["metadata"] = meta
         unknown += [f"metadata.{path}" for path in more]
         return set_defaults(self.schema, found), unknown
+
+    def problems(self, value: Any, unknown: list[str]) -> list[str]:
+        return [f'duplicate field "{path}"' for path in duplicates(value)] + sorted(unknown)
 
 
 class CustomStrategy(Strategy):

@@ -25,7 +25,7 @@ _JSON_TYPES = ("*/*", "application/*", "application/json")
 class Form(NamedTuple):
     """What the client asked for; `include` is how much of each object a table's rows bring along.
 
-    In those that are bare there are no managed fields.
+    In those that are bare there are no managed fields; `is_list` is for metadata of a list.
     """
 
     what: str = WHOLE
@@ -33,29 +33,68 @@ class Form(NamedTuple):
     include: str = "Metadata"
     group_version: str = "meta.k8s.io/v1"
     is_bare: bool = False
+    is_list: bool = False
 
 
 @lru_cache(256)
 def form_of(accept: str, include: str = "", is_bare: bool = False) -> Form:
     """Return the first form in an Accept header that we support; raises a 406."""
+    is_known = False
     for part in (accept or "*/*").split(","):
         media, *parameters = (piece.strip() for piece in part.split(";"))
         named = dict(each.split("=", 1) for each in parameters if "=" in each)
         is_yaml = media.lower() == "application/yaml"
         if media.lower() not in _JSON_TYPES and not is_yaml:
             continue
-        what = named.get("as", "").removesuffix("List") if named.get("as") != "Table" else TABLE
+        is_known = True
+        wanted = named.get("as", "")
+        what = wanted.removesuffix("List")
         if named.get("stream", "watch") != "watch" or what not in (WHOLE, TABLE, METADATA):
             continue
         if what and (named.get("g") != "meta.k8s.io" or named.get("v") not in ("v1", "v1beta1")):
             continue
-        return Form(what, is_yaml, include or "Metadata", f"meta.k8s.io/{named.get('v', 'v1')}", is_bare)
+        version = f"meta.k8s.io/{named.get('v', 'v1')}"
+        return Form(what, is_yaml, include or "Metadata", version, is_bare, wanted.endswith("List"))
+    if is_known:
+        raise not_acceptable(_MEDIA)
     message = (
         "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, "
         "application/vnd.kubernetes.protobuf, application/json;stream=watch, "
         "application/vnd.kubernetes.protobuf;stream=watch"
     )
     raise Failure(406, "NotAcceptable", message, details={})
+
+
+_MEDIA = (
+    "only the following media types are accepted: application/json, application/yaml, "
+    "application/vnd.kubernetes.protobuf"
+)
+
+
+def not_acceptable(message: str) -> Failure:
+    return Failure(406, "NotAcceptable", message)
+
+
+def check_not_table(form: Form) -> None:
+    """Raise a 406 about what no table can show."""
+    if form.what == TABLE:
+        raise not_acceptable(_MEDIA)
+
+
+def _check_metadata(form: Form, resource: Resource, is_list: bool) -> None:
+    """Metadata of one object and of a list have names of their own, and are not given for one another."""
+    if form.what != METADATA or form.is_list is is_list:
+        return
+    package = "core" if resource.collection == "events" else resource.group.partition(".")[0] or "core"
+    kind = f"{package}.{resource.kind}"
+    kind = "unstructured.Unstructured" if resource.is_custom else kind
+    if is_list:
+        raise not_acceptable(
+            f"you requested PartialObjectMetadata, but the requested object is a list (*{kind}List)"
+        )
+    raise not_acceptable(
+        f"you requested PartialObjectMetadataList, but the requested object is not a list (*{kind})"
+    )
 
 
 def text_of(form: Form, resource: Resource, record: Record) -> bytes:
@@ -69,7 +108,14 @@ def text_of(form: Form, resource: Resource, record: Record) -> bytes:
 def render_object(
     form: Form, resource: Resource, record: Record, status: int = 200, headers: Headers = ()
 ) -> Response:
+    _check_metadata(form, resource, is_list=False)
     return render(form, status, event_object(form, resource, record), headers)
+
+
+def render_data(form: Form, status: int, data: Json) -> Response:
+    """An object that is not stored, and that no table can show."""
+    check_not_table(form)
+    return render(form, status, msgspec.json.encode(_metadata_of(form, data) if form.what else data))
 
 
 def event_object(form: Form, resource: Resource, record: Record, with_columns: bool = True) -> bytes:
@@ -84,6 +130,7 @@ def event_object(form: Form, resource: Resource, record: Record, with_columns: b
 
 def render_list(form: Form, resource: Resource, records: list[Record], meta: Json) -> Response:
     """A list of objects."""
+    _check_metadata(form, resource, is_list=True)
     if form.what == TABLE:
         rows = [msgspec.json.decode(text_of(form, resource, record)) for record in records]
         return render(form, 200, msgspec.json.encode(tables.table_of(resource, rows, form, meta)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from functools import lru_cache, wraps
@@ -63,6 +64,41 @@ def path_segment_errors(name: str) -> tuple[str, ...]:
     if name in (".", ".."):
         return (f"may not be '{name}'",)
     return tuple(f"may not contain '{char}'" for char in ("/", "%") if char in name)
+
+
+def address_errors(text: str) -> tuple[str, ...]:
+    """For IP addresses, which must be written in the one form that everybody writes."""
+    found = _address(text)
+    if isinstance(found, str):
+        return (found or "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",)
+    return () if str(found) == text else (f'must be in canonical form ("{found}")',)
+
+
+def cidr_errors(text: str) -> tuple[str, ...]:
+    address, _, length = text.partition("/")
+    found = _address(address)
+    if isinstance(found, str) and found:
+        return (found,)
+    is_number = length.isascii() and length.isdecimal() and len(length) <= 3
+    if isinstance(found, str) or not is_number or int(length) > found.max_prefixlen:
+        return ("must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",)
+    network = ipaddress.ip_network((found, int(length)), strict=False)
+    if network.network_address != found:
+        return ("must not have bits set beyond the prefix length",)
+    return () if str(network) == text else (f'must be in canonical form ("{network}")',)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | str:
+    """An address, or what is wrong with it; an empty text if it is none at all."""
+    if re.fullmatch(r"[0-9.]+", text) and re.search(r"(^|\.)0[0-9]", text):
+        return "must not have leading 0s"
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return ""
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return "must not be an IPv4-mapped IPv6 address"
+    return "" if "%" in text else found
 
 
 @_remembered(8192)

@@ -148,12 +148,7 @@ def decode_object(context: RequestContext) -> None:
     """The whole object, from a create or an update."""
     resource, options = context.resource, context.read_options()
     data, context.warnings = bodies.read_object(
-        context.request.body,
-        context.media,
-        resource.codec,
-        resource.group_version,
-        resource.kind,
-        options.validation,
+        context.request, resource.codec, resource.group_version, resource.kind, options.validation
     )
     if context.verb == "update":
         meta = data.setdefault("metadata", {})
@@ -194,8 +189,12 @@ def decode_patch(context: RequestContext) -> None:
 
     bodies.check_kind(new, resource.group_version, resource.kind)
     found, unknown = bodies.normalize(new, resource.codec, unfit)
-    if unknown and options.validation == "Strict":
-        raise unfit(f"strict decoding error: {', '.join(unknown)}")
+    if options.validation == "Strict":
+        word = "json patch duplicate field" if media == JSON_PATCH else "duplicate field"
+        pairs = bodies.parse_pairs(context.request.body)
+        problems = [f'{word} "{path}"' for path in bodies.duplicates(pairs)] + sorted(unknown)
+        if problems:
+            raise unfit(f"strict decoding error: {', '.join(problems[: bodies.MAX_PROBLEMS])}")
     if options.validation != "Ignore":
         context.warnings += unknown
     context.data = to_stored(resource, found)
@@ -204,7 +203,12 @@ def decode_patch(context: RequestContext) -> None:
 def decode_apply(context: RequestContext) -> None:
     """Server-side apply: an applied configuration merged into the object, or a new object."""
     resource, options = context.resource, context.read_options(is_apply=True)
-    config = bodies.parse_body(context.request.body, resource.kind)
+    request = context.request
+    config = bodies.parse_body(request.body, resource.kind)
+    if options.validation == "Strict":
+        is_json = not request.duplicates and any(bodies.duplicates(bodies.parse_pairs(request.body)))
+        if twice := bodies.yaml_to_json(request.body)[1] if is_json else request.duplicates:
+            raise bad_request(f"error strict decoding YAML: error converting YAML to JSON: {twice}")
     _check_config(context, config)
     given = (config.get("metadata") or {}).get("namespace") or ""
     where = f"{given}/{context.name}; {resource.group or ''}/{resource.version}, Kind={resource.kind}"

@@ -73,7 +73,7 @@ def answer_list(
             raise too_large_version(asked, version)
         if options.match == "Exact" or (options.limit and asked and not options.match):
             version = asked
-    records = collection.at(version)
+    records = collection.at(version) if version >= collection.store.oldest_version() else None
     if records is None:
         raise _forgotten(collection, options, after)
     keys = collection.sorted_keys() if records is collection.records else sorted(records)

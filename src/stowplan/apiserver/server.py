@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stowplan.apiserver import bodies, discovery, forms, pipeline
+from stowplan.apiserver import bodies, discovery, forms, pipeline, times
 from stowplan.apiserver.custom import CustomResources
 from stowplan.apiserver.failures import (
     Failure,
@@ -34,6 +34,7 @@ from stowplan.log import error as log_error
 
 Json = dict[str, Any]
 
+RANGES = "servicecidrs.networking.k8s.io"
 LARGE_YAML = 16 * 1024
 VERSION = {
     "major": "1",
@@ -101,9 +102,9 @@ class ApiServer:
     async def _convert_yaml(request: Request) -> None:
         """YAML is slow: convert a large document in a thread, so that other requests continue."""
         if len(request.body) > LARGE_YAML:
-            request.body = await asyncio.to_thread(bodies.yaml_to_json, request.body)
+            request.body, request.duplicates = await asyncio.to_thread(bodies.yaml_to_json, request.body)
         else:
-            request.body = bodies.yaml_to_json(request.body)
+            request.body, request.duplicates = bodies.yaml_to_json(request.body)
 
     def _answer(self, request: Request) -> Response | Stream:
         parts = [part for part in request.path.split("/") if part]
@@ -248,6 +249,13 @@ def _create_defaults(objects: Objects) -> None:
         "spec": {"clusterIP": "10.96.0.1", "ports": ports},
     }
     _create(objects, "services", service, "default")
+    _create(objects, RANGES, {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/12"]}})
+    record = objects.find(RANGES, "kubernetes")
+    if record is not None and not (data := record.data())["status"].get("conditions"):
+        message = "Kubernetes default Service CIDR is ready"
+        ready = {"type": "Ready", "status": "True", "reason": "", "message": message}
+        data["status"]["conditions"] = [ready | {"lastTransitionTime": times.now()}]
+        objects.put(objects.resources.kept_in(RANGES), record.key, data, record.managed)
 
 
 def _create(objects: Objects, collection: str, body: Json, namespace: str = "") -> None:

@@ -10,6 +10,7 @@ same; in a `DurableStore` a change is published once it is on disk.
 from __future__ import annotations
 
 import asyncio
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -28,6 +29,8 @@ LOG_LENGTH = 20_000
 """Changes that a collection remembers; a watch from an earlier version gets a 410."""
 LOG_BYTES = 256 * 2**20
 """Bytes of changes that all collections remember; beyond it the largest log drops its oldest quarter."""
+COMPACT_SECONDS = 300.0
+"""How often old versions end: lists cannot be continued for more than twice as long, as with etcd."""
 MAX_BYTES = 2 * 2**30
 """Bytes of all objects, etcd's own limit; beyond it only deletes are accepted."""
 
@@ -186,6 +189,7 @@ class Collection:
 
     def _append(self, change: Change) -> None:
         self._log.append(change)
+        self.store.oldest_version()  # ends old versions in time, if nobody lists
         self.count_log_bytes(change, len(change.record.body))
         if len(self._log) > LOG_LENGTH:
             self.forget(LOG_LENGTH // 4)
@@ -250,8 +254,16 @@ class Collection:
 class Store:
     """All collections, in memory."""
 
-    def __init__(self, *, max_bytes: int = MAX_BYTES, max_log_bytes: int = LOG_BYTES) -> None:
-        self.max_bytes, self.max_log_bytes = max_bytes, max_log_bytes
+    def __init__(
+        self,
+        *,
+        max_bytes: int = MAX_BYTES,
+        max_log_bytes: int = LOG_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.max_bytes, self.max_log_bytes, self._clock = max_bytes, max_log_bytes, clock
+        self._compacted = self._compact_next = 0
+        self._compact_at = clock() + COMPACT_SECONDS
         self.version = 0
         """The version of the last published change."""
         self._given = 0
@@ -289,6 +301,14 @@ class Store:
         if found is None:
             found = self.collections[name] = Collection(self, name, fields)
         return found
+
+    def oldest_version(self) -> int:
+        """The first version that objects can still be listed at."""
+        now = self._clock()
+        if now >= self._compact_at:
+            self._compacted, self._compact_next = self._compact_next, self.version
+            self._compact_at = now + COMPACT_SECONDS
+        return self._compacted
 
     def compact(self) -> None:
         """Forget all changes; every watch from a version before now must list again."""

@@ -24,8 +24,9 @@ from stowplan.apiserver.failures import (
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.options import DeleteOptions
 from stowplan.apiserver.pipeline import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, RequestContext
-from stowplan.apiserver.resources import ScalePaths
+from stowplan.apiserver.resources import Column, Resource, ScalePaths
 from stowplan.apiserver.store import Record
+from stowplan.apiserver.strategies import Strategy
 from stowplan.errors import SelectorError
 from stowplan.http11.messages import Response
 
@@ -38,9 +39,7 @@ CREATED = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Succ
 def _read(context: RequestContext, schema: str, group_version: str, kind: str) -> Json:
     """The body of a subresource that is an object of another kind."""
     validation = context.read_options().validation
-    data, _ = bodies.read_object(
-        context.request.body, context.media, BuiltIn(schema), group_version, kind, validation
-    )
+    data, _ = bodies.read_object(context.request, BuiltIn(schema), group_version, kind, validation)
     return data
 
 
@@ -78,6 +77,17 @@ def finalize(context: RequestContext) -> Response:
 # Scale: the one number of a workload that autoscalers and `kubectl scale` know.
 
 SCALE, SCALE_VERSION = "io.k8s.api.autoscaling.v1.Scale", "autoscaling/v1"
+_SCALES = Resource(
+    group="autoscaling",
+    version="v1",
+    plural="scales",
+    singular="scale",
+    kind="Scale",
+    namespaced=True,
+    columns=(Column("Name"), Column("Desired", "integer"), Column("Available", "integer"), Column("Age")),
+    codec=BuiltIn(SCALE),
+    strategy=Strategy(),
+)
 
 
 def scale(context: RequestContext) -> Response:
@@ -87,7 +97,11 @@ def scale(context: RequestContext) -> Response:
     else:
         _decode_scale(context)
         record = pipeline.write(context)
-    return forms.render(form, 200, msgspec.json.encode(_scale_of(record, resource.scale_paths)))
+    found = _scale_of(record, resource.scale_paths)
+    if form.what == forms.TABLE:
+        table = tables.table_of(_SCALES, [found], form, found["metadata"])
+        return forms.render(form, 200, msgspec.json.encode(table))
+    return forms.render_data(form, 200, found)
 
 
 def _decode_scale(context: RequestContext) -> None:
@@ -169,6 +183,7 @@ def binding(context: RequestContext) -> Response:
 
 def _bind(context: RequestContext, sent: Json) -> Response:
     objects, resource = context.objects, context.resource
+    forms.check_not_table(context.form)
     meta = sent.get("metadata") or {}
     name, node = meta.get("name", ""), (sent.get("target") or {}).get("name", "")
     if context.name and name != context.name:
@@ -189,7 +204,9 @@ def _bind(context: RequestContext, sent: Json) -> Response:
         }
         if topology:
             own["labels"] = {**labels, **topology}
-    _set_scheduled(data.setdefault("status", {}).setdefault("conditions", []))
+    status = data.setdefault("status", {})
+    status.pop("nominatedNodeName", None)
+    _set_scheduled(status.setdefault("conditions", []))
     objects.put(resource, before.key, data, before.managed, dry_run=context.dry_run)
     return Response.of(201, CREATED)
 
@@ -383,7 +400,7 @@ def _review(status: Callable[[RequestContext], Json]) -> Handler:
     def answer(context: RequestContext) -> Response:
         data = _decode_review(context)
         data["status"] = status(context)
-        return Response.of(201, data)
+        return forms.render_data(context.form, 201, data)
 
     return answer
 

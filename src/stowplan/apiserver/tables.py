@@ -48,7 +48,7 @@ def table_of(
 def _row(resource: Resource, columns: tuple[Column, ...], item: Json, form: Form) -> Json:
     make = _CELLS.get(resource.name)
     cells = make(item) if make is not None else [_plain_cell(column, item) for column in columns]
-    row: Json = {"cells": cells[: len(columns)] + [""] * (len(columns) - len(cells))}
+    row: Json = {"cells": cells + [""] * (len(columns) - len(cells))}
     if form.include == "Object":
         row["object"] = item
     elif form.include == "Metadata":
@@ -465,6 +465,13 @@ def _name(item: Json) -> str:
     return name
 
 
+def _parent(item: Json) -> str:
+    """Who uses an address: `services/default/kubernetes`."""
+    parent = _at(item, "spec", "parentRef", default={})
+    kind = ".".join(filter(None, (parent.get("resource"), parent.get("group"))))
+    return "/".join(filter(None, (kind, parent.get("namespace"), parent.get("name"))))
+
+
 _CELLS: dict[str, Cells] = {
     "pods": lambda item: pod_cells(item, age(item), since),
     "nodes": _node,
@@ -513,6 +520,18 @@ _CELLS: dict[str, Cells] = {
         _at(item, "spec", "nodeName", default=""),
         _at(item, "spec", "driver", default=""),
         _at(item, "spec", "pool", "name", default=""),
+        age(item),
+    ],
+    "scales.autoscaling": lambda item: [
+        _name(item),
+        _at(item, "spec", "replicas", default=0),
+        _at(item, "status", "replicas", default=0),
+        age(item),
+    ],
+    "ipaddresses.networking.k8s.io": lambda item: [_name(item), _parent(item), age(item)],
+    "servicecidrs.networking.k8s.io": lambda item: [
+        _name(item),
+        ",".join(_at(item, "spec", "cidrs", default=[])),
         age(item),
     ],
     "rolebindings.rbac.authorization.k8s.io": _binding,

@@ -31,6 +31,8 @@ class Request(msgspec.Struct):
     body: bytes = b""
     is_bare: bool = False
     """Whether to leave out managed fields; working them out is most of the work of a write."""
+    duplicates: str = ""
+    """The keys that a YAML body had twice before it was converted to JSON, as an error names them."""
 
     @classmethod
     def of(cls, method: str, target: str, body: Any = None, **headers: str) -> Request:

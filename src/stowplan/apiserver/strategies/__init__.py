@@ -47,6 +47,8 @@ STRATEGIES: dict[str, Strategy] = {
     "resourceclaimtemplates.resource.k8s.io": others.ResourceClaimTemplateStrategy(),
     "resourceslices.resource.k8s.io": others.SliceStrategy(),
     "deviceclasses.resource.k8s.io": others.GenerationReturnsDeleted(),
+    "ipaddresses.networking.k8s.io": others.AddressStrategy(),
+    "servicecidrs.networking.k8s.io": others.RangeStrategy(),
     "roles.rbac.authorization.k8s.io": others.RbacStrategy(),
     "rolebindings.rbac.authorization.k8s.io": others.RbacStrategy(),
     "clusterroles.rbac.authorization.k8s.io": others.RbacStrategy(),

@@ -8,7 +8,13 @@ from typing import Any
 
 from stowplan.apiserver import schemas, times
 from stowplan.apiserver.failures import FieldError, forbidden, invalid, required
-from stowplan.apiserver.names import label_errors, path_segment_errors
+from stowplan.apiserver.names import (
+    address_errors,
+    cidr_errors,
+    label_errors,
+    path_segment_errors,
+    subdomain_errors,
+)
 from stowplan.apiserver.strategies.strategy import Strategy
 from stowplan.apiserver.structural import bad_patterns
 
@@ -165,6 +171,73 @@ class GenerationReturnsDeleted(Strategy):
 
 class SliceStrategy(GenerationReturnsDeleted):
     fields = {"spec.nodeName": "spec.nodeName", "spec.driver": "spec.driver"}
+
+
+class AddressStrategy(Strategy):
+    """Addresses of services: an IPAddress is named after the address that it reserves."""
+
+    @staticmethod
+    def name_errors(name: str) -> tuple[str, ...]:
+        return address_errors(name)
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        parent, at = (data.get("spec") or {}).get("parentRef"), "spec.parentRef"
+        if parent is None:
+            yield required(at)
+            return
+        if group := parent.get("group"):
+            yield from (invalid(f"{at}.group", group, why) for why in subdomain_errors(group))
+        for field in ("resource", "name"):
+            value = parent.get(field)
+            if not value:
+                yield required(f"{at}.{field}")
+            yield from (invalid(f"{at}.{field}", value, why) for why in path_segment_errors(value or ""))
+        if namespace := parent.get("namespace"):
+            yield from (invalid(f"{at}.namespace", namespace, why) for why in path_segment_errors(namespace))
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        parent = data["spec"].get("parentRef") or {}
+        if parent != old["spec"].get("parentRef"):
+            fields = ("group", "resource", "namespace", "name")
+            value = {field.capitalize(): parent.get(field, "") for field in fields}
+            yield invalid("spec.parentRef", value, "field is immutable")
+
+
+class RangeStrategy(Strategy):
+    """ServiceCIDRs: where the addresses of services are taken from."""
+
+    has_status = True
+
+    def prepare_create(self, data: Json) -> None:
+        data["status"] = {}
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        cidrs, at = (data.get("spec") or {}).get("cidrs") or [], "spec.cidrs"
+        if not cidrs:
+            yield required(at, "at least one CIDR required")
+        elif len(cidrs) > 2:
+            yield invalid(at, {"CIDRs": cidrs}, "may only hold up to 2 values")
+        else:
+            wrong = [
+                invalid(f"{at}[{index}]", each, why)
+                for index, each in enumerate(cidrs)
+                for why in cidr_errors(each)
+            ]
+            if len(cidrs) == 2 and not wrong and (":" in cidrs[0]) is (":" in cidrs[1]):
+                said = (
+                    "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"
+                )
+                wrong.append(invalid(at, cidrs, said))
+            yield from wrong
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        new, was = data["spec"].get("cidrs") or [], old["spec"].get("cidrs") or []
+        if len(new) < len(was):
+            yield invalid("spec.cidrs", new, "field is immutable")
+            return
+        for index, each in enumerate(was):
+            if new[index] != each:
+                yield invalid(f"spec.cidrs[{index}]", new[index], "field is immutable")
 
 
 class RbacStrategy(Strategy):

@@ -81,6 +81,12 @@ class PodStrategy(Strategy):
             status["qosClass"] = kept
         status.setdefault("phase", old.get("status", {}).get("phase", "Pending"))
 
+    def status_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        nominated, was = ((each.get("status") or {}).get("nominatedNodeName") for each in (data, old))
+        if nominated and nominated != was and old["spec"].get("nodeName"):
+            said = "may not be set on pods that are already bound to a node"
+            yield forbidden("status.nominatedNodeName", said)
+
     def errors(self, data: Json) -> Iterable[FieldError]:
         return pod_spec_errors(data["spec"], "spec", data["metadata"])
 
