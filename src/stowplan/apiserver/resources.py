@@ -182,8 +182,8 @@ class Resources:
         self._by_path = {(each.group, each.version, each.plural): each for each in built_in()}
         self._served: set[tuple[str, str]] = set()
         self._count_served()
-        self.revision = 0
-        """Grows with every change, for callers that cache what they derive from all resources."""
+        self.documents: dict[str, bytes] = {}
+        """What is derived from all resources, by name; emptied when they change."""
 
     def __iter__(self) -> Iterator[Resource]:
         return iter(self._by_path.values())
@@ -208,4 +208,4 @@ class Resources:
         for resource in resources:
             self._by_path.setdefault((resource.group, resource.version, resource.plural), resource)
         self._count_served()
-        self.revision += 1
+        self.documents.clear()

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stowplan.apiserver import bodies, discovery, forms, pipeline, times
+from stowplan.apiserver import bodies, discovery, forms, openapi, pipeline, times
 from stowplan.apiserver.custom import CustomResources
 from stowplan.apiserver.failures import (
     Failure,
@@ -52,7 +52,7 @@ VERSION = {
     "platform": "",
 }
 """The version of the API that is served."""
-_PATHS = ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
+_PATHS = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
 _NO_PAGE = Response(404, b"404 page not found\n", "text/plain; charset=utf-8")
 _ON_OBJECT = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _ON_SUBRESOURCE = {**_ON_OBJECT, "POST": "create"}
@@ -121,7 +121,7 @@ class ApiServer:
                 return Response.of(200, {"paths": _PATHS})
             case ["apis", group, version] if not self.resources.serves(group, version):
                 return self._no_version(group)
-        for page in (discovery.answer, discovery.answer_openapi, discovery.answer_openapi_v2):
+        for page in (discovery.answer, openapi.answer):
             found = page(self.resources, request, parts)
             if found is not None:
                 if request.method != "GET":

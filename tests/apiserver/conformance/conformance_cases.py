@@ -45,7 +45,7 @@ async def answers(api: Api, case: Case, namespace: str) -> list[Any]:
     found = []
     for step in case.steps:
         step = step._replace(path=step.path.replace("{ns}", namespace), body=_named(step.body, namespace))
-        if step.method in ("WAIT", "QUIET"):
+        if step.method == "WAIT" or step.method.startswith("QUIET"):
             await _prepare(api, step)
             continue
         status, answer = await api(step)
@@ -60,9 +60,9 @@ def _named(body: Any, namespace: str) -> Any:
 
 
 async def _prepare(api: Api, step: Step) -> None:
-    """QUIET: create what the case needs, whatever the answer; WAIT: until the path is served."""
-    if step.method == "QUIET":
-        await api(step._replace(method="POST"))
+    """QUIET: create or patch what the case needs, whatever the answer; WAIT: until the path is served."""
+    if step.method.startswith("QUIET"):
+        await api(step._replace(method=step.method.partition("-")[2] or "POST"))
         return
     for _ in range(100):
         if (await api(step._replace(method="GET")))[0] == 200:

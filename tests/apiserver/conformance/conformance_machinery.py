@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.conformance_extra import DEPLOYMENT, DEPLOYMENTS, JOB, JOBS, NODES, PODS, pod
+from conformance.conformance_extra import DEFINITIONS, DEPLOYMENT, DEPLOYMENTS, JOB, JOBS, NODES, PODS, pod
 from conformance.conformance_steps import (
     APPLY_PATCH,
     MERGE_PATCH,
@@ -220,5 +220,280 @@ MORE_WIRE_CASES = [
 ]  # fmt: skip
 
 
+GROUP = "/apis/{ns}.example.com"
+THINGS = GROUP + "/v1/namespaces/{ns}/things"
+DEFINITION = DEFINITIONS + "/things.{ns}.example.com"
+
+
+def definition(
+    spec: Json | None = None, *, root: Json | None = None, versions: list[Json] | None = None, **version: Any
+) -> Json:
+    """A definition of Things; `spec` are the fields of their spec."""
+    schema = root or {
+        "type": "object",
+        "properties": {"spec": {"type": "object", "properties": spec or {}}, "status": FREE},
+    }
+    one = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}, **version}
+    names = {"plural": "things", "kind": "Thing", "shortNames": ["th"], "categories": ["all"]}
+    body = {"group": "{ns}.example.com", "scope": "Namespaced", "names": names, "versions": versions or [one]}
+    return {"metadata": {"name": "things.{ns}.example.com"}, "spec": body}
+
+
+def thing(spec: Json, name: str = "t", version: str = "v1", **more: Any) -> Json:
+    return {
+        "apiVersion": "{ns}.example.com/" + version,
+        "kind": "Thing",
+        "metadata": {"name": name},
+        "spec": spec,
+        **more,
+    }
+
+
+def _things(name: str, made: Json, *steps: Step, wait: str = "v1") -> Case:
+    """A case about objects of a definition."""
+    return Case(
+        f"things: {name}", (Step("QUIET", DEFINITIONS, made), Step("WAIT", f"{GROUP}/{wait}"), *steps)
+    )
+
+
+def _create(*specs: Json) -> tuple[Step, ...]:
+    """Only the first object of a name is created; those after it are about their errors."""
+    return tuple(Step("POST", THINGS, thing(spec, f"t{number}")) for number, spec in enumerate(specs))
+
+
+def _refused(name: str, *made: Json) -> Case:
+    """Definitions that are rejected."""
+    return Case(f"definitions: {name}", tuple(Step("POST", DEFINITIONS, each) for each in made))
+
+
+FREE: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
+FORMATS = (
+    "date",
+    "date-time",
+    "datetime",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "cidr",
+    "mac",
+    "uuid",
+    "uuid3",
+    "uuid4",
+    "uuid5",
+    "byte",
+    "uri",
+    "password",
+    "hexcolor",
+    "rgbcolor",
+    "isbn",
+    "isbn10",
+    "isbn13",
+    "ssn",
+    "creditcard",
+    "bsonobjectid",
+    "k8s-short-name",
+    "k8s-long-name",
+    "nonsense",
+)
+GOOD = {
+    "date": "2026-01-02",
+    "date-time": "2026-01-02T03:04:05Z",
+    "datetime": "2026-01-02T03:04:05.5+01:00",
+    "duration": "3h2m",
+    "email": "a@example.com",
+    "hostname": "a.example.com",
+    "ipv4": "1.2.3.4",
+    "ipv6": "2001:db8::1",
+    "cidr": "10.0.0.0/8",
+    "mac": "01:02:03:04:05:06",
+    "uuid": "0d8fbf1c-f8a6-4f9b-8b4f-1c5e6f7a8b9c",
+    "uuid3": "0d8fbf1c-f8a6-3f9b-8b4f-1c5e6f7a8b9c",
+    "uuid4": "0d8fbf1c-f8a6-4f9b-8b4f-1c5e6f7a8b9c",
+    "uuid5": "0d8fbf1c-f8a6-5f9b-8b4f-1c5e6f7a8b9c",
+    "byte": "aGVsbG8=",
+    "uri": "https://example.com/a?b=c",
+    "password": "x",
+    "hexcolor": "#ff00aa",
+    "rgbcolor": "rgb(1,2,3)",
+    "isbn": "978-3-16-148410-0",
+    "isbn10": "3-16-148410-X",
+    "isbn13": "978-3-16-148410-0",
+    "ssn": "111-11-1111",
+    "creditcard": "4012888888881881",
+    "bsonobjectid": "507f1f77bcf86cd799439011",
+    "k8s-short-name": "a-b",
+    "k8s-long-name": "a.b",
+    "nonsense": "x",
+}
+ODD = {
+    "date": ["2026-1-2", "2026-02-30", "20260102"],
+    "date-time": [
+        "2026-01-02",
+        "2026-01-02T03:04:05",
+        "2026-01-02 03:04:05Z",
+        "2026-01-02T03:04:05.123456789Z",
+    ],
+    "duration": ["1", "3 h", "1d", "1.5h", "5 minutes", "-1h", "1w"],
+    "email": ["a", "A <a@example.com>", "a@b"],
+    "hostname": ["a_b", "-a", "1.2", "a..b", "A.B"],
+    "ipv4": ["1.2.3", "1.2.3.256", "01.2.3.4", "::1"],
+    "ipv6": ["1.2.3.4", "::ffff:1.2.3.4", "fe80::1%eth0", "g::"],
+    "cidr": ["10.0.0.0", "10.0.0.1/8", "::/0", "10.0.0.0/33"],
+    "mac": ["01:02", "01-02-03-04-05-06", "0102.0304.0506"],
+    "uuid": ["x", "0d8fbf1cf8a64f9b8b4f1c5e6f7a8b9c", "0D8FBF1C-F8A6-4F9B-8B4F-1C5E6F7A8B9C"],
+    "byte": ["a", "a b=", "aGVsbG8"],
+    "uri": ["a", "/a", "http//x", "mailto:a@b", "http://"],
+    "hexcolor": ["red", "#fff", "fff"],
+    "k8s-short-name": ["A", "a.b"],
+    "k8s-long-name": ["a_b", "A"],
+}
+COLUMNS = [
+    {"name": name, "type": kind, "jsonPath": path}
+    for name, kind, path in (
+        ("Text", "string", ".spec.text"),
+        ("Object", "string", ".spec.object"),
+        ("List", "string", ".spec.list"),
+        ("First", "string", ".spec.list[0]"),
+        ("Last", "string", ".spec.list[-1:]"),
+        ("Names", "string", ".spec.items[*].name"),
+        ("Chosen", "string", '.spec.items[?(@.name=="b")].value'),
+        ("Number", "integer", ".spec.number"),
+        ("Real", "number", ".spec.real"),
+        ("Flag", "boolean", ".spec.flag"),
+        ("Moment", "date", ".spec.moment"),
+        ("None", "string", ".spec.none"),
+        ("Wrong", "integer", ".spec.text"),
+        ("NumberText", "string", ".spec.number"),
+        ("FlagText", "string", ".spec.flag"),
+        ("RealText", "string", ".spec.real"),
+        ("Label", "string", ".metadata.labels.a\\.b/c"),
+        ("Age", "date", ".metadata.creationTimestamp"),
+    )
+]
+SHOWN = {
+    "text": "x",
+    "object": {"b": 1, "a": {"c": [1, "2"]}},
+    "list": ["one", "two", "three"],
+    "items": [{"name": "a", "value": 1}, {"name": "b", "value": 2}],
+    "number": 7,
+    "real": 2.5,
+    "flag": True,
+    "moment": "nonsense",
+}
+SELECTABLE: Json = {
+    "color": TEXT,
+    "size": NUMBER,
+    "flag": {"type": "boolean"},
+    "deep": {"type": "object", "properties": {"er": TEXT}},
+}
+SCALED: Json = {
+    "specReplicasPath": ".spec.size.wanted",
+    "statusReplicasPath": ".status.found",
+    "labelSelectorPath": ".status.selector",
+}
+TWO_VERSIONS = [
+    {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {
+            "openAPIV3Schema": {
+                "type": "object",
+                "properties": {
+                    "spec": {
+                        "type": "object",
+                        "properties": {"a": TEXT, "b": {"type": "string", "default": "one"}},
+                    }
+                },
+            }
+        },
+    },
+    {
+        "name": "v2",
+        "served": True,
+        "storage": False,
+        "schema": {
+            "openAPIV3Schema": {
+                "type": "object",
+                "properties": {
+                    "spec": {
+                        "type": "object",
+                        "properties": {"a": TEXT, "c": {"type": "string", "default": "two"}},
+                    }
+                },
+            }
+        },
+    },
+    {"name": "v3alpha1", "served": False, "storage": False, "schema": {"openAPIV3Schema": FREE}},
+]
+SECOND = GROUP + "/v2/namespaces/{ns}/things"
+THING_CASES = [
+    _things("formats", definition({f"f{number}": {"type": "string", "format": each} for number, each in enumerate(FORMATS)}),
+        *_create({f"f{number}": GOOD[each] for number, each in enumerate(FORMATS)}, {f"f{number}": "?!" for number, each in enumerate(FORMATS)}),
+        *(Step("POST", THINGS + "?dryRun=All", thing({f"f{FORMATS.index(each)}": value}, f"odd-{number}")) for each, values in ODD.items() for number, value in enumerate(values)),
+    ),
+    _things("number formats", definition({"i": {"type": "integer", "format": "int32"}, "l": {"type": "integer", "format": "int64"}, "f": {"type": "number", "format": "float"}, "d": {"type": "number", "format": "double"}, "n": {"type": "number"}}),
+        *_create({"i": 2**31 - 1, "l": 2**40, "f": 1.5, "d": 2}, {"i": 2**31}, {"i": -(2**31) - 1}, {"l": 2**63 - 1}, {"i": 1.5}, {"f": 1e300}, {"d": 1e300, "n": 3}),
+    ),
+    _things("sets and maps", definition({
+        "set": {"type": "array", "items": TEXT, "x-kubernetes-list-type": "set"}, "numbers": {"type": "array", "items": NUMBER, "x-kubernetes-list-type": "set"},
+        "map": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a", "b"], "items": {"type": "object", "required": ["a", "b"], "properties": {"a": TEXT, "b": NUMBER, "c": TEXT}}},
+        "atomic": {"type": "array", "items": TEXT, "x-kubernetes-list-type": "atomic"},
+    }), *_create(
+        {"set": ["a", "b"], "map": [{"a": "x", "b": 1}, {"a": "x", "b": 2}], "atomic": ["a", "a"]}, {"set": ["a", "b", "a", "a"]}, {"numbers": [1, 1, 2]},
+        {"map": [{"a": "x", "b": 1}, {"a": "x", "b": 1, "c": "y"}]}, {"map": [{"a": "x"}]},
+    )),
+    _things("embedded resources", definition({"e": {"type": "object", "x-kubernetes-embedded-resource": True, "x-kubernetes-preserve-unknown-fields": True}, "s": {"type": "object", "x-kubernetes-embedded-resource": True, "properties": {"spec": FREE}}}),
+        *_create(
+            {"e": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "nonsense": 1}, "spec": {"a": 1}}}, {"e": {"kind": "Pod"}}, {"e": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "B_d", "labels": {"a": "-"}}}},
+            {"s": {"apiVersion": "v1", "kind": "Pod", "other": 1, "spec": {"b": 2}}}, {"e": {"apiVersion": "a/b/c", "kind": "P_d"}},
+        ),
+    ),
+    _things("nullable fields", definition({"n": {"type": "string", "nullable": True}, "d": {"type": "string", "nullable": True, "default": "x"}, "e": {"type": "string", "default": "y"}, "m": {"type": "string"}, "o": {"type": "object", "nullable": True, "properties": {"i": {"type": "string", "default": "z"}}}}),
+        *_create({"n": None, "d": None, "e": None, "m": None, "o": None}, {"o": {}}, {}),
+    ),
+    _things("columns", definition({"text": TEXT, "object": FREE, "list": {"type": "array", "items": TEXT}, "items": {"type": "array", "items": FREE}, "number": NUMBER, "real": {"type": "number"}, "flag": {"type": "boolean"}, "moment": TEXT}, additionalPrinterColumns=COLUMNS),
+        Step("POST", THINGS, thing(SHOWN)), Step("GET", THINGS + "/t", accept=TABLE), Step("POST", THINGS, thing({}, "e")), Step("GET", THINGS + "/e", accept=TABLE),
+        Step("GET", THINGS, accept=ONLY_METADATA), Step("GET", THINGS + "/t", accept="application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
+    ),
+    _things("selectable fields", definition(SELECTABLE, selectableFields=[{"jsonPath": ".spec.color"}, {"jsonPath": ".spec.size"}, {"jsonPath": ".spec.flag"}, {"jsonPath": ".spec.deep.er"}]),
+        Step("POST", THINGS, thing({"color": "red", "size": 3, "flag": True, "deep": {"er": "x"}}, "a")), Step("POST", THINGS, thing({}, "b")), Step("POST", THINGS, thing({"color": "red", "size": 0, "flag": False}, "c")),
+        *_select(THINGS, "spec.color=red", "spec.color!=red", "spec.color=", "spec.size=3", "spec.size=0", "spec.size=", "spec.flag=false", "spec.flag=", "spec.deep.er=x", "spec.color=red,metadata.name=c", "spec.deep=x"),
+        Step("GET", THINGS + "?watch=1&timeoutSeconds=1&fieldSelector=spec.color%3Dred"),
+        Step("DELETE", THINGS + "?fieldSelector=spec.color%3Dred"), Step("GET", THINGS),
+    ),
+    _things("status and scale", definition(root=FREE, subresources={"status": {}, "scale": SCALED}),
+        Step("POST", THINGS, thing({"size": {"wanted": 2}}, status={"found": 1})), Step("GET", THINGS + "/t/scale"), Step("GET", THINGS + "/t/scale", accept=ONLY_TABLES),
+        Step("PUT", THINGS + "/t/status", thing({"size": {"wanted": 9}}, status={"found": 4, "selector": "a=b"}) | {"metadata": {"name": "t", "labels": {"x": "y"}}}),
+        Step("PATCH", THINGS + "/t/status", {"status": {"found": 4, "selector": "a=b"}, "metadata": {"labels": {"x": "y"}}, "spec": {"size": {"wanted": 9}}}, MERGE_PATCH),
+        Step("GET", THINGS + "/t/scale"), Step("PATCH", THINGS + "/t/scale", {"spec": {"replicas": 7}}, MERGE_PATCH), Step("PATCH", THINGS + "/t/scale", {"spec": {"replicas": -7}}, MERGE_PATCH),
+        Step("PUT", THINGS + "/t/scale", {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {"name": "t", "namespace": "{ns}"}, "spec": {"replicas": 8}}), Step("GET", THINGS + "/t"),
+        Step("POST", THINGS, thing({}, "empty")), Step("GET", THINGS + "/empty/scale"), Step("PATCH", THINGS + "/empty/scale", {"spec": {"replicas": 1}}, MERGE_PATCH), Step("GET", THINGS + "/empty"),
+        Step("PATCH", THINGS + "/t?fieldManager=one", thing({"size": {"wanted": 3}}), APPLY_PATCH), Step("PATCH", THINGS + "/t/status?fieldManager=two", {"apiVersion": "{ns}.example.com/v1", "kind": "Thing", "metadata": {"name": "t"}, "status": {"found": 5}}, APPLY_PATCH),
+    ),
+    _things("several versions", definition(versions=TWO_VERSIONS),
+        Step("GET", GROUP), Step("GET", GROUP + "/v3alpha1"), Step("POST", THINGS, thing({"a": "x"})), Step("GET", THINGS + "/t"), Step("GET", SECOND + "/t"), Step("GET", SECOND),
+        Step("POST", SECOND, thing({"a": "y", "c": "z"}, "u", "v2")), Step("GET", THINGS + "/u"), Step("GET", SECOND + "/u"), Step("PATCH", SECOND + "/t", {"spec": {"a": "changed"}}, MERGE_PATCH), Step("GET", THINGS + "/t"),
+        Step("GET", THINGS), Step("GET", THINGS + "?watch=1&timeoutSeconds=1"), Step("GET", SECOND + "?watch=1&timeoutSeconds=1"), Step("POST", SECOND, thing({"a": "y"}, "w", "v1")),
+        Step("PATCH", SECOND + "/t?fieldManager=one", thing({"a": "applied"}, "t", "v2"), APPLY_PATCH), Step("DELETE", SECOND + "/t"), Step("GET", THINGS + "/t"),
+        wait="v2",
+    ),
+    _things("defaults come when they are read", definition({"a": TEXT}),
+        Step("POST", THINGS, thing({"a": "x"})), Step("POST", THINGS, thing({}, "u")),
+        Step("QUIET-PATCH", DEFINITION, {"spec": {"versions": [TWO_VERSIONS[0], TWO_VERSIONS[1]]}}, MERGE_PATCH), Step("WAIT", SECOND),
+        Step("GET", THINGS + "/t"), Step("GET", THINGS), Step("GET", SECOND + "/u"), Step("PATCH", THINGS + "/t", {"metadata": {"labels": {"a": "b"}}}, MERGE_PATCH),
+    ),
+    _things("strict", definition({"a": TEXT, "l": {"type": "array", "items": {"type": "object", "properties": {"b": TEXT}}}}),
+        Step("POST", THINGS + "?fieldValidation=Strict", b'{"apiVersion":"{ns}.example.com/v1","kind":"Thing","metadata":{"name":"s","odd":1,"name":"s"},"zzz":1,"spec":{"zz":1,"a":"x","l":[{"b":"1","c":2}],"a":"y","aa":2},"zzz":2}'),
+        Step("POST", THINGS + "?fieldValidation=Strict", b"apiVersion: {ns}.example.com/v1\nkind: Thing\nmetadata: {name: s}\nspec:\n  a: x\n  a: z\n  b: x\n", YAML),
+        Step("POST", THINGS, thing({"a": "x"})),
+        Step("PATCH", THINGS + "/t?fieldValidation=Strict", {"spec": {"zz": 1, "aa": 2}}, APPLY_PATCH), Step("PATCH", THINGS + "/t?fieldValidation=Strict&fieldManager=m", thing({"zz": 1, "aa": 2}), APPLY_PATCH),
+    ),
+]  # fmt: skip
+
+
 def machinery_cases() -> list[Case]:
-    return WIRE_CASES + MORE_WIRE_CASES
+    return WIRE_CASES + MORE_WIRE_CASES + THING_CASES
