@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from make import make_node
-from stowplan.api.node import Taint
+from stowplan.api.meta import decode
+from stowplan.api.node import NodeObject, Taint
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,10 @@ def test_what_a_node_has():
     assert (node.name, node.key, node.labels["a"], node.unschedulable) == ("n", "n", "b", True)
     assert [(image.names, image.size_bytes) for image in node.images] == [(("web:v1",), 5)]
     assert node.declared_features == ("F",)
+
+
+def test_nodes_share_equal_images():
+    text = b'{"status": {"images": [{"names": ["web:v1"], "sizeBytes": 5}]}}'
+    one, other = decode(NodeObject, text), decode(NodeObject, text)
+    assert one.images == other.images
+    assert one.images[0] is other.images[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, ClassVar
 
 import pytest
@@ -11,7 +12,7 @@ from api_server import ScriptedServer, node, page, refusal
 from stowplan import CustomResource, Definition
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone
-from stowplan.client.reading import PRIORITY_CLASSES, read_cluster, read_workload
+from stowplan.client.reading import PRIORITY_CLASSES, pages, read_cluster, read_workload
 from stowplan.client.resources import RESOURCES
 
 NOTHING = page(version=1)
@@ -55,6 +56,16 @@ async def test_reads_every_kind_that_a_scheduler_watches_and_writes_nothing(serv
     assert {(asked.method, asked.query["limit"]) for asked in server.asked} == {("GET", "500")}
     (asked,) = [asked for asked in server.asked if asked.path.endswith("/pods")]
     assert asked.query["fieldSelector"] == "status.phase!=Succeeded,status.phase!=Failed"
+
+
+async def test_the_next_page_is_requested_before_one_is_decoded(server, api, answering):
+    answering(nodes=[page(node("n1", 1), version=5, more="next"), page(node("n2", 2), version=5)])
+    nodes = RESOURCES[1]
+    async for _ in pages(api, nodes, 1):
+        async with asyncio.timeout(5):
+            while len(server.asked) < 2:
+                await asyncio.sleep(0.01)
+    assert [asked.query.get("continue") for asked in server.asked] == [None, "next"]
 
 
 async def test_follows_pages(server, api, answering):

@@ -61,7 +61,8 @@ class SlowToDecide(Plugin):
         SlowToDecide.decided += 1
 
     async def pre_bind(self, state, pod, node_name):
-        for _ in range(12):  # four requests take about as many turns of the event loop
+        for _ in range(12):  # four requests take about as many turns of the event loop, with work in each
+            sum(range(5000))
             await asyncio.sleep(0)
         SlowToDecide.decided_before_first_bind = self.decided_before_first_bind or self.decided
 

@@ -39,6 +39,11 @@ class ContainerImage(Wire, frozen=True):
     size_bytes: int = 0
 
 
+MAX_IMAGES = 50_000
+_images: dict[ContainerImage, ContainerImage] = {}
+"""Images that nodes have, each once: the list of them is most of a node, and many nodes have the same."""
+
+
 class NodeAddress(Wire, frozen=True):
     type: str = ""
     address: str = ""
@@ -50,6 +55,13 @@ class NodeStatus(Wire, frozen=True):
     images: tuple[ContainerImage, ...] = ()
     conditions: tuple[Condition, ...] = ()
     declared_features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.images:
+            if len(_images) > MAX_IMAGES:
+                _images.clear()
+            shared = tuple([_images.setdefault(image, image) for image in self.images])
+            msgspec.structs.force_setattr(self, "images", shared)
 
 
 UNREADABLE_POD = "stowplan.dev/unreadable-pod"

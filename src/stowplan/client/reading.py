@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -22,6 +23,7 @@ from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone, NotFound, Unreachable
 from stowplan.client.resources import PODS, RESOURCES, Watched, WatchedResource, custom
 from stowplan.errors import InputError, StowplanError
+from stowplan.http11.client import Reply
 
 PAGE = 500
 TRIES = 3
@@ -131,14 +133,28 @@ async def read_workload(api: ApiClient, kind: str, namespace: str, name: str) ->
 
 
 async def pages(api: ApiClient, resource: WatchedResource, size: int = PAGE) -> AsyncIterator[Page]:
-    """Yield the collection page by page, as it was when the first page was requested."""
-    query = resource.query(limit=str(size))
-    while True:
-        page = checked(page_of, (await api.request("GET", resource.path, query=query)).data)
-        yield page
-        if not page.metadata.continue_:
-            return
-        query["continue"] = page.metadata.continue_
+    """Yield the collection page by page, as it was when the first page was requested.
+
+    The next page is requested before a page is yielded: the server prepares one while the other is decoded.
+    """
+
+    def request(**more: str) -> asyncio.Task[Reply]:
+        query = resource.query(limit=str(size), **more)
+        return asyncio.create_task(api.request("GET", resource.path, query=query))
+
+    coming = request()
+    try:
+        while True:
+            page = checked(page_of, (await coming).data)
+            if page.metadata.continue_:
+                coming = request(**{"continue": page.metadata.continue_})
+            yield page
+            if not page.metadata.continue_:
+                return
+    finally:
+        coming.cancel()
+        with suppress(Exception, asyncio.CancelledError):  # one that nobody waits for any more
+            await coming
 
 
 async def _read(api: ApiClient, resource: WatchedResource, reading: Reading) -> list[Watched]:

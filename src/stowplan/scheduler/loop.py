@@ -33,7 +33,9 @@ from stowplan.scheduler.shared import Attempt, Failure, Shared, failure_of
 TURN_SECONDS = 0.001
 """For so long pods are decided before other tasks get their turn: each turn takes a call to the system."""
 MAX_TURNS = 8
-"""How many turns other tasks get after a decision that took several turns' time."""
+"""How many turns other tasks get, at most, after a decision that took several turns' time."""
+IDLE_TURN_SECONDS = 20e-6
+"""A turn in which nothing was left to do takes less."""
 CUSTOM_VERBOSITY, ALL_VERBOSITY = 5, 10
 """From which `-v` on the log has a line for what custom plugins, and all plugins, say of each node."""
 
@@ -134,10 +136,7 @@ class SchedulingLoop:
                 self._give_back(queued, error)
             now = time.monotonic()
             if now >= turn_ends:
-                # A full queue would not let anyone else run. A binding takes about three turns for each
-                # request: with one turn a decision, the first would wait for dozens of slow decisions.
-                for _ in range(min(1 + int((now - began) / TURN_SECONDS), MAX_TURNS)):
-                    await asyncio.sleep(0)
+                await _let_others_run(min(1 + int((now - began) / TURN_SECONDS), MAX_TURNS))
                 # What is decided now is bound soon, on what is known by then.
                 await self._shared.api.wait_for_capacity()
                 turn_ends = time.monotonic() + TURN_SECONDS
@@ -233,6 +232,19 @@ class SchedulingLoop:
                 self._binder.start(attempt, decision.chosen)
             return
         self._failures.handle_decision(attempt)
+
+
+async def _let_others_run(turns: int) -> None:
+    """Let other tasks run for so many turns of the event loop, or until they wait.
+
+    A full queue would not let anyone else run. A binding takes about three turns for each request: with one
+    turn a decision, the first would wait for dozens of slow decisions.
+    """
+    for _ in range(turns):
+        began = time.monotonic()
+        await asyncio.sleep(0)
+        if time.monotonic() - began < IDLE_TURN_SECONDS:
+            return
 
 
 def is_cancelled() -> bool:
