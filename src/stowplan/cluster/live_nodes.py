@@ -28,7 +28,7 @@ from stowplan.cluster.columns import (
     longer,
     read_only,
 )
-from stowplan.cluster.node_table import CHANGED, NodeRow, NodeTable, as_they_are, remove_swapping
+from stowplan.cluster.node_table import CHANGED, NodeRow, NodeTable, as_they_are
 from stowplan.cluster.pod_table import PodTable
 from stowplan.cluster.tallies import Tallies
 
@@ -255,10 +255,8 @@ class LiveNodeTable(NodeTable):
         self._account(row, pod, 1)
 
     def remove_pod(self, row: int, pod: Pod) -> None:
+        self._remove_from_list(row, pod)
         self.tallies.pod_removed(row, pod, self.pods.remove(pod))
-        place = remove_swapping(self._pods_on[row], pod.uid)
-        if place < len(self._pods_on[row]):
-            self.pods.put_at(place, self._pods_on[row][place])
         for port in pod.shape.ports:
             self.ports.remove(row, port)
         self._account(row, pod, -1)
@@ -266,9 +264,7 @@ class LiveNodeTable(NodeTable):
     def replace_pod(self, row: int, known: Pod, pod: Pod) -> None:
         """Replace a pod whose usage is unchanged: only its labels may need recounting."""
         # parity: it goes to the end of the node's list, as if it were removed and added
-        place = remove_swapping(self._pods_on[row], pod.uid)
-        if place < len(self._pods_on[row]):
-            self.pods.put_at(place, self._pods_on[row][place])
+        self._remove_from_list(row, pod)
         self._pods_on[row].append(pod)
         self.kept.pod_changes.mark(row)
         before, after, is_last = self.pods.replace(len(self._pods_on[row]) - 1, pod)
@@ -277,6 +273,14 @@ class LiveNodeTable(NodeTable):
             self.tallies.pod_added(row, pod, after, -1, None)
 
     # How
+
+    def _remove_from_list(self, row: int, pod: Pod) -> None:
+        """As `remove_swapping` does, without a search: a node may have thousands of pods."""
+        pods, place = self._pods_on[row], self.pods.place_of(pod)
+        last = pods.pop()
+        if place < len(pods):
+            pods[place] = last
+            self.pods.put_at(place, last)
 
     def _account(self, row: int, pod: Pod, sign: int) -> None:
         taken: Assigned = pod.assigned or pod.shape.assigned

@@ -387,8 +387,8 @@ class NodeSubset(NodeTable):
         self.pod_count[row] += sign
 
 
-def remove_swapping(pods: list[Pod], uid: str) -> int:
-    """Takes a pod off a node's list and says where it was; the last one fills the hole.
+def remove_swapping(pods: list[Pod], uid: str) -> None:
+    """Take a pod off a node's list; the last one fills the hole.
 
     As in kube-scheduler: the order shows where victims of a preemption are otherwise alike.
     """
@@ -396,4 +396,3 @@ def remove_swapping(pods: list[Pod], uid: str) -> int:
     last = pods.pop()
     if place < len(pods):
         pods[place] = last
-    return place

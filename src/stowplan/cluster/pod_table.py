@@ -119,6 +119,10 @@ class PodTable:
     def slot_of(self, pod: Pod) -> int:
         return self._slots[pod.uid]
 
+    def place_of(self, pod: Pod) -> int:
+        """Where the pod stands in its node's list."""
+        return self._place.item(self._slots[pod.uid])
+
     def add(self, row: int, place: int, pod: Pod) -> tuple[int, int, PodTerms | None]:
         """The ids of the pod's labels and terms; the terms themselves where they are new."""
         slot = len(self.pods)
