@@ -11,8 +11,9 @@ import pytest
 from stowplan import Plugin, Status
 from stowplan.cluster import Cluster
 from stowplan.framework.handle import Handle
+from stowplan.framework.observer import OverdueError
 from stowplan.metrics import Metrics
-from stowplan.scheduler.guard import Guard, OverdueError
+from stowplan.scheduler.guard import Guard
 from stowplan.testing import a_cluster
 
 LINE = re.compile(r'(# (HELP|TYPE) .*|[a-zA-Z_:][\w:]*(\{[a-zA-Z_]\w*="([^"\\]|\\.)*"(,.*)?\})? \S+)')

@@ -1,5 +1,7 @@
 """The kit for tests of policies, tried on a few small policies."""
 
+import inspect
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,7 +17,7 @@ from stowplan import (
     scale_to_max,
 )
 from stowplan.api.meta import ObjectMeta
-from stowplan.errors import InputError
+from stowplan.errors import ConfigError, InputError
 from stowplan.testing import a_cluster, a_node, a_pod
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo"
@@ -222,3 +224,50 @@ def test_nodes_and_pods_in_plain_words():
     pod = a_pod("web", resources={"nvidia.com/gpu": "1"}, tolerations=["gpu"])
     a_cluster().add(node).decide(pod).lands_on("a")
     assert a_pod("web").uid != a_pod("web").uid
+
+
+class Misspelt(Plugin):
+    def filter(self, state, pod, node):
+        return None
+
+    def scoer(self, state, pod, node):
+        return 1
+
+
+def test_a_class_is_checked_as_plugin_check_does():
+    line = inspect.getsourcelines(Misspelt)[1] + 4
+    with pytest.raises(ConfigError) as failed:
+        a_cluster(Misspelt).node("a").place("web")
+    assert f"test_policy_cluster.py:{line}: Misspelt.scoer is not an extension point" in str(failed.value)
+    assert "did you mean score?" in str(failed.value)
+
+
+class Looping(Plugin):
+    budget = 0.02
+
+    def _loop(self):
+        while True:
+            pass
+
+    def filter(self, state, pod, node):
+        if pod.name == "filter":
+            self._loop()
+
+    def reserve(self, state, pod, node_name):
+        if pod.name == "reserve":
+            self._loop()
+
+    def pre_enqueue(self, pod):
+        if pod.name == "pre-enqueue":
+            self._loop()
+
+
+@pytest.mark.parametrize("point", ["filter", "reserve", "pre-enqueue"])
+def test_a_plugin_that_loops_is_interrupted(point):
+    cluster = a_cluster(Looping).node("a")
+    line = inspect.getsourcelines(Looping._loop)[1]
+    failed = cluster.place(point).fails(
+        "OfflineOverdueError: took more than 10 times its budget, in CPU time"
+    )
+    assert re.search(rf"test_policy_cluster\.py:{line + 1}|test_policy_cluster\.py:{line + 2}", failed.error)
+    cluster.place("web").lands_on("a")

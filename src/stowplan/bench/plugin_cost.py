@@ -21,6 +21,7 @@ from stowplan.config.types import V1
 from stowplan.cycle import Planner
 from stowplan.errors import InputError
 from stowplan.framework.decision import Decision
+from stowplan.framework.observer import UNOBSERVED
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.plugin_check import methods_of
 from stowplan.framework.registry import Registry
@@ -91,7 +92,7 @@ def _planner(cluster: Cluster, plugin: type[Plugin], args: Mapping[str, Any] | N
     profile = {"plugins": plugins, "pluginConfig": [{"name": name, "args": dict(args)}] if args else []}
     registry = Registry.installed(classes={name: plugin})
     config = load({"apiVersion": V1, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}, registry)
-    return Planner(cluster, config.config, registry=registry)
+    return Planner(cluster, config.config, registry=registry, observer=UNOBSERVED)
 
 
 def _in_turn(one: Planner, other: Planner, pod: Pod, number: int) -> tuple[float, float]:

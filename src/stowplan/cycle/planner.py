@@ -18,7 +18,8 @@ from stowplan.errors import InputError
 from stowplan.framework.answers import plugin_error, status_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.handle import Handle, Nominations, PodFollowers, WaitingPod
-from stowplan.framework.plugin import Plugin
+from stowplan.framework.observer import OFFLINE_GUARD, UNOBSERVED, Observer
+from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
@@ -38,6 +39,7 @@ class Planner:
         now: Callable[[], float] = time.time,
         waiting_pods: Iterable[WaitingPod] = (),
         pending_pods: Callable[[], Iterable[Pod]] = tuple,
+        observer: Observer = OFFLINE_GUARD,
     ) -> None:
         self.cluster, self.tie_break = cluster, tie_break
         self.nominations = Nominations()
@@ -52,9 +54,11 @@ class Planner:
                 waiting_pods=waiting_pods,
                 pending_pods=pending_pods,
             )
-            profile = self.profiles[each.scheduler_name] = Profile(each, handle)
+            # Nothing is observed where nothing can hang, so that it costs nothing.
+            watches = observer if not all(map(is_trusted, each.classes.values())) else UNOBSERVED
+            profile = self.profiles[each.scheduler_name] = Profile(each, handle, observer=watches)
             handle.preempt = partial(preempt, profile)
-        self.followers = PodFollowers()
+        self.followers = PodFollowers(observer)
         """The plugins that follow pods. Tell them of changes other than those by `carry_out`."""
         plugins = [plugin for profile in self.profiles.values() for plugin in profile.plugins.values()]
         self.followers.take_plugins(plugins, lambda: (*cluster.pods(), *pending_pods()))
@@ -127,20 +131,21 @@ def error_in(decision: Decision) -> str:
 def run_pre_enqueue(profile: Profile, pod: Pod) -> Status | None:
     """The status of the plugin that keeps the pod out of the queue, or fails; None if there is none."""
     for name, plugin in profile.at("preEnqueue"):
-        status = ask_plugin(name, plugin, "pre_enqueue", partial(plugin.pre_enqueue, pod), pod)
+        status = ask_plugin(profile, name, "pre_enqueue", partial(plugin.pre_enqueue, pod), pod)
         if status is not None:
             return status
     return None
 
 
 def ask_plugin(
-    name: str, plugin: Plugin, method: str, ask: Callable[[], object], pod: Pod, node_name: str = ""
+    profile: Profile, name: str, method: str, ask: Callable[[], object], pod: Pod, node_name: str = ""
 ) -> Status | None:
     """The status that a method outside the cycle returns; an error if it raises or returns nonsense."""
     point = "".join(word.capitalize() for word in method.split("_"))
-    doing = f'running {point} plugin "{name}"'
+    doing, plugin = f'running {point} plugin "{name}"', profile.plugins[name]
     try:
-        status = status_of(method, ask())
+        with profile.observer.calling(point, plugin):
+            status = status_of(method, ask())
     except BaseException as error:
         failed = plugin_error(doing, error, pod, node_name, method=(plugin, method))
         return Status.error(str(failed), failed.stack).by(name)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from stowplan.errors import PluginError
 from stowplan.framework.answers import await_answer
-from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin import Plugin, is_trusted
 
 
 class Observer:
@@ -47,3 +53,99 @@ class Observer:
 
 
 UNOBSERVED = Observer()
+
+
+# Interrupting a plugin in its thread
+
+
+class OverdueError(PluginError):
+    """Raised within a plugin's code that took longer than its budget."""
+
+
+class AbandonedError(OverdueError):
+    """Raised in a thread whose work nobody waits for any more."""
+
+    def __init__(self) -> None:
+        super().__init__("took longer than the request may take")
+
+
+class OfflineOverdueError(OverdueError):
+    """Raised within a plugin that loops in an offline command or a test."""
+
+    def __init__(self) -> None:
+        super().__init__(f"took more than {OFFLINE_FACTOR} times its budget, in CPU time")
+
+
+OFFLINE_FACTOR = 10
+"""How many times its budget a call may take offline, where nobody waits for the next pod."""
+OFFLINE_TICK_SECONDS = 0.1
+PACKAGE = os.path.dirname(os.path.dirname(Observer.enter.__code__.co_filename)) + os.sep
+WATCHED = tuple(os.path.join(PACKAGE, *path, "") for path in (("plugins", "community"), ("sticky",)))
+"""Plugins that come with Stowplan and have a budget, too."""
+
+
+def is_own_file(file: str) -> bool:
+    """Whether it is Stowplan's, other than of a plugin that is watched."""
+    return file.startswith(PACKAGE) and not file.startswith(WATCHED)
+
+
+def interrupt_thread(thread: int, error: type[OverdueError] = AbandonedError) -> None:
+    """Raise an error in another thread that works on a copy of the cluster, if it runs others' code."""
+    frame = sys._current_frames().get(thread)
+    if frame is not None and not is_own_file(frame.f_code.co_filename):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+class _Call:
+    __slots__ = ("budget", "clock", "outer", "plugin")
+
+    def __init__(self, plugin: Plugin, thread: int, outer: _Call | None) -> None:
+        self.plugin, self.outer = plugin, outer
+        self.clock = time.pthread_getcpuclockid(thread)
+        self.budget = time.clock_gettime(self.clock) + OFFLINE_FACTOR * plugin.budget
+
+
+class OfflineGuard(Observer):
+    """Interrupts calls that loop, for commands and tests without a scheduler, in whatever thread they run.
+
+    Only CPU time counts, so that a breakpoint in a plugin and a busy machine do no harm. Code that waits is
+    not interrupted: signals, which could do that, belong to whoever runs the command or the tests.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, _Call] = {}
+        """The innermost one by thread."""
+        self._is_watching = False
+
+    def start(self, point: str) -> OfflineGuard:
+        return self
+
+    def enter(self, point: str, plugin: Plugin) -> None:
+        if not is_trusted(type(plugin)):
+            thread = threading.get_ident()
+            self._calls[thread] = _Call(plugin, thread, self._calls.get(thread))
+            if not self._is_watching:
+                self._is_watching = True
+                threading.Thread(target=self._watch, name="offline guard", daemon=True).start()
+
+    def leave(self, point: str, plugin: Plugin) -> None:
+        thread = threading.get_ident()
+        call = self._calls.get(thread)
+        if call is not None and call.plugin is plugin:
+            if call.outer is None:
+                del self._calls[thread]
+            else:
+                self._calls[thread] = call.outer
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(OFFLINE_TICK_SECONDS)
+            for thread, call in tuple(self._calls.items()):
+                try:
+                    if time.clock_gettime(call.clock) > call.budget:
+                        interrupt_thread(thread, OfflineOverdueError)
+                except OSError:  # the thread has ended
+                    self._calls.pop(thread, None)
+
+
+OFFLINE_GUARD = OfflineGuard()

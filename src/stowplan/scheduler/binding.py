@@ -24,11 +24,11 @@ from stowplan.framework.answers import (
     status_of,
     where_text,
 )
+from stowplan.framework.observer import OverdueError
 from stowplan.framework.plugin import Plugin, is_trusted, overrides
 from stowplan.framework.status import Code, Status
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.failure import NOBODY, FailureHandler, PodReporter
-from stowplan.scheduler.guard import OverdueError
 from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, WaitingPod, failure_at
 
 NOT_LEADING = Failure("this scheduler is no longer the leader", is_moot=True)

@@ -10,7 +10,6 @@ in /livez. The plugins of the default profile are trusted.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import inspect
 import math
 import os
@@ -28,9 +27,8 @@ from typing import Any
 
 from stowplan import log
 from stowplan.client.errors import ApiError
-from stowplan.errors import PluginError
 from stowplan.framework.answers import RaisedError, await_answer, awaitable_of
-from stowplan.framework.observer import Observer
+from stowplan.framework.observer import WATCHED, Observer, OverdueError, is_own_file
 from stowplan.framework.plugin import Plugin, is_trusted, name_of
 from stowplan.metrics import Metrics
 
@@ -56,17 +54,6 @@ METHODS = {
     "PostBind": "post_bind",
 }
 """The method that an overdue call is reported by, for each extension point."""
-
-
-class OverdueError(PluginError):
-    """Raised within a plugin's code that took longer than its budget."""
-
-
-class AbandonedError(OverdueError):
-    """Raised in a thread whose work nobody waits for any more."""
-
-    def __init__(self) -> None:
-        super().__init__("took longer than the request may take")
 
 
 class Call:
@@ -286,9 +273,6 @@ class Stepwise:
                 value, error = None, thrown
 
 
-PACKAGE = os.path.dirname(os.path.dirname(Call.__init__.__code__.co_filename)) + os.sep
-WATCHED = tuple(os.path.join(PACKAGE, *path, "") for path in (("plugins", "community"), ("sticky",)))
-"""Plugins that come with Stowplan and have a budget, too."""
 STANDARD_LIBRARY = os.path.dirname(inspect.__file__) + os.sep
 SITES = ("site-packages", "dist-packages")
 
@@ -320,19 +304,6 @@ def own_libraries() -> frozenset[str]:
             wanted += (re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in needed)
             found.update(file.parts[0].partition(".")[0] for file in distribution.files or ())
     return frozenset(found)
-
-
-def interrupt_thread(thread: threading.Thread) -> None:
-    """Raise AbandonedError in another thread that works on a copy of the cluster, if it runs others' code."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    if frame is not None and not is_own_file(frame.f_code.co_filename):
-        number, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(AbandonedError)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(number, error)
-
-
-def is_own_file(file: str) -> bool:
-    """Whether it is Stowplan's, other than of a plugin that is watched."""
-    return file.startswith(PACKAGE) and not file.startswith(WATCHED)
 
 
 def overdue_message(seconds: float) -> str:

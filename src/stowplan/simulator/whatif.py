@@ -346,7 +346,7 @@ def _reserve(profile: Profile, decision: Decision) -> str:
         return ""
     for name, plugin in profile.at("reserve"):
         ask = partial(plugin.reserve, decision.state, decision.pod, decision.chosen)
-        status = ask_plugin(name, plugin, "reserve", ask, decision.pod, decision.chosen)
+        status = ask_plugin(profile, name, "reserve", ask, decision.pod, decision.chosen)
         if status is not None:
             doing = "" if status.code is Code.ERROR else f'running Reserve plugin "{name}": '
             return f"{doing}{status.message}"

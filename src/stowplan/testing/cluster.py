@@ -194,7 +194,7 @@ class PolicyCluster:
             for name, plugin in profile.at(point):
                 ask = plugin.reserve if point == "reserve" else plugin.permit
                 call = partial(ask, decision.state, placed, node_name)
-                status = ask_plugin(name, plugin, point, call, placed, node_name)
+                status = ask_plugin(profile, name, point, call, placed, node_name)
                 if status is not None and status.code is Code.WAIT:
                     timeouts[name] = self.clock + status.timeout
                 elif status is not None:
@@ -221,11 +221,13 @@ class PolicyCluster:
 
     def _undo(self, decision: Decision, placed: Pod, node_name: str) -> None:
         """Take back what was reserved."""
-        for name, plugin in reversed(self.planner.profile_of(placed).at("reserve")):
+        profile = self.planner.profile_of(placed)
+        for name, plugin in reversed(profile.at("reserve")):
             if overrides(plugin, "unreserve"):
                 try:
                     unreserve: Callable[..., object] = plugin.unreserve  # whatever its annotation says
-                    nothing_of("unreserve", unreserve(decision.state, placed, node_name))
+                    with profile.observer.calling("Unreserve", plugin):
+                        nothing_of("unreserve", unreserve(decision.state, placed, node_name))
                 except BaseException as error:
                     raise plugin_error(
                         f'running Unreserve plugin "{name}"', error, placed, method=(plugin, "unreserve")

@@ -34,9 +34,9 @@ from stowplan.cycle.planner import error_in
 from stowplan.errors import InputError, PluginError, StowplanError
 from stowplan.explain.changes import ChangesAnswer, report_change
 from stowplan.explain.smallest_changes import smallest_changes
+from stowplan.framework.observer import interrupt_thread
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
-from stowplan.scheduler.guard import interrupt_thread
 from stowplan.scheduler.scheduler import Scheduler
 from stowplan.simulator import WhatIf
 from stowplan.simulator.outcome import as_json
@@ -155,7 +155,7 @@ class Questions:
 def _interrupt(thread: threading.Thread) -> None:
     """Interrupt the plugin that a thread is stuck in, again and again until the thread ends."""
     if thread.is_alive():
-        interrupt_thread(thread)
+        interrupt_thread(thread.ident or 0)
         asyncio.get_running_loop().call_later(GRACE_SECONDS, _interrupt, thread)
 
 
