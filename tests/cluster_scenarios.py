@@ -867,3 +867,81 @@ async def a_daemon_set_surges(cluster: Cluster) -> None:
         lambda found: [each["spec"]["containers"][0]["image"] for each in found["items"]] == ["web:2"] * 3,
     )
     assert fewest == 3
+
+
+@scenario
+async def a_deleted_pod_terminates_as_long_as_its_containers_take(cluster: Cluster) -> None:
+    asked = pod("slow", terminationGracePeriodSeconds=600)
+    asked["spec"]["containers"][0]["lifecycle"] = {"preStop": {"sleep": {"seconds": 60}}}
+    await cluster.create(PODS, asked)
+    await cluster.until(f"{PODS}/slow", lambda item: item["status"]["phase"] == "Running")
+    began = cluster.clock.now()
+    await cluster.delete(f"{PODS}/slow")
+    found = await cluster.get(f"{PODS}/slow")
+    assert found["metadata"]["deletionTimestamp"]
+    assert found["status"]["phase"] == "Running"
+    await cluster.until(PODS, lambda found: not found["items"], 30)
+    assert cluster.clock.now() - began >= 60
+    events = await cluster.until(f"{CORE}/events", lambda found: "Killing" in reasons_of(found, "slow"))
+    reasons = reasons_of(events, "slow")
+    assert reasons["Started"] == "Container started"
+    assert reasons["Killing"] == "Stopping container main"
+
+
+@scenario
+async def resources_added_to_a_nodes_capacity_can_be_used(cluster: Cluster) -> None:
+    path = "/api/v1/nodes/node-1"
+    await cluster.patch(f"{path}/status", {"status": {"capacity": {"example.com/fake": "5"}}})
+    await cluster.until(path, lambda item: item["status"]["allocatable"].get("example.com/fake") == "5")
+
+
+@scenario
+async def containers_fail_and_become_ready_as_annotations_say(cluster: Cluster) -> None:
+    broken, shy = pod("broken"), pod("shy")
+    broken["metadata"]["annotations"] = {"kubelet.stowplan/start-error": "ImagePullBackOff: no such image"}
+    shy["metadata"]["annotations"] = {"kubelet.stowplan/ready": "false"}
+    await cluster.create(PODS, broken, shy)
+    found = await cluster.until(f"{PODS}/broken", lambda item: item["status"].get("containerStatuses"))
+    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+    assert found["status"]["phase"] == "Pending"
+    assert found["status"]["containerStatuses"][0]["state"] == {"waiting": waiting}
+    await cluster.patch(
+        f"{PODS}/broken", {"metadata": {"annotations": {"kubelet.stowplan/start-error": None}}}
+    )
+    await cluster.until(f"{PODS}/broken", lambda item: item["status"]["phase"] == "Running")
+    await cluster.until(f"{PODS}/shy", lambda item: conditions(item).get("Ready", ("",))[0] == "False")
+    await cluster.patch(f"{PODS}/shy", {"metadata": {"annotations": {"kubelet.stowplan/ready": "true"}}})
+    await cluster.until(f"{PODS}/shy", lambda item: conditions(item)["Ready"][0] == "True")
+
+
+@scenario
+async def a_completed_pod_is_not_ready(cluster: Cluster) -> None:
+    asked = pod("done", restartPolicy="Never")
+    asked["spec"]["containers"][0]["command"] = ["sh", "-c", "echo hello; exit 3"]
+    await cluster.create(PODS, asked)
+    found = await cluster.until(f"{PODS}/done", lambda item: item["status"]["phase"] == "Failed")
+    status = found["status"]["containerStatuses"][0]
+    assert status["state"]["terminated"]["exitCode"] == 3
+    assert not status["ready"]
+
+
+@scenario
+async def a_namespace_says_what_keeps_it(cluster: Cluster) -> None:
+    await cluster.create(
+        "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kept"}}
+    )
+    held = {"metadata": {"name": "held", "finalizers": ["example.com/hold"]}}
+    path = "/api/v1/namespaces/kept/configmaps"
+    await cluster.create(path, {"apiVersion": "v1", "kind": "ConfigMap", **held})
+    await cluster.delete("/api/v1/namespaces/kept")
+    found = await cluster.until(
+        "/api/v1/namespaces/kept",
+        lambda item: conditions(item).get("NamespaceFinalizersRemaining", ("",))[0] == "True",
+    )
+    texts = {each["type"]: each["message"] for each in found["status"]["conditions"]}
+    assert texts["NamespaceFinalizersRemaining"] == (
+        "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances"
+    )
+    assert "configmaps. has 1 resource instances" in texts["NamespaceContentRemaining"]
+    await cluster.patch(f"{path}/held", {"metadata": {"finalizers": None}})
+    await cluster.until("/api/v1/namespaces", lambda found: "kept" not in str(found))

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from stowplan.kubelet.behaviour import Behaviour, decode_pod, full_name, images_of
+from stowplan.kubelet.behaviour import Behaviour, decode_pod, full_name, images_of, read_script
 
 
 def pod(annotations=None, **spec):
@@ -55,3 +55,46 @@ def test_images_go_by_their_full_names(image, name):
 def test_an_image_has_the_same_size_everywhere():
     assert Behaviour().image_size("web:1") == Behaviour().image_size("web:1") > 2**20
     assert Behaviour(image_bytes=5).image_size("web:1") == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        pytest.param(("sleep", "5"), (5.0, 0, ""), id="sleep"),
+        pytest.param(("/bin/sh", "-c", "echo hi; sleep 1m && exit 3"), (60.0, 3, "hi\n"), id="a list"),
+        pytest.param(("sh", "-c", "false && echo never"), (0.0, 1, ""), id="a failure ends a list"),
+        pytest.param(("sleep", "infinity"), (float("inf"), 0, ""), id="for ever"),
+        pytest.param(("sh", "-c", "exit $CODE"), None, id="variables are not known"),
+        pytest.param(("nginx", "-g", "daemon off;"), None, id="a program"),
+    ],
+)
+def test_simple_commands_are_understood(words, script):
+    assert read_script(words) == script
+
+
+def test_containers_do_what_their_commands_say():
+    containers = [{"name": "main", "command": ["sh", "-c", "sleep 3; exit 7"]}]
+    asked = pod(restartPolicy="Never", containers=containers)
+    assert Behaviour().run_time(asked) == 3.0
+    assert Behaviour().exit_codes(asked, random.Random(1)) == {"main": 7}
+    annotated = pod({"kubelet.stowplan/exit-code.main": "9"}, containers=containers)
+    assert Behaviour().exit_codes(annotated, random.Random(1)) == {"main": 9}
+
+
+def test_a_pod_stops_within_its_grace_period():
+    hook = {"preStop": {"sleep": {"seconds": 20}}}
+    whole = {
+        "metadata": {
+            "name": "p",
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "deletionGracePeriodSeconds": 8,
+        },
+        "spec": {"containers": [{"name": "main", "lifecycle": hook}]},
+    }
+    assert Behaviour().stop_time(decode_pod(msgspec.json.encode(whole))) == 8.0
+
+
+def test_usage_is_half_of_what_is_requested_or_as_annotated():
+    containers = [{"name": "main", "resources": {"requests": {"cpu": "1", "memory": "64Mi"}}}]
+    assert Behaviour().usage(pod(containers=containers)) == {"cpu": 500, "memory": 32 * 2**20}
+    assert Behaviour().usage(pod({"kubelet.stowplan/cpu-usage": "1500m"}))["cpu"] == 1500

@@ -1,8 +1,8 @@
 """A simulated kubelet for every node: no containers run, but the API looks as if they did.
 
 Nodes stay alive by their leases and their status. Pods bound to a node are judged as a kubelet judges them,
-become Running, end as their `Behaviour` says, and when deleted go away at once, whatever time they were
-given. All of it is one client's work, with one watch of pods, a few writes at a time.
+become Running, end as their `Behaviour` says, and go away when they are deleted, after the time that their
+containers take to stop. All of it is one client's work, with one watch of pods, a few writes at a time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,26 @@ import msgspec
 
 from stowplan import log
 from stowplan.api.meta import Object, decode
-from stowplan.api.node import NodeObject
+from stowplan.api.node import NodeObject, NodeStatus
 from stowplan.api.pod import HostPort, Pod
+from stowplan.api.quantity import parse, units
+from stowplan.api.requests import is_extended
 from stowplan.client.api import MERGE_PATCH, METADATA_ALONE, STRATEGIC_MERGE_PATCH, ApiClient
 from stowplan.client.errors import ApiError, Conflict, NotFound
 from stowplan.client.watch import Reflector, WatchedResource
 from stowplan.controllers.clock import Clock
+from stowplan.controllers.events import Events
 from stowplan.kubelet.admission import Rejection, Usage, judge
-from stowplan.kubelet.behaviour import Behaviour, decode_pod, images_of, restarts
+from stowplan.kubelet.behaviour import (
+    READY,
+    START_ERROR,
+    Behaviour,
+    EndingPod,
+    decode_pod,
+    full_name,
+    images_of,
+    restarts,
+)
 from stowplan.kubelet.statuses import (
     Json,
     ended_status,
@@ -33,14 +45,14 @@ from stowplan.kubelet.statuses import (
     lease_of,
     node_of,
     pod_address,
-    ready_again,
+    ready_status,
     refused_status,
     renewal,
     running_status,
+    waiting_status,
 )
 
 NODES_PATH = "/api/v1/nodes"
-NODES = WatchedResource(path=NODES_PATH, decode=partial(decode, NodeObject), namespaced=False)
 BOUND_PODS = WatchedResource(path="/api/v1/pods", decode=decode_pod, field_selector="spec.nodeName!=")
 RETRY_SECONDS = 1.0
 IMAGES_SECONDS = 1.0
@@ -51,6 +63,25 @@ STATUS_SECONDS = 300.0
 GRACE_SECONDS = 50.0
 TICK_SECONDS = 0.1
 MAX_LEASES_PER_SECOND = 250.0
+
+
+FIRST_RESTART, LONGEST_RESTART = 10.0, 300.0
+"""How long containers that ended again and again wait before they are started once more."""
+KILLED = 137
+TERMINATED = 143
+"""The codes that containers exit with when they are killed, and when they are asked to stop."""
+
+
+class _NodeStatus(NodeStatus, frozen=True):
+    capacity: dict[str, str] = {}
+    """Amounts as they are written."""
+
+
+class _Node(NodeObject, frozen=True):
+    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
+
+
+NODES = WatchedResource(path=NODES_PATH, decode=partial(decode, _Node), namespaced=False)
 
 
 class SimulatedKubelets:
@@ -75,6 +106,11 @@ class SimulatedKubelets:
         self._draw = draw or random.Random()
         self._machines: dict[str, Machine] = {}
         self._heartbeats = Heartbeats(api, self.clock, self._machines, heartbeat_seconds)
+        self._events = Events(api, self.clock)
+        self._stopping: dict[str, float] = {}
+        """When pods that are being deleted will be gone, by their uids."""
+        self._unready: set[str] = set()
+        """Uids of running pods that were told not to be ready."""
         self._new_images: set[str] = set()
         self._early: dict[str, set[str]] = {}
         """Pods that came before their nodes."""
@@ -128,6 +164,7 @@ class SimulatedKubelets:
             group.create_task(self._pods.run())
             group.create_task(self._heartbeats.run())
             group.create_task(self._report_images())
+            group.create_task(self._events.run())
             for _ in range(self._writers):
                 group.create_task(self._write())
 
@@ -152,14 +189,20 @@ class SimulatedKubelets:
                         self._look_at(pod)
             if not machine.is_dead and _is_doubted(new):
                 self._due.put_nowait(partial(self._report, new))
+            if not machine.is_dead and isinstance(new, _Node) and (devices := _new_devices(new)):
+                status = {"status": {"allocatable": devices}}
+                self._due.put_nowait(partial(self._patch_status, new.name, status))
         elif old is not None:
             self._machines.pop(old.name, None)
 
     def _on_pod(self, kind: str, old: Pod | Object | None, new: Pod | Object | None) -> None:
         if isinstance(new, Pod):
             self._look_at(new)
-        elif isinstance(old, Pod) and (machine := self._machines.get(old.node_name)) is not None:
-            machine.release(old)
+        elif isinstance(old, Pod):
+            self._stopping.pop(old.uid, None)
+            self._unready.discard(old.uid)
+            if (machine := self._machines.get(old.node_name)) is not None:
+                machine.release(old)
 
     def _look_at(self, pod: Pod) -> None:
         """Handle a changed pod as the kubelet of its node."""
@@ -169,7 +212,7 @@ class SimulatedKubelets:
         elif machine.is_dead:
             return
         elif pod.is_terminating:
-            self._due.put_nowait(partial(self._remove, pod))
+            self._stop(pod, machine)
         elif pod.is_finished:
             machine.release(pod)
         elif pod.uid not in machine.pods:
@@ -181,9 +224,43 @@ class SimulatedKubelets:
                 return
             machine.take(pod)
             if pod.phase == "Pending":
-                self._later(self.behaviour.start_seconds, self._start, pod)
+                self._later(self.behaviour.start_time(pod), self._start, pod)
             else:
                 self._end_later(pod)
+        elif pod.phase == "Pending":
+            if pod.uid in machine.blocked and START_ERROR not in pod.annotations:
+                machine.blocked.discard(pod.uid)
+                self._due.put_nowait(partial(self._start, pod))
+        elif (pod.uid in self._unready) == _is_to_be_ready(pod):
+            (self._unready.discard if _is_to_be_ready(pod) else self._unready.add)(pod.uid)
+            self._due.put_nowait(partial(self._set_ready, pod))
+
+    def _stop(self, pod: Pod, machine: Machine) -> None:
+        """Let the containers of a deleted pod end, in the time that they take or are given."""
+        is_running = pod.phase == "Running" and pod.uid in machine.pods
+        seconds = self.behaviour.stop_time(pod) if is_running else 0.0
+        due, known = self.clock.now() + seconds, self._stopping.get(pod.uid)
+        if known is None and is_running:
+            for container in pod.spec.containers:
+                self._record(pod, "Killing", f"Stopping container {container.name}", container.name)
+        if known is None or due < known:
+            self._stopping[pod.uid] = due
+            self._later(seconds, self._remove, pod)
+
+    def _record(
+        self, pod: Pod, reason: str, message: str, container: str = "", level: str = "Normal"
+    ) -> None:
+        place = {"fieldPath": f"spec.containers{{{container}}}"} if container else {}
+        reference = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+            "resourceVersion": pod.resource_version,
+            **place,
+        }
+        self._events.record("kubelet", reference, level, reason, message, pod.node_name)
 
     def _later(self, seconds: float, job: Callable[[Pod], Awaitable[None]], pod: Pod) -> None:
         if seconds <= 0:
@@ -219,9 +296,22 @@ class SimulatedKubelets:
         machine = self._is_on(pod)
         if machine is None:
             return
-        number = machine.number_of(pod)
-        status = running_status(pod, self.clock.now(), address=pod_address(pod.node_name, number))
+        if said := pod.annotations.get(START_ERROR):
+            reason, _, message = said.partition(":")
+            status = waiting_status(pod, reason.strip(), message.strip(), self.clock.now())
+            machine.blocked.add(pod.uid)
+            await self._api.patch_pod_status(pod, {"status": status})
+            self._record(pod, "Failed", f"Error: {reason.strip()}", level="Warning")
+            return
+        number, is_ready = machine.number_of(pod), _is_to_be_ready(pod)
+        if not is_ready:
+            self._unready.add(pod.uid)
+        status = running_status(
+            pod, self.clock.now(), address=pod_address(pod.node_name, number), is_ready=is_ready
+        )
         await self._api.patch_pod_status(pod, {"status": status})
+        for container in pod.spec.containers:
+            self._record_start(pod, machine, container.name, container.image)
         for image in images_of(pod):
             if image not in machine.images:
                 machine.images[image] = self.behaviour.image_size(image)
@@ -233,33 +323,85 @@ class SimulatedKubelets:
         machine = self._is_on(pod)
         if machine is None:
             return
-        code = self.behaviour.exit_code(pod, self._draw)
-        policy = restarts(pod)
-        if policy == "Always" or (policy == "OnFailure" and code):
-            pod, count = msgspec.structs.replace(pod, start_time=self.clock.now()), machine.restart(pod)
-            status = running_status(pod, self.clock.now(), restarts=count)
+        if pod.uid in self._stopping:
+            return
+        codes = self.behaviour.exit_codes(pod, self._draw)
+        policy, now, count = restarts(pod), self.clock.now(), machine.pods[pod.uid]
+        if policy == "Always" or (policy == "OnFailure" and any(codes.values())):
+            if not count:
+                await self._restart(codes, pod)
+                return
+            wait = min(FIRST_RESTART * 2.0 ** min(count - 1, 10), LONGEST_RESTART)
+            place = f"{pod.name}_{pod.namespace}({pod.uid})"
+            for container in pod.spec.containers:
+                text = f"Back-off restarting failed container {container.name} in pod {place}"
+                self._record(pod, "BackOff", text, container.name, "Warning")
+            text = f"back-off {wait:g}s restarting failed container in pod {place}"
+            status = waiting_status(pod, "CrashLoopBackOff", text, now, count, codes)
             await self._api.patch_pod_status(pod, {"status": status})
-            self._end_later(pod)
+            self._later(wait, partial(self._restart, codes), pod)
         else:
-            await self._api.patch_pod_status(pod, {"status": ended_status(pod, code, self.clock.now())})
+            await self._api.patch_pod_status(pod, {"status": ended_status(pod, codes, now, count)})
             machine.release(pod)
+
+    async def _restart(self, codes: Json, pod: Pod) -> None:
+        """Start containers again that exited with these codes."""
+        machine, now = self._is_on(pod), self.clock.now()
+        if machine is None or pod.uid in self._stopping:
+            return
+        pod, count = msgspec.structs.replace(pod, start_time=now), machine.restart(pod)
+        is_ready = pod.uid not in self._unready
+        status = running_status(pod, now, restarts=count, last=codes, is_ready=is_ready)
+        await self._api.patch_pod_status(pod, {"status": status})
+        for container in pod.spec.containers:
+            self._record_start(pod, machine, container.name, container.image)
+        self._end_later(pod)
+
+    def _record_start(self, pod: Pod, machine: Machine, container: str, image: str) -> None:
+        if full_name(image) in machine.images:
+            text = f'Container image "{image}" already present on machine and can be accessed by the pod'
+            self._record(pod, "Pulled", text, container)
+        else:
+            size = self.behaviour.image_size(full_name(image))
+            self._record(pod, "Pulling", f'Pulling image "{image}"', container)
+            text = (
+                f'Successfully pulled image "{image}" in 0s (0s including waiting). Image size: {size} bytes.'
+            )
+            self._record(pod, "Pulled", text, container)
+        self._record(pod, "Created", "Container created", container)
+        self._record(pod, "Started", "Container started", container)
+
+    async def _set_ready(self, pod: Pod) -> None:
+        if self._is_on(pod) is not None:
+            status = ready_status(pod, pod.uid not in self._unready, self.clock.now())
+            await self._api.patch_pod_status(pod, {"status": status})
 
     async def _refuse(self, pod: Pod, refusal: Rejection) -> None:
         await self._api.patch_pod_status(pod, {"status": refused_status(refusal, self.clock.now())})
+        self._record(pod, refusal.reason, refusal.message, level="Warning")
 
     async def _remove(self, pod: Pod) -> None:
         """What a kubelet does once the last container has ended: no more time is needed."""
         machine = self._machines.get(pod.node_name)
-        if machine is not None and not machine.is_dead:
-            machine.release(pod)
-            await self._api.delete(pod, grace_seconds=0)
+        if machine is None or machine.is_dead:
+            self._stopping.pop(pod.uid, None)  # once the node is back, it begins again
+            return
+        is_running = pod.phase == "Running" and pod.uid in machine.pods
+        if is_running and isinstance(pod, EndingPod) and pod.finalizers:  # others will still look at it
+            code = KILLED if self.behaviour.stop_time(pod) >= pod.grace_seconds > 0 else TERMINATED
+            codes = {each.name: code for each in pod.spec.containers}
+            await self._api.patch_pod_status(pod, {"status": ended_status(pod, codes, self.clock.now())})
+        machine.release(pod)
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
+        await self._api.request("DELETE", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", options)
 
     async def _report(self, node: NodeObject) -> None:
         """The node is well, and so are the pods on it, whatever others thought meanwhile."""
         await self._patch_status(node.name, heartbeat_of(node, self.clock.now()))
         for pod in self._pods_on(node.name):
             if pod.phase == "Running" and self._is_on(pod) is not None:
-                await self._api.patch_pod_status(pod, {"status": ready_again(self.clock.now())})
+                status = ready_status(pod, pod.uid not in self._unready, self.clock.now())
+                await self._api.patch_pod_status(pod, {"status": {"conditions": status["conditions"]}})
 
     async def _report_images(self) -> None:
         while True:
@@ -276,6 +418,20 @@ class SimulatedKubelets:
         await self._api.request(
             "PATCH", path, patch, content_type=STRATEGIC_MERGE_PATCH, accept=METADATA_ALONE
         )
+
+
+def _is_to_be_ready(pod: Pod) -> bool:
+    return pod.annotations.get(READY, "true").lower() != "false"
+
+
+def _new_devices(node: _Node) -> Json:
+    """Extended resources that somebody added to the node's capacity, or changed there."""
+    known = node.allocatable
+    return {
+        name: amount
+        for name, amount in node.status.capacity.items()
+        if is_extended(name) and known.get(name) != units(parse(amount))
+    }
 
 
 def _is_doubted(node: NodeObject) -> bool:
@@ -349,13 +505,15 @@ class Heartbeats:
 
 
 class Machine:
-    __slots__ = ("_numbers", "_ports", "_requests", "images", "is_dead", "node", "pods")
+    __slots__ = ("_numbers", "_ports", "_requests", "blocked", "images", "is_dead", "node", "pods")
 
     def __init__(self) -> None:
         self.node: NodeObject | None = None
         self.is_dead = False
         self.pods: dict[str, int] = {}
         """By uid, those that were taken and have not ended, with how often they were restarted."""
+        self.blocked: set[str] = set()
+        """Uids of those that were told not to start."""
         self.images: dict[str, int] = {}
         self._numbers = 0
         self._requests: Counter[str] = Counter()
@@ -371,6 +529,7 @@ class Machine:
         self._ports += pod.shape.ports
 
     def release(self, pod: Pod) -> None:
+        self.blocked.discard(pod.uid)
         if self.pods.pop(pod.uid, None) is None:
             return
         self._requests.subtract(pod.requests)

@@ -92,20 +92,36 @@ def renewal(now: float) -> Json:
     return {"renewTime": micro_time(now)}
 
 
-def running_status(pod: Pod, now: float, *, address: str = "", restarts: int = 0) -> Json:
-    """Status of a pod whose containers have just started."""
+def running_status(
+    pod: Pod,
+    now: float,
+    *,
+    address: str = "",
+    restarts: int = 0,
+    last: Json | None = None,
+    is_ready: bool = True,
+) -> Json:
+    """Status of a pod whose containers have just started; `last` are the codes they exited with before."""
     started = wire_time(now)
     running = {"running": {"startedAt": started}}
+    containers = [_container(pod, each, running, restarts) for each in pod.spec.containers]
+    for each in containers:
+        each["ready"] = is_ready
+        if last is not None:
+            each["lastState"] = _terminated(last[each["name"]], started, started)
     status: Json = {
         "phase": "Running",
+        "observedGeneration": pod.generation,
         "startTime": started,
-        "conditions": _conditions("True", POD_CONDITIONS, started),
-        "containerStatuses": [_container(each, running, restarts) for each in pod.spec.containers],
+        "conditions": [*_conditions("True", POD_CONDITIONS[:2], started), *readiness(is_ready, now)],
+        "containerStatuses": containers,
     }
+    if restarts:
+        del status["startTime"]
     if pod.spec.init_containers:
         done = _terminated(0, started, started)
         status["initContainerStatuses"] = [
-            _container(each, running if each.is_sidecar else done) for each in pod.spec.init_containers
+            _container(pod, each, running if each.is_sidecar else done) for each in pod.spec.init_containers
         ]
     if address:
         host = address_of(pod.node_name)
@@ -114,14 +130,37 @@ def running_status(pod: Pod, now: float, *, address: str = "", restarts: int = 0
     return status
 
 
-def ready_again(now: float) -> Json:
-    """Status of a running pod that was thought lost."""
-    return {"conditions": _conditions("True", ("ContainersReady", "Ready"), wire_time(now))}
+def readiness(is_ready: bool, now: float, reason: str = "ContainersNotReady") -> list[Json]:
+    kinds, at = ("ContainersReady", "Ready"), wire_time(now)
+    return _conditions("True", kinds, at) if is_ready else _conditions("False", kinds, at, reason)
 
 
-def ended_status(pod: Pod, exit_code: int, now: float) -> Json:
-    """Status of a pod whose containers have just finished."""
-    at = wire_time(now)
+def ready_status(pod: Pod, is_ready: bool, now: float) -> Json:
+    """Status of a running pod that is ready from now on, or is not."""
+    states = [{"name": each.name, "ready": is_ready} for each in pod.spec.containers]
+    return {"conditions": readiness(is_ready, now), "containerStatuses": states}
+
+
+def waiting_status(
+    pod: Pod, reason: str, message: str, now: float, restarts: int = 0, last: Json | None = None
+) -> Json:
+    """Status of a pod whose containers cannot start, or wait to be started again."""
+    at, waiting = wire_time(now), {"waiting": {"reason": reason, "message": message}}
+    containers = [_container(pod, each, waiting, restarts) for each in pod.spec.containers]
+    if last is None:
+        kept = _conditions("True", POD_CONDITIONS[:2], at)
+        conditions, phase = [*kept, *readiness(False, now)], {"phase": "Pending", "startTime": at}
+    else:
+        conditions, phase = readiness(False, now), {}
+        for each in containers:
+            each["lastState"] = _terminated(last[each["name"]], at, at)
+    generation = {"observedGeneration": pod.generation}
+    return {**phase, **generation, "conditions": conditions, "containerStatuses": containers}
+
+
+def ended_status(pod: Pod, codes: Mapping[str, int], now: float, restarts: int = 0) -> Json:
+    """Status of a pod whose containers have just exited with these codes."""
+    at, exit_code = wire_time(now), max(codes.values(), default=0)
     since = wire_time(pod.start_time) if pod.start_time is not None else at
     reason = "PodFailed" if exit_code else "PodCompleted"
     ended = _conditions("False", ("PodReadyToStartContainers", "ContainersReady", "Ready"), at, reason)
@@ -129,7 +168,8 @@ def ended_status(pod: Pod, exit_code: int, now: float) -> Json:
         "phase": "Failed" if exit_code else "Succeeded",
         "conditions": [*ended, *_conditions("True", ("Initialized",), at, reason)],
         "containerStatuses": [
-            _container(each, _terminated(exit_code, since, at)) for each in pod.spec.containers
+            _container(pod, each, _terminated(codes[each.name], since, at), restarts)
+            for each in pod.spec.containers
         ],
     }
 
@@ -164,13 +204,16 @@ def _terminated(exit_code: int, since: str, at: str) -> Json:
     return {"terminated": {"exitCode": exit_code, "reason": reason, "startedAt": since, "finishedAt": at}}
 
 
-def _container(container: Container, state: Json, restarts: int = 0) -> Json:
+def _container(pod: Pod, container: Container, state: Json, restarts: int = 0) -> Json:
     is_running = "running" in state
+    is_done = container in pod.spec.init_containers and state.get("terminated", {}).get("exitCode") == 0
+    digest = hashlib.sha256(f"{pod.uid}/{container.name}/{restarts}".encode()).hexdigest()
     return {
         "name": container.name,
         "image": container.image,
-        "imageID": "",
-        "ready": is_running or state["terminated"]["exitCode"] == 0,
+        "imageID": "" if "waiting" in state else container.image,
+        "containerID": "" if "waiting" in state else f"simulated://{digest}",
+        "ready": is_running or is_done,
         "started": is_running,
         "restartCount": restarts,
         "state": state,
