@@ -15,7 +15,7 @@ import yaml
 from stowplan.api.protobuf import CONTENT_TYPE as PROTOBUF
 from stowplan.apiserver import nesting, protobuf, schemas
 from stowplan.apiserver.amounts import canonical as canonical_quantity
-from stowplan.apiserver.failures import SCHEME, Failure, bad_request
+from stowplan.apiserver.failures import SCHEME, Failure, bad_request, invalid, invalid_object
 from stowplan.apiserver.times import canonical as canonical_time
 from stowplan.apiserver.times import canonical_micro
 from stowplan.http11.messages import Request
@@ -61,6 +61,7 @@ class BuiltIn(NamedTuple):
             return None
 
     def normalize(self, value: Json) -> tuple[Json, list[str]]:
+        value = schemas.without_nulls(value)
         try:
             return schemas.normalize(self.schema, value), []
         except ValueError:
@@ -112,7 +113,7 @@ def read_object(
             found["kind"], found["apiVersion"] = kind, group_version
             return found, []
     value = parse_body(body, kind, media)
-    check_kind(value, group_version, kind)
+    check_kind(value, codec, group_version, kind)
     found, problems = normalize(value, codec, lambda said: _unhandled(value, kind, said))
     if media != PROTOBUF and validation != "Ignore":
         unknown = problems
@@ -127,7 +128,7 @@ def read_object(
 def normalize(value: Json, codec: Codec, refused: Callable[[str], Failure]) -> tuple[Json, list[str]]:
     """Return the object as it is stored, and its unknown fields; `refused` makes the failure."""
     try:
-        found, unknown = codec.normalize(schemas.without_nulls(value))
+        found, unknown = codec.normalize(value)
     except ValueError as error:
         raise refused(str(error)) from error
     return found, [_unknown(path) for path in unknown[:MAX_PROBLEMS]]
@@ -137,12 +138,21 @@ def _unknown(path: str) -> str:
     return f'unknown field "{path}"'
 
 
-def check_kind(value: Json, group_version: str, kind: str) -> None:
+def check_kind(value: Json, codec: Codec, group_version: str, kind: str) -> None:
     given, version = value.setdefault("kind", kind) or kind, value.setdefault("apiVersion", group_version)
     value["kind"], value["apiVersion"] = given, version or group_version
     if value["kind"] == kind and value["apiVersion"] == group_version:
         return
     given, version = str(value["kind"]), str(value["apiVersion"])
+    if not isinstance(codec, BuiltIn):
+        if version == group_version:
+            name = str((value.get("metadata") or {}).get("name", ""))
+            errors = [invalid("kind", given, f"must be {kind}")]
+            raise invalid_object(given, name, errors, group_version.partition("/")[0])
+        raise bad_request(
+            f"the API version in the data ({version}) "
+            f"does not match the expected API version ({group_version})"
+        )
     group, _, short = version.rpartition("/")
     if (group, short, given) in schemas.names():
         package = group_version.rpartition("/")[0].partition(".")[0] or "core"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -47,18 +48,33 @@ class CustomResources:
 
     def _serve(self, record: Record, is_removal: bool) -> None:
         spec = record.data()["spec"]
-        served = [] if is_removal else [each for each in spec["versions"] if each.get("served")]
+        made: list[Resource] = []
         try:
-            made = [resource_of(spec, version) for version in served]
+            if not is_removal:
+                made = _resources(spec, record.version)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             log_error("A CustomResourceDefinition cannot be served", error, name=record.key[1])
-            made = []
         self._resources.replace(spec["group"], spec["names"]["plural"], made)
-        for resource in made:
-            self._objects.collection(resource)
+        if made:
+            fields = partial(_selectable_fields, made) if len(made) > 1 else made[0].fields_of
+            self._objects.collection(made[0]).index_by(fields)
 
 
-def resource_of(spec: Json, version: Json) -> Resource:
+def _resources(spec: Json, since: int) -> list[Resource]:
+    """One resource for each version that is served."""
+    known = {version["name"]: resource_of(spec, version, since) for version in spec["versions"]}
+    stored = next(known[version["name"]] for version in spec["versions"] if version.get("storage"))
+    made = [known[version["name"]] for version in spec["versions"] if version.get("served")]
+    for resource in made:
+        resource.stored_as = stored if resource is not stored else None
+    return made
+
+
+def _selectable_fields(resources: list[Resource], data: Json) -> Mapping[str, str]:
+    return {field: value for each in resources for field, value in each.fields_of(data).items()}
+
+
+def resource_of(spec: Json, version: Json, since: int = 0) -> Resource:
     names, below = spec["names"], version.get("subresources") or {}
     schema = _schema(version["schema"]["openAPIV3Schema"], spec["group"], version["name"], names["kind"])
     parts: dict[str, Subresource] = {}
@@ -70,6 +86,8 @@ def resource_of(spec: Json, version: Json) -> Resource:
         paths = ScalePaths(
             scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath") or ""
         )
+    paths_of_fields = (each["jsonPath"].strip(".") for each in version.get("selectableFields") or ())
+    fields = {path: path for path in paths_of_fields}
     return Resource(
         group=spec["group"],
         version=version["name"],
@@ -84,7 +102,8 @@ def resource_of(spec: Json, version: Json) -> Resource:
         columns=_columns(version.get("additionalPrinterColumns")),
         schema=schema,
         codec=CustomCodec(schema),
-        strategy=CustomStrategy(schema, "status" in parts, f"{names['plural']}.{spec['group']}"),
+        strategy=CustomStrategy(schema, "status" in parts, f"{names['plural']}.{spec['group']}", fields),
+        since=since,
         is_custom=True,
         scale_paths=paths,
     )
@@ -127,7 +146,7 @@ class CustomCodec(NamedTuple):
         if not isinstance(value, dict) or not isinstance(value.get("metadata", {}), dict):
             return None
         try:
-            found, unknown = self.normalize(schemas.without_nulls(value))
+            found, unknown = self.normalize(value)
         except ValueError:
             return None
         return None if unknown else found
@@ -149,8 +168,9 @@ class CustomStrategy(Strategy):
     updates_need_version = True
     checks_metadata_twice = False
 
-    def __init__(self, schema: Json, has_status: bool, definition: str) -> None:
+    def __init__(self, schema: Json, has_status: bool, definition: str, fields: Mapping[str, str]) -> None:
         self._validator, self._has_status, self._definition = Validator(schema), has_status, definition
+        self.fields = fields
 
     def admit(self, data: Json, lookup: Lookup) -> None:
         """Reject new objects of a definition that is being deleted."""
@@ -171,6 +191,14 @@ class CustomStrategy(Strategy):
         new, was = ({key: value for key, value in each.items() if key not in apart} for each in (data, old))
         if new != was:
             data["metadata"]["generation"] = data["metadata"].get("generation", 0) + 1
+
+    def prepare_status_update(self, data: Json, old: Json) -> None:
+        """Nothing but the status changes, not even labels."""
+        status = data.get("status")
+        data.clear()
+        data.update({key: value for key, value in old.items() if key != "status"})
+        if status is not None:
+            data["status"] = status
 
     def errors(self, data: Json) -> Iterator[FieldError]:
         yield from self._validator.errors({key: each for key, each in data.items() if key != "metadata"})

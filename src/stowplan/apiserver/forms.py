@@ -12,6 +12,7 @@ from stowplan.apiserver import tables
 from stowplan.apiserver.failures import Failure
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Record
+from stowplan.apiserver.structural import prune
 from stowplan.http11.messages import Headers, Response
 
 Json = dict[str, Any]
@@ -100,9 +101,9 @@ def _check_metadata(form: Form, resource: Resource, is_list: bool) -> None:
 def text_of(form: Form, resource: Resource, record: Record) -> bytes:
     """Encode an object in the version of the resource."""
     text = record.body if form.is_bare else record.full
-    if text.startswith(resource.prefix):
+    if text.startswith(resource.prefix) and record.version >= resource.since:
         return text
-    return msgspec.json.encode(from_stored(resource, msgspec.json.decode(text)))
+    return msgspec.json.encode(_served(resource, record, msgspec.json.decode(text)))
 
 
 def render_object(
@@ -181,8 +182,27 @@ _EVENT_FIELDS = {
 _BACK = {stored: served for served, stored in _EVENT_FIELDS.items()}
 
 
+def served(resource: Resource, record: Record) -> Json:
+    """The object in the version of the resource; the caller may change it."""
+    return _served(resource, record, record.data())
+
+
+def _served(resource: Resource, record: Record, data: Json) -> Json:
+    """Custom resources are pruned and get their defaults by the definition that is there now."""
+    if resource.is_custom:
+        stored = resource.stored_as or resource
+        if record.version < stored.since or data["apiVersion"] != stored.group_version:
+            data = to_storage(stored, data)
+    return from_stored(resource, data)
+
+
+def to_storage(resource: Resource, data: Json) -> Json:
+    """Convert a custom resource to this version, in which it is stored; what both schemas have stays."""
+    return {**resource.codec.normalize(data)[0], "apiVersion": resource.group_version}
+
+
 def to_stored(resource: Resource, data: Json) -> Json:
-    """Convert an object to the stored version."""
+    """Convert an object to the version in which it is written; custom resources keep theirs until then."""
     if resource.name == "events.events.k8s.io":
         data = {_EVENT_FIELDS.get(field, field): value for field, value in data.items()}
         data["apiVersion"] = STORED_EVENTS
@@ -191,6 +211,8 @@ def to_stored(resource: Resource, data: Json) -> Json:
 
 def from_stored(resource: Resource, data: Json) -> Json:
     """Convert a stored object to the version of the resource."""
+    if resource.stored_as is not None:
+        data = prune(resource.schema, data, "", [])
     if resource.name == "events.events.k8s.io":
         data = {_BACK.get(field, field): value for field, value in data.items()}
     data["apiVersion"] = resource.group_version

@@ -109,7 +109,8 @@ class RequestContext:
     def load(self) -> Record:
         """Fill in the object to replace; a 404 if there is none."""
         before = self.objects.get(self.resource, self.namespace, self.name)
-        self.before, self.old = before, before.data()
+        is_custom = self.resource.is_custom
+        self.before, self.old = before, forms.served(self.resource, before) if is_custom else before.data()
         return before
 
 
@@ -172,7 +173,7 @@ def decode_patch(context: RequestContext) -> None:
     if media != JSON_PATCH:
         patches.check_is_map(patch)
     before = context.load()
-    live = from_stored(resource, before.data())
+    live = forms.served(resource, before)
     if b"managedFields" in context.request.body:
         live["metadata"]["managedFields"] = (
             msgspec.json.decode(before.managed.text()) if before.managed else []
@@ -187,7 +188,7 @@ def decode_patch(context: RequestContext) -> None:
     def unfit(problem: str) -> Failure:
         return patches.unfit(patch, problem, None if media == STRATEGIC_PATCH else new)
 
-    bodies.check_kind(new, resource.group_version, resource.kind)
+    bodies.check_kind(new, resource.codec, resource.group_version, resource.kind)
     found, unknown = bodies.normalize(new, resource.codec, unfit)
     if options.validation == "Strict":
         word = "json patch duplicate field" if media == JSON_PATCH else "duplicate field"
@@ -217,7 +218,7 @@ def decode_apply(context: RequestContext) -> None:
     known: list[managed.Entry] = []
     if context.subresource or context.objects.latest(resource, context.namespace, context.name) is not None:
         before = context.load()
-        live = from_stored(resource, before.data())
+        live = forms.served(resource, before)
         known = before.managed.resolve() if before.managed is not None else []
         known = known or [managed.before_first(resource.schema, live, resource.group_version)]
     new, entries = managed.apply(
@@ -297,7 +298,8 @@ def _admit_change(context: RequestContext, before: Record, meta: Json) -> None:
     resource, data, old, strategy = context.resource, context.data, context.old, context.resource.strategy
     meta.setdefault("name", context.name)
     _check_identity(context, before, meta)
-    if not context.writes_status and strategy.updates_need_version and not meta.get("resourceVersion"):
+    needs_version = strategy.updates_need_version and (resource.is_custom or not context.writes_status)
+    if needs_version and not meta.get("resourceVersion"):
         error = FieldError("metadata.resourceVersion", "Invalid value", "0: must be specified for an update")
         raise invalid_object(resource.plural, context.name, [error], resource.group)
     given = managed.parse_entries(meta["managedFields"]) if meta.get("managedFields") is not None else None
@@ -398,7 +400,14 @@ def store(context: RequestContext) -> Record:
             raise already_exists(meta["name"], resource.plural, resource.group)
     elif data == context.old and managed.is_same(before.managed, context.owners):
         return before  # nothing changed, so nothing is written
-    elif _is_finished(meta) and not resource.strategy.is_held(data) and not context.dry_run:
+    if resource.stored_as is not None:
+        data = forms.to_storage(resource.stored_as, data)
+    if (
+        before is not None
+        and _is_finished(meta)
+        and not resource.strategy.is_held(data)
+        and not context.dry_run
+    ):
         return objects.remove(resource, key, data, context.owners)
     return objects.put(resource, key, data, context.owners, dry_run=context.dry_run)
 

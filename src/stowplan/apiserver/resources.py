@@ -13,6 +13,7 @@ from stowplan.apiserver.strategies import Strategy, strategy_of
 
 Json = dict[str, Any]
 
+_EMPTY: Json = {}
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -68,7 +69,11 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
     prefix: bytes = b""
     """How the text of every object begins."""
     _empty: bytes = b""
-    _selectable: dict[str, list[tuple[str, str, str]]] = {}
+    since: int = 0
+    """The version of a custom resource's definition: what was written before may not follow its schema."""
+    stored_as: Resource | None = None
+    """The resource in the version that a custom resource is stored in, if that is another one."""
+    _selectable: dict[tuple[str, ...], list[tuple[str, str, str]]] = {}
     """Fields that selectors may name, by the part of the object that they are in, with their zero values."""
 
     def __post_init__(self) -> None:
@@ -77,8 +82,8 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         self.prefix = f'{{"kind":"{self.kind}","apiVersion":"{self.group_version}",'.encode()
         self._selectable = {}
         for field, path in self.strategy.fields.items():
-            part, _, key = path.rpartition(".")
-            self._selectable.setdefault(part, []).append((field, key, _zero_text(self.schema, path)))
+            *parts, key = path.split(".")
+            self._selectable.setdefault(tuple(parts), []).append((field, key, _zero_text(self.schema, path)))
 
     @property
     def name(self) -> str:
@@ -103,8 +108,10 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         found = {"metadata.name": meta.get("name", "")}
         if self.namespaced:
             found["metadata.namespace"] = meta.get("namespace", "")
-        for part, keys in self._selectable.items():
-            inner = (data.get(part) or {}) if part else data
+        for parts, keys in self._selectable.items():
+            inner = data
+            for part in parts:
+                inner = inner.get(part) or _EMPTY
             for field, key, zero in keys:
                 value = inner.get(key)
                 found[field] = value if isinstance(value, str) else zero if value is None else _text(value)
@@ -128,7 +135,9 @@ def _text(value: Any) -> str:
 
 
 def _zero_text(schema: Json, path: str) -> str:
-    """What a selector compares with if an object does not have the field."""
+    """What a selector compares with if an object does not have the field; nothing for custom resources."""
+    if not schemas.ref_of(schema):
+        return ""
     for part in path.split("."):
         schema = schemas.resolved(schema).get("properties", {}).get(part, {})
     return {"boolean": "false", "integer": "0"}.get(schema.get("type", ""), "")
@@ -193,6 +202,9 @@ class Resources:
 
     def serves(self, group: str, version: str = "") -> bool:
         return (group, version) in self._served
+
+    def serves_built_in(self, group: str) -> bool:
+        return any(each.group == group and not each.is_custom for each in self)
 
     def _count_served(self) -> None:
         self._served = {(each.group, version) for each in self for version in ("", each.version)}

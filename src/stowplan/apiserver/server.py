@@ -130,7 +130,7 @@ class ApiServer:
         return _NO_PAGE
 
     def _no_version(self, group: str) -> Response:
-        if self.resources.serves(group):
+        if self.resources.serves_built_in(group):
             raise unknown_resource()
         return _NO_PAGE
 

@@ -141,6 +141,13 @@ class Collection:
         self.store.write(self, Change(before, record, is_removal=True))
         return record
 
+    def index_by(self, fields: Callable[[Json], Mapping[str, str]]) -> None:
+        """Read other fields for selectors, from the objects that are there as well."""
+        self._fields = fields
+        changes = (change.record for change in self._staged.values())
+        for record in (*self.records.values(), *changes):
+            record.fields = fields(record.data())
+
     def stage(self, change: Change) -> None:
         """Show the change to writers alone."""
         self._staged[change.record.key] = change

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from stowplan.api.patterns import Pattern
-from stowplan.apiserver.failures import FieldError, invalid, required, unsupported, wrong_type
+from stowplan.apiserver.bodies import BuiltIn
+from stowplan.apiserver.failures import FieldError, duplicate, invalid, required, unsupported, wrong_type
+from stowplan.apiserver.formats import FORMATS
+from stowplan.apiserver.metadata import label_errors_of
+from stowplan.apiserver.schemas import META
 from stowplan.errors import PatternError
 
 if TYPE_CHECKING:
@@ -24,11 +29,21 @@ _KEYWORDS = (
     *("minItems", "maxItems", "minProperties", "maxProperties"),
 )
 _OF_TEXT = ("maxLength", "minLength", "format")
+_OWN = ("apiVersion", "kind", "metadata")
+_META = BuiltIn(META + "ObjectMeta")
+_NUMBERS = {
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "float": (-3.4028235e38, 3.4028235e38),
+}
 _ORDER = {name: place for place, name in enumerate(("type", *_OF_TEXT, "enum"))}
 
 
 def prune(schema: Json, value: Any, path: str, unknown: list[str]) -> Any:
-    """The value without the fields that the schema does not have; their paths are added to `unknown`."""
+    """The value without the fields that the schema does not have; their paths are added to `unknown`.
+
+    Nulls of fields that are not nullable mean absent fields, so that defaults apply.
+    """
     if "$ref" in schema:
         return value
     if isinstance(value, dict):
@@ -37,17 +52,16 @@ def prune(schema: Json, value: Any, path: str, unknown: list[str]) -> Any:
         found = {}
         for key, each in value.items():
             where = f"{path}.{key}" if path else key
-            if key in properties:
-                found[key] = prune(properties[key], each, where, unknown)
+            is_own = key in _OWN and (not path or schema.get("x-kubernetes-embedded-resource"))
+            if is_own and path and key == "metadata" and isinstance(each, dict):
+                found[key], more = _META.normalize(each)
+                unknown += (f"{where}.{field}" for field in more)
+            elif key in properties:
+                if each is not None or properties[key].get("nullable"):
+                    found[key] = prune(properties[key], each, where, unknown)
             elif isinstance(others, dict):
                 found[key] = prune(others, each, where, unknown)
-            elif (
-                keeps
-                or (not path and key in ("apiVersion", "kind", "metadata"))
-                or (
-                    schema.get("x-kubernetes-embedded-resource") and key in ("apiVersion", "kind", "metadata")
-                )
-            ):
+            elif keeps or is_own:
                 found[key] = each
             else:
                 unknown.append(where)
@@ -88,16 +102,19 @@ class Validator:
     def __init__(self, schema: Json) -> None:
         from jsonschema_rs import Draft7Validator  # 60 ms that clusters without custom resources save
 
-        self._patterns: dict[str, str] = {}
+        self._patterns: dict[str, tuple[str, str]] = {}
+        self._declared, self._has_more = schema, has_more(schema)
         self._schema = self._translated(schema)
         formats: dict[str, Callable[..., bool]] = {
-            name: partial(_matches, pattern) for name, pattern in self._patterns.items()
+            name: partial(_matches, *checked) for name, checked in self._patterns.items()
         }
         self._validator = Draft7Validator(self._schema, formats=formats, validate_formats=True)
 
     def errors(self, value: Any) -> Iterator[FieldError]:
         if not self._validator.is_valid(value):
             yield from self._worded(list(self._validator.iter_errors(value)))
+        if self._has_more:
+            yield from more_errors(self._declared, value, "")
 
     def _translated(self, schema: Any) -> Any:
         """Translate to JSON Schema, dropping what is not about values."""
@@ -113,9 +130,15 @@ class Validator:
             found["type"] = [*types, "null"] if schema.get("nullable") else types
         if schema.get("enum"):
             found["enum"] = [*schema["enum"], None] if schema.get("nullable") else schema["enum"]
-        if schema.get("pattern"):  # custom formats are the one door through which our own check is called
+        name = schema.get("format") or ""
+        if bounds := _NUMBERS.get(name) if schema.get("type") in ("integer", "number") else None:
+            found["minimum"] = max(found.get("minimum", bounds[0]), bounds[0])
+            found["maximum"] = min(found.get("maximum", bounds[1]), bounds[1])
+            found["$comment"] = f"{schema['type']} with format {name}"
+        if schema.get("pattern") or name in FORMATS:
+            # Custom formats are the one door through which our own check is called.
             found["format"] = f"pattern-{len(self._patterns)}"
-            self._patterns[found["format"]] = schema["pattern"]
+            self._patterns[found["format"]] = (schema.get("pattern") or "", name)
         if required_fields := [each for each in schema.get("required") or () if each != "metadata"]:
             found["required"] = required_fields
         if properties := schema.get("properties"):
@@ -153,6 +176,14 @@ class Validator:
         match kind.name:
             case "required":
                 yield required(f"{at}.{kind.property}" if at else kind.property)
+            case "type" if comment := self._comment(error):
+                kind_of = comment.rpartition(" ")[2]
+                yield wrong_type(at, "float64", f'{at} in body must be of type {kind_of}: "float64"')
+                yield _out_of_format(comment, at)
+            case "minimum" | "maximum" if (comment := self._comment(error)) and kind.limit in _NUMBERS[
+                comment.rpartition(" ")[2]
+            ]:
+                yield _out_of_format(comment, at)
             case "type":
                 wanted, given = ",".join(each for each in kind.types if each != "null"), _go_type(value)
                 yield wrong_type(at, given, f'{at} in body must be of type {wanted}: "{given}"')
@@ -160,7 +191,7 @@ class Validator:
                 texts = [each if isinstance(each, str) else json.dumps(each) for each in kind.options]
                 yield unsupported(at, value, texts)
             case "format":
-                yield from _pattern_errors(self._patterns[kind.format], value, at)
+                yield from _text_errors(*self._patterns[kind.format], value, at)
             case "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum" as name:
                 word = "less than" if name.endswith("aximum") else "greater than"
                 word += "" if name.startswith("exclusive") else " or equal to"
@@ -191,6 +222,12 @@ class Validator:
             case _:
                 yield invalid(at, value, error.message)
 
+    def _comment(self, error: ValidationError) -> str:
+        """What the schema of a number has to say about its format."""
+        inner: Any = reduce(lambda part, step: part[step], error.schema_path[:-1], self._schema)
+        is_number = isinstance(error.instance, (int, float)) and not isinstance(error.instance, bool)
+        return str(inner.get("$comment", "")) if isinstance(inner, dict) and is_number else ""
+
     def _all_of_failed(self, prefix: tuple[str | int, ...], errors: list[ValidationError]) -> FieldError:
         failed = {tuple(error.schema_path)[len(prefix)] for error in errors if _all_of(error) == prefix}
         branches: Any = reduce(lambda part, step: part[step], prefix, self._schema)
@@ -200,11 +237,19 @@ class Validator:
         return _of_no_field(at, f"must validate all the schemas (allOf){none}")
 
 
-def _matches(pattern: str, value: str) -> bool:
-    return not list(_pattern_errors(pattern, value, ""))
+def _out_of_format(comment: str, at: str) -> FieldError:
+    return invalid("<nil>", "", f"Checked value must be of type {comment} in {at}")
 
 
-def _pattern_errors(pattern: str, value: str, at: str) -> Iterator[FieldError]:
+def _matches(pattern: str, name: str, value: str) -> bool:
+    return not list(_text_errors(pattern, name, value, ""))
+
+
+def _text_errors(pattern: str, name: str, value: str, at: str) -> Iterator[FieldError]:
+    if name in FORMATS and not FORMATS[name](value):
+        yield wrong_type(at, value, f'{at} in body must be of type {name}: "{value}"')
+    if not pattern:
+        return
     try:
         if not Pattern.of(pattern).matches(value):
             yield invalid(at, value, f"{at} in body should match '{pattern}'")
@@ -244,6 +289,79 @@ def _go_type(value: Any) -> str:
         return "null"
     names: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
     return names.get(type(value), "object")
+
+
+def has_more(schema: Any) -> bool:
+    """Whether a schema asks for more than JSON Schema can say: sets, maps or embedded objects."""
+    if not isinstance(schema, dict):
+        return False
+    if schema.get("x-kubernetes-list-type") in ("set", "map") or schema.get("x-kubernetes-embedded-resource"):
+        return True
+    below = [
+        *(schema.get("properties") or {}).values(),
+        schema.get("items"),
+        schema.get("additionalProperties"),
+    ]
+    return any(has_more(each) for each in below)
+
+
+def more_errors(schema: Json, value: Any, path: str) -> Iterator[FieldError]:
+    """Items that a list has twice, and embedded objects that are none."""
+    if isinstance(value, dict):
+        if schema.get("x-kubernetes-embedded-resource"):
+            yield from _embedded_errors(value, path)
+        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        for key, each in value.items():
+            inner = properties.get(key, others)
+            if isinstance(inner, dict):
+                yield from more_errors(inner, each, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        yield from _item_errors(schema, value, path)
+        if isinstance(inner := schema.get("items"), dict):
+            for index, each in enumerate(value):
+                yield from more_errors(inner, each, f"{path}[{index}]")
+
+
+def _item_errors(schema: Json, value: list[Any], path: str) -> Iterator[FieldError]:
+    keys = schema.get("x-kubernetes-list-map-keys") or ()
+    match schema.get("x-kubernetes-list-type"):
+        case "set":
+            identities = value
+        case "map":
+            identities = [{key: each.get(key) for key in keys if key in each} for each in value]
+        case _:
+            return
+    seen: set[str] = set()
+    told: set[str] = set()
+    for index, each in enumerate(identities):
+        text = json.dumps(each, sort_keys=True)
+        if text in seen and text not in told:
+            told.add(text)
+            yield duplicate(f"{path}[{index}]", each)
+        seen.add(text)
+
+
+def _embedded_errors(value: Json, path: str) -> Iterator[FieldError]:
+    version, kind = value.get("apiVersion"), value.get("kind")
+    if not version:
+        yield required(f"{path}.apiVersion", "must not be empty" if version == "" else "")
+    elif str(version).count("/") > 1:
+        yield invalid(f"{path}.apiVersion", version, f"unexpected GroupVersion string: {version}")
+    if not kind:
+        yield required(f"{path}.kind", "must not be empty" if kind == "" else "")
+    elif not _KIND.fullmatch(str(kind).lower()):
+        yield invalid(f"{path}.kind", kind, f"may have mixed case, but should otherwise match: {_KIND_WORDS}")
+    meta = value.get("metadata")
+    if isinstance(meta, dict):
+        yield from label_errors_of(meta.get("labels") or {}, f"{path}.metadata.labels")
+
+
+_KIND = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")
+_KIND_WORDS = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
+    "character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for "
+    "validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+)
 
 
 def bad_patterns(schema: Json, path: str) -> Iterator[FieldError]:

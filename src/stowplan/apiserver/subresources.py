@@ -24,7 +24,7 @@ from stowplan.apiserver.failures import (
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.options import DeleteOptions
 from stowplan.apiserver.pipeline import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, RequestContext
-from stowplan.apiserver.resources import Column, Resource, ScalePaths
+from stowplan.apiserver.resources import Column, Resource
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.strategies import Strategy
 from stowplan.errors import SelectorError
@@ -97,7 +97,7 @@ def scale(context: RequestContext) -> Response:
     else:
         _decode_scale(context)
         record = pipeline.write(context)
-    found = _scale_of(record, resource.scale_paths)
+    found = _scale_of(resource, record, must_have=context.verb == "get")
     if form.what == forms.TABLE:
         table = tables.table_of(_SCALES, [found], form, found["metadata"])
         return forms.render(form, 200, msgspec.json.encode(table))
@@ -105,12 +105,13 @@ def scale(context: RequestContext) -> Response:
 
 
 def _decode_scale(context: RequestContext) -> None:
-    resource, paths, before = context.resource, context.resource.scale_paths, context.load()
+    resource, before = context.resource, context.load()
+    path = resource.scale_paths.wanted
     if context.verb == "update":
         sent = _read(context, SCALE, SCALE_VERSION, "Scale")
     else:
         context.read_options()
-        sent = _patched_scale(context, _scale_of(before, paths))
+        sent = _patched_scale(context, _scale_of(resource, before))
     meta, wanted = sent.get("metadata") or {}, (sent.get("spec") or {}).get("replicas", 0)
     if meta.get("name") and meta["name"] != context.name:
         raise bad_request(
@@ -118,11 +119,18 @@ def _decode_scale(context: RequestContext) -> None:
         )
     if meta.get("resourceVersion") and meta["resourceVersion"] != str(before.version):
         raise modified(context.name, resource.plural, resource.group)
+    if wanted < 0 and resource.is_custom:
+        raise invalid_object(
+            resource.kind,
+            context.name,
+            [invalid(path, wanted, "should be a non-negative integer")],
+            resource.group,
+        )
     if wanted < 0:
         error = invalid("spec.replicas", wanted, "must be greater than or equal to 0")
         raise invalid_object("Scale", context.name, [error], "autoscaling")
-    context.data = holder = before.data()
-    *way, last = paths.wanted.strip(".").split(".")
+    context.data = holder = forms.served(resource, before)
+    *way, last = path.strip(".").split(".")
     for part in way:
         holder = holder.setdefault(part, {})
     holder[last] = wanted
@@ -140,15 +148,18 @@ def _patched_scale(context: RequestContext, now: Json) -> Json:
     return found
 
 
-def _scale_of(record: Record, paths: ScalePaths) -> Json:
-    data = record.data()
-    meta = data["metadata"]
+def _scale_of(resource: Resource, record: Record, must_have: bool = False) -> Json:
+    data, paths = forms.served(resource, record), resource.scale_paths
+    meta, wanted = data["metadata"], _value_at(data, paths.wanted)
+    if wanted is None and must_have and resource.is_custom:
+        said = f'the spec replicas field "{paths.wanted}" does not exist'
+        details = {"causes": [{"message": said}]}
+        raise Failure(500, "InternalError", f"Internal error occurred: {said}", details=details)
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     selector = _value_at(data, paths.selector) if paths.selector else None
     status: Json = {"replicas": _value_at(data, paths.current) or 0}
     if text := _selector_text(selector):
         status["selector"] = text
-    wanted = _value_at(data, paths.wanted) or 0
     return {
         "kind": "Scale",
         "apiVersion": SCALE_VERSION,

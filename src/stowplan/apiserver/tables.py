@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from stowplan.apiserver import times
@@ -48,7 +51,7 @@ def table_of(
 def _row(resource: Resource, columns: tuple[Column, ...], item: Json, form: Form) -> Json:
     make = _CELLS.get(resource.name)
     cells = make(item) if make is not None else [_plain_cell(column, item) for column in columns]
-    row: Json = {"cells": cells + [""] * (len(columns) - len(cells))}
+    row: Json = {"cells": cells[: len(columns)] + [""] * (len(columns) - len(cells))}
     if form.include == "Object":
         row["object"] = item
     elif form.include == "Metadata":
@@ -75,9 +78,8 @@ def _plain_cell(column: Column, item: Json) -> Any:
 
 
 def _custom_cell(column: Column, item: Json) -> Any:
-    value: Any = item
-    for part in column.path.strip(".").split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+    found = json_path(column.path)(item)
+    value = found[0] if found else None
     if value is None:
         return None
     if column.type == "date":
@@ -90,7 +92,59 @@ def _custom_cell(column: Column, item: Json) -> Any:
 
 
 def _json(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+_STEP = re.compile(
+    r"""\.?(?:(?P<name>(?:\\.|[^.\[\\])+)|\[(?:
+        (?P<all>\*) | (?P<first>-?[0-9]*)(?P<colon>:)?(?P<last>-?[0-9]*)
+        | (?P<quote>['"])(?P<key>.*?)(?P=quote)
+        | \?\(@\.(?P<field>[^=!<>\s)]+)\s*(?P<sign>==|!=)\s*(?P<value>[^)]*)\)
+    )\])""",
+    re.VERBOSE,
+)
+
+
+@lru_cache(maxsize=256)
+def json_path(path: str) -> Callable[[Any], list[Any]]:
+    """Find the values at a JSONPath of a printer column; ValueError if it is none."""
+    steps: list[re.Match[str]] = []
+    at = 0
+    while at < len(path):
+        match = _STEP.match(path, at)
+        if match is None or match.end() == at:
+            raise ValueError(f"unreadable JSONPath {path!r}")
+        steps.append(match)
+        at = match.end()
+
+    def find(value: Any) -> list[Any]:
+        found = [value]
+        for step in steps:
+            found = [inner for each in found for inner in _step_into(each, step)]
+        return found
+
+    return find
+
+
+def _step_into(value: Any, step: re.Match[str]) -> list[Any]:
+    if name := step["name"] or step["key"]:
+        name = name.replace("\\.", ".")
+        return [value[name]] if isinstance(value, dict) and name in value else []
+    if step["all"]:
+        return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    if not isinstance(value, list):
+        return []
+    if field := step["field"]:
+        try:
+            wanted = json.loads(step["value"].strip().replace("'", '"'))
+        except ValueError:
+            return []
+        find, equal = json_path(f".{field}"), step["sign"] == "=="
+        return [each for each in value if (wanted in find(each)) is equal]
+    first, last = (int(step[part]) if step[part] else None for part in ("first", "last"))
+    if step["colon"]:
+        return value[first:last]
+    return [value[first]] if first is not None and -len(value) <= first < len(value) else []
 
 
 def age(item: Json) -> str:

@@ -36,7 +36,7 @@ _DIFF = re.compile(r"\n@@ .*", re.DOTALL)
 """Go shows its own structs when it says what an update may not change."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _VERSION = re.compile(r"(current: |object meta: |record \(|resource version: \d+ \()\d+")
-_AGES = re.compile(r"^\d+s$")
+_AGES = re.compile(r"^\d+[sd]$")
 
 
 async def answers(api: Api, case: Case, namespace: str) -> list[Any]:

@@ -41,7 +41,7 @@ class Strategy:
     """Whether a delete that says nothing about dependents leaves them behind."""
     checks_metadata_twice: ClassVar[bool] = True
     """The API checks the metadata of an update for every kind, and for most once more with the rest."""
-    fields: ClassVar[Mapping[str, str]] = {}
+    fields: Mapping[str, str] = {}
     """Fields for selectors beside metadata.name and metadata.namespace, and where they are in the object."""
 
     def default(self, data: Json) -> None:
