@@ -44,9 +44,10 @@ from stowplan.framework import (
     Resource,
     Status,
 )
+from stowplan.framework.plugin import FilterError
 from stowplan.plugins.args import DynamicResourcesArgs
 from stowplan.plugins.default.dynamic_resources import DynamicResources
-from stowplan.plugins.devices.pools import OfferedDevice
+from stowplan.plugins.devices.pools import DeviceKind
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 NO_SOLUTION = ("UnschedulableAndUnresolvable", "cannot allocate all claims")
@@ -118,10 +119,16 @@ class World:
         status = self.plugin.pre_filter(state, pod, self.cluster.nodes)
         if status is not None:
             return state, said(status)
-        found = {}
-        for each in self.cluster.nodes:
-            if (status := self.plugin.filter(state, pod, each)) is not None:
-                found[each.name] = said(status)
+        found: dict[str, tuple[str, ...]] = {}
+        names = self.cluster.nodes.names
+        try:
+            for reject in self.plugin.filter_nodes(state, pod, self.cluster.nodes):
+                assert reject.unresolvable is True
+                for row in np.flatnonzero(reject.mask).tolist():
+                    assert names[row] not in found
+                    found[names[row]] = "UnschedulableAndUnresolvable", reject.reason
+        except FilterError as error:
+            found |= {names[row]: ("Error", text) for row, text in error.texts.items()}
         return state, found
 
     def placed(self, pod: Pod, node_name: str = "n1") -> CycleState:
@@ -849,7 +856,7 @@ def selected_by(*expressions: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_selectors_that_cost_much_are_evaluated_over_several_attempts():
-    devices = [(node(f"n{i}"), a_slice(f"s{i}", "d0", nodeName=f"n{i}")) for i in range(45)]
+    devices = [(node(f"n{i}"), a_slice(f"s{i}", device("d0", index=i), nodeName=f"n{i}")) for i in range(45)]
     world = World(GPU, *(each for pair in devices for each in pair), claim(selected_by(COSTLY)))
     late = [len(world.filtered(pod(uses()))[1]) for _ in range(4)]
     # Nodes for which there was no time; what was found out is kept.
@@ -857,8 +864,14 @@ def test_selectors_that_cost_much_are_evaluated_over_several_attempts():
     assert late[-1] == 0
 
 
+def test_devices_that_differ_only_by_name_cost_as_much_as_one():
+    devices = [(node(f"n{i}"), a_slice(f"s{i}", f"d{i}", nodeName=f"n{i}")) for i in range(45)]
+    world = World(GPU, *(each for pair in devices for each in pair), claim(selected_by(COSTLY)))
+    assert world.filtered(pod(uses()))[1] == {}
+
+
 def test_an_attempt_in_which_selectors_cost_too_much_says_so():
-    devices = [(node(f"n{i}"), a_slice(f"s{i}", "d0", nodeName=f"n{i}")) for i in range(30)]
+    devices = [(node(f"n{i}"), a_slice(f"s{i}", device("d0", index=i), nodeName=f"n{i}")) for i in range(30)]
     world = World(GPU, *(each for pair in devices for each in pair), claim(selected_by(COSTLY)))
     found = world.filtered(pod(uses()))[1]
     assert found["n29"] == ("Error", "node n29: timed out trying to allocate devices")
@@ -873,7 +886,7 @@ def test_a_selector_over_the_cost_limit_is_an_error_of_the_claim():
 def test_answers_of_selectors_are_not_kept_without_end():
     world = World(GPU, node(), a_slice("s", "d0"))
     (offer,) = world.cluster.resource_slices
-    offered = OfferedDevice(offer.spec.devices[0], offer.spec)
+    offered = DeviceKind(DRIVER, offer.spec.devices[0])
     for number in range(1000):
         assert offered.satisfies(f"device.driver != '{number}'")
     assert len(offered._answers) <= 32

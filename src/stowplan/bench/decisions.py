@@ -40,8 +40,9 @@ def measure(workload: Workload, nodes: int, count: int | None = None) -> Measure
 
 
 def measure_here(workload: Workload, nodes: int, count: int | None = None) -> Measurement:
-    planner = Planner(build(workload, nodes))
-    pods = list(pending(workload, (count or workload.measured) + WARM_UP))
+    total = (count or workload.measured) + WARM_UP
+    planner = Planner(build(workload, nodes, total))
+    pods = list(pending(workload, total))
     gc.collect()
     gc.freeze()
     for pod in pods[:WARM_UP]:
@@ -71,6 +72,10 @@ def _place(planner: Planner, pod: Any) -> None:
         raise StowplanError(
             f"pod {pod.key} of the workload does not fit on any node: {decision.error or decision.message}"
         )
+    if pod.spec.resource_claims and decision.state and decision.chosen:
+        # Else the next pod would be offered the same devices.
+        for _, plugin in planner.profile_of(pod).at("reserve"):
+            plugin.reserve(decision.state, pod, decision.chosen)
     planner.carry_out(decision)
 
 

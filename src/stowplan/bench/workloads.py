@@ -26,6 +26,10 @@ class Workload(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     pod_template: dict[str, Any]
     measured: int = 1000
     objects: list[dict[str, Any]] = []
+    node_objects: list[dict[str, Any]] = []
+    """For each node."""
+    pod_objects: list[dict[str, Any]] = []
+    """For each pod that is measured."""
     node_template: dict[str, Any] = {}
     initial_pods: InitialPods = msgspec.field(default_factory=InitialPods)
 
@@ -41,11 +45,16 @@ def read_workloads(text: str | None = None) -> list[Workload]:
         raise InputError(f"is not a valid workload file: {error}") from None
 
 
-def build(workload: Workload, nodes: int) -> Cluster:
-    """The cluster before the clock runs."""
+def build(workload: Workload, nodes: int, pods: int | None = None) -> Cluster:
+    """The cluster before the clock runs, with the objects that so many pods need."""
     cluster = Cluster.of(_make(each) for each in workload.objects)
     for number in range(nodes):
         cluster.apply(_make({"kind": "Node", **filled(workload.node_template, number)}))
+        for each in workload.node_objects:
+            cluster.apply(_make(filled(each, number)))
+    for number in range(pods or workload.measured):
+        for each in workload.pod_objects:
+            cluster.apply(_make(filled(each, number)))
     initial = workload.initial_pods
     for number in range(initial.per_node * nodes):
         plain = filled(initial.template, number)

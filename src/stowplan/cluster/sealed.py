@@ -310,6 +310,9 @@ class SealedStore(ReadOnly, ObjectStore[T]):
     def remove(self, key: str) -> None:
         raise AttributeError("objects are changed through the Kubernetes API, see `handle.api`")
 
+    def follow(self, follower: Callable[[T | None, T | None], None]) -> None:
+        raise AttributeError("changes are followed with `queueing_hint`, or by comparing `version`")
+
 
 class SealedCluster(ReadOnly, ClusterView):
     def __init__(self, cluster: ClusterView) -> None:
@@ -333,6 +336,11 @@ class SealedCluster(ReadOnly, ClusterView):
 
     def is_assumed(self, pod: Pod) -> bool:
         return self._cluster.is_assumed(pod)
+
+
+def unsealed(cluster: ClusterView) -> ClusterView:
+    """The cluster behind the view that a plugin of others has, for parts of ours that such a plugin uses."""
+    return cluster._cluster if isinstance(cluster, SealedCluster) else cluster
 
 
 def sealed_table(table: NodeTable) -> SealedNodes:

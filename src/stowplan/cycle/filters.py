@@ -179,6 +179,7 @@ def _ask_all(
 ) -> Verdicts | Statuses | None:
     if not step.takes_columns:
         return _ask_each(step, state, pod, nodes, passing, first_error)
+    state.passing = passing
     try:
         step.make_room()
         bits = _bits(step, step.filter_nodes(state, pod, nodes), len(nodes))

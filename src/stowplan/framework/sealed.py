@@ -23,7 +23,7 @@ from stowplan.cluster.sealed import SealedCluster, sealed_array, sealed_row, sea
 from stowplan.errors import PluginError
 from stowplan.framework.decision import Decision, ScoreColumn, Statuses, Verdicts
 from stowplan.framework.handle import Handle, Nominations, WaitingPod
-from stowplan.framework.plugin import PARAMETERS, Nomination, Plugin, overrides
+from stowplan.framework.plugin import PARAMETERS, Mask, Nomination, Plugin, overrides
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Status
 
@@ -82,6 +82,11 @@ class SealedState(ReadOnly, CycleState):
 
     def __init__(self, state: CycleState) -> None:
         object.__setattr__(self, "_state", state)
+
+    @property
+    def passing(self) -> Mask | None:  # type: ignore[override]
+        passing = self._state.passing
+        return None if passing is None else sealed_array(passing)
 
     @property
     def skipped_filters(self) -> frozenset[str]:  # type: ignore[override]

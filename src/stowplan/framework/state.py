@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stowplan.errors import StowplanError
 from stowplan.framework.answers import plugin_error
+
+if TYPE_CHECKING:
+    from stowplan.framework.plugin import Mask
 
 T = TypeVar("T")
 
@@ -17,12 +20,15 @@ class StateMissing(StowplanError):  # noqa: N818
 class CycleState:
     """What plugins store during one attempt, from `pre_filter` to `post_bind`, by its type."""
 
-    __slots__ = ("_kept", "_view", "skipped_filters", "skipped_scores")
+    __slots__ = ("_kept", "_view", "passing", "skipped_filters", "skipped_scores")
 
     def __init__(self) -> None:
         self._kept: dict[type, Any] = {}
         self._view: CycleState | None = None
         """What plugins of others see of it."""
+        self.passing: Mask | None = None
+        """For `filter_nodes` of a plugin whose answers are not kept: the rows that no filter before it has
+        rejected, None for all. What it says of others does not matter."""
         self.skipped_filters: set[str] = set()
         """The plugins whose `pre_filter` returned Skip: their filters are not called."""
         self.skipped_scores: set[str] = set()

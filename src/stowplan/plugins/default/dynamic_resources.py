@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from time import thread_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,17 +32,27 @@ from stowplan.framework import (
     Decision,
     Handle,
     Hint,
-    Node,
     NodeTable,
     Plugin,
+    Reject,
     Resource,
     Right,
     Scores,
     Status,
     scale_to_max,
 )
+from stowplan.framework.plugin import FilterError, Mask
 from stowplan.plugins.args import DynamicResourcesArgs
-from stowplan.plugins.devices.allocator import TimedOutError, allocate
+from stowplan.plugins.devices.allocator import TimedOutError, search
+from stowplan.plugins.devices.cases import (
+    FITS,
+    REASONS,
+    UNKNOWN,
+    Answers,
+    NodeCases,
+    Numbers,
+    allocations_on,
+)
 from stowplan.plugins.devices.claims import (
     NOT_YET_NAMED,
     Demand,
@@ -54,7 +64,12 @@ from stowplan.plugins.devices.claims import (
     with_requests,
 )
 from stowplan.plugins.devices.ledger import ClaimLedger
-from stowplan.plugins.devices.pools import MAX_SEARCH_SECONDS, AllocationError, DeviceBudget, Inventory
+from stowplan.plugins.devices.pools import (
+    MAX_SEARCH_SECONDS,
+    AllocationError,
+    BrokenClaimError,
+    DeviceBudget,
+)
 from stowplan.plugins.devices.writer import (
     ClaimError,
     ClaimWriter,
@@ -65,22 +80,44 @@ from stowplan.plugins.devices.writer import (
 
 BEST_ALTERNATIVE = 8
 """Score of the first alternative of a request, which is also the maximum number of alternatives."""
+_encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass
-class NodeAllocation:
-    """What would be allocated if the pod went to one node."""
+class Wanted:
+    """What must be allocated for a pod on nodes that lack the same extended resources."""
 
     demands: list[Demand]
-    allocations: list[Allocation]
     special: ResourceClaim | None = None
     mappings: list[RequestMapping] = field(default_factory=list)
+
+    @cached_property
+    def signature(self) -> tuple[bytes, ...]:
+        """Equal for demands that are served alike, if the classes are the same."""
+        devices = (demand.claim.spec.devices for demand in self.demands)
+        return tuple(_encode((each.requests, each.constraints)) for each in devices)
+
+    @cached_property
+    def has_alternatives(self) -> bool:
+        return any(
+            request.first_available
+            for demand in self.demands
+            for request in demand.claim.spec.devices.requests
+        )
+
+
+class NodeAllocation(NamedTuple):
+    """What is allocated if the pod goes to one node."""
+
+    wanted: Wanted
+    allocations: list[Allocation]
 
 
 @dataclass
 class PodClaims:
     """A pod's claims during one scheduling cycle."""
 
+    pod: Pod
     claims: list[ResourceClaim] = field(default_factory=list)
     """Those the pod names, in order."""
     special: ResourceClaim | None = None
@@ -88,7 +125,10 @@ class PodClaims:
     demands: list[Demand] = field(default_factory=list)
     selectors: dict[str, tuple[NodeTerm, ...]] = field(default_factory=dict)
     """Where allocated claims can be used, by key."""
+    wanted: dict[tuple[str, ...], Wanted] = field(default_factory=dict)
+    """By the extended resources that nodes do not have themselves."""
     by_node: dict[str, NodeAllocation] = field(default_factory=dict)
+    """Only for nodes that were reserved, or asked for."""
     unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
     """Claims that kept the pod off some node."""
     budget: DeviceBudget = field(default_factory=DeviceBudget)
@@ -113,7 +153,7 @@ class DynamicResources(Plugin):
         super().__init__(args, handle)
         self.ledger = ClaimLedger.of(handle)
         self.writer = ClaimWriter(handle, self.ledger)
-        self._inventory: tuple[int, Inventory] = (-1, Inventory(()))
+        self.cases = NodeCases.of(handle)
         self._writes: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -130,7 +170,7 @@ class DynamicResources(Plugin):
         return None
 
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
-        found = PodClaims()
+        found = PodClaims(pod)
         state.write(found)
         if not pod.spec.resource_claims and not len(self.handle.cluster.device_classes):
             return self._nothing_to_do(state)
@@ -138,7 +178,7 @@ class DynamicResources(Plugin):
         uses_special = bool(classes) and any(map(classes.class_for, device_resources(pod)))
         try:
             claims = self._claims_of(pod)
-            special = special_claim(pod, self.ledger) if uses_special else None
+            special = special_claim(pod, self.ledger.extended_claims(pod.uid)) if uses_special else None
             if not claims and special is None:
                 return self._nothing_to_do(state)
             demands = list(self._demands_of(claims))
@@ -154,30 +194,42 @@ class DynamicResources(Plugin):
         state.skipped_scores.add(self.name)  # they would be zero for all nodes
         return Status.skip()
 
-    def filter(self, state: CycleState, pod: Pod, node: Node) -> Status | None:
+    def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         found = state.read(PodClaims)
-        wanted = self._wanted_on(found, pod, node)
-        if isinstance(wanted, Status):
-            return wanted
-        unavailable = {
-            claim.key: claim for claim in found.claims if not self._is_available(found, claim, node)
-        }
-        if wanted.demands:
-            if found.timed_out:
-                return Status.error(found.timed_out)
-            try:
-                allocations = self._allocate(wanted.demands, node, found.budget)
-            except AllocationError as error:
-                found.timed_out = str(error) if isinstance(error, TimedOutError) else ""
-                return Status.error(str(error))
-            if isinstance(allocations, str):
-                return Status.unresolvable(allocations)
-            wanted.allocations = allocations
-        if unavailable:
-            found.unavailable |= unavailable
-            return Status.unresolvable("resourceclaim not available on the node")
-        found.by_node[node.name] = wanted
-        return None
+        if found.special is not None and found.special.spec.devices.requests:
+            everywhere = np.ones(len(nodes), np.bool_)
+            yield Reject(everywhere, "cannot schedule extended resource claim", unresolvable=True)
+            return
+        asked = np.ones(len(nodes), np.bool_) if state.passing is None else state.passing.copy()
+        lacking = self._lacking(found, nodes)
+        if lacking is not None:
+            yield Reject(lacking, "cannot fit resource", unresolvable=True)
+            asked &= ~lacking
+        errors: dict[int, str] = {}
+        for wanted, rows in self._wanted_on(found, nodes):
+            if not wanted.demands:
+                continue
+            here = asked if rows is None else asked & rows
+            numbers, answers = self._outcomes(found, wanted, nodes, here, errors)
+            codes = answers.codes[numbers]
+            unfit = here & (codes > FITS)
+            if unfit.any():
+                for code, reason in REASONS.items():
+                    yield Reject(unfit & (codes == code), reason, unresolvable=True)
+                asked &= ~unfit
+        if errors:
+            asked[list(errors)] = False
+        away = None
+        for claim in found.claims:
+            if claim.allocation is not None:
+                unavailable = asked & ~self._available(found, claim, claim.allocation, nodes)
+                if unavailable.any():
+                    found.unavailable[claim.key] = claim
+                    away = unavailable if away is None else away | unavailable
+        if away is not None:
+            yield Reject(away, "resourceclaim not available on the node", unresolvable=True)
+        if errors:
+            raise FilterError(dict(sorted(errors.items())))
 
     def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Status:
         found = state.find(PodClaims)
@@ -199,13 +251,16 @@ class DynamicResources(Plugin):
         found = state.find(PodClaims)
         if found is None or found.is_empty:
             return np.zeros(len(nodes), np.int64)
-        allocated = sum(_preference(claim, claim.allocation) for claim in found.claims)
+        allocated = sum(_preference(claim, _requests_in(claim)) for claim in found.claims)
         scores = np.zeros(len(nodes), np.int64)
-        for row, name in enumerate(nodes.names):
-            chosen = found.by_node.get(name)
+        for wanted, rows in self._wanted_on(found, nodes):
             # parity: claims that are allocated already count only where another one is allocated with them
-            if chosen is not None and chosen.demands:
-                scores[row] = allocated + _preferences(chosen)
+            if not wanted.demands or not (allocated or wanted.has_alternatives):
+                continue
+            here = np.ones(len(nodes), np.bool_) if rows is None else rows
+            numbers, answers = self._outcomes(found, wanted, nodes, here, {})
+            fitting = here & (answers.codes[numbers] == FITS)
+            scores = np.where(fitting, allocated + answers.points[numbers], scores)
         return scores
 
     def normalize_score(self, state: CycleState, pod: Pod, scores: Scores) -> Scores:
@@ -215,29 +270,31 @@ class DynamicResources(Plugin):
         found = state.find(PodClaims)
         if found is None or found.is_empty:
             return None
-        chosen = found.by_node.get(node_name)
+        chosen = self._allocation_on(found, node_name)
         if chosen is None:
             return Status.error("claim allocation not found for node")
-        for demand, allocation in zip(chosen.demands, chosen.allocations, strict=True):
+        found.by_node[node_name] = chosen
+        for demand, allocation in zip(chosen.wanted.demands, chosen.allocations, strict=True):
             self.ledger.reserve(demand.claim, allocation)
         return None
 
     def reservation(self, state: CycleState, node_name: str) -> list[dict[str, Any]]:
         """What `reserve` would allocate on a node, for people to read."""
         found = state.find(PodClaims)
-        chosen = None if found is None else found.by_node.get(node_name)
+        chosen = None if found is None or found.is_empty else self._allocation_on(found, node_name)
         if chosen is None:
             return []
+        special = chosen.wanted.special
         return [
-            _readable("<extended>" if demand.claim is chosen.special else demand.claim.key, allocation)
-            for demand, allocation in zip(chosen.demands, chosen.allocations, strict=True)
+            _readable("<extended>" if demand.claim is special else demand.claim.key, allocation)
+            for demand, allocation in zip(chosen.wanted.demands, chosen.allocations, strict=True)
         ]
 
     def unreserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
         found = state.find(PodClaims)
         if found is None or found.is_empty:
             return
-        for demand in found.by_node[node_name].demands if node_name in found.by_node else ():
+        for demand in found.by_node[node_name].wanted.demands if node_name in found.by_node else ():
             self.ledger.release(demand.claim.metadata.uid)
         for claim in found.claims:
             if claim.allocation is not None and claim.is_reserved_for(pod.uid):
@@ -281,15 +338,18 @@ class DynamicResources(Plugin):
         return QUEUE
 
     def _claim_helps(self, pod: Pod, old: ResourceClaim | None, new: ResourceClaim) -> bool:
+        is_given_back = old is not None and old.allocation is not None and new.allocation is None
+        if not is_given_back:
+            # Thousands of pods may be asked about a claim that concerns one of them.
+            if pod.namespace != new.namespace or new.name not in _names_of(pod):
+                return False
+            if old is not None and old.status == new.status:
+                return False
         try:
             claims = self._claims_of(pod)
         except ClaimError:
             return False
-        if old is not None and old.allocation is not None and new.allocation is None:
-            return True  # devices were given back
-        if all(claim.metadata.uid != new.metadata.uid for claim in claims):
-            return False
-        return old is None or old.status != new.status
+        return is_given_back or any(claim.metadata.uid == new.metadata.uid for claim in claims)
 
     def _claims_of(self, pod: Pod) -> list[ResourceClaim]:
         """The claims a pod names; ClaimError if one is missing or not meant for it."""
@@ -335,48 +395,148 @@ class DynamicResources(Plugin):
             raise ClaimError(f"request {request}: device class {name} does not exist")
         return found
 
-    def _wanted_on(self, found: PodClaims, pod: Pod, node: Node) -> NodeAllocation | Status:
-        """All that has to be allocated on a node: claims, and extended resources it does not have itself."""
-        wanted = NodeAllocation(found.demands, [])
+    def _lacking(self, found: PodClaims, nodes: NodeTable) -> Mask | None:
+        """The nodes that do not list an extended resource which no class offers either; None for none."""
         if found.special is None:
-            return wanted
-        if found.special.spec.devices.requests:
-            return Status.unresolvable("cannot schedule extended resource claim")
+            return None
         class_for = DeviceClassIndex.of(self.handle.cluster.device_classes).class_for
-        allocatable, missing = node.allocatable, []
-        for resource in device_resources(pod):
-            if not allocatable.get(resource) and class_for(resource) is not None:
-                missing.append(resource)
-            elif resource not in allocatable:
-                return Status.unresolvable("cannot fit resource")
-        if missing:
-            requests, wanted.mappings = requests_for(pod, missing, class_for)
-            wanted.special = with_requests(found.special, requests)
-            wanted.demands = [*found.demands, demand_of(wanted.special, self._class)]
+        lacking = np.zeros(len(nodes), np.bool_)
+        for resource in device_resources(found.pod):
+            if class_for(resource) is None:
+                for row in np.flatnonzero(nodes.allocatable[resource] == 0).tolist():
+                    lacking[row] |= resource not in nodes.objects[row].allocatable
+        return lacking if lacking.any() else None
+
+    def _wanted_on(self, found: PodClaims, nodes: NodeTable) -> Iterator[tuple[Wanted, Mask | None]]:
+        """What must be allocated: claims, and the extended resources that a node does not have itself.
+
+        Each with the nodes where that is so; None for all.
+        """
+        if found.special is None:
+            yield self._wanted(found, ()), None
+            return
+        class_for = DeviceClassIndex.of(self.handle.cluster.device_classes).class_for
+        resources = [name for name in device_resources(found.pod) if class_for(name) is not None]
+        groups = np.zeros(len(nodes), np.intp)
+        for resource in resources:
+            missing = nodes.allocatable[resource] == 0
+            groups = np.unique(groups * 2 + missing, return_inverse=True)[1]
+        for group, row in zip(*np.unique(groups, return_index=True), strict=True):
+            names = tuple(name for name in resources if nodes.allocatable[name][row] == 0)
+            yield self._wanted(found, names), groups == group
+
+    def _wanted(self, found: PodClaims, missing: tuple[str, ...]) -> Wanted:
+        wanted = found.wanted.get(missing)
+        if wanted is None:
+            wanted = found.wanted[missing] = Wanted(found.demands)
+            if missing and found.special is not None:
+                class_for = DeviceClassIndex.of(self.handle.cluster.device_classes).class_for
+                requests, wanted.mappings = requests_for(found.pod, missing, class_for)
+                wanted.special = with_requests(found.special, requests)
+                wanted.demands = [*found.demands, demand_of(wanted.special, self._class)]
         return wanted
 
-    def _is_available(self, found: PodClaims, claim: ResourceClaim, node: Node) -> bool:
-        """Whether an allocated claim can be used on a node."""
+    def _available(
+        self, found: PodClaims, claim: ResourceClaim, allocation: Allocation, nodes: NodeTable
+    ) -> Mask:
+        """The nodes where an allocated claim can be used."""
+        if has_failed(claim) or (not is_ready(claim) and self._is_overdue(allocation)):
+            return np.zeros(len(nodes), np.bool_)
         terms = found.selectors.get(claim.key)
-        if terms is not None and not any(term.matches(node.labels, node.name) for term in terms):
-            return False
-        if claim.allocation is None:
-            return True
-        return not has_failed(claim) and (is_ready(claim) or not self._is_overdue(claim.allocation))
+        return np.ones(len(nodes), np.bool_) if terms is None else nodes.match_terms(terms)
 
-    def _allocate(self, demands: list[Demand], node: Node, budget: DeviceBudget) -> list[Allocation] | str:
-        slices, timeout = self.handle.cluster.resource_slices, self.args.filter_timeout
-        if self._inventory[0] != slices.version:
-            self._inventory = slices.version, Inventory(slices)
+    def _outcomes(
+        self, found: PodClaims, wanted: Wanted, nodes: NodeTable, asked: Mask, errors: dict[int, str]
+    ) -> tuple[Numbers, Answers]:
+        """The case of each row, and what is known of them: all is known of rows that are asked about.
+
+        Rows for which that fails are added to `errors`.
+        """
+        column = self.cases.column(nodes.live)
+        if column is None:  # each is a case of its own, and forgotten
+            numbers, answers = np.arange(len(nodes), dtype=np.int32), Answers(len(nodes))
+        else:
+            numbers = column if nodes is nodes.live else column[nodes.rows]
+            answers = self.cases.answers(wanted.signature)
+        rows = np.flatnonzero(asked & (answers.codes[numbers] == UNKNOWN))
+        if len(rows):
+            cases, firsts, members = np.unique(numbers[rows], return_index=True, return_inverse=True)
+            for place in np.argsort(firsts).tolist():
+                try:
+                    self._solve(found, wanted, nodes, int(rows[firsts[place]]), int(cases[place]), answers)
+                except AllocationError as error:
+                    alike = rows[members == place].tolist()
+                    errors |= self._errors_on(found, wanted, nodes, alike, error)
+        return numbers, answers
+
+    def _solve(
+        self, found: PodClaims, wanted: Wanted, nodes: NodeTable, row: int, case: int, answers: Answers
+    ) -> None:
+        """Search devices for all demands on a node, and keep the answer for its case."""
+        if found.timed_out:
+            raise TimedOutError(found.timed_out)
+        node, budget, timeout = nodes.node(row), found.budget, self.args.filter_timeout
+        offer = self.cases.offer(nodes.live, int(nodes.rows[row]))
         end = self.handle.now() + timeout if timeout else float("inf")
         budget.searches_end = budget.searches_end or thread_time() + MAX_SEARCH_SECONDS
-        return allocate(
-            demands,
-            node,
-            self._inventory[1].pools_for(node),
-            self.ledger.usage,
-            is_late=lambda: self.handle.now() > end or thread_time() > budget.searches_end,
-            budget=budget,
+        try:
+            devices = search(
+                wanted.demands,
+                node,
+                offer,
+                self.ledger.usage,
+                self.cases.tables(answers, offer),
+                is_late=lambda: self.handle.now() > end or thread_time() > budget.searches_end,
+                budget=budget,
+            )
+        except TimedOutError as error:
+            found.timed_out = str(error)
+            raise
+        points = 0
+        if not isinstance(devices, str):
+            allocations_on(node, offer, wanted.demands, devices)  # which may fail, for some selectors
+            for demand, held in zip(wanted.demands, devices, strict=True):
+                points += _preference(demand.claim, {each.ask.name for each in held})
+        answers.put(case, devices, points)
+
+    def _errors_on(
+        self, found: PodClaims, wanted: Wanted, nodes: NodeTable, rows: list[int], error: AllocationError
+    ) -> dict[int, str]:
+        """The errors of nodes that are alike, given that of the first of them."""
+        if isinstance(error, BrokenClaimError):
+            return dict.fromkeys(rows, str(error))
+        errors = {rows[0]: str(error)}
+        for row in rows[1:]:  # the text has names of the node, or of its pools
+            try:
+                self._solve(found, wanted, nodes, row, 0, Answers())
+            except AllocationError as other:
+                errors[row] = str(other)
+        return errors
+
+    def _allocation_on(self, found: PodClaims, node_name: str) -> NodeAllocation | None:
+        """What would be allocated now if the pod went to this node; None if it cannot go there."""
+        live = self.handle.cluster.nodes
+        row = live.row_of(node_name)
+        if row is None:
+            return None
+        node = live.take([row])
+        ((wanted, _),) = self._wanted_on(found, node)
+        if not wanted.demands:
+            return NodeAllocation(wanted, [])
+        column = self.cases.column(live)
+        case, answers = 0, Answers()
+        if column is not None:
+            case, answers = int(column[row]), self.cases.answers(wanted.signature)
+        try:
+            if answers.codes[case] == UNKNOWN:
+                self._solve(found, wanted, node, 0, case, answers)
+        except AllocationError:
+            return None
+        if answers.codes[case] != FITS:
+            return None
+        offer = self.cases.offer(live, row)
+        return NodeAllocation(
+            wanted, allocations_on(live.node(row), offer, wanted.demands, answers.found[case])
         )
 
     def _later(self, write: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -404,18 +564,26 @@ class DynamicResources(Plugin):
         chosen = found.by_node[node_name]
         allocations = {
             demand.claim.metadata.uid: allocation
-            for demand, allocation in zip(chosen.demands, chosen.allocations, strict=True)
+            for demand, allocation in zip(chosen.wanted.demands, chosen.allocations, strict=True)
         }
         for place, claim in enumerate(found.claims):
             if not claim.is_reserved_for(pod.uid):
                 found.claims[place] = await self.writer.bind(claim, allocations.get(claim.metadata.uid), pod)
-        if chosen.special is None:
+        special = chosen.wanted.special
+        if special is None:
             return
-        uid = chosen.special.metadata.uid
-        found.special = await self.writer.create(chosen.special)
+        uid = special.metadata.uid
+        found.special = await self.writer.create(special)
         found.special = await self.writer.bind(found.special, allocations[uid], pod)
         self.ledger.release(uid)
-        await self.writer.tell_pod(pod, found.special, chosen.mappings)
+        await self.writer.tell_pod(pod, found.special, chosen.wanted.mappings)
+
+
+def _names_of(pod: Pod) -> Iterator[str | None]:
+    """The names of the claims that a pod uses."""
+    for use in pod.spec.resource_claims:
+        is_made = use.resource_claim_template_name is not None
+        yield pod.resource_claim_statuses.get(use.name) if is_made else use.resource_claim_name
 
 
 def _is_restricted(claim: ResourceClaim) -> bool:
@@ -431,16 +599,13 @@ def _usable_on(claim: ResourceClaim) -> tuple[str, tuple[NodeTerm, ...]]:
     return claim.key, terms
 
 
-def _preferences(chosen: NodeAllocation) -> int:
-    return sum(
-        _preference(demand.claim, allocation)
-        for demand, allocation in zip(chosen.demands, chosen.allocations, strict=True)
-    )
+def _requests_in(claim: ResourceClaim) -> set[str]:
+    """The requests, or alternatives of requests, that an allocated claim has devices for."""
+    return {result.request for result in claim.allocation.devices.results} if claim.allocation else set()
 
 
-def _preference(claim: ResourceClaim, allocation: Allocation | None) -> int:
+def _preference(claim: ResourceClaim, chosen: set[str]) -> int:
     """Points for the alternatives that were chosen: the earlier one stands in its list, the more."""
-    chosen = {result.request for result in allocation.devices.results} if allocation else set()
     return sum(
         BEST_ALTERNATIVE - place
         for request in claim.spec.devices.requests

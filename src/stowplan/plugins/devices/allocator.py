@@ -6,21 +6,23 @@ Selectors are asked of the devices of which kube-scheduler asks them, because on
 
 from __future__ import annotations
 
-import uuid
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from stowplan.api.resource import ALL_DEVICES, EXACT_COUNT, Allocation, ResourceClaim
 from stowplan.errors import CelError, StowplanError
 from stowplan.framework import Node
-from stowplan.plugins.devices.claims import Ask, Demand, Held, Usage, allocation_of
+from stowplan.plugins.devices.claims import Ask, Demand, Held, Usage, allocation_of, new_share_id
 from stowplan.plugins.devices.pools import (
     AllocationError,
+    BrokenClaimError,
     BudgetSpentError,
     DeviceBudget,
     DeviceId,
+    Offer,
     OfferedDevice,
     Pool,
     ReachablePool,
@@ -47,17 +49,37 @@ def allocate(
     *,
     is_late: Callable[[], bool] = lambda: False,
     budget: DeviceBudget | None = None,
-    new_share_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    share_id: Callable[[], str] = new_share_id,
 ) -> list[Allocation] | str:
     """Devices for all demands, in their order, or the reason why there are none.
 
     AllocationError if a claim, class or slice is broken, if `is_late()` says that it takes too long, or if
     the budget for selectors is spent.
     """
-    search = _Search(demands, node, pools, usage, is_late, new_share_id, budget)
-    if search.run():
-        return [allocation_of(demand, held, node) for demand, held in zip(demands, search.held, strict=True)]
-    return INVALID_POOLS if any(pool.fault for pool in pools) else NO_SOLUTION
+    found = search(demands, node, Offer(pools), usage, {}, is_late=is_late, budget=budget)
+    if isinstance(found, str):
+        return found
+    return [allocation_of(demand, held, node, share_id) for demand, held in zip(demands, found, strict=True)]
+
+
+def search(
+    demands: Sequence[Demand],
+    node: Node,
+    offer: Offer,
+    usage: Usage,
+    tables: Tables,
+    *,
+    is_late: Callable[[], bool] = lambda: False,
+    budget: DeviceBudget | None = None,
+) -> list[list[Held]] | str:
+    """The same as `allocate`, without writing it down.
+
+    `tables` may be those of an earlier search for the same demands among the same devices.
+    """
+    found = _Search(demands, node, offer, usage, tables, is_late, budget)
+    if found.run():
+        return found.held
+    return INVALID_POOLS if offer.has_fault else NO_SOLUTION
 
 
 class TimedOutError(AllocationError):
@@ -66,6 +88,28 @@ class TimedOutError(AllocationError):
 
 class HopelessError(StowplanError):
     """The search cannot succeed."""
+
+
+class Table:
+    """Which devices to consider for a request, as far as that does not depend on the search.
+
+    A search may come to the same devices thousands of times, and the next pod's search again.
+    """
+
+    __slots__ = ("live", "selected", "unknown", "version")
+
+    def __init__(self, length: int) -> None:
+        self.live = bytearray(b"\1") * length
+        """1 for devices to consider: free, and selected or not known to be. Bytes are searched fast."""
+        self.selected = bytearray(length)
+        self.unknown = set(range(length))
+        """The devices of which selectors have not been asked."""
+        self.version = -1
+        """Of the usage."""
+
+
+Tables = dict[tuple[int, str], Table]
+"""By claim and request."""
 
 
 class _Step(NamedTuple):
@@ -82,26 +126,29 @@ class _Search:
         self,
         demands: Sequence[Demand],
         node: Node,
-        pools: Sequence[ReachablePool],
+        offer: Offer,
         usage: Usage,
+        tables: Tables,
         is_late: Callable[[], bool],
-        new_share_id: Callable[[], str],
         budget: DeviceBudget | None,
     ) -> None:
         self.budget = budget
-        self.demands, self.node, self.pools, self.usage = demands, node, pools, usage
-        self.is_late, self.new_share_id = is_late, new_share_id
-        self.devices = [(pool.pool, device) for pool in pools if pool.is_usable for device in pool.devices]
+        self.demands, self.node, self.offer, self.usage = demands, node, offer, usage
+        self.is_late, self.tables = is_late, tables
+        self.devices = offer.devices
         self.held: list[list[Held]] = [[] for _ in demands]
         self.holders: dict[DeviceId, list[int]] = {}
         """Which claims hold a device by now; devices that can be shared are not listed."""
         self.consumed: dict[DeviceId, list[Mapping[str, int]]] = {}
-        self.counters: dict[Pool, dict[str, dict[str, int]]] = {}
-        """The remaining counters of a pool, not counting what this search has allocated."""
-        self.overdrawn: set[Pool] = set()
-        """Pools of whose counters more is taken than there is."""
+        self.free_counters: dict[Pool, Counters | None] = {}
+        """The remaining counters of a pool, not counting what this search has allocated; None if more is
+        taken of one than there is."""
+        self.counters: dict[Pool, Counters | None] = {}
+        """The same, counting it."""
+        self.up_to_date: set[tuple[int, str]] = set()
         self.matches: dict[tuple[int, str, DeviceId], bool] = {}
-        self.all_devices: dict[tuple[int, str], list[tuple[Pool, OfferedDevice]]] = {}
+        self.all_devices: dict[tuple[int, str], list[int]] = {}
+        self.kinds: dict[int, Hashable | None] = {}
         self.constraints: list[list[Constraint]] = []
         self.steps: list[_Step] = []
         self.tried = 0
@@ -118,7 +165,7 @@ class _Search:
         """Checks a claim and lays out the steps for it."""
         fewest = [min(self.size(number, ask) for ask in asks) for asks in demand.requests]
         if sum(fewest) > MAX_DEVICES:
-            raise AllocationError(
+            raise BrokenClaimError(
                 f"claim {demand.claim.key}: number of requested devices {sum(fewest)} exceeds "
                 f"the claim limit of {MAX_DEVICES}"
             )
@@ -134,10 +181,10 @@ class _Search:
             return ask.details.count
         where = f"claim {self.demands[claim].claim.key}, request {ask.name}"
         if mode != ALL_DEVICES:
-            raise AllocationError(f"{where}: unsupported count mode {mode}")
+            raise BrokenClaimError(f"{where}: unsupported count mode {mode}")
         found = self.all_devices.get((claim, ask.name))
         if found is None:
-            for pool in self.pools:
+            for pool in self.offer.pools:
                 if not pool.is_usable:
                     state = "invalid" if pool.pool.is_complete else "being updated"
                     name = f"{pool.pool.driver}/{pool.pool.name}"
@@ -145,8 +192,8 @@ class _Search:
                         f"{where}: asks for all devices, but resource pool {name} is currently {state}"
                     )
             found = self.all_devices[claim, ask.name] = [
-                (pool, device)
-                for pool, device in self.devices
+                place
+                for place, (_, device) in enumerate(self.devices)
                 if self.is_selected(claim, ask, device) and self.capacity_left(ask, device) is not None
             ]
         return len(found)
@@ -172,12 +219,13 @@ class _Search:
         devices = self.all_devices[claim, ask.name]
         if place == len(devices):
             return self.request(number + 1)
-        pool, device = devices[place]
-        if self.is_in_use(claim, ask, device) or not self.take(claim, ask, pool, device, must=True):
+        if self.is_in_use(claim, ask, self.devices[devices[place]][1]):
+            return False
+        if not self.take(claim, ask, devices[place], must=True):
             return False
         if self.take_all(number, ask, place + 1):
             return True
-        self.give_back(claim, pool)
+        self.give_back(claim)
         return False
 
     def choose(self, number: int, ask: Ask, start: int, wanted: int) -> bool:
@@ -188,26 +236,89 @@ class _Search:
         if wanted > 1 and not self.has_enough(claim, ask, start, wanted):
             return False
         failed: set[Hashable] = set()
-        for place in range(start, len(self.devices)):
-            pool, device = self.devices[place]
-            if not self.is_candidate(claim, ask, device):
-                continue
-            if failed and self.likeness(pool, device) in failed:
+        for place in self.candidates(claim, ask, start):
+            if failed and self.likeness(place) in failed:
                 continue  # no better than one that has led nowhere
-            if not self.take(claim, ask, pool, device):
+            if not self.take(claim, ask, place):
                 continue
             if self.choose(number, ask, place + 1, wanted - 1):
                 return True
-            self.give_back(claim, pool)
-            if (likeness := self.likeness(pool, device)) is not None:
+            self.give_back(claim)
+            if (likeness := self.likeness(place)) is not None:
                 failed.add(likeness)
         return False
 
-    def likeness(self, pool: Pool, device: OfferedDevice) -> Hashable | None:
+    def candidates(self, claim: int, ask: Ask, start: int) -> Iterator[int]:
+        """The devices from `start` on that are free and selected."""
+        table = self.table(claim, ask)
+        live, unknown = table.live, table.unknown
+        places: Iterable[int] = _ones(live, start)
+        if not unknown:
+            for constraint in self.constraints[claim]:
+                if (
+                    isinstance(constraint, MatchAttribute)
+                    and constraint.count
+                    and constraint.applies_to(ask.base, ask.name)
+                ):
+                    same = self.offer.places_with(constraint.attribute, constraint.value)
+                    places = (place for place in same[bisect_left(same, start) :] if live[place])
+                    break
+        for place in places:
+            holders = self.holders.get(self.devices[place][1].id, ()) if self.holders else ()
+            if holders and (not ask.is_admin or claim in holders):
+                continue
+            if place not in unknown or self.settle(claim, ask, table, place):
+                yield place
+
+    def table(self, claim: int, ask: Ask) -> Table:
+        key = claim, ask.name
+        table = self.tables.get(key)
+        if table is None:
+            table = self.tables[key] = Table(len(self.devices))
+        if key not in self.up_to_date:
+            self.up_to_date.add(key)
+            changed = None if table.version < 0 else self.usage.changed_since(table.version)
+            places: Iterable[int] = range(len(self.devices))
+            if changed is not None:
+                places = {place for each in changed for place in self.offer.places_concerned(each)}
+            for place in places:
+                self.look_at(ask, table, place)
+            table.version = self.usage.version
+        return table
+
+    def settle(self, claim: int, ask: Ask, table: Table, place: int) -> bool:
+        """Ask the selectors of a device; whether it is worth trying."""
+        table.selected[place] = self.is_selected(claim, ask, self.devices[place][1])
+        table.unknown.discard(place)
+        return self.look_at(ask, table, place)
+
+    def look_at(self, ask: Ask, table: Table, place: int) -> bool:
+        pool, device = self.devices[place]
+        is_live = ask.is_admin or device.id not in self.usage.taken
+        if is_live and place not in table.unknown:
+            is_live = bool(table.selected[place]) and self.may_serve(ask, pool, device)
+        table.live[place] = is_live
+        return is_live
+
+    def may_serve(self, ask: Ask, pool: Pool, device: OfferedDevice) -> bool:
+        """Whether a free device can be allocated at all, before this search has allocated anything."""
+        if not ask.tolerates(device) or self.consumption(ask, device, ()) is None:
+            return False
+        if not device.spec.consumes_counters or device.id in self.usage.shared:
+            return True
+        return _suffice(self.counters_of(pool), device)
+
+    def likeness(self, place: int) -> Hashable | None:
         """Equal for devices that can stand for each other in what is left to do; None if no other can.
 
         Without it, it takes ages to find that half of many like devices cannot be had.
         """
+        if place not in self.kinds:
+            self.kinds[place] = self.kind_of(*self.devices[place])
+        kind = self.kinds[place]
+        return kind and (kind, tuple(self.holders.get(self.devices[place][1].id, ())))
+
+    def kind_of(self, pool: Pool, device: OfferedDevice) -> Hashable | None:
         if device.spec.allow_multiple_allocations or self.is_order_relevant:
             return None
         answers: list[Hashable] = []
@@ -215,18 +326,19 @@ class _Search:
             for claim, asks, _ in self.steps:
                 for ask in asks:
                     selected = self.is_selected(claim, ask, device)
-                    has_room = self.capacity_left(ask, device) is not None
+                    has_room = self.consumption(ask, device, ()) is not None
                     answers.append((selected, has_room, ask.tolerates(device)))
         except AllocationError:
             return None
-        attributes = tuple(device.attribute(each.attribute) for found in self.constraints for each in found)
+        attributes = tuple(
+            device.kind.attribute(each.attribute) for found in self.constraints for each in found
+        )
         counters = tuple(
             (each.counter_set, *sorted((name, int(counter.value)) for name, counter in each.counters.items()))
             for each in device.spec.consumes_counters
         )
-        holders = tuple(self.holders.get(device.id, ()))
         taken = device.id in self.usage.taken
-        return (*answers, attributes, counters, pool if counters else None, holders, taken)
+        return (*answers, attributes, counters, pool if counters else None, taken)
 
     @cached_property
     def is_order_relevant(self) -> bool:
@@ -240,23 +352,15 @@ class _Search:
             for constraint in self.constraints[claim]
             if isinstance(constraint, MatchAttribute) and constraint.applies_to(ask.base, ask.name)
         ]
-        for _, device in self.devices[start:]:
-            if (
-                self.is_candidate(claim, ask, device)
-                and all(constraint.accepts(device) for constraint in matching)
-                and ask.tolerates(device)
+        for place in self.candidates(claim, ask, start):
+            device = self.devices[place][1]
+            if all(constraint.accepts(device) for constraint in matching) and (
+                self.capacity_left(ask, device) is not None
             ):
                 wanted -= 1
                 if not wanted:
                     return True
         return False
-
-    def is_candidate(self, claim: int, ask: Ask, device: OfferedDevice) -> bool:
-        return (
-            not self.is_in_use(claim, ask, device)
-            and self.is_selected(claim, ask, device)
-            and self.capacity_left(ask, device) is not None
-        )
 
     def is_in_use(self, claim: int, ask: Ask, device: OfferedDevice) -> bool:
         holders = self.holders.get(device.id, ())
@@ -276,30 +380,37 @@ class _Search:
     def passes(self, ask: Ask, device: OfferedDevice) -> bool:
         for where, selector in ask.selectors:
             if selector.cel is None:
-                raise AllocationError(f"{where}: CEL expression empty (unsupported selector type?)")
+                raise BrokenClaimError(f"{where}: CEL expression empty (unsupported selector type?)")
             try:
-                if not device.satisfies(selector.cel.expression, self.budget):
+                if not device.kind.satisfies(selector.cel.expression, self.budget):
                     return False
             except CelError as error:
-                raise AllocationError(f"{where}: {error}") from None
+                raise BrokenClaimError(f"{where}: {error}") from None
             except BudgetSpentError:
                 raise BudgetSpentError(TIMED_OUT.format(self.node.name)) from None
         return True
 
     def capacity_left(self, ask: Ask, device: OfferedDevice) -> Mapping[str, int] | None:
         """What the request would consume of the device; None if the device does not have enough left."""
+        return self.consumption(ask, device, self.consumed.get(device.id, ()))
+
+    def consumption(
+        self, ask: Ask, device: OfferedDevice, taken: Sequence[Mapping[str, int]]
+    ) -> Mapping[str, int] | None:
         spec, requirements = device.spec, ask.details.capacity
         if requirements is None and not spec.allow_multiple_allocations:
             return {}  # uses the whole device
         consumed = consumption(spec, requirements)
-        taken = (self.usage.shared.get(device.id, {}), *self.consumed.get(device.id, ()))
-        return consumed if consumed is not None and has_room(spec, consumed, *taken) else None
+        if consumed is None:
+            return None
+        return consumed if has_room(spec, consumed, self.usage.shared.get(device.id, {}), *taken) else None
 
-    def take(self, claim: int, ask: Ask, pool: Pool, device: OfferedDevice, *, must: bool = False) -> bool:
+    def take(self, claim: int, ask: Ask, place: int, *, must: bool = False) -> bool:
         """Gives a device to a request, unless its counters, its taints or a constraint speak against it."""
         self.tried += 1
         if self.tried % PATIENCE == 0:
             self.consider_giving_up()
+        pool, device = self.devices[place]
         is_shared = device.spec.allow_multiple_allocations
         is_charged = is_shared and (device.id in self.usage.shared or device.id in self.consumed)
         counted = bool(device.spec.consumes_counters) and not is_charged
@@ -314,24 +425,21 @@ class _Search:
             self.consumed.setdefault(device.id, []).append(consumed)
         else:
             self.holders.setdefault(device.id, []).append(claim)
-        share_id = self.new_share_id() if is_shared else None
-        self.held[claim].append(Held(ask, device, consumed if is_shared else {}, share_id, counted))
+        self.held[claim].append(Held(ask, device, place, consumed if is_shared else {}, is_shared, counted))
         return True
 
-    def give_back(self, claim: int, pool: Pool) -> None:
+    def give_back(self, claim: int) -> None:
         """Undoes the last `take` for the claim."""
-        ask, device, _, share_id, counted = self.held[claim].pop()
+        ask, device, place, _, is_shared, counted = self.held[claim].pop()
         for constraint in self.constraints[claim]:
             if constraint.applies_to(ask.base, ask.name):
                 constraint.remove(ask.base)
         if counted:
-            self.charge(pool, device, 1)
-        if share_id is None:
-            self.holders[device.id].pop()
-            return
-        self.consumed[device.id].pop()
-        if not self.consumed[device.id]:
-            del self.consumed[device.id]
+            self.charge(self.devices[place][0], device, 1)
+        held = self.consumed if is_shared else self.holders
+        held[device.id].pop()
+        if not held[device.id]:
+            del held[device.id]
 
     def meets_constraints(self, claim: int, ask: Ask, device: OfferedDevice, must: bool) -> bool:
         added: list[Constraint] = []
@@ -351,27 +459,21 @@ class _Search:
             return False
         return True
 
+    def counters_of(self, pool: Pool) -> Counters | None:
+        if pool not in self.free_counters:
+            self.free_counters[pool] = _counters_left(pool, self.usage)
+        return self.free_counters[pool]
+
     def has_counters(self, pool: Pool, device: OfferedDevice) -> bool:
-        left = self.counters.get(pool)
-        if left is None:
-            left = self.counters[pool] = {name: dict(counters) for name, counters in pool.counters.items()}
-            for other in pool.counting_devices:
-                if self.usage.includes(other.id):
-                    self.charge(pool, other, -1)
-            if any(amount < 0 for counters in left.values() for amount in counters.values()):
-                self.overdrawn.add(pool)
-        # parity: one counter below zero blocks all devices that take from any counter of the pool
-        return pool not in self.overdrawn and all(
-            left[each.counter_set][name] >= counter.value
-            for each in device.spec.consumes_counters
-            for name, counter in each.counters.items()
-        )
+        if pool not in self.counters:
+            free = self.counters_of(pool)
+            self.counters[pool] = free and {name: dict(counters) for name, counters in free.items()}
+        return _suffice(self.counters[pool], device)
 
     def charge(self, pool: Pool, device: OfferedDevice, sign: int) -> None:
-        for each in device.spec.consumes_counters:
-            counters = self.counters[pool][each.counter_set]
-            for name, counter in each.counters.items():
-                counters[name] += sign * counter.value
+        left = self.counters[pool]
+        assert left is not None
+        _charge(left, device, sign)
 
     def consider_giving_up(self) -> None:
         """Stop a long search early if there are too few suitable devices."""
@@ -382,7 +484,7 @@ class _Search:
 
     def is_hopeless(self) -> bool:
         """Whether requests need more devices than would do; a selector that fails leaves it to the search."""
-        suitable: set[DeviceId] = set()
+        suitable: set[int] = set()
         needed = 0
         try:
             for claim, asks, _ in self.steps:
@@ -415,20 +517,54 @@ class _Search:
 
     def most_alike(self, claim: int, ask: Ask, constraint: MatchAttribute) -> int:
         """How many of the devices that would do have the same value at most."""
-        suitable = self.suitable(claim, ask)
         values = (
-            device.attribute(constraint.attribute) for _, device in self.devices if device.id in suitable
+            self.devices[place][1].kind.attribute(constraint.attribute) for place in self.suitable(claim, ask)
         )
         return max(Counter(value for value in values if value is not None).values(), default=0)
 
-    def suitable(self, claim: int, ask: Ask) -> set[DeviceId]:
-        return {
-            device.id
-            for _, device in self.devices
-            if (ask.is_admin or device.id not in self.usage.taken)
-            and self.is_selected(claim, ask, device)
-            and ask.tolerates(device)
-        }
+    def suitable(self, claim: int, ask: Ask) -> set[int]:
+        table = self.table(claim, ask)
+        for place in sorted(table.unknown):
+            if table.live[place]:
+                self.settle(claim, ask, table, place)
+        return set(_ones(table.live, 0))
+
+
+def _ones(live: bytearray, start: int) -> Iterator[int]:
+    place = live.find(1, start)
+    while place >= 0:
+        yield place
+        place = live.find(1, place + 1)
+
+
+Counters = dict[str, dict[str, int]]
+"""What is left, by counter set and counter."""
+
+
+def _counters_left(pool: Pool, usage: Usage) -> Counters | None:
+    """None if more is taken of a counter than there is."""
+    left = {name: dict(counters) for name, counters in pool.counters.items()}
+    for device in pool.counting_devices:
+        if usage.includes(device.id):
+            _charge(left, device, -1)
+    # parity: one counter below zero blocks all devices that take from any counter of the pool
+    is_overdrawn = any(amount < 0 for counters in left.values() for amount in counters.values())
+    return None if is_overdrawn else left
+
+
+def _charge(left: Counters, device: OfferedDevice, sign: int) -> None:
+    for each in device.spec.consumes_counters:
+        counters = left[each.counter_set]
+        for name, counter in each.counters.items():
+            counters[name] += sign * counter.value
+
+
+def _suffice(left: Counters | None, device: OfferedDevice) -> bool:
+    return left is not None and all(
+        left[each.counter_set][name] >= counter.value
+        for each in device.spec.consumes_counters
+        for name, counter in each.counters.items()
+    )
 
 
 class _OnRequests:
@@ -451,13 +587,13 @@ class MatchAttribute(_OnRequests):
         self.count = 0
 
     def accepts(self, device: OfferedDevice) -> bool:
-        value = device.attribute(self.attribute)
+        value = device.kind.attribute(self.attribute)
         return value is not None and (not self.count or value == self.value)
 
     def add(self, base: str, device: OfferedDevice) -> bool:
         if not self.accepts(device):
             return False
-        self.value = device.attribute(self.attribute)
+        self.value = device.kind.attribute(self.attribute)
         self.count += 1
         return True
 
@@ -474,7 +610,7 @@ class DistinctAttribute(_OnRequests):
         self.values: dict[str, Value] = {}
 
     def add(self, base: str, device: OfferedDevice) -> bool:
-        value = device.attribute(self.attribute)
+        value = device.kind.attribute(self.attribute)
         if value is None or value in self.values.values():
             return False
         self.values[base] = value
@@ -495,7 +631,7 @@ def constraints_of(claim: ResourceClaim) -> list[Constraint]:
         elif constraint.distinct_attribute is not None:
             found.append(DistinctAttribute(constraint.requests, constraint.distinct_attribute))
         else:
-            raise AllocationError(
+            raise BrokenClaimError(
                 f"claim {claim.key}, constraint #{position}: empty constraint (unsupported constraint type?)"
             )
     return found

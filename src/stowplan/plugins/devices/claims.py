@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +32,9 @@ from stowplan.api.resource import (
 from stowplan.framework import Node
 from stowplan.plugins.devices.pools import AllocationError, DeviceId, OfferedDevice
 
+MAX_LOG = 4096
+"""How many changes of devices are kept at least, for those who follow them."""
+
 
 class Ask(NamedTuple):
     """A request, or one of the alternatives of a request, with the class it names."""
@@ -48,7 +50,7 @@ class Ask(NamedTuple):
     is_admin: bool = False
 
     def tolerates(self, device: OfferedDevice) -> bool:
-        return all(is_tolerated(taint, self.details.tolerations) for taint in device.hard_taints)
+        return all(is_tolerated(taint, self.details.tolerations) for taint in device.kind.hard_taints)
 
 
 class Demand(NamedTuple):
@@ -58,35 +60,100 @@ class Demand(NamedTuple):
     requests: tuple[tuple[Ask, ...], ...]
 
 
-@dataclass
 class Usage:
-    """The devices that claims hold already."""
+    """The devices that claims hold already, and a log of those for which that changed."""
 
-    taken: set[DeviceId]
-    shared: dict[DeviceId, dict[str, int]]
-    """How much is consumed of each capacity of the devices that several claims may hold."""
+    def __init__(self) -> None:
+        self.taken: dict[DeviceId, int] = {}
+        """By device, how many allocations name it."""
+        self.shared: dict[DeviceId, dict[str, int]] = {}
+        """How much is consumed of each capacity of the devices that several claims may hold."""
+        self.version = 0
+        """Grows with each change of a device."""
+        self._shares: dict[DeviceId, dict[str, _Share]] = {}
+        self._log: list[DeviceId] = []
 
     @classmethod
     def of(cls, allocations: Iterable[Allocation]) -> Usage:
-        usage = cls(set(), {})
+        usage = cls()
         for allocation in allocations:
-            for result in allocation.devices.results:
-                usage._add(result)
+            usage.add(allocation)
         return usage
 
-    def _add(self, result: DeviceAllocation) -> None:
-        device = DeviceId(result.driver, result.pool, result.device)
-        if result.admin_access:
-            return  # looking on takes nothing away from others
-        if result.share_id is None:
-            self.taken.add(device)
-            return
-        consumed = self.shared.setdefault(device, {})
-        for name, amount in result.consumed_capacity.items():
-            consumed[name] = consumed.get(name, 0) + parse(amount)
+    def add(self, allocation: Allocation) -> None:
+        for result in allocation.devices.results:
+            if result.admin_access:
+                continue  # looking on takes nothing away from others
+            device = DeviceId(result.driver, result.pool, result.device)
+            if result.share_id is None:
+                self.taken[device] = self.taken.get(device, 0) + 1
+            else:
+                self._add_share(device, result)
+            self._changed(device)
+
+    def remove(self, allocation: Allocation) -> None:
+        """Undo `add` of the same allocation."""
+        for result in allocation.devices.results:
+            if result.admin_access:
+                continue
+            device = DeviceId(result.driver, result.pool, result.device)
+            if result.share_id is not None:
+                self._remove_share(device, result.share_id)
+            elif self.taken[device] > 1:
+                self.taken[device] -= 1
+            else:
+                del self.taken[device]
+            self._changed(device)
 
     def includes(self, device: DeviceId) -> bool:
         return device in self.taken or device in self.shared
+
+    def changed_since(self, version: int) -> Sequence[DeviceId] | None:
+        """The devices that changed since, some perhaps several times; None if that is too long ago."""
+        count = self.version - version
+        if count > len(self._log):
+            return None
+        return self._log[len(self._log) - count :] if count else ()
+
+    def _changed(self, device: DeviceId) -> None:
+        self.version += 1
+        self._log.append(device)
+        if len(self._log) > 2 * MAX_LOG:
+            del self._log[:MAX_LOG]
+
+    def _add_share(self, device: DeviceId, result: DeviceAllocation) -> None:
+        shares = self._shares.setdefault(device, {})
+        share = shares.get(result.share_id or "")
+        if share is None:
+            amounts = {name: parse(amount) for name, amount in result.consumed_capacity.items()}
+            share = shares[result.share_id or ""] = _Share(amounts)
+            consumed = self.shared.setdefault(device, {})
+            for name, amount in amounts.items():
+                consumed[name] = consumed.get(name, 0) + amount
+        share.count += 1
+
+    def _remove_share(self, device: DeviceId, share_id: str) -> None:
+        shares = self._shares[device]
+        share = shares[share_id]
+        share.count -= 1
+        if share.count:
+            return
+        del shares[share_id]
+        if not shares:
+            del self._shares[device], self.shared[device]
+            return
+        consumed = self.shared[device]
+        for name, amount in share.amounts.items():
+            consumed[name] -= amount
+
+
+class _Share:
+    """A share of a device. An allocation that is in flight and already seen, too, is counted once."""
+
+    __slots__ = ("amounts", "count")
+
+    def __init__(self, amounts: Mapping[str, int]) -> None:
+        self.amounts, self.count = amounts, 0
 
 
 class Held(NamedTuple):
@@ -94,8 +161,10 @@ class Held(NamedTuple):
 
     ask: Ask
     device: OfferedDevice
+    place: int
+    """Of the device among those on offer."""
     consumed: Mapping[str, int]
-    share_id: str | None
+    is_shared: bool
     counted: bool
     """Whether the pool's counters were charged for it."""
 
@@ -136,16 +205,23 @@ def _selectors(
     )
 
 
-def allocation_of(demand: Demand, held: Sequence[Held], node: Node) -> Allocation:
+def new_share_id() -> str:
+    return str(uuid.uuid4())
+
+
+def allocation_of(
+    demand: Demand, held: Sequence[Held], node: Node, share_id: Callable[[], str] = new_share_id
+) -> Allocation:
     return Allocation(
         devices=AllocatedDevices(
-            results=tuple(map(_result, held)), config=tuple(_configuration(demand, held))
+            results=tuple(_result(each, share_id) for each in held),
+            config=tuple(_configuration(demand, held)),
         ),
         node_selector=_node_selector(held, node),
     )
 
 
-def _result(held: Held) -> DeviceAllocation:
+def _result(held: Held, share_id: Callable[[], str]) -> DeviceAllocation:
     device = held.device
     return DeviceAllocation(
         request=held.ask.name,
@@ -156,7 +232,7 @@ def _result(held: Held) -> DeviceAllocation:
         tolerations=held.ask.details.tolerations,
         binding_conditions=device.spec.binding_conditions,
         binding_failure_conditions=device.spec.binding_failure_conditions,
-        share_id=held.share_id,
+        share_id=share_id() if held.is_shared else None,
         consumed_capacity={name: canonical(amount) for name, amount in held.consumed.items()},
     )
 
@@ -226,9 +302,12 @@ def device_resources(pod: Pod) -> Iterator[str]:
 
 
 def special_claim(pod: Pod, claims: Iterable[ResourceClaim]) -> ResourceClaim:
-    """The claim for extended resources: one left by an earlier attempt, or a new one without requests."""
+    """The claim for extended resources: one left by an earlier attempt, or a new one without requests.
+
+    `claims` are those for extended resources that have to do with the pod.
+    """
     for claim in claims:
-        if claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true" and any(
+        if any(
             owner.controller and owner.name == pod.name and owner.uid == pod.uid
             for owner in claim.metadata.owner_references
         ):

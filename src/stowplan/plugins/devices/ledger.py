@@ -6,8 +6,8 @@ watch shows it, so that no device is given away twice in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Iterator
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,11 @@ from stowplan.api.meta import NodeSelector
 from stowplan.api.resource import EXTENDED_RESOURCE_CLAIM, Allocation, DeviceClass, ResourceClaim
 from stowplan.api.selectors import node_terms_of
 from stowplan.cluster.columns import Columns
+from stowplan.cluster.sealed import unsealed
 from stowplan.errors import CelError
 from stowplan.framework import ClusterView, Handle, NodeTable
 from stowplan.plugins.devices.claims import Usage
-from stowplan.plugins.devices.pools import OfferedDevice
+from stowplan.plugins.devices.pools import Kinds, OfferedDevice
 
 GRACE_SECONDS = 120.0
 """How long a claim that we created may take to show up."""
@@ -32,15 +33,27 @@ class ClaimLedger:
 
     @classmethod
     def of(cls, handle: Handle) -> ClaimLedger:
-        return cls._ledgers.setdefault(handle.cluster, cls(handle))
+        cluster = unsealed(handle.cluster)
+        found = cls._ledgers.get(cluster)
+        if found is None:
+            found = cls._ledgers[cluster] = cls(cluster, handle.now)
+        return found
 
-    def __init__(self, handle: Handle) -> None:
-        self._store, self._now = handle.cluster.resource_claims, handle.now
+    def __init__(self, cluster: ClusterView, now: Callable[[], float]) -> None:
+        self._store, self._now = cluster.resource_claims, now
         self.in_flight: dict[str, Allocation] = {}
         """By the uid of the claim."""
         self._written: dict[str, tuple[ResourceClaim, float]] = {}
-        self._usage: tuple[tuple[int, int], Usage] | None = None
-        self._changes = 0
+        self._created: set[str] = set()
+        """The keys of claims that we created and that have not shown up yet."""
+        self._held: dict[str, Allocation] = {}
+        """The allocations that are counted in the usage, by the key of the claim."""
+        self._extended: dict[str, dict[str, None]] = {}
+        """The keys of claims for extended resources, by the uid of the pod."""
+        self._usage = Usage()
+        for claim in self._store:
+            self._follow(None, claim)
+        self._store.follow(self._follow)
 
     def get(self, key: str) -> ResourceClaim | None:
         """A claim as we know it, which may be newer than what the watch has brought."""
@@ -49,49 +62,85 @@ class ClaimLedger:
             return known
         ours, since = self._written[key]
         if known is None:
-            is_new = ours.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
-            has_arrived = not is_new or self._now() - since > GRACE_SECONDS
+            has_arrived = key not in self._created or self._now() - since > GRACE_SECONDS
         else:
             has_arrived = known.metadata.uid != ours.metadata.uid or _version(known) >= _version(ours)
         if has_arrived:
-            del self._written[key]
-            self._changes += 1
+            self._forget(key)
             return known
         return ours
 
-    def __iter__(self) -> Iterator[ResourceClaim]:
-        for claim in self._store:
-            yield self.get(claim.key) or claim if self._written else claim
-        for key in [key for key in self._written if self._store.get(key) is None]:
-            if (ours := self.get(key)) is not None:
-                yield ours
+    def extended_claims(self, uid: str) -> Iterator[ResourceClaim]:
+        """The claims for extended resources that were made for the pod with this uid."""
+        for key in tuple(self._extended.get(uid, ())):
+            if (claim := self.get(key)) is not None:
+                yield claim
 
     def reserve(self, claim: ResourceClaim, allocation: Allocation) -> None:
+        self.release(claim.metadata.uid)
         self.in_flight[claim.metadata.uid] = allocation
-        self._changes += 1
+        self._usage.add(allocation)
 
     def release(self, uid: str) -> None:
         """Forgets an allocation that was not, or not only, in flight."""
-        if self.in_flight.pop(uid, None) is not None:
-            self._changes += 1
+        allocation = self.in_flight.pop(uid, None)
+        if allocation is not None:
+            self._usage.remove(allocation)
 
     def wrote(self, claim: ResourceClaim) -> None:
         """Record a claim as returned by the API server."""
         self._written[claim.key] = claim, self._now()
-        self._changes += 1
+        if self._store.get(claim.key) is None and _is_extended(claim):
+            self._created.add(claim.key)
+        self._count(claim.key, None, claim)
 
     def deleted(self, claim: ResourceClaim) -> None:
-        self._written.pop(claim.key, None)
-        self._changes += 1
+        self._forget(claim.key)
 
     @property
     def usage(self) -> Usage:
-        """The devices that are taken, counting what is in flight."""
-        if self._usage is None or self._usage[0] != (self._store.version, self._changes):
-            allocations = [claim.allocation for claim in self if claim.allocation is not None]
-            found = Usage.of([*allocations, *self.in_flight.values()])
-            self._usage = (self._store.version, self._changes), found
-        return self._usage[1]
+        """The devices that are taken, counting what is in flight. It is kept up to date, not replaced."""
+        for key in tuple(self._created):
+            self.get(key)
+        return self._usage
+
+    def _follow(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        """The watch has brought a claim, or that it is gone."""
+        claim = old if new is None else new
+        assert claim is not None
+        if new is not None:
+            self._created.discard(claim.key)
+        self._count(claim.key, old, self.get(claim.key))
+
+    def _forget(self, key: str) -> None:
+        """What we wrote is not news any more."""
+        ours, _ = self._written.pop(key, (None, 0.0))
+        self._created.discard(key)
+        self._count(key, ours, self._store.get(key))
+
+    def _count(self, key: str, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        before, now = self._held.get(key), None if new is None else new.allocation
+        if old is not None and _is_extended(old):
+            for owner in old.metadata.owner_references:
+                self._extended.get(owner.uid, {}).pop(key, None)
+                if not self._extended.get(owner.uid, True):
+                    del self._extended[owner.uid]
+        if new is not None and _is_extended(new):
+            for owner in new.metadata.owner_references:
+                self._extended.setdefault(owner.uid, {})[key] = None
+        if before == now:
+            return
+        if now is not None:  # first, so that nothing is free in between
+            self._held[key] = now
+            self._usage.add(now)
+        else:
+            del self._held[key]
+        if before is not None:
+            self._usage.remove(before)
+
+
+def _is_extended(claim: ResourceClaim) -> bool:
+    return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
 
 
 def _version(claim: ResourceClaim) -> int:
@@ -110,18 +159,21 @@ Tallies = tuple[dict[str, Tally], dict[NodeSelector | None, Tally]]
 class DeviceCounts:
     def __init__(self, handle: Handle) -> None:
         self._slices, self._ledger = handle.cluster.resource_slices, ClaimLedger.of(handle)
-        self._seen: tuple[int, Usage] = -1, Usage.of(())
+        self._seen = -1, -1
         self._version = 0
         self._devices: list[OfferedDevice] = []
+        self._kinds: Kinds = WeakValueDictionary()
         self._tallies: dict[Selectors, Tallies] = {}
 
     def follow(self) -> int:
         """Takes note of other devices and of other uses of them; the number grows where there are any."""
-        now = self._slices.version, self._ledger.usage
+        now = self._slices.version, self._ledger.usage.version
         if self._seen != now:
             if self._seen[0] != now[0]:
                 self._devices = [
-                    OfferedDevice(device, each.spec) for each in self._slices for device in each.spec.devices
+                    OfferedDevice(device, each.spec, self._kinds)
+                    for each in self._slices
+                    for device in each.spec.devices
                 ]
             self._seen = now
             self._tallies.clear()
@@ -152,6 +204,7 @@ class DeviceCounts:
     def _tally(self, selectors: Selectors) -> Tallies:
         by_name: dict[str, Tally] = {}
         by_selector: dict[NodeSelector | None, Tally] = {}
+        usage = self._ledger.usage
         for device in self._devices:
             scope = device.scope
             if scope.node_name:
@@ -161,9 +214,9 @@ class DeviceCounts:
             else:
                 continue
             try:
-                if all(map(device.satisfies, selectors)):
+                if all(map(device.kind.satisfies, selectors)):
                     tally[0] += 1
-                    tally[1] += self._seen[1].includes(device.id)
+                    tally[1] += usage.includes(device.id)
             except CelError:
                 tally[2] += 1
         return by_name, by_selector

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import msgspec
 
 from stowplan.api.cel import (
     MAX_COST,
@@ -37,6 +40,10 @@ Value = tuple[str, str | int | bool]
 
 class AllocationError(StowplanError):
     """Something in a slice, class or claim is so wrong that allocating must stop."""
+
+
+class BrokenClaimError(AllocationError):
+    """It is the claim, or its class: on nodes with the same devices the error is the same."""
 
 
 MAX_ANSWERS = 32
@@ -78,18 +85,30 @@ class DeviceId(NamedTuple):
         return "/".join(self)
 
 
-class OfferedDevice:
-    """A device of a slice. It never changes, so the results of selectors are cached."""
+class DeviceKind:
+    """All that devices of one driver have in common which differ in nothing but their name and their nodes.
 
-    def __init__(self, spec: Device, offer: ResourceSliceSpec) -> None:
-        self.id = DeviceId(offer.driver, offer.pool.name, spec.name)
-        self.spec = spec
-        self.scope: NodeScope = spec if offer.per_device_node_selection else offer
-        self.has_own_scope = offer.per_device_node_selection
+    It never changes, so the results of selectors are cached.
+    """
+
+    def __init__(self, driver: str, spec: Device) -> None:
+        self.driver, self.spec = driver, spec
         taints = (Taint(taint.key, taint.value, taint.effect) for taint in spec.taints)
         self.hard_taints = tuple(taint for taint in taints if taint.is_hard)
         self._answers: dict[str, bool | str] = {}
         self._attributes: dict[str, Value | None] = {}
+
+    @classmethod
+    def of(cls, driver: str, spec: Device, known: Kinds) -> DeviceKind:
+        content = (
+            driver, spec.attributes, spec.capacity, spec.consumes_counters, spec.taints, spec.binds_to_node,
+            spec.binding_conditions, spec.binding_failure_conditions, spec.allow_multiple_allocations,
+        )  # fmt: skip
+        key = _encode(content)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = cls(driver, spec)
+        return found
 
     def satisfies(self, expression: str, budget: DeviceBudget | None = None) -> bool:
         """Evaluate a selector. Raises CelError, or BudgetSpentError if the budget is used up."""
@@ -109,7 +128,7 @@ class OfferedDevice:
         if name not in self._attributes:
             domain, _, short = name.partition("/")
             found = self.spec.attributes.get(name)
-            if found is None and domain == self.id.driver:
+            if found is None and domain == self.driver:
                 found = self.spec.attributes.get(short)
             self._attributes[name] = found.typed_value if found is not None else None
         return self._attributes[name]
@@ -144,50 +163,121 @@ class OfferedDevice:
             self._put(attributes, name, Version(str(value)) if kind == "version" else value)
         for name, amount in self.spec.capacity.items():
             self._put(capacity, name, Amount.of(amount.value))
-        return DeviceVariable(self.id.driver, attributes, capacity, self.spec.allow_multiple_allocations)
+        return DeviceVariable(self.driver, attributes, capacity, self.spec.allow_multiple_allocations)
 
     def _put(self, domains: Domains, name: str, value: Any) -> None:
         domain, slash, short = name.partition("/")
-        domains.setdefault(domain if slash else self.id.driver, {})[short if slash else name] = value
+        domains.setdefault(domain if slash else self.driver, {})[short if slash else name] = value
 
 
-class ReachablePool(NamedTuple):
+def _encode_amount(value: Any) -> str:
+    return f"{int(value)}{'b' if value.is_binary else ''}"  # more than 64 bits
+
+
+Kinds = WeakValueDictionary[bytes, DeviceKind]
+"""By their content; as long as there are such devices."""
+_encode = msgspec.msgpack.Encoder(enc_hook=_encode_amount).encode
+
+
+class OfferedDevice:
+    """A device of a slice."""
+
+    __slots__ = ("has_own_scope", "id", "kind", "scope", "spec")
+
+    def __init__(self, spec: Device, offer: ResourceSliceSpec, kinds: Kinds) -> None:
+        self.id = DeviceId(offer.driver, offer.pool.name, spec.name)
+        self.spec, self.kind = spec, DeviceKind.of(offer.driver, spec, kinds)
+        self.scope: NodeScope = spec if offer.per_device_node_selection else offer
+        self.has_own_scope = offer.per_device_node_selection
+
+
+class ReachablePool:
     """A pool as one node sees it. Nothing is allocated from one that is incomplete or has a fault."""
 
-    pool: Pool
-    devices: tuple[OfferedDevice, ...]
-    fault: str
-
-    @property
-    def is_usable(self) -> bool:
-        return self.pool.is_complete and not self.fault
-
-    @property
-    def order(self) -> tuple[bool, str, str]:
+    def __init__(self, pool: Pool, devices: tuple[OfferedDevice, ...], fault: str) -> None:
+        self.pool, self.devices, self.fault = pool, devices, fault
+        self.is_usable = pool.is_complete and not fault
+        waits = any(device.spec.binding_conditions for device in devices)
+        self.order = waits, pool.driver, pool.name
         """Devices that must be waited for after binding come last."""
-        waits = any(device.spec.binding_conditions for device in self.devices)
-        return waits, self.pool.driver, self.pool.name
+
+    @cached_property
+    def layout(self) -> Hashable:
+        """Equal for pools of different nodes whose devices are the same in all but their names."""
+        pool = self.pool
+        counters = tuple((name, *sorted(each.items())) for name, each in sorted(pool.counters.items()))
+        return (
+            self.is_usable,
+            bool(self.fault),
+            self.order[0],
+            tuple(device.kind for device in self.devices),
+            (counters, tuple(device.kind for device in pool.counting_devices)) if counters else (),
+        )
+
+
+class Offer:
+    """What a node can reach: its pools in the order in which they are allocated from."""
+
+    def __init__(self, pools: Sequence[ReachablePool]) -> None:
+        self.pools = pools
+        self.devices = [(pool.pool, device) for pool in pools if pool.is_usable for device in pool.devices]
+        self.has_fault = any(pool.fault for pool in pools)
+        self._by_value: dict[str, dict[Value, list[int]]] = {}
+
+    @cached_property
+    def places(self) -> dict[DeviceId, int]:
+        return {device.id: place for place, (_, device) in enumerate(self.devices)}
+
+    def places_concerned(self, device: DeviceId) -> Sequence[int]:
+        """The devices on offer for which it makes a difference whether this one is in use."""
+        place = self.places.get(device)
+        own = () if place is None else (place,)
+        return self._counting_places.get(device[:2], own)
+
+    @cached_property
+    def _counting_places(self) -> dict[tuple[str, ...], list[int]]:
+        """The devices of pools with counters, by driver and pool."""
+        found: dict[tuple[str, ...], list[int]] = {}
+        for place, (pool, device) in enumerate(self.devices):
+            if pool.counters:
+                found.setdefault(device.id[:2], []).append(place)
+        return found
+
+    def places_with(self, attribute: str, value: Value | None) -> Sequence[int]:
+        """The devices with this value of an attribute."""
+        found = self._by_value.get(attribute)
+        if found is None:
+            found = self._by_value[attribute] = {}
+            for place, (_, device) in enumerate(self.devices):
+                if (own := device.kind.attribute(attribute)) is not None:
+                    found.setdefault(own, []).append(place)
+        return found.get(value, ()) if value is not None else ()
 
 
 class Pool:
     """The slices of the newest generation of a pool."""
 
-    def __init__(self, slices: Sequence[ResourceSlice]) -> None:
+    def __init__(self, slices: Sequence[ResourceSlice], kinds: Kinds) -> None:
         specs = [each.spec for each in sorted(slices, key=lambda each: each.name)]
         self.driver, self.name = specs[0].driver, specs[0].pool.name
         self.is_complete = len(specs) == specs[0].pool.resource_slice_count
         self.specs = specs
-        self.offers = [() if spec.shared_counters else _offer(spec) for spec in specs]
+        self.offers = [() if spec.shared_counters else _offer(spec, kinds) for spec in specs]
         """By slice; slices with counters are there for their counters alone."""
         self.counters: dict[str, dict[str, int]] = {}
         self._fault = self._read_counters() or self._missing_counter()
         self._seen: dict[tuple[int, ...], ReachablePool] = {}
 
-    @property
-    def nodes(self) -> set[str] | None:
-        """The names of the nodes with access to the pool; None if a selector must be evaluated."""
-        names = {spec.node_name for spec in self.specs}
-        return None if "" in names or self.counters else names
+    @cached_property
+    def nodes(self) -> frozenset[str] | None:
+        """The names of the nodes to which the pool makes a difference; None if any may be one of them."""
+        offering = [spec for spec in self.specs if not spec.shared_counters]
+        if any(not spec.node_name or spec.per_device_node_selection for spec in offering):
+            return None
+        # Counters are seen from everywhere; without devices, they matter only where something is wrong.
+        if len(offering) < len(self.specs) and (self._fault or not self.is_complete):
+            return None
+        return frozenset(spec.node_name for spec in offering)
 
     def seen_from(self, node: Node) -> ReachablePool | None:
         """The part of the pool that the node has access to; None if there is none."""
@@ -227,31 +317,86 @@ class Pool:
         return ""
 
 
+PoolKey = tuple[str, str]
+"""A pool's driver and name."""
+
+
 class Inventory:
-    """All pools of the cluster."""
+    """All pools of the cluster; those whose slices change are put together anew."""
 
     def __init__(self, slices: Iterable[ResourceSlice]) -> None:
-        newest: dict[tuple[str, str], list[ResourceSlice]] = {}
+        self._slices: dict[PoolKey, dict[str, ResourceSlice]] = {}
+        self._stale: set[PoolKey] = set()
+        self._kinds: Kinds = WeakValueDictionary()
+        self.pools: dict[PoolKey, Pool] = {}
+        self.everywhere: dict[PoolKey, Pool] = {}
+        """The pools that any node might reach."""
+        self.on_node: dict[str, dict[PoolKey, Pool]] = {}
+        """The others, by the names of their nodes."""
         for each in slices:
-            found = newest.setdefault((each.spec.driver, each.spec.pool.name), [])
-            if found and each.spec.pool.generation > found[0].spec.pool.generation:
-                found.clear()
-            if not found or each.spec.pool.generation == found[0].spec.pool.generation:
-                found.append(each)
-        self._everywhere: list[Pool] = []
-        self._on_node: dict[str, list[Pool]] = {}
-        for pool in map(Pool, newest.values()):
-            if (names := pool.nodes) is None:
-                self._everywhere.append(pool)
-            else:
-                for name in names:
-                    self._on_node.setdefault(name, []).append(pool)
+            self.follow(None, each)
+
+    def follow(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        """Take note of a slice that was added, changed or removed."""
+        if old is not None:
+            self._slices[self._mark(old)].pop(old.name, None)
+        if new is not None:
+            self._slices.setdefault(self._mark(new), {})[new.name] = new
+
+    def renew(self) -> tuple[set[str], bool]:
+        """Put together the pools whose slices changed.
+
+        Returns the names of the nodes concerned, and whether all nodes may be.
+        """
+        names: set[str] = set()
+        concerns_all = False
+        for key in self._stale:
+            for pool in (self._remove(key), self._add(key)):
+                if pool is not None:
+                    concerns_all = concerns_all or pool.nodes is None
+                    names |= pool.nodes or set()
+        self._stale.clear()
+        return names, concerns_all
 
     def pools_for(self, node: Node) -> list[ReachablePool]:
         """What a node can reach, in the order in which it is allocated from."""
-        pools = (*self._on_node.get(node.name, ()), *self._everywhere)
-        found = [seen for pool in pools if (seen := pool.seen_from(node)) is not None]
-        return sorted(found, key=lambda seen: seen.order) if len(found) > 1 else found
+        self.renew()
+        pools = (*self.on_node.get(node.name, {}).values(), *self.everywhere.values())
+        return ordered(seen for pool in pools if (seen := pool.seen_from(node)) is not None)
+
+    def _mark(self, each: ResourceSlice) -> PoolKey:
+        key = each.spec.driver, each.spec.pool.name
+        self._stale.add(key)
+        return key
+
+    def _remove(self, key: PoolKey) -> Pool | None:
+        pool = self.pools.pop(key, None)
+        if pool is not None:
+            self.everywhere.pop(key, None)
+            for name in pool.nodes or ():
+                del self.on_node[name][key]
+                if not self.on_node[name]:
+                    del self.on_node[name]
+        return pool
+
+    def _add(self, key: PoolKey) -> Pool | None:
+        slices = self._slices[key].values()
+        if not slices:
+            del self._slices[key]
+            return None
+        newest = max(each.spec.pool.generation for each in slices)
+        parts = [each for each in slices if each.spec.pool.generation == newest]
+        pool = self.pools[key] = Pool(parts, self._kinds)
+        if pool.nodes is None:
+            self.everywhere[key] = pool
+        for name in pool.nodes or ():
+            self.on_node.setdefault(name, {})[key] = pool
+        return pool
+
+
+def ordered(pools: Iterable[ReachablePool]) -> list[ReachablePool]:
+    """In the order in which they are allocated from."""
+    return sorted(pools, key=lambda seen: seen.order)
 
 
 def is_in_scope(scope: NodeScope, node: Node) -> bool:
@@ -274,8 +419,8 @@ def _is_reached(spec: ResourceSliceSpec, node: Node) -> bool:
     return is_in_scope(spec, node)
 
 
-def _offer(spec: ResourceSliceSpec) -> tuple[OfferedDevice, ...]:
-    return tuple(OfferedDevice(device, spec) for device in spec.devices)
+def _offer(spec: ResourceSliceSpec, kinds: Kinds) -> tuple[OfferedDevice, ...]:
+    return tuple(OfferedDevice(device, spec, kinds) for device in spec.devices)
 
 
 def _duplicate(devices: Sequence[OfferedDevice]) -> str:
