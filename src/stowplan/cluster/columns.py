@@ -151,23 +151,24 @@ class RowAmounts(dict[str, int]):
 MANY = 2**31
 
 
-class ChangeLog:
-    """Rows in the order they changed. Old entries are dropped: who is that far behind starts from scratch."""
+class ChangeLog(Generic[T]):
+    """Rows (or names) in the order they changed. Old entries are dropped: who is that far behind starts from
+    scratch."""
 
     def __init__(self, kept: int = 1024) -> None:
-        self._rows: list[int] = []
+        self._rows: list[T] = []
         self._dropped = 0
         self._kept = kept
         self.position = 0
 
-    def mark(self, row: int) -> None:
+    def mark(self, row: T) -> None:
         self._rows.append(row)
         self.position += 1
         if len(self._rows) > 2 * self._kept:
             del self._rows[: self._kept]
             self._dropped += self._kept
 
-    def since(self, position: int) -> list[int] | None:
+    def since(self, position: int) -> list[T] | None:
         """The rows that changed after `position`; None if that is no longer known."""
         return None if position < self._dropped else self._rows[position - self._dropped :]
 
@@ -188,8 +189,9 @@ class KeptColumns:
     """Columns by key, worked out again only for rows that changed; those not asked for lately go first."""
 
     def __init__(self) -> None:
-        self.node_changes, self.usage_changes = ChangeLog(), ChangeLog()
-        self.pod_changes = ChangeLog()
+        self.node_changes: ChangeLog[int] = ChangeLog()
+        self.usage_changes: ChangeLog[int] = ChangeLog()
+        self.pod_changes: ChangeLog[int] = ChangeLog()
         """Rows with a pod that changed but uses the same resources."""
         self.entries: dict[Hashable, KeptEntry] = {}
         self._bytes = 0

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 CHANGED = object()
+FEW = 16
+"""Up to this many rows are looked at one by one, which is faster."""
 
 
 def as_they_are(columns: Columns) -> Columns:
@@ -257,7 +259,6 @@ class NodeSubset(NodeTable):
         self._pods: dict[int, list[Pod]] = {}
         self._ports: dict[int, set[HostPort]] = {}
         self._labels: dict[str, LabelColumn] = {}
-        self._gone: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -300,15 +301,16 @@ class NodeSubset(NodeTable):
 
     def pods_on(self, row: int) -> Sequence[Pod]:
         found: Sequence[Pod] | None = self._pods.get(row)
-        if found is None:
-            found = self._source.pods_on(int(self._local[row]))
-        if self._gone:
-            slot_of = self.live.pods.slot_of
-            return [pod for pod in found if slot_of(pod) not in self._gone]
-        return found
+        return self._source.pods_on(int(self._local[row])) if found is None else found
 
     def ports_taken(self, wanted: Sequence[HostPort]) -> Mask:
-        return np.array([ports_conflict(wanted, self._ports_on(row)) for row in range(len(self))], np.bool_)
+        if len(self) <= FEW:
+            taken = [ports_conflict(wanted, self._ports_on(row)) for row in range(len(self))]
+            return np.array(taken, np.bool_)
+        mask = self.live.ports_taken(wanted)[self.rows]
+        for row, ports in self._ports.items():
+            mask[row] = ports_conflict(wanted, ports)
+        return mask
 
     def has_image(self, name: str) -> Mask:
         state = self.live.images.get(name)
@@ -325,7 +327,6 @@ class NodeSubset(NodeTable):
         twin.pod_count = self.pod_count.copy()
         twin._pods = {row: list(pods) for row, pods in self._pods.items()}
         twin._ports = {row: set(ports) for row, ports in self._ports.items()}
-        twin._gone = set(self._gone)
         return twin
 
     def add_pod(self, row: int, pod: Pod) -> None:
@@ -337,27 +338,6 @@ class NodeSubset(NodeTable):
         remove_swapping(self._pods_changed(row), pod.uid)
         self._ports_on(row).difference_update(pod.shape.ports)
         self._account(row, pod, -1)
-
-    def set_aside(self, slots: Rows) -> None:
-        """Remove many pods at once, given by their slots in the pod table."""
-        self._gone.update(slots.tolist())
-        self._account_all(slots, -1)
-
-    def bring_back(self, slots: Rows) -> None:
-        self._gone.difference_update(slots.tolist())
-        self._account_all(slots, 1)
-
-    def _account_all(self, slots: Rows, sign: int) -> None:
-        pods, length = self.live.pods, len(self)
-        where = self._places[pods.row[slots]]
-        for mine, theirs in (
-            (self.requested, pods.requests),
-            (self.nonzero_requested, pods.nonzero_requests),
-        ):
-            for resource, amounts in theirs.items():
-                change = np.bincount(where, amounts[slots], length).astype(np.int64)
-                mine.line(resource)[:] += sign * change
-        self.pod_count[:] = self.pod_count + sign * np.bincount(where, minlength=length)
 
     @lazy
     def _places(self) -> Rows:

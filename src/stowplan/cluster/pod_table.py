@@ -67,7 +67,7 @@ class PodTable:
         self._place = np.zeros(64, np.int32)
         self._nonzero = {"cpu": np.zeros(64, np.int64), "memory": np.zeros(64, np.int64)}
         self._requests: dict[str, NDArray[np.int64]] = {}
-        self._followed = set(NATIVE)
+        self.followed = set(NATIVE)
         """The resources that are counted: those that nodes offer."""
 
     def __len__(self) -> int:
@@ -123,6 +123,9 @@ class PodTable:
         """Where the pod stands in its node's list."""
         return self._place.item(self._slots[pod.uid])
 
+    def find(self, uid: str) -> int | None:
+        return self._slots.get(uid)
+
     def add(self, row: int, place: int, pod: Pod) -> tuple[int, int, PodTerms | None]:
         """The ids of the pod's labels and terms; the terms themselves where they are new."""
         slot = len(self.pods)
@@ -143,14 +146,14 @@ class PodTable:
         taken = assigned.requests
         for resource, column in self._requests.items():
             column[slot] = taken.get(resource, 0)
-        for resource in self._followed - self._requests.keys():
+        for resource in self.followed - self._requests.keys():
             if resource in taken:
                 self._requests[resource] = np.zeros(len(self._row), np.int64)
                 self._requests[resource][slot] = taken[resource]
         return labels, terms, found if fresh else None
 
     def follow(self, resource: str) -> None:
-        self._followed.add(resource)
+        self.followed.add(resource)
         amounts = [(pod.assigned or pod.shape.assigned).requests.get(resource, 0) for pod in self.pods]
         if any(amounts):
             column = self._requests[resource] = np.zeros(len(self._row), np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
-from stowplan.cluster.columns import Mask, read_only
+from stowplan.cluster.columns import Mask, Rows, read_only
 from stowplan.cluster.node_table import CHANGED, NodeSubset, NodeTable
+from stowplan.cluster.trial_table import TrialTable
 from stowplan.cycle.errors import CycleError, failure
 from stowplan.framework.answers import (
     iterable_of,
@@ -334,14 +335,61 @@ def overrule_for_nominated(
     profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable, nominations: Nominations
 ) -> None:
     """Reject nodes where the pod would not fit together with the pods nominated to them."""
-    for node_name, ahead in nominations.before(decision.pod):
-        place = nodes.row_of(node_name)
-        if place is None:
-            continue
-        node = nodes.live.take([int(nodes.rows[place])])
-        status = refusal_with(profile, state, decision.pod, node, ahead)
-        if status is not None:
-            decision.overruled[place] = status
+    pod, live = decision.pod, nodes.live
+    slots, rows = nominations.ahead_of(pod, live)
+    if nodes is not live:
+        is_inside = np.zeros(len(live), np.bool_)
+        is_inside[nodes.rows] = True
+        slots, rows = slots[is_inside[rows]], rows[is_inside[rows]]
+    if not len(slots):
+        return
+    is_promised = np.zeros(len(live), np.bool_)
+    is_promised[rows] = True
+    promised = np.flatnonzero(is_promised)
+    places = promised if nodes is live else np.flatnonzero(is_promised[nodes.rows])
+    if nodes is not live:
+        promised = nodes.rows[places]
+    if profile.told <= state.skipped_filters and all(
+        step.tries_many or not step.takes_columns or step.name in state.skipped_filters
+        for step in profile.filters
+    ):
+        trial = TrialTable(live, promised)
+        trial.add_nominated(nominations.pods, slots, rows)
+        overruled = run_filters(profile, state, pod, trial)
+        for at, statuses in _unlike(decision.filters, overruled, places):
+            decision.overruled.update(zip(places[at].tolist(), statuses, strict=True))
+    else:
+        for place, row in zip(places.tolist(), promised.tolist(), strict=True):
+            ahead = nominations.ahead_on(live.names[row], pod)
+            status = refusal_with(profile, state, pod, live.take([row]), ahead)
+            if status is not None:
+                decision.overruled[place] = status
+
+
+def _unlike(plain: Refusals, trial: Refusals, places: Rows) -> Iterator[tuple[Rows, Sequence[Status]]]:
+    """Rows of the trial that are rejected, but not for the same reasons as without changes, with statuses.
+
+    `places` has each row's place in what was answered without changes.
+    """
+    before = dict(zip((refused.plugin for refused in plain), first_refused(plain, places), strict=True))
+    for refused, fresh in zip(trial, first_refused(trial), strict=True):
+        known = before.get(refused.plugin)
+        if known is not None and isinstance(refused, Verdicts):
+            verdicts = next(each for each in plain if each.plugin == refused.plugin)
+            if isinstance(verdicts, Verdicts) and verdicts.reasons is refused.reasons:
+                fresh = fresh & ~(known & (verdicts.bits[places] == refused.bits))
+        at = np.flatnonzero(fresh)
+        if len(at):
+            yield at, refused.statuses(at)
+
+
+def first_refused(refusals: Refusals, places: Rows | None = None) -> Iterator[Mask]:
+    """For each filter, the rows (at these places only, if given) that it was the first to reject."""
+    still_open: Mask | None = None
+    for refused in refusals:
+        fails = refused.fails if places is None else refused.fails[places]
+        yield fails if still_open is None else fails & still_open
+        still_open = ~fails if still_open is None else still_open & ~fails
 
 
 def refusal_with(

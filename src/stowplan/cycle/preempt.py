@@ -9,10 +9,12 @@ import numpy as np
 
 from stowplan.api.pod import Pod
 from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.cycle.filters import run_filters
 from stowplan.cycle.prospects import Memory, Prospects, kind_of
-from stowplan.cycle.trials import FEW, try_apart, try_plainly, try_together
+from stowplan.cycle.trials import FEW, try_apart, try_in_turn, try_plainly, try_together
 from stowplan.cycle.victims import (
     NO_VICTIMS,
+    WITHOUT_PODS,
     Budgets,
     Preemptor,
     Slots,
@@ -29,7 +31,7 @@ from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
-__all__ = ["NOT_HELPFUL", "NO_VICTIMS", "Candidates", "Victims", "find_victims", "pick", "preempt"]
+__all__ = ["NOT_HELPFUL", "NO_VICTIMS", "Candidates", "Victims", "pick", "preempt"]
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 
@@ -38,21 +40,31 @@ def preempt(
     profile: Profile, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
 ) -> Status | Nomination:
     """The node where evicting pods does the least harm, or a status that says why no node helps."""
+    live, nominations = profile.handle.cluster.nodes, profile.handle.nominations
+    rows = np.flatnonzero(decision.codes() == Code.UNSCHEDULABLE)
+    wanted = min(max(len(rows) * percentage // 100, absolute), len(rows))
+    state = _settled(profile, state, pod, rows)
     kind, candidates = kind_of(profile, state, pod), state.find(Candidates)
     if kind is None or candidates is not None:
-        found = find_victims(profile, state, pod, decision, percentage, absolute)
+        preemptor = Preemptor(profile, state, pod, Budgets(profile.handle.cluster.pdbs))
+        found = _find_victims(preemptor, _search(preemptor, rows, wanted))
         if isinstance(found, Status):
             return found
         if candidates is not None:
             candidates.victims = found
-        return pick(profile.handle.cluster.nodes, found)
-    live = profile.handle.cluster.nodes
-    memory = Memory.of(live, profile.handle.cluster.pdbs)
+        return pick(live, found)
+    memory = Memory.of(live, profile.handle.cluster.pdbs, nominations)
     preemptor = Preemptor(profile, state, pod, memory.budgets)
-    search = _search(preemptor, decision, percentage, absolute)
+    search = _search(preemptor, rows, wanted)
     prospects = memory.prospects(kind, len(live))
+    # Its own nomination counts for all pods of its kind but this one.
+    own = live.row_of(nominations.node_of(pod) or "")
+    if own is not None:
+        prospects.known[own] = False
     _look_at(preemptor, search, prospects)
-    rows = np.concatenate([search.together, prospects.until_enough(search.apart, search.wanted)])
+    if own is not None:
+        prospects.known[own] = False
+    rows = np.concatenate([search.together, prospects.until_enough(search.apart, wanted)])
     helped = rows[prospects.harm.victims[rows] > 0]
     if not len(helped):
         return _no_node(live, search.rows, prospects.refusals(rows))
@@ -60,18 +72,33 @@ def preempt(
     return _nomination(live, row, prospects.victims_on(live, row))
 
 
-def find_victims(
-    profile: Profile, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
-) -> Status | Victims:
+def _settled(profile: Profile, state: CycleState, pod: Pod, rows: Slots) -> CycleState:
+    """Skip filters that depend on no pods and are not cached, if they reject none of these rows."""
+    active = [step for step in profile.filters if step.name not in state.skipped_filters]
+    settled = {step.name for step in active if step.plugin.reads in WITHOUT_PODS and not step.is_cached}
+    if not settled:
+        return state
+    asking = state.clone()
+    asking.skipped_filters = state.skipped_filters | {step.name for step in active} - settled
+    refused = run_filters(profile, asking, pod, profile.handle.cluster.nodes)
+    if any(each.fails[rows].any() for each in refused):
+        return state
+    asking.skipped_filters = state.skipped_filters | settled
+    return asking
+
+
+def _find_victims(preemptor: Preemptor, search: _Search) -> Status | Victims:
     """The pods to evict on every node where evicting pods makes room."""
-    preemptor = Preemptor(profile, state, pod, Budgets(profile.handle.cluster.pdbs))
-    search = _search(preemptor, decision, percentage, absolute)
+    profile, state, _, _ = preemptor
+    active = [step for step in profile.filters if step.name not in state.skipped_filters]
     refusals: dict[int, Status] = {}
-    if _looks_at_one_node(profile, state):
-        together = try_together(preemptor, search.together, refusals)
-        victims = joined([together, try_apart(preemptor, search.apart, refusals, search.wanted)])
-    else:
+    if not profile.told <= state.skipped_filters or not all(step.tries_many for step in active):
         victims = try_apart(preemptor, search.rows, refusals, search.wanted)
+    elif all(step.plugin.reads is not Reads.ANYTHING for step in active):
+        together = try_together(preemptor, search.together, refusals)
+        victims = joined([together, try_in_turn(preemptor, search.apart, refusals, search.wanted)])
+    else:
+        victims = try_in_turn(preemptor, search.rows, refusals, search.wanted)
     if not len(victims.rows):
         return _no_node(preemptor.live, search.rows, _counted(refusals))
     return victims
@@ -100,49 +127,31 @@ class _Search(NamedTuple):
     together: Slots
     apart: Slots
     """Rows with nominated pods, which must fit as well."""
-    ahead: dict[int, tuple[Pod, ...]]
-    """The pods nominated to each of them."""
     wanted: int
-    """How many candidate nodes are enough when they are tried one by one."""
+    """How many candidate nodes are enough where not all are tried."""
 
 
-def _search(preemptor: Preemptor, decision: Decision, percentage: int, absolute: int) -> _Search:
-    rows = np.flatnonzero(decision.codes() == Code.UNSCHEDULABLE)
-    row_of = preemptor.live.row_of
-    before = preemptor.profile.handle.nominations.before(preemptor.pod)
-    ahead = {row: pods for name, pods in before if (row := row_of(name)) is not None}
-    is_promised = np.isin(rows, list(ahead)) if ahead else np.zeros(len(rows), np.bool_)
-    wanted = min(max(len(rows) * percentage // 100, absolute), len(rows))
-    return _Search(rows, rows[~is_promised], rows[is_promised], ahead, wanted)
-
-
-def _looks_at_one_node(profile: Profile, state: CycleState) -> bool:
-    """Whether no active filter depends on pods of other nodes."""
-    return all(
-        step.plugin.reads is not Reads.ANYTHING and step.takes_columns
-        for step in profile.filters
-        if step.name not in state.skipped_filters
-    )
+def _search(preemptor: Preemptor, rows: Slots, wanted: int) -> _Search:
+    live, nominations = preemptor.live, preemptor.profile.handle.nominations
+    if not nominations:
+        return _Search(rows, rows, rows[:0], wanted)
+    is_promised = np.zeros(len(live), np.bool_)
+    is_promised[nominations.ahead_of(preemptor.pod, live)[1]] = True
+    return _Search(rows, rows[~is_promised[rows]], rows[is_promised[rows]], wanted)
 
 
 def _look_at(preemptor: Preemptor, search: _Search, prospects: Prospects) -> None:
     """Compute the prospects of rows that are not cached."""
-    prospects.expect(search.ahead)
     unknown = search.rows[~prospects.known[search.rows]]
     if not len(unknown):
         return
     together, apart = (part[~prospects.known[part]] for part in (search.together, search.apart))
     refusals: dict[int, Status] = {}
     found = []
-    if looks_at_numbers(preemptor):
-        if len(together) <= FEW:
-            together, apart = together[:0], unknown
-        plain, apart = try_plainly(preemptor, apart, search.ahead, refusals)
-        found.append(plain)
-    if len(together):
-        found.append(try_together(preemptor, together, refusals))
-    if len(apart):
-        found.append(try_apart(preemptor, apart, refusals, len(apart) + 1))
+    if len(unknown) <= FEW and looks_at_numbers(preemptor):
+        plain, together = try_plainly(preemptor, unknown, refusals)
+        found, apart = [plain], apart[:0]
+    found += [try_together(preemptor, rows, refusals) for rows in (together, apart) if len(rows)]
     prospects.learn(preemptor.live, unknown, joined(found), refusals)
 
 

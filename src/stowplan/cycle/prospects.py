@@ -18,6 +18,7 @@ from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cluster.store import ObjectStore
 from stowplan.cycle.victims import Budgets, Slots, Victims, add_harm, first_of_each_row, no_harm
+from stowplan.framework.handle import Nominations
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
@@ -54,8 +55,6 @@ class Prospects:
         """Where the victims of each row start in `_places`."""
         self._places: list[int] = []
         """The positions of the victims in their node's list of pods."""
-        self._ahead: dict[int, tuple[Pod, ...]] = {}
-        """The pods nominated to each row, which must fit as well."""
         self._refusal = np.zeros(length, np.intp)
         """The number of each row's status; a row where the pod fits as it is has none."""
         self._statuses: list[Status] = []
@@ -63,13 +62,6 @@ class Prospects:
     @property
     def is_overgrown(self) -> bool:
         return len(self._places) + len(self._statuses) > int(self.harm.victims.sum()) + SPARE
-
-    def expect(self, ahead: dict[int, tuple[Pod, ...]]) -> None:
-        """Invalidate rows whose nominated pods have changed."""
-        for row in self._ahead.keys() | ahead.keys():
-            if self._ahead.get(row) != ahead.get(row):
-                self.known[row] = False
-        self._ahead = ahead
 
     def learn(self, live: LiveNodeTable, rows: Slots, victims: Victims, refusals: dict[int, Status]) -> None:
         """Store what was found on these rows; the victims of a row are adjacent."""
@@ -113,11 +105,16 @@ class Memory:
         self._kinds: dict[Hashable, Prospects] = {}
         self._version = 0
         self._positions: tuple[int, ...] = (0, 0, 0)
+        self._nominations: Nominations | None = None
+        self._nominated = 0
 
     @classmethod
-    def of(cls, live: LiveNodeTable, budgets: ObjectStore[PodDisruptionBudget]) -> Memory:
+    def of(
+        cls, live: LiveNodeTable, budgets: ObjectStore[PodDisruptionBudget], nominations: Nominations
+    ) -> Memory:
         found: Memory = live.keep(MEMORY, _nothing, finish=lambda columns: cls())
         found._follow(live, budgets)
+        found._follow_nominations(live, nominations)
         return found
 
     def prospects(self, kind: Hashable, length: int) -> Prospects:
@@ -142,6 +139,16 @@ class Memory:
             for prospects in self._kinds.values():
                 for rows in changed:
                     prospects.known[rows] = False
+
+    def _follow_nominations(self, live: LiveNodeTable, nominations: Nominations) -> None:
+        names = nominations.changes.since(self._nominated) if nominations is self._nominations else None
+        self._nominations, self._nominated = nominations, nominations.changes.position
+        if names is None:
+            self._kinds.clear()
+            return
+        rows = [row for name in names if (row := live.row_of(name)) is not None]
+        for prospects in self._kinds.values() if rows else ():
+            prospects.known[rows] = False
 
 
 def _nothing(nodes: NodeTable) -> Columns:

@@ -6,7 +6,7 @@ a handful of nodes is tried in plain numbers, which is faster. Otherwise nodes a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Mask
 from stowplan.cluster.node_table import NodeSubset
+from stowplan.cluster.trial_table import TrialTable
 from stowplan.cycle.errors import CycleError, failure
 from stowplan.cycle.filters import (
+    Refusals,
     error_status,
     first_refusal,
+    first_refused,
     passing_all,
     refusal_with,
     run_filters,
@@ -25,18 +28,18 @@ from stowplan.cycle.filters import (
 )
 from stowplan.cycle.victims import (
     NO_VICTIMS,
+    WITHOUT_PODS,
     Preemptor,
     Slots,
     Victims,
     first_of_each_row,
     in_order,
     joined,
-    looks_at_numbers,
     no_victim_needed,
     usage_steps,
 )
 from stowplan.framework.answers import reason_of, row_reject_of, text_of
-from stowplan.framework.plugin import FilterError, Reads
+from stowplan.framework.plugin import FilterError
 from stowplan.framework.profile import FilterStep
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
@@ -44,41 +47,60 @@ from stowplan.framework.status import Code, Status
 
 def try_together(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status]) -> Victims:
     """Try all of these rows at once; the reason why a row does not help goes into `refusals`."""
-    profile, state, pod, _ = preemptor
-    live = preemptor.live
-    pods, table = live.pods, _Numbers(live, rows) if looks_at_numbers(preemptor) else live.take(rows)
+    pod, live = preemptor.pod, preemptor.live
+    pods, nodes = live.pods, _TrialNodes(preemptor, rows)
     places = np.full(len(live), -1, np.intp)
     places[rows] = np.arange(len(rows))
     slots = np.flatnonzero((places[pods.row] >= 0) & (pods.priority < pod.priority))
     has_victims = np.bincount(places[pods.row[slots]], minlength=len(rows)) > 0
     refusals.update(dict.fromkeys(rows[~has_victims].tolist(), NO_VICTIMS))
-    table.set_aside(slots)
-    refused = run_filters(profile, state, pod, table)
-    passing = passing_all(refused)
-    usable = has_victims.copy() if passing is None else has_victims & passing
-    for place in np.flatnonzero(has_victims & ~usable).tolist():
-        refusals[int(rows[place])] = next(each.status(place) for each in refused if each.fails[place])
+    nodes.set_aside(slots)
+    usable = has_victims.copy()
+    for refused in nodes.ask(preemptor.state):
+        for each, first in zip(refused, list(first_refused(refused)), strict=True):
+            at = np.flatnonzero(first & usable)
+            refusals.update(zip(rows[at].tolist(), each.statuses(at), strict=True))
+            usable[at] = False
     slots, violating = in_order(preemptor, slots[usable[places[pods.row[slots]]]])
-    kept = _reprieve(preemptor, table, places, slots)
+    kept = _reprieve(preemptor, nodes, places, slots)
     usable[places[pods.row[slots[~kept]]]] = False
     for row in rows[usable].tolist():
         refusals[row] = no_victim_needed(live.names[row])
     return Victims(pods.row[slots[~kept]].astype(np.intp), slots[~kept], violating[~kept])
 
 
-class _Numbers(NodeSubset):
-    """Some rows of which only the usage is tracked, not the pods."""
+class _TrialNodes:
+    """The nodes that are tried: with the pods nominated to them, if there are any, and without."""
+
+    def __init__(self, preemptor: Preemptor, rows: Slots) -> None:
+        self._preemptor = preemptor
+        self._tables = [TrialTable(preemptor.live, rows)]
+        nominations = preemptor.profile.handle.nominations
+        slots, nodes = nominations.ahead_of(preemptor.pod, preemptor.live) if nominations else (rows[:0],) * 2
+        is_tried = np.zeros(len(preemptor.live), np.bool_)
+        is_tried[rows] = True
+        mine = is_tried[nodes]
+        if np.count_nonzero(mine):
+            self._tables.insert(0, TrialTable(preemptor.live, rows))
+            self._tables[0].add_nominated(nominations.pods, slots[mine], nodes[mine])
 
     def set_aside(self, slots: Slots) -> None:
-        self._account_all(slots, -1)
+        for table in self._tables:
+            table.set_aside(slots)
 
     def bring_back(self, slots: Slots) -> None:
-        self._account_all(slots, 1)
+        for table in self._tables:
+            table.bring_back(slots)
+
+    def ask(self, state: CycleState) -> Iterator[Refusals]:
+        """What the filters reject: first with the nominated pods, then without."""
+        profile, _, pod, _ = self._preemptor
+        return (run_filters(profile, state, pod, table) for table in self._tables)
 
 
-def _reprieve(preemptor: Preemptor, table: NodeSubset, places: Slots, slots: Slots) -> NDArray[np.bool_]:
+def _reprieve(preemptor: Preemptor, nodes: _TrialNodes, places: Slots, slots: Slots) -> Mask:
     """Which pods can stay: put back the first of every node, then the second, and so on."""
-    where = places[table.live.pods.row[slots]]
+    where = places[preemptor.live.pods.row[slots]]
     kept = np.zeros(len(slots), np.bool_)
     if not len(slots):
         return kept
@@ -87,20 +109,43 @@ def _reprieve(preemptor: Preemptor, table: NodeSubset, places: Slots, slots: Slo
     state = _asking_again(preemptor, preemptor.state)
     for number in range(int(turn.max()) + 1):
         mine = np.flatnonzero(turn == number)
-        table.bring_back(slots[mine])
-        passing = passing_all(run_filters(preemptor.profile, state, preemptor.pod, table))
-        fits = np.ones(len(mine), np.bool_) if passing is None else passing[where[mine]]
+        nodes.bring_back(slots[mine])
+        fits = np.ones(len(mine), np.bool_)
+        for refused in nodes.ask(state):
+            if (passing := passing_all(refused)) is not None:
+                fits &= passing[where[mine]]
         kept[mine] = fits
-        table.set_aside(slots[mine[~fits]])
+        nodes.set_aside(slots[mine[~fits]])
     return kept
 
 
 def _asking_again(preemptor: Preemptor, state: CycleState) -> CycleState:
-    """Skip filters that depend only on the node object, which has passed them."""
+    """Skip filters that do not depend on pods and have been passed."""
     state = state.clone()
-    settled = {step.name for step in preemptor.profile.filters if step.plugin.reads is Reads.NODE}
+    settled = {step.name for step in preemptor.profile.filters if step.plugin.reads in WITHOUT_PODS}
     state.skipped_filters = state.skipped_filters | settled
     return state
+
+
+def try_in_turn(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], wanted: int) -> Victims:
+    """Try rows in turn until `wanted` are found, one of them without violating a budget."""
+    found: list[Victims] = []
+    count, harmless = 0, False
+    for start in range(0, len(rows), BATCH):
+        victims = try_together(preemptor, rows[start : start + BATCH], refusals)
+        if not len(victims.rows):
+            continue
+        starts = first_of_each_row(victims.rows)
+        is_harmless = np.add.reduceat(victims.violating, starts, dtype=np.int64) == 0
+        is_harmless = np.logical_or.accumulate(is_harmless) | harmless
+        enough = np.flatnonzero(is_harmless & (np.arange(len(starts)) + count + 1 >= wanted))
+        if len(enough):
+            end = np.append(starts, len(victims.rows))[enough[0] + 1]
+            found.append(Victims(*(column[:end] for column in victims)))
+            break
+        found.append(victims)
+        count, harmless = count + len(starts), bool(is_harmless[-1])
+    return joined(found)
 
 
 def try_apart(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], wanted: int) -> Victims:
@@ -154,11 +199,7 @@ def _try_one(preemptor: Preemptor, row: int, lower: Sequence[Pod]) -> NDArray[np
 def _refusal(preemptor: Preemptor, state: CycleState, node: NodeSubset) -> Status | None:
     """The result of the filters with the pods nominated to the node, then without them."""
     profile, _, pod, _ = preemptor
-    nominated = [
-        other
-        for other in profile.handle.nominations.on(node.names[0])
-        if other.priority >= pod.priority and other.uid != pod.uid
-    ]
+    nominated = profile.handle.nominations.ahead_on(node.names[0], pod)
     if nominated:
         status = refusal_with(profile, state, pod, node.copy(), nominated)
         if status is not None:
@@ -168,20 +209,19 @@ def _refusal(preemptor: Preemptor, state: CycleState, node: NodeSubset) -> Statu
 
 FEW = 16
 """Up to this many nodes are tried one by one."""
+BATCH = 512
+"""How many nodes are tried at a time where not all need to be."""
 
 
-def try_plainly(
-    preemptor: Preemptor, rows: Slots, ahead: Mapping[int, Sequence[Pod]], refusals: dict[int, Status]
-) -> tuple[Victims, Slots]:
-    """What is found on these rows, and those of them for which the node object speaks against the pod.
-
-    `ahead` has the pods nominated to a row, for which there must be room, too.
-    """
+def try_plainly(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status]) -> tuple[Victims, Slots]:
+    """What is found on these rows, and those of them for which the node object speaks against the pod."""
+    live, nominations = preemptor.live, preemptor.profile.handle.nominations
     steps, found = usage_steps(preemptor), []
     passing = _passing_by_node(preemptor, rows, steps)
     for row in rows[passing].tolist():
-        lower = [other for other in preemptor.live.pods_on(row) if other.priority < preemptor.pod.priority]
-        victims = _Trial(preemptor, row, steps, ahead.get(row, ())).run(lower) if lower else NO_VICTIMS
+        lower = [other for other in live.pods_on(row) if other.priority < preemptor.pod.priority]
+        ahead = nominations.ahead_on(live.names[row], preemptor.pod)
+        victims = _Trial(preemptor, row, steps, ahead).run(lower) if lower else NO_VICTIMS
         if isinstance(victims, Status):
             refusals[row] = victims
         else:

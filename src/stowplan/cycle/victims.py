@@ -82,12 +82,16 @@ class Preemptor(NamedTuple):
         return self.profile.handle.cluster.nodes
 
 
+WITHOUT_PODS = (Reads.NODE, Reads.OBJECTS)
+"""What filters read whose answer evicting pods does not change."""
+
+
 def usage_steps(preemptor: Preemptor) -> list[FilterStep]:
-    """The active filters that depend on more than the node object."""
+    """The active filters that depend on pods."""
     return [
         step
         for step in preemptor.profile.filters
-        if step.plugin.reads is not Reads.NODE and step.name not in preemptor.state.skipped_filters
+        if step.plugin.reads not in WITHOUT_PODS and step.name not in preemptor.state.skipped_filters
     ]
 
 

@@ -9,11 +9,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
+
 from stowplan import log
 from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
-from stowplan.cluster import ClusterView
+from stowplan.cluster import ClusterView, PodTable
+from stowplan.cluster.columns import ChangeLog, Rows
+from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.store import ObjectStore
 from stowplan.errors import StowplanError
 from stowplan.framework.answers import (
@@ -48,11 +52,25 @@ def preemption_status(status: Status) -> Status:
 
 
 class Nominations:
+    """Pods that wait for a node to be cleared for them, with the name of that node."""
+
     def __init__(self) -> None:
         self._by_node: dict[str, dict[str, Pod]] = {}
         self._node_of: dict[str, str] = {}
         self.evicting: dict[str, str] = {}
         """Pods whose victims are being evicted, by uid, each with the uid of its last victim."""
+        self.pods = PodTable()
+        """The nominated pods as columns. `row` is the number of the node's name; `place` grows with each."""
+        self.changes: ChangeLog[str] = ChangeLog()
+        """Nodes whose nominated pods changed."""
+        self._numbers: dict[str, int] = {}
+        self._free: list[int] = []
+        self._live: LiveNodeTable | None = None
+        self._layout = -1
+        self._rows = np.full(8, -1, np.intp)
+        """The row in `_live` of the node with each number."""
+        self._unplaced: set[str] = set()
+        """Nodes that `_rows` does not have yet."""
 
     def __bool__(self) -> bool:
         return bool(self._node_of)
@@ -61,29 +79,72 @@ class Nominations:
         if not isinstance(pod, Pod) or type(node_name) is not str:  # from a plugin: all pods would fail of it
             raise TypeError("expected a Pod and the name of a node to nominate it to")
         self.remove(pod)
+        number = self._numbers.get(node_name)
+        if number is None:
+            number = self._numbers[node_name] = self._free.pop() if self._free else len(self._numbers)
+            self._unplaced.add(node_name)
+        self.pods.add(number, self.changes.position, pod)
         self._by_node.setdefault(node_name, {})[pod.uid] = pod
         self._node_of[pod.uid] = node_name
+        self.changes.mark(node_name)
 
     def remove(self, pod: Pod) -> None:
         node_name = self._node_of.pop(pod.uid, None)
         if node_name is not None:
-            del self._by_node[node_name][pod.uid]
+            known = self._by_node[node_name].pop(pod.uid)
+            self.pods.remove(known)
             if not self._by_node[node_name]:
                 del self._by_node[node_name]
+                self._free.append(self._numbers.pop(node_name))
+                self._unplaced.discard(node_name)
+            self.changes.mark(node_name)
 
     def on(self, node_name: str) -> tuple[Pod, ...]:
         return tuple(self._by_node.get(node_name, {}).values())
 
+    def node_of(self, pod: Pod) -> str | None:
+        """The name of the node that the pod is nominated to."""
+        return self._node_of.get(pod.uid)
+
     def before(self, pod: Pod) -> Iterator[tuple[str, tuple[Pod, ...]]]:
         """Nodes with the pods nominated to them that must not lose their room to `pod`."""
-        for node_name, nominated in self._by_node.items():
-            ahead = tuple(
-                other
-                for other in nominated.values()
-                if other.priority >= pod.priority and other.uid != pod.uid
-            )
-            if ahead:
+        for node_name in self._by_node:
+            if ahead := self.ahead_on(node_name, pod):
                 yield node_name, ahead
+
+    def ahead_on(self, node_name: str, pod: Pod) -> tuple[Pod, ...]:
+        """The pods nominated to a node that must not lose their room to `pod`."""
+        return tuple(
+            other
+            for other in self._by_node.get(node_name, {}).values()
+            if other.priority >= pod.priority and other.uid != pod.uid
+        )
+
+    def ahead_of(self, pod: Pod, live: LiveNodeTable) -> tuple[Rows, Rows]:
+        """The same for all nodes of the cluster: slots in `pods`, and the rows of their nodes."""
+        self._follow(live)
+        rows = self._rows[self.pods.row]
+        is_ahead = (self.pods.priority >= pod.priority) & (rows >= 0)
+        own = self.pods.find(pod.uid)
+        if own is not None:
+            is_ahead[own] = False
+        slots = np.flatnonzero(is_ahead)
+        return slots, rows[slots]
+
+    def _follow(self, live: LiveNodeTable) -> None:
+        """Renew `_rows`, and count what nodes offer by now."""
+        if self._live is not live or self._layout != live.layout:
+            self._live, self._layout = live, live.layout
+            self._unplaced = set(self._numbers)
+        if self._unplaced:
+            if len(self._numbers) + len(self._free) > len(self._rows):
+                self._rows = np.resize(self._rows, 2 * (len(self._numbers) + len(self._free)))
+            for name in self._unplaced:
+                row = live.row_of(name)
+                self._rows[self._numbers[name]] = -1 if row is None else row
+            self._unplaced.clear()
+        for resource in live.requested.index.keys() - self.pods.followed:
+            self.pods.follow(resource)
 
 
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")

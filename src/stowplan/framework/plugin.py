@@ -34,11 +34,12 @@ TRUSTED = "stowplan.plugins.default."
 
 
 class Reads(Enum):
-    """What a plugin's answer for a node depends on besides the pod; less than ANYTHING lets it be kept."""
+    """What a plugin's answer for a node depends on besides the pod. NODE and USAGE let it be cached."""
 
     ANYTHING = "anything"
     NODE = "the node object alone"
     USAGE = "the node object and what the pods on it take: requests, ports, how many they are"
+    OBJECTS = "the node object and objects other than pods: never cached, but evicting pods changes nothing"
 
 
 class Reject(msgspec.Struct, gc=False):
@@ -112,9 +113,12 @@ class Plugin:
     args: PluginArgs
     """The plugin's arguments. Annotate it with a struct derived from `PluginArgs`."""
     reads: ClassVar[Reads] = Reads.ANYTHING
-    """What `filter_nodes` and `score_nodes` depend on; less than ANYTHING with `sign_pod` allows caching."""
+    """What `filter_nodes` and `score_nodes` depend on; NODE or USAGE with `sign_pod` allows caching."""
     takes_rows: ClassVar[bool] = False
     """Whether `filter_nodes` and `score_nodes` also work on a NodeRow: numbers instead of columns."""
+    takes_trials: ClassVar[bool] = False
+    """Whether `filter_nodes` works on a TrialTable, where each row has changes of its own, without `add_pod`
+    and `remove_pod`. Only for plugins of the default profile: others do not get that table."""
     watches: ClassVar[tuple[type[CustomResource], ...]] = ()
     """Kinds to watch for this plugin besides those every scheduler watches; see `handle.watched`."""
     budget: ClassVar[float] = 1.0

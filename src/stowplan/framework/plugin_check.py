@@ -143,16 +143,16 @@ def _contradictions(plugin: type[Plugin]) -> Iterator[Fault]:
         if methods_of(plugin, (name,)) and not methods_of(plugin, needed):
             yield _fault(plugin, name, f"is never called without {_listed(needed)}")
     if not isinstance(reads := plugin.reads, Reads):
-        yield _fault(plugin, "reads", f"is {reads!r}; expected Reads.ANYTHING, NODE or USAGE")
+        yield _fault(plugin, "reads", f"is {reads!r}; expected Reads.ANYTHING, NODE, USAGE or OBJECTS")
         return
-    signs = methods_of(plugin, ("sign_pod",))
-    if signs and reads is Reads.ANYTHING:
+    signs, is_cacheable = methods_of(plugin, ("sign_pod",)), reads in (Reads.NODE, Reads.USAGE)
+    if signs and not is_cacheable:
         yield _fault(plugin, "sign_pod", "is never called unless `reads` is Reads.NODE or Reads.USAGE")
-    if signs and reads is not Reads.ANYTHING:
+    if signs and is_cacheable:
         for one in methods_of(plugin, ("filter", "score")):
             text = f"cannot be cached by sign_pod; define {one}_nodes instead, or remove sign_pod"
             yield _fault(plugin, one, text)
-    if not signs and reads is not Reads.ANYTHING:
+    if not signs and is_cacheable:
         yield _fault(plugin, "reads", "has no effect without sign_pod(self, pod): define it")
 
 

@@ -53,6 +53,8 @@ class FilterStep:
         self.method = (plugin, "filter_nodes" if self.takes_columns else "filter")
         self.is_cached, self.reads_usage = is_cached(plugin), plugin.reads is Reads.USAGE
         self.takes_rows = plugin.takes_rows
+        self.tries_many = self.takes_columns and (plugin.reads is not Reads.ANYTHING or plugin.takes_trials)
+        """Whether it can be asked about changes of many nodes at once, each tried out by itself."""
         self.reasons: list[str] = []
         """Reasons this filter has given so far; verdicts refer to them by number."""
         self.generation = 0
@@ -124,6 +126,12 @@ class Profile:
         }
         self._feasible: dict[tuple[int, ...], tuple[tuple[Verdicts | Statuses, ...], Rows, Rows]] = {}
         self.pre_filters = self.at("preFilter")
+        self.told = frozenset(
+            name
+            for name, plugin in self.pre_filters
+            if overrides(plugin, "add_pod", "remove_pod") and not plugin.takes_trials
+        )
+        """Plugins that must be told of each pod that is added to or removed from a trial node."""
         self.filters = [FilterStep(self.plugins[name], name) for name in self.points.get("filter", ())]
         self.post_filters = self.at("postFilter")
         self.pre_scores = self.at("preScore")
@@ -179,4 +187,4 @@ def _build(name: str, kind: type[Plugin], args: PluginArgs, handle: Handle, kept
 
 def is_cached(plugin: Plugin) -> bool:
     """Whether answers for pods with equal signatures are cached."""
-    return plugin.reads is not Reads.ANYTHING and overrides(plugin, "sign_pod")
+    return plugin.reads in (Reads.NODE, Reads.USAGE) and overrides(plugin, "sign_pod")

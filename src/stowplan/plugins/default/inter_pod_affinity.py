@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -15,6 +16,7 @@ from stowplan.api.selectors import NOTHING, Selector
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cluster.tallies import GROUPS, PodQuery, TermEntry
+from stowplan.cluster.trial_table import TrialTable
 from stowplan.framework import (
     MAX_SCORE,
     Action,
@@ -35,6 +37,7 @@ from stowplan.plugins.args import InterPodAffinityArgs
 Ints = NDArray[np.int64]
 Counts = dict[str, Ints]
 """Pods by topology key and, in the column, by domain."""
+NOBODY: Ints = np.zeros(0, np.int64)
 
 
 class OwnTerm(NamedTuple):
@@ -68,6 +71,7 @@ class SoftState(NamedTuple):
 
 class InterPodAffinity(Plugin):
     args: InterPodAffinityArgs
+    takes_trials = True
 
     def __init__(self, args: InterPodAffinityArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -99,32 +103,59 @@ class InterPodAffinity(Plugin):
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         hard = state.read(HardState)
+        trial = nodes if isinstance(nodes, TrialTable) else None
         undecided: Mask | None = None  # all
         if hard.affinity:
-            undecided = self._with_partners(hard, pod, nodes)
+            undecided = self._with_partners(hard, pod, nodes, trial)
             yield Reject(~undecided, "node(s) didn't match pod affinity rules", unresolvable=True)
         if hard.unwanted:
-            near = _any_in(hard.unwanted, nodes)
+            if trial is None:
+                near = _any_in(hard.unwanted, nodes)
+            else:
+                changes = [trial.change_of(term.query) for term in hard.anti]
+                near = _any_tried(zip(hard.unwanted, changes, strict=True), trial)
             if undecided is not None:
                 near &= undecided
             yield Reject(near, "node(s) didn't match pod anti-affinity rules")
             undecided = ~near if undecided is None else undecided & ~near
-        if hard.refusing:
-            refused = _any_in(hard.refusing.items(), nodes)
+        refusing = hard.refusing
+        by_key: dict[str, Ints] = {}
+        if trial is not None:
+            by_key = trial.change_by_terms(lambda terms: self._refusing_terms(terms, pod))
+            refusing = dict.fromkeys(by_key, NOBODY) | refusing
+        if refusing:
+            if trial is None:
+                refused = _any_in(refusing.items(), nodes)
+            else:
+                changed = ((item, by_key.get(item[0], 0)) for item in refusing.items())
+                refused = _any_tried(changed, trial)
             if undecided is not None:
                 refused &= undecided
             yield Reject(refused, "node(s) didn't satisfy existing pods anti-affinity rules")
 
-    def _with_partners(self, hard: HardState, pod: Pod, nodes: NodeTable) -> Mask:
+    def _with_partners(
+        self, hard: HardState, pod: Pod, nodes: NodeTable, trial: TrialTable | None = None
+    ) -> Mask:
         labelled, satisfied = np.ones(len(nodes), np.bool_), np.ones(len(nodes), np.bool_)
+        change: Ints | int = 0
+        if trial is not None and hard.all_of is not None:
+            change = trial.change_of(hard.all_of)
+        nobody: Any = True
         for key, counts in hard.partners.items():
             ids = nodes.label(key).ids
             labelled &= ids >= 0
-            if len(counts):
-                satisfied &= (counts > 0)[ids]
-        nobody = not any(counts.any() for counts in hard.partners.values())
-        if nobody and all(term.query.matches(pod.label_set) for term in hard.affinity):
-            return labelled  # the first pod of its group has no pod to be near
+            occupied = np.count_nonzero(counts)
+            if trial is not None:
+                before = _counts_at(counts, ids)
+                here = before + change * (ids >= 0)
+                satisfied &= here > 0
+                nobody = nobody & (occupied - (before != 0) + (here != 0) == 0)
+            else:
+                if len(counts):
+                    satisfied &= (counts > 0)[ids]
+                nobody = nobody and not occupied
+        if np.any(nobody) and all(term.query.matches(pod.label_set) for term in hard.affinity):
+            satisfied |= nobody  # the first pod of its group has no pod to be near
         return labelled & satisfied
 
     def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: Node) -> None:
@@ -135,20 +166,22 @@ class InterPodAffinity(Plugin):
 
     def _follow(self, hard: HardState, pod: Pod, other: Pod, node: Node, amount: int) -> None:
         live = self.handle.cluster.nodes
-        namespace = self._namespace_labels(pod.namespace)
-        for term in terms_of(other).required_anti:
-            if term.matches(pod, namespace):
-                counts = hard.refusing.get(term.topology_key)
-                if counts is None:
-                    counts = np.zeros(len(live.label(term.topology_key).values), np.int64)
-                    hard.refusing[term.topology_key] = counts
-                _bump(counts, live, term.topology_key, node, amount)
+        for key, times in self._refusing_terms(terms_of(other), pod).items():
+            counts = hard.refusing.get(key)
+            if counts is None:
+                counts = hard.refusing[key] = np.zeros(len(live.label(key).values), np.int64)
+            _bump(counts, live, key, node, times * amount)
         if hard.all_of is not None and hard.all_of.matches(other.label_set):
             for key, counts in hard.partners.items():
                 _bump(counts, live, key, node, amount)
         for own, (key, counts) in zip(hard.anti, hard.unwanted, strict=True):
             if own.query.matches(other.label_set):
                 _bump(counts, live, key, node, amount)
+
+    def _refusing_terms(self, terms: PodTerms, pod: Pod) -> Counter[str]:
+        """How many terms of another pod reject this one near it, by topology key."""
+        namespace = self._namespace_labels(pod.namespace)
+        return Counter(term.topology_key for term in terms.required_anti if term.matches(pod, namespace))
 
     def _refusing(self, pod: Pod, live: LiveNodeTable) -> Counts:
         found: Counts = {}
@@ -309,6 +342,22 @@ def _any_in(counts: Iterable[tuple[str, Ints]], nodes: NodeTable) -> Mask:
                 nodes.label(key).ids
             ]  # nodes without the label have the id -1, which is the last
     return found
+
+
+def _any_tried(counts: Iterable[tuple[tuple[str, Ints], Ints | int]], trial: TrialTable) -> Mask:
+    """The same for nodes with changes of their own, which add to the count of their domain."""
+    found = np.zeros(len(trial), np.bool_)
+    for (key, by_domain), change in counts:
+        ids = trial.label(key).ids
+        found |= (_counts_at(by_domain, ids) + change > 0) & (ids >= 0)
+    return found
+
+
+def _counts_at(by_domain: Ints, ids: NDArray[np.int32]) -> Ints:
+    """The count of each node's domain; 0 for nodes without the label."""
+    padded = np.zeros(len(by_domain) + 1, np.int64)
+    padded[:-1] = by_domain
+    return padded[ids] if len(by_domain) else np.zeros(len(ids), np.int64)
 
 
 def _sum_up(found: Counts, key: str, counts: Ints) -> None:

@@ -14,6 +14,7 @@ from stowplan.framework import (
     NodeTable,
     Plugin,
     Pod,
+    Reads,
     Reject,
     Resource,
     Status,
@@ -21,6 +22,8 @@ from stowplan.framework import (
 
 
 class NodeDeclaredFeatures(Plugin):
+    reads = Reads.OBJECTS
+
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None if needed_features(pod) else Status.skip()
 

@@ -20,6 +20,7 @@ from stowplan.api.storage import (
     PersistentVolumeClaim,
     VolumeAttachment,
 )
+from stowplan.cluster.trial_table import TrialTable
 from stowplan.errors import InputError
 from stowplan.framework import (
     QUEUE,
@@ -61,6 +62,8 @@ class NewVolumes:
 
 
 class NodeVolumeLimits(Plugin):
+    takes_trials = True
+
     def __init__(self, args: PluginArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         # A claim without a volume counts under a made-up handle, the same in all its pods.
@@ -128,7 +131,11 @@ class NodeVolumeLimits(Plugin):
     def _in_doubt(self, new: NewVolumes, nodes: NodeTable) -> list[int]:
         """Rows that would exceed a limit if no two volumes on them were the same; no others can."""
         cluster, drivers = self.handle.cluster, frozenset(new.drivers.values())
-        (volumes,) = nodes.keep((self.name, "volumes"), _most_volumes, usage=True)
+        if isinstance(nodes, TrialTable):  # evicted pods are counted as well, to look at fewer pods
+            (volumes,) = nodes.live.keep((self.name, "volumes"), _most_volumes, usage=True)
+            volumes = volumes[nodes.rows] + nodes.sum_added(_most_of)
+        else:
+            (volumes,) = nodes.keep((self.name, "volumes"), _most_volumes, usage=True)
         (attached,) = nodes.keep(
             (self.name, "attached", cluster.volume_attachments.version),
             lambda part: (np.array([len(self._attached_to(name)) for name in part.names], np.int64),),

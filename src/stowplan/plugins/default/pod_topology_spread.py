@@ -15,6 +15,7 @@ from stowplan.api.selectors import Selector, equals, selector_of, selector_of_ma
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cluster.tallies import PodQuery, Tally
+from stowplan.cluster.trial_table import TrialTable
 from stowplan.errors import SelectorError
 from stowplan.framework import (
     MAX_SCORE,
@@ -43,6 +44,7 @@ SYSTEM_DEFAULTS = (
 )
 MISSING_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
 SKEWED = "node(s) didn't match pod topology spread constraints"
+MANY = 2**31
 
 
 class Constraint(NamedTuple):
@@ -70,6 +72,19 @@ class Domains:
             return 0
         return int(counted.min())
 
+    def floors(self, ids: NDArray[np.int32], here: Ints) -> Ints | int:
+        """The same for each row, if only the domain of that row has another count, which is `here`."""
+        counted = self.counts[self.present]
+        if len(counted) < max(self.constraint.min_domains, 1):
+            return 0
+        lowest = int(counted.min())
+        if int(np.count_nonzero(counted == lowest)) > 1:
+            others: Ints | int = lowest
+        else:
+            higher = int(counted[counted > lowest].min(initial=MANY))
+            others = np.where(self.counts[ids] == lowest, higher, lowest)
+        return np.where(self.present[ids], np.minimum(others, here), lowest)
+
 
 class HardState:
     def __init__(self, domains: list[Domains]) -> None:
@@ -89,6 +104,7 @@ class SoftState(NamedTuple):
 
 class PodTopologySpread(Plugin):
     args: PodTopologySpreadArgs
+    takes_trials = True
 
     def __init__(self, args: PodTopologySpreadArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -118,13 +134,20 @@ class PodTopologySpread(Plugin):
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         undecided = np.ones(len(nodes), np.bool_)
-        for domains in state.read(HardState).domains:
+        hard = state.read(HardState)
+        for domains in hard.domains:
             constraint, ids = domains.constraint, nodes.label(domains.constraint.key).ids
             missing = ids < 0
             if np.count_nonzero(missing):
                 yield Reject(missing & undecided, MISSING_LABEL, unresolvable=True)
-            room = domains.floor() + constraint.max_skew - constraint.selector.matches(pod.labels)
-            skewed = (domains.counts > room)[ids] if len(domains.counts) else missing
+            room = constraint.max_skew - constraint.selector.matches(pod.labels)
+            if not len(domains.counts):
+                skewed = missing
+            elif isinstance(nodes, TrialTable):
+                here = domains.counts[ids] + _change_of(hard, domains, pod, nodes)
+                skewed = here > domains.floors(ids, here) + room
+            else:
+                skewed = (domains.counts > domains.floor() + room)[ids]
             skewed = skewed & ~missing & undecided
             yield Reject(skewed, SKEWED)
             undecided &= ~(missing | skewed)
@@ -309,6 +332,15 @@ class PodTopologySpread(Plugin):
         else:
             helps = _pod_helps(pod, constraints, old, new)
         return Hint.QUEUE if helps else Hint.SKIP
+
+
+def _change_of(hard: HardState, domains: Domains, pod: Pod, trial: TrialTable) -> Ints:
+    """How many more pods count on each row of a trial; see `_follow`."""
+    change = trial.change_of(PodQuery(frozenset((pod.namespace,)), domains.constraint.selector))
+    counts = domains.eligible[trial.rows]
+    for each in hard.domains:
+        counts = counts & (trial.label(each.constraint.key).ids >= 0)
+    return change * counts
 
 
 def _pod_helps(pod: Pod, constraints: tuple[Constraint, ...], old: Pod | None, new: Pod | None) -> bool:

@@ -44,6 +44,7 @@ from stowplan.framework import (
     Node,
     NodeTable,
     Plugin,
+    Reads,
     Reject,
     Resource,
     Right,
@@ -117,6 +118,7 @@ class PodClaims:
 
 class VolumeBinding(Plugin):
     args: VolumeBindingArgs
+    reads = Reads.OBJECTS
     rights = tuple(
         Right(resource, ("get", "patch")) for resource in ("persistentvolumes", "persistentvolumeclaims")
     )

@@ -20,6 +20,7 @@ from stowplan.framework import (
     Hint,
     NodeTable,
     Plugin,
+    Reads,
     Reject,
     Resource,
     Status,
@@ -36,6 +37,8 @@ class VolumeTopologies(tuple[Requirement, ...]):
 
 
 class VolumeZone(Plugin):
+    reads = Reads.OBJECTS
+
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         if not pod.spec.volumes:
             return Status.skip()
