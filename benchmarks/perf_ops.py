@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -51,7 +52,7 @@ from stowplan.controllers.kinds import PODS as POD_KIND
 from stowplan.controllers.kinds import RESOURCE_CLAIMS, PodView
 from stowplan.controllers.pod_claims import ClaimHolders, PodClaims
 from stowplan.controllers.stores import Stores, owner_keys
-from stowplan.plugins.devices.pools import OfferedDevice
+from stowplan.plugins.devices.pools import Kinds, OfferedDevice
 
 AT_ONCE = 30
 """Requests under way while objects are created, as in scheduler_perf."""
@@ -618,7 +619,8 @@ class FreeDevices:
             for group in spec.shared_counters
             for name, counter in group.counters.items()
         }
-        self._free = [(OfferedDevice(device, spec), spec) for spec in self._slices for device in spec.devices]
+        kinds: Kinds = WeakValueDictionary()
+        self._free = [(OfferedDevice(device, spec, kinds), spec) for spec in self._slices for device in spec.devices]
         random.Random(0).shuffle(self._free)
 
     def allocate(self, claim: Json) -> Json:
@@ -626,7 +628,7 @@ class FreeDevices:
         wanted = request["exactly"]
         expressions = self._selectors[wanted["deviceClassName"]] + _expressions(wanted)
         for place, (device, spec) in enumerate(self._free):
-            if all(map(device.satisfies, expressions)) and self._take(device):
+            if all(map(device.kind.satisfies, expressions)) and self._take(device):
                 del self._free[place]
                 result = {"request": request["name"], **device.id._asdict()}
                 selector = _node_selector(spec)

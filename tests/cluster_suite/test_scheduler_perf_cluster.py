@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from perf_world import write_world
 
 from perf_files import read_rows
+from perf_world import write_world
 from scheduler_perf import Result, Runner
 
 
