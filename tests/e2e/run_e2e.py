@@ -1,6 +1,6 @@
 """Run Kubernetes' own end-to-end tests, unmodified, against `stowplan up`, and write a table of the results.
 
-`make e2e` runs the groups below. Each test is a process of its own; results are kept in the cache folder, so
+`make e2e` runs the groups below. Results are kept in the cache folder, so
 that an interrupted run continues where it stopped (`--again` forgets them). `--real` runs them on a real
 control plane instead, with `stowplan run` as its scheduler and simulated nodes. `--write` writes
 docs/conformance.md from all results that are kept.
@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +33,8 @@ Json = dict[str, Any]
 PAGE = ROOT / "docs" / "conformance.md"
 NODES = "{count: 4, cpu: 8, zones: [a, b]}"
 START_SECONDS = 60.0
+BATCH = 12
+"""Tests in one process; results are kept after each batch."""
 ALPHA = ("Alpha", "Feature:OffByDefault")
 
 
@@ -119,35 +120,60 @@ def _command(kubeconfig: Path, *flags: str) -> list[str]:
     return [str(program("e2e.test")), f"-kubeconfig={kubeconfig}", *fixed, *flags]
 
 
-def run_spec(spec: Spec, kubeconfig: Path, seconds: float, logs: Path) -> Result:
-    focus = "^" + re.escape(spec.name).replace("/", r"\/") + "$"
-    began = time.monotonic()
-    log = logs / f"{re.sub(r'[^A-Za-z0-9]+', '-', spec.name)[:150]}.log"
+def run_batch(batch: list[Spec], kubeconfig: Path, seconds: float, folder: Path) -> list[Result]:
+    """Run tests in one process; what follows a test that takes too long has no result."""
+    names, report, log = {spec.name for spec in batch}, folder / "report.json", folder / "e2e.log"
+    report.unlink(missing_ok=True)
+    focus = "|".join(re.escape(spec.name) for spec in batch)
+    flags = [f"-ginkgo.focus={focus}", "-ginkgo.v", f"-ginkgo.json-report={report}"]
     with log.open("w") as out:
         process = subprocess.Popen(
-            _command(kubeconfig, f"-ginkgo.focus={focus}"),
+            _command(kubeconfig, *flags),
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env={**os.environ, "KUBECONFIG": str(kubeconfig)},
         )
         try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return Result(spec.name, "timeout", seconds, f"not done after {seconds:g} s")
-    text = log.read_text(errors="replace")
-    took = round(time.monotonic() - began, 1)
-    if re.search(r"^Ran 1 of \d+ Specs", text, re.MULTILINE) and process.returncode == 0:
-        return Result(spec.name, "passed", took)
-    if re.search(r"^Ran 0 of \d+ Specs", text, re.MULTILINE):
-        skipped = re.search(r"\[SKIPPED\] (.*)", text)
-        return Result(spec.name, "skipped", took, skipped[1] if skipped else "")
-    failed = re.findall(r"^\s*\[(?:FAILED|PANICKED)\] (?!in \[)(.*)", text, re.MULTILINE)
-    return Result(
-        spec.name, "failed", took, failed[0].strip() if failed else f"exit status {process.returncode}"
-    )
+            _watch(process, log, seconds)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    if not report.exists():
+        text = log.read_text(errors="replace")[-300:]
+        return [Result(batch[0].name, "failed", 0.0, f"no report: {text}")]
+    found = []
+    for suite in json.loads(report.read_text()):
+        for item in suite["SpecReports"] or ():
+            name = " ".join([*(item["ContainerHierarchyTexts"] or ()), item["LeafNodeText"]])
+            result = _result_of(name, item)
+            if name in names and result is not None:
+                found.append(result)
+    return found
+
+
+def _result_of(name: str, item: Json) -> Result | None:
+    failure = item.get("Failure") or {}
+    message, state = " ".join(str(failure.get("Message", "")).split()), item["State"]
+    if state == "skipped" and not message:
+        return None  # its turn has not come
+    outcome = "timeout" if state == "interrupted" else state
+    return Result(name, outcome, round(item["RunTime"] / 1e9, 1), message[:500])
+
+
+def _watch(process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
+    """Wait for the end; interrupt the process when one test takes too long."""
+    done, since, is_interrupted = 0, time.monotonic(), False
+    while process.poll() is None:
+        time.sleep(0.5)
+        finished = log.read_bytes().count("\n• ".encode())
+        if finished != done:
+            done, since = finished, time.monotonic()
+        elif time.monotonic() - since > (60 if is_interrupted else seconds):
+            if is_interrupted:
+                return
+            process.send_signal(signal.SIGINT)
+            is_interrupted, since = True, time.monotonic()
 
 
 @contextmanager
@@ -304,8 +330,6 @@ def main() -> None:
     }
     mine = kept["stowplan run" if given.real else "stowplan up"]
     with tempfile.TemporaryDirectory(prefix="stowplan-e2e-") as folder:
-        logs = results / "logs"
-        logs.mkdir(exist_ok=True)
         start = real if given.real else embedded
         with _given(given.kubeconfig) if given.kubeconfig else start(Path(folder)) as kubeconfig:
             known = specs(kubeconfig)
@@ -319,7 +343,7 @@ def main() -> None:
                     for spec in wanted
                     if spec.name not in done or (given.failed and done[spec.name].outcome != "passed")
                 ]
-            run_all(wanted, kubeconfig, given.seconds, given.jobs, logs, mine)
+            run_all(wanted, kubeconfig, given.seconds, Path(folder), mine)
     if given.write:
         PAGE.write_text(page(kept, groups))
 
@@ -329,18 +353,20 @@ def _given(kubeconfig: Path) -> Iterator[Path]:
     yield kubeconfig
 
 
-def run_all(wanted: list[Spec], kubeconfig: Path, seconds: float, jobs: int, logs: Path, kept: Kept) -> None:
-    def run(spec: Spec) -> None:
-        result = run_spec(spec, kubeconfig, seconds, logs)
-        kept.add(result)
-        sys.stdout.write(f"{result.outcome:8} {result.seconds:6.1f} s  {spec.name}  {result.message[:160]}\n")
+def run_all(wanted: list[Spec], kubeconfig: Path, seconds: float, folder: Path, kept: Kept) -> None:
+    while wanted:
+        batch = wanted[:BATCH]
+        results = run_batch(batch, kubeconfig, seconds, folder)
+        if not results:
+            results = [Result(batch[0].name, "failed", 0.0, "no result")]
+        for result in results:
+            kept.add(result)
+            sys.stdout.write(
+                f"{result.outcome:8} {result.seconds:6.1f} s  {result.name}  {result.message[:200]}\n"
+            )
         sys.stdout.flush()
-
-    serial = [spec for spec in wanted if "Serial" in spec.labels]
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(run, [spec for spec in wanted if spec not in serial]))
-    for spec in serial:
-        run(spec)
+        done = {result.name for result in results}
+        wanted = [spec for spec in wanted if spec.name not in done]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stowplan.apiserver import bodies, discovery, forms, openapi, pipeline, times
+from stowplan.apiserver import bodies, containers, discovery, forms, openapi, pipeline, times
 from stowplan.apiserver.custom import CustomResources
 from stowplan.apiserver.failures import (
     Failure,
@@ -55,6 +55,7 @@ VERSION = {
 _PATHS = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
 _NO_PAGE = Response(404, b"404 page not found\n", "text/plain; charset=utf-8")
 _ON_OBJECT = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_OF_CONTAINERS = ("log", "exec", "attach", "portforward", "proxy")
 _ON_SUBRESOURCE = {**_ON_OBJECT, "POST": "create"}
 _ON_COLLECTION = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 
@@ -71,6 +72,9 @@ class ApiServer:
         for resource in self.resources:
             self.objects.collection(resource)
         self.custom = CustomResources(self.objects)
+        self.containers: containers.Containers | None = None
+        """Answers for containers on nodes, if somebody simulates them."""
+        containers.serve_metrics(self.resources)
         _create_defaults(self.objects)
         self.store.commit()
 
@@ -171,9 +175,13 @@ class ApiServer:
         if below:
             if context.verb not in resource.subresources[below].verbs:
                 raise method_not_allowed()
+            if below in _OF_CONTAINERS and plural == "pods":
+                return containers.answer(self.containers, context)
             if below not in SUBRESOURCES:
                 raise unknown_resource()
             return SUBRESOURCES[below](context)
+        if group == containers.METRICS:
+            return containers.metrics(self.containers, context)
         if is_watch or (request.method == "GET" and query.flag("watch")):
             return _watch(context)
         if context.verb not in resource.verbs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from stowplan.client.errors import ApiError, Conflict
 from stowplan.controllers.discovery import Discovered
@@ -24,14 +23,11 @@ ROOT_CA_TEXT = (
 
 
 class NamespaceContents(Controller):
-    """The `default` ServiceAccount and the ConfigMap with the certificates of the API server's authority.
-
-    `certificate` returns the certificate in PEM, for a server that has one.
-    """
+    """The `default` ServiceAccount and the ConfigMap with the certificate of the API server's authority."""
 
     component = "service-account-controller"
 
-    def __init__(self, stores: Stores, certificate: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, stores: Stores, certificate: str = "") -> None:
         super().__init__(stores)
         self._certificate = certificate
         self._namespaces = self.store(NAMESPACES)
@@ -51,7 +47,7 @@ class NamespaceContents(Controller):
             return
         if self._accounts.get(f"{key}/default") is None:
             await self._accounts.create(key, {"metadata": {"name": "default", "namespace": key}})
-        wanted = {"ca.crt": self._certificate()}
+        wanted = {"ca.crt": self._certificate}
         known = self._config_maps.get(f"{key}/{ROOT_CA}")
         if known is None:
             meta = {"name": ROOT_CA, "namespace": key, "annotations": {ABOUT_ROOT_CA: ROOT_CA_TEXT}}

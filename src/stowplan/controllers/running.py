@@ -29,7 +29,7 @@ class Controllers:
     """The embedded cluster's kube-controller-manager: `run` continues until it is cancelled.
 
     Made inside a running event loop. The client needs the rights to do everything, and a request budget that
-    is not in the way. `certificate` returns the API server's certificate in PEM, if it has one.
+    is not in the way. `certificate` is the API server's, in PEM, if it has one.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Controllers:
         *,
         node_grace_seconds: float | Callable[[], float] = GRACE_SECONDS,
         quarantine_seconds: float = QUARANTINE_SECONDS,
-        certificate: Callable[[], str] = lambda: "",
+        certificate: str = "",
     ) -> None:
         self.stores = Stores(api, clock or Clock())
         discovered = Discovered(api)

@@ -41,11 +41,17 @@ T = TypeVar("T")
 class EmbeddedCluster:
     """All of a cluster but a scheduler, while in its `async with`.
 
-    `api` is a client that may do everything, at any rate.
+    `api` is a client that may do everything, at any rate. `certificate` is what the server is to be known by,
+    for the ConfigMap kube-root-ca.crt of each namespace.
     """
 
     def __init__(
-        self, store: Store | None = None, *, speed: float = 1.0, behaviour: Behaviour | None = None
+        self,
+        store: Store | None = None,
+        *,
+        speed: float = 1.0,
+        behaviour: Behaviour | None = None,
+        certificate: str = "",
     ) -> None:
         self.server = ApiServer(store)
         self.connection = InProcess(self.server)
@@ -54,8 +60,12 @@ class EmbeddedCluster:
         self._kubelet_api, self._controller_api = self._client("kubelet"), self._client("controller-manager")
         self.kubelets = SimulatedKubelets(self._kubelet_api, clock=self.clock, behaviour=behaviour)
         self.controllers = Controllers(
-            self._controller_api, self.clock, node_grace_seconds=lambda: self.kubelets.grace_seconds
+            self._controller_api,
+            self.clock,
+            node_grace_seconds=lambda: self.kubelets.grace_seconds,
+            certificate=certificate,
         )
+        self.server.containers = self.kubelets
         self.scheduler: Scheduler | None = None
         self.decisions = Decisions()
         self._open = AsyncExitStack()

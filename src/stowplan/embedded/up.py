@@ -82,7 +82,7 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
         warnings += [f"{name} are not copied: {error}" for name, error in looked.missing.items()]
     with tempfile.TemporaryDirectory(prefix="stowplan-up-") as folder:
         pair, token = make_certificate(), secrets.token_urlsafe(24)
-        async with _running(options) as cluster, _served(options, cluster, pair, token) as front:
+        async with _running(options, pair) as cluster, _served(options, cluster, pair, token) as front:
             dump = None if looked is None else dump_of(looked.objects, cluster.clock.now())
             await _fill(cluster, options, dump, warnings)
             files = _written(Path(folder), pair)
@@ -114,10 +114,11 @@ def _check_manifests(manifests: list[Found]) -> None:
 
 
 @asynccontextmanager
-async def _running(options: UpOptions) -> AsyncIterator[EmbeddedCluster]:
+async def _running(options: UpOptions, pair: Pair) -> AsyncIterator[EmbeddedCluster]:
     store = DurableStore(options.data) if options.data is not None else Store()
     try:
-        async with EmbeddedCluster(store, speed=options.speed) as cluster:
+        certificate = pair.certificate.decode()
+        async with EmbeddedCluster(store, speed=options.speed, certificate=certificate) as cluster:
             yield cluster
     finally:
         if isinstance(store, DurableStore):

@@ -511,7 +511,9 @@ class _Connection(asyncio.Protocol):
         head = response_head(response, keeps_alive)
         self._transport.write(head if is_head else head + response.body)
         if not keeps_alive:
-            self._close(self._limits.linger_seconds if lingers else 0)
+            # A WebSocket's client may still be sending: closed at once, it might not read what it was sent.
+            is_switched = response.status == 101
+            self._close(self._limits.linger_seconds if lingers or is_switched else 0)
 
     def _close(self, seconds: float = 0) -> None:
         """Close when all is sent; `seconds` later, if the client is still sending."""

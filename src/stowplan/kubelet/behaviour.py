@@ -8,7 +8,7 @@ import random
 import shlex
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -83,6 +83,11 @@ def decode_pod(data: bytes) -> Pod:
     known = {name: getattr(pod, name) for name in Pod.__struct_fields__}
     grace = float(meta.deletion_grace_period_seconds)
     return EndingPod(**known, finalizers=meta.finalizers, grace_seconds=grace)
+
+
+def pod_of(item: dict[str, Any]) -> Pod:
+    """A pod from plain data."""
+    return Pod.of(decode(BoundPod, item))
 
 
 def restarts(pod: Pod) -> str:

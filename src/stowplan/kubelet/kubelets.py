@@ -35,6 +35,7 @@ from stowplan.kubelet.behaviour import (
     decode_pod,
     full_name,
     images_of,
+    pod_of,
     restarts,
 )
 from stowplan.kubelet.statuses import (
@@ -67,6 +68,8 @@ MAX_LEASES_PER_SECOND = 250.0
 
 FIRST_RESTART, LONGEST_RESTART = 10.0, 300.0
 """How long containers that ended again and again wait before they are started once more."""
+NODE_USAGE = (100, 500 * 1024 * 1024)
+"""What a node uses for itself: thousandths of a CPU and bytes."""
 KILLED = 137
 TERMINATED = 143
 """The codes that containers exit with when they are killed, and when they are asked to stop."""
@@ -156,6 +159,26 @@ class SimulatedKubelets:
                 self._due.put_nowait(partial(self._report, machine.node))
             for pod in self._pods_on(name):
                 self._look_at(pod)
+
+    # What the API server asks about containers.
+
+    def log(self, pod: Json, container: str) -> str:
+        return self.behaviour.log_of(pod_of(pod), container)
+
+    def exec(self, pod: Json, container: str, command: list[str]) -> tuple[str, str, int] | None:
+        return self.behaviour.answer(pod_of(pod), container, command)
+
+    def usage(self, pod: Json) -> dict[str, tuple[int, int]]:
+        known = pod_of(pod)
+        if known.phase != "Running":
+            return {}
+        used, names = self.behaviour.usage(known), [each.name for each in known.spec.containers]
+        return {name: (-(-used["cpu"] // len(names)), -(-used["memory"] // len(names))) for name in names}
+
+    def usage_of_node(self, name: str) -> tuple[int, int]:
+        used = [self.behaviour.usage(pod) for pod in self._pods_on(name) if pod.phase == "Running"]
+        cpu, memory = NODE_USAGE
+        return cpu + sum(each["cpu"] for each in used), memory + sum(each["memory"] for each in used)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
