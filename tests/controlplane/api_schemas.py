@@ -40,17 +40,24 @@ GROUP_VERSIONS = (
     "apiextensions.k8s.io/v1",
     "authentication.k8s.io/v1",
     "authorization.k8s.io/v1",
+    "autoscaling/v2",
     "autoscaling/v1",
     "discovery.k8s.io/v1",
     "node.k8s.io/v1",
     "networking.k8s.io/v1",
+    "admissionregistration.k8s.io/v1",
+    "flowcontrol.apiserver.k8s.io/v1",
+    "certificates.k8s.io/v1",
+    "apiregistration.k8s.io/v1",
 )
+META = ("name", "namespace", "labels", "annotations")
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 TARGET = HERE.parents[1] / "src" / "stowplan" / "apiserver" / "schemas.json.gz"
 MODULES = {
     "io.k8s.api.": "k8s.io/api",
     "io.k8s.apimachinery.": "k8s.io/apimachinery",
     "io.k8s.apiextensions-apiserver.": "k8s.io/apiextensions-apiserver",
+    "io.k8s.kube-aggregator.": "k8s.io/kube-aggregator",
 }
 _STRUCT = re.compile(r"^type (\w+) struct \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^\t(?:(\w+)\s+)?([\w.\[\]*]+)\s+`([^`]*json:\"([^\"]*)\"[^`]*)`", re.MULTILINE)
@@ -87,7 +94,24 @@ def collect(control_plane: ControlPlane) -> Json:
     parts: Json = {}
     for name in schemas:
         _go_fields(name, fields, parts)
-    return {"resources": resources, "schemas": schemas, "fields": fields, "parts": parts}
+    return {
+        "resources": resources,
+        "schemas": schemas,
+        "fields": fields,
+        "parts": parts,
+        "bootstrap": _bootstrap(control_plane),
+    }
+
+
+def _bootstrap(control_plane: ControlPlane) -> list[Json]:
+    """The roles and bindings that kube-apiserver creates in every cluster."""
+    found = []
+    for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+        path = f"/apis/rbac.authorization.k8s.io/v1/{kind.lower()}s"
+        for item in control_plane.request("GET", path)["items"]:
+            meta = {key: item["metadata"][key] for key in META if key in item["metadata"]}
+            found.append({"kind": kind, **item, "metadata": meta})
+    return found
 
 
 def _table(control_plane: ControlPlane, path: str) -> Json:

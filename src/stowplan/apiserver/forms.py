@@ -201,11 +201,49 @@ def to_storage(resource: Resource, data: Json) -> Json:
     return {**resource.codec.normalize(data)[0], "apiVersion": resource.group_version}
 
 
+AUTOSCALERS = "horizontalpodautoscalers.autoscaling"
+_PERCENTAGE, _CURRENT = "targetCPUUtilizationPercentage", "currentCPUUtilizationPercentage"
+
+
+def _newer_autoscaler(data: Json) -> Json:
+    """The parts of an autoscaler that version 2 has otherwise: version 1 knows the use of CPUs alone."""
+    spec, status = dict(data.get("spec") or {}), dict(data.get("status") or {})
+    if (share := spec.pop(_PERCENTAGE, None)) is not None:
+        spec["metrics"] = [_cpu_metric("target", {"type": "Utilization", "averageUtilization": share})]
+    if (share := status.pop(_CURRENT, None)) is not None:
+        status["currentMetrics"] = [
+            _cpu_metric("current", {"averageUtilization": share, "averageValue": "0"})
+        ]
+    return {name: part for name, part in (("spec", spec), ("status", status)) if name in data}
+
+
+def _older_autoscaler(data: Json) -> Json:
+    spec, status = dict(data.get("spec") or {}), dict(data.get("status") or {})
+    for part, field, inner, name in (
+        (spec, "metrics", "target", _PERCENTAGE),
+        (status, "currentMetrics", "current", _CURRENT),
+    ):
+        for metric in part.pop(field, None) or ():
+            resource = metric.get("resource") or {}
+            share = (resource.get(inner) or {}).get("averageUtilization")
+            if resource.get("name") == "cpu" and share is not None:
+                part[name] = share
+    spec.pop("behavior", None)
+    status.pop("conditions", None)
+    return {name: part for name, part in (("spec", spec), ("status", status)) if name in data}
+
+
+def _cpu_metric(field: str, value: Json) -> Json:
+    return {"type": "Resource", "resource": {"name": "cpu", field: value}}
+
+
 def to_stored(resource: Resource, data: Json) -> Json:
     """Convert an object to the version in which it is written; custom resources keep theirs until then."""
     if resource.name == "events.events.k8s.io":
         data = {_EVENT_FIELDS.get(field, field): value for field, value in data.items()}
         data["apiVersion"] = STORED_EVENTS
+    elif resource.collection == AUTOSCALERS and resource.version == "v1":
+        data = {**data, "apiVersion": "autoscaling/v2", **_newer_autoscaler(data)}
     return data
 
 
@@ -215,5 +253,7 @@ def from_stored(resource: Resource, data: Json) -> Json:
         data = prune(resource.schema, data, "", [])
     if resource.name == "events.events.k8s.io":
         data = {_BACK.get(field, field): value for field, value in data.items()}
+    elif resource.collection == AUTOSCALERS and resource.version == "v1":
+        data = {**data, **_older_autoscaler(data)}
     data["apiVersion"] = resource.group_version
     return {"kind": data.pop("kind"), "apiVersion": data.pop("apiVersion"), **data}

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from stowplan.client.api import ApiClient
+from stowplan.controllers.autoscalers import Autoscalers
 from stowplan.controllers.budgets import Budgets
 from stowplan.controllers.clock import Clock
 from stowplan.controllers.cron_jobs import CronJobs
@@ -62,6 +63,7 @@ class Controllers:
             ClaimHolders(self.stores),
             Garbage(self.stores, discovered),  # after the others, whose stores it shares
             Namespaces(self.stores, discovered),
+            Autoscalers(self.stores, discovered),
         )
 
     async def run(self) -> None:
