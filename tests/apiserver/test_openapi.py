@@ -16,7 +16,11 @@ SPEC = {
     "any": {"type": "object", "anyOf": [{"required": ["a"]}], "properties": {"a": {"type": "string"}}},
     "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "description": "Anything."},
     "either": {"x-kubernetes-int-or-string": True},
-    "embedded": {"type": "object", "x-kubernetes-embedded-resource": True},
+    "embedded": {
+        "type": "object",
+        "x-kubernetes-embedded-resource": True,
+        "properties": {"spec": {"type": "object"}},
+    },
 }
 DEFINITION = {
     "metadata": {"name": "waldos.example.com"},
@@ -75,7 +79,7 @@ async def test_version_3_has_all_of_a_definition(api: Staged) -> None:
     }
     assert spec["either"]["anyOf"] == [{"type": "integer"}, {"type": "string"}]
     embedded = spec["embedded"]
-    assert set(embedded["properties"]) == {"apiVersion", "kind", "metadata"}
+    assert set(embedded["properties"]) == {"apiVersion", "kind", "metadata", "spec"}
     assert embedded["required"] == ["kind", "apiVersion"]
     assert f"{NAME}List" in found["components"]["schemas"]
     paths = "/apis/example.com/v1/namespaces/{namespace}/waldos"
@@ -114,6 +118,7 @@ async def test_version_2_is_json_and_whole(api: Staged) -> None:
                     "apiVersion": {"type": "string"},
                     "kind": {"type": "string"},
                     "metadata": {"$ref": f"#/definitions/{OBJECT_META}"},
+                    "spec": {"type": "object"},
                 },
                 "x-kubernetes-embedded-resource": True,
             },

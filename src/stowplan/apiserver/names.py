@@ -9,11 +9,13 @@ from functools import lru_cache, wraps
 
 LABEL_FORM = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 SUBDOMAIN_FORM = rf"{LABEL_FORM}(\.{LABEL_FORM})*"
+DNS1035_FORM = "[a-z]([-a-z0-9]*[a-z0-9])?"
 QUALIFIED_FORM = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 VALUE_FORM = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"
 
 _LABEL = re.compile(LABEL_FORM)
 _SUBDOMAIN = re.compile(SUBDOMAIN_FORM)
+_DNS1035 = re.compile(DNS1035_FORM)
 _QUALIFIED = re.compile(QUALIFIED_FORM)
 _VALUE = re.compile(VALUE_FORM)
 
@@ -26,6 +28,10 @@ SUBDOMAIN_WORDS = (
 LABEL_WORDS = (
     f"a lowercase RFC 1123 label must consist of lower case {_ALNUM} or '-', and must start and end "
     f"with {_END} (e.g. 'my-name',  or '123-abc', {_REGEX} '{LABEL_FORM}')"
+)
+DNS1035_WORDS = (
+    f"a DNS-1035 label must consist of lower case {_ALNUM} or '-', start with an alphabetic character, and "
+    f"end with {_END} (e.g. 'my-name',  or 'abc-123', {_REGEX} '{DNS1035_FORM}')"
 )
 QUALIFIED_WORDS = (
     f"name part must consist of {_ALNUM}, '-', '_' or '.', and must start and end with "
@@ -57,6 +63,12 @@ def subdomain_errors(name: str) -> tuple[str, ...]:
 @_remembered(4096)
 def label_errors(name: str) -> tuple[str, ...]:
     return _checked(name, 63, _LABEL, LABEL_WORDS)
+
+
+@_remembered(4096)
+def dns1035_errors(name: str) -> tuple[str, ...]:
+    """For names that must begin with a letter."""
+    return _checked(name, 63, _DNS1035, DNS1035_WORDS)
 
 
 def path_segment_errors(name: str) -> tuple[str, ...]:

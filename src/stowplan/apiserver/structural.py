@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
@@ -15,6 +14,7 @@ from stowplan.apiserver.bodies import BuiltIn
 from stowplan.apiserver.failures import FieldError, duplicate, invalid, required, unsupported, wrong_type
 from stowplan.apiserver.formats import FORMATS
 from stowplan.apiserver.metadata import label_errors_of
+from stowplan.apiserver.names import dns1035_errors
 from stowplan.apiserver.schemas import META
 from stowplan.errors import PatternError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-_TYPES = ("object", "array", "string", "integer", "number", "boolean")
+TYPES = ("object", "array", "string", "integer", "number", "boolean")
 _KEYWORDS = (
     *("minimum", "maximum", "multipleOf", "minLength", "maxLength"),
     *("minItems", "maxItems", "minProperties", "maxProperties"),
@@ -124,7 +124,7 @@ class Validator:
         for bound, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             if schema.get(strict) and bound in found:
                 found[strict] = found.pop(bound)
-        types = [schema["type"]] if schema.get("type") in _TYPES else []
+        types = [schema["type"]] if schema.get("type") in TYPES else []
         types = ["integer", "string"] if schema.get("x-kubernetes-int-or-string") else types
         if types:
             found["type"] = [*types, "null"] if schema.get("nullable") else types
@@ -349,19 +349,11 @@ def _embedded_errors(value: Json, path: str) -> Iterator[FieldError]:
         yield invalid(f"{path}.apiVersion", version, f"unexpected GroupVersion string: {version}")
     if not kind:
         yield required(f"{path}.kind", "must not be empty" if kind == "" else "")
-    elif not _KIND.fullmatch(str(kind).lower()):
-        yield invalid(f"{path}.kind", kind, f"may have mixed case, but should otherwise match: {_KIND_WORDS}")
+    for why in dns1035_errors(str(kind).lower()) if kind else ():
+        yield invalid(f"{path}.kind", kind, f"may have mixed case, but should otherwise match: {why}")
     meta = value.get("metadata")
     if isinstance(meta, dict):
         yield from label_errors_of(meta.get("labels") or {}, f"{path}.metadata.labels")
-
-
-_KIND = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")
-_KIND_WORDS = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
-    "character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for "
-    "validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
-)
 
 
 def bad_patterns(schema: Json, path: str) -> Iterator[FieldError]:

@@ -493,5 +493,60 @@ THING_CASES = [
 ]  # fmt: skip
 
 
+def _with(made: Json, **spec: Any) -> Json:
+    """A definition with other fields of its spec."""
+    return {**made, "spec": {**made["spec"], **spec}}
+
+
+def _protected(name: str, annotation: str | None = None) -> Json:
+    made = definition()
+    notes = {} if annotation is None else {"annotations": {"api-approved.kubernetes.io": annotation}}
+    group = f"{{ns}}{name}.k8s.io"
+    return {
+        **made,
+        "metadata": {"name": f"things.{group}", **notes},
+        "spec": {**made["spec"], "group": group},
+    }
+
+
+def _names(**names: Any) -> Json:
+    made = definition()
+    return _with(made, names={**made["spec"]["names"], **names})
+
+
+ONE = definition()["spec"]["versions"][0]
+ITEM = {"type": "object", "properties": {"a": TEXT}, "required": ["a"]}
+WEBHOOK = {"conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/x"}}
+DEFINITION_CASES = [
+    _refused("groups that need an approval", _protected("a"), _protected("b", ""), _protected("e", "nonsense")),
+    _refused("versions", _with(definition(), versions=[]), _with(definition(), versions=[{**ONE, "storage": False}]), _with(definition(), versions=[ONE, {**ONE, "name": "v2"}]), _with(definition(), versions=[ONE, {**ONE, "storage": False}]), _with(definition(), versions=[{**ONE, "name": "V_1"}]), _with(definition(), versions=[{**ONE, "schema": None}])),
+    _refused("schemas that are not structural",
+        definition(root={"properties": {}}), definition(root={"type": "string"}), definition({"a": {}}), definition({"a": {"type": "array"}}), definition({"a": {"type": "nonsense"}}), definition({"a": {"type": "object", "properties": {"b": TEXT}, "additionalProperties": TEXT}}),
+        definition({"a": {"x-kubernetes-preserve-unknown-fields": False, "type": "object"}}), definition({"a": {"type": "string", "anyOf": [{"type": "string"}]}}),
+        definition({"a": {"type": "object", "not": {"properties": {"b": TEXT}}}}), definition({"a": {"type": "array", "items": [TEXT]}}), definition({"a": {"$ref": "x"}}), definition({"a": {"type": "object", "x-kubernetes-embedded-resource": True, "nullable": True}}),
+        definition({"a": {"type": "string", "uniqueItems": True}}), definition({"a": {"type": "array", "items": TEXT, "uniqueItems": True}}),
+    ),
+    _refused("defaults that do not fit", definition({"a": {"type": "string", "default": 1}}), definition({"a": {"type": "integer", "maximum": 3, "default": 5}}), definition({"a": {"type": "object", "default": {"b": 1}, "properties": {"c": TEXT}}})),
+    _refused("lists", definition({"a": {"type": "array", "items": TEXT, "x-kubernetes-list-type": "nonsense"}}), definition({"a": {"type": "array", "items": ITEM, "x-kubernetes-list-type": "map"}}), definition({"a": {"type": "array", "items": ITEM, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["b"]}}),
+        definition({"a": {"type": "array", "items": {"type": "object", "properties": {"a": TEXT}}, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"]}}), definition({"a": {"type": "array", "items": ITEM, "x-kubernetes-list-type": "set"}}), definition({"a": {"type": "array", "items": TEXT, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"]}}),
+        definition({"a": {"type": "string", "x-kubernetes-list-type": "set"}}), definition({"a": {"type": "array", "items": ITEM, "x-kubernetes-list-map-keys": ["a"]}}), definition({"a": {"type": "object", "x-kubernetes-map-type": "nonsense"}}), definition({"a": {"type": "array", "items": TEXT, "x-kubernetes-map-type": "atomic"}}),
+    ),
+    _refused("columns", *(definition(additionalPrinterColumns=[column]) for column in ({"name": "A", "type": "string"}, {"name": "A", "type": "nonsense", "jsonPath": ".spec"}, {"type": "string", "jsonPath": ".spec"}, {"name": "A", "type": "string", "jsonPath": "spec[("}, {"name": "A", "type": "string", "jsonPath": "{.spec}"}, {"name": "A", "type": "string", "jsonPath": "spec.x"}, {"name": "A", "jsonPath": ".spec", "type": "integer", "format": "nonsense"}))),
+    _refused("subresources", definition(subresources={"scale": {}}), definition(subresources={"scale": {"specReplicasPath": ".status.x", "statusReplicasPath": ".spec.x", "labelSelectorPath": ".metadata.x"}}), definition(subresources={"scale": {"specReplicasPath": "spec.x", "statusReplicasPath": ".status[0]"}})),
+    _refused("selectable fields", definition({"a": TEXT, "o": FREE}, selectableFields=[{"jsonPath": ".spec.none"}]), definition({"a": TEXT, "o": FREE}, selectableFields=[{"jsonPath": ".spec.o"}]), definition({"a": TEXT}, selectableFields=[{"jsonPath": "spec.a"}]), definition({"a": TEXT}, selectableFields=[{"jsonPath": ".spec.a"}, {"jsonPath": ".spec.a"}]), definition({"a": TEXT}, selectableFields=[{}]), definition({"a": TEXT}, selectableFields=[{"jsonPath": ".metadata.name"}])),
+    _refused("conversion", _with(definition(), conversion={"strategy": "Webhook"}), _with(definition(), conversion={"strategy": "None", "webhook": WEBHOOK}), _with(definition(), conversion={"strategy": "Nonsense"}), _with(definition(), conversion={"strategy": "Webhook", "webhook": {**WEBHOOK, "conversionReviewVersions": []}})),
+    _refused("names", _names(plural="Things"), _names(kind="thing_s"), _names(singular="A_b"), _names(listKind="Thing"), _names(shortNames=["A_b"]), _names(categories=["A_b"]), _names(kind=""), _with(definition(), scope="Nonsense"), _with(definition(), group=""), _with(definition(), group="nodots"), _with(definition(), scope="")),
+    Case("definitions: updates", (
+        Step("QUIET", DEFINITIONS, definition({"a": TEXT})),
+        Step("WAIT", GROUP + "/v1"),
+        Step("PATCH", DEFINITION, {"spec": {"scope": "Cluster"}}, MERGE_PATCH),
+        Step("PATCH", DEFINITION, {"spec": {"group": "other.example.com"}}, MERGE_PATCH),
+        Step("PATCH", DEFINITION, {"spec": {"names": {"kind": "Other"}}}, MERGE_PATCH),
+        Step("PATCH", DEFINITION, {"spec": {"names": {"plural": "others"}}}, MERGE_PATCH),
+        Step("PATCH", DEFINITION, {"spec": {"versions": [{**ONE, "name": "v2"}]}}, MERGE_PATCH),
+    )),
+]  # fmt: skip
+
+
 def machinery_cases() -> list[Case]:
-    return WIRE_CASES + MORE_WIRE_CASES + THING_CASES
+    return WIRE_CASES + MORE_WIRE_CASES + THING_CASES + DEFINITION_CASES

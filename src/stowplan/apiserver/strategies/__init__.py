@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stowplan.apiserver.strategies import core, others, workloads
+from stowplan.apiserver.strategies.definitions import DefinitionStrategy
 from stowplan.apiserver.strategies.pods import PodStrategy
 from stowplan.apiserver.strategies.strategy import Strategy
 
@@ -53,5 +54,5 @@ STRATEGIES: dict[str, Strategy] = {
     "rolebindings.rbac.authorization.k8s.io": others.RbacStrategy(),
     "clusterroles.rbac.authorization.k8s.io": others.RbacStrategy(),
     "clusterrolebindings.rbac.authorization.k8s.io": others.RbacStrategy(),
-    "customresourcedefinitions.apiextensions.k8s.io": others.DefinitionStrategy(),
+    "customresourcedefinitions.apiextensions.k8s.io": DefinitionStrategy(),
 }
