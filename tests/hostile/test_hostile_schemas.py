@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stowplan.apiserver.failures import FieldError
-from stowplan.apiserver.strategies.others import DefinitionStrategy
+from stowplan.apiserver.strategies.definitions import DefinitionStrategy
 from stowplan.apiserver.structural import Validator
 
 
@@ -14,6 +14,13 @@ def definition(schema: dict) -> dict:
     versions = [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}]
     spec = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": versions}
     return {"metadata": {"name": "things.example.com"}, "spec": spec}
+
+
+def errors_of_definition(schema: dict) -> list[FieldError]:
+    made, strategy = definition(schema), DefinitionStrategy()
+    strategy.default(made)
+    strategy.prepare_create(made)
+    return list(strategy.errors(made))
 
 
 def errors_of_name(pattern: str, name: str) -> list[FieldError]:
@@ -46,19 +53,19 @@ def test_a_pattern_that_is_too_complex_for_a_text_is_an_error_of_the_field():
     ],
 )
 def test_a_definition_with_an_invalid_pattern_is_rejected(schema, field):
-    (error,) = DefinitionStrategy().errors(definition(schema))
-    assert error.field == f"spec.versions[0].schema.openAPIV3Schema.{field}"
+    (error,) = errors_of_definition(schema)
+    assert error.field == f"spec.validation.openAPIV3Schema.{field}"
     assert "must be a valid regular expression, but isn't: error parsing regexp: " in error.body
 
 
 def test_a_property_may_be_called_pattern():
     schema = {"type": "object", "properties": {"pattern": {"type": "string"}}, "default": {"pattern": "("}}
-    assert list(DefinitionStrategy().errors(definition(schema))) == []
+    assert errors_of_definition(schema) == []
 
 
 def test_a_deeply_nested_schema_is_walked_without_recursion():
     schema: dict = {"type": "string", "pattern": "("}
     for _ in range(20_000):
         schema = {"items": schema}
-    (error,) = DefinitionStrategy().errors(definition(schema))
+    (error,) = errors_of_definition(schema)
     assert error.field.endswith(".items.pattern")
