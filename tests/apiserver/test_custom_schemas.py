@@ -122,3 +122,51 @@ async def test_valid_objects(api: Staged, spec: dict) -> None:
 )
 async def test_messages_of_invalid_objects(api: Staged, spec: dict, message: str) -> None:
     assert await create(api, spec) == (422, message)
+
+
+def ruled(rule: str, **more: str) -> dict:
+    spec = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "list": {"type": "array", "items": {"type": "integer"}}},
+        "x-kubernetes-validations": [{"rule": rule, **more}],
+    }
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+    versions = [{"name": "v1", "served": True, "storage": True, "schema": schema}]
+    return {**DEFINITION, "spec": {**DEFINITION["spec"], "versions": versions}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        ("self.z == 1", "undefined field 'z'"),
+        ("has(self.z)", "undefined field 'z'"),
+        ("self.a == 'x'", "applied to '(int, string)'"),
+        ("other.a", "undeclared reference to 'other'"),
+        ("self.list.all(x, x.y)", "type 'int' does not support field selection"),
+        ("nonsense(self.a)", "undeclared reference to 'nonsense'"),
+        ("self.a ==", ""),
+    ],
+)
+async def test_rules_are_checked_against_the_schema(rule: str, problem: str) -> None:
+    target = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    status, body = await Staged()("POST", target, ruled(rule))
+    assert status == 422
+    at = "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule: Invalid value: "
+    assert at in body["message"]
+    assert "compilation failed: ERROR: " in body["message"]
+    assert problem in body["message"]
+
+
+async def test_what_was_invalid_before_may_stay() -> None:
+    """A schema that becomes stricter does not lock the objects that are there."""
+    api, target = Staged(), "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    things, patch = (
+        "/apis/example.com/v1/namespaces/default/things",
+        {"content_type": "application/merge-patch+json"},
+    )
+    await api("POST", target, ruled("true"))
+    await api("POST", things, {"metadata": {"name": "t"}, "spec": {"a": 1, "list": [1]}})
+    assert (await api("PUT", f"{target}/things.example.com", ruled("self.a > 5")))[0] == 200
+    assert (await api("PATCH", f"{things}/t", {"metadata": {"labels": {"a": "b"}}}, **patch))[0] == 200
+    assert (await api("PATCH", f"{things}/t", {"spec": {"list": [2]}}, **patch))[0] == 422
+    assert (await api("PATCH", f"{things}/t", {"spec": {"a": 6}}, **patch))[0] == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,13 +12,15 @@ import msgspec
 
 from stowplan.apiserver import nesting, schemas
 from stowplan.apiserver.bodies import BuiltIn, duplicates
-from stowplan.apiserver.failures import FieldError, unknown_resource
+from stowplan.apiserver.failures import FieldError, invalid, unknown_resource
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.resources import ALL_VERBS, Column, Resource, ScalePaths, Subresource
+from stowplan.apiserver.rules import Rules
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.strategies import Strategy
 from stowplan.apiserver.strategies.strategy import Lookup
 from stowplan.apiserver.structural import Validator, prune, set_defaults
+from stowplan.errors import CelError
 from stowplan.log import error as log_error
 
 Json = dict[str, Any]
@@ -52,7 +55,7 @@ class CustomResources:
         try:
             if not is_removal:
                 made = _resources(spec, record.version)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, CelError, RecursionError) as error:
             log_error("A CustomResourceDefinition cannot be served", error, name=record.key[1])
         self._resources.replace(spec["group"], spec["names"]["plural"], made)
         if made:
@@ -131,6 +134,22 @@ def _schema(declared: Json, group: str, version: str, kind: str) -> Json:
     return schema
 
 
+_BLOCKING = ("Required value", "Unsupported value", "Too long", "Too many")
+
+
+def _is_unchanged(field: str, data: Json, old: Json) -> bool:
+    """Whether a field has a value that it had before."""
+    new: Any = data
+    was: Any = old
+    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", field):
+        step = int(index) if index else name
+        try:
+            new, was = new[step], was[step]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return bool(field != "<nil>" and new == was)
+
+
 class CustomCodec(NamedTuple):
     """Prunes and defaults by the declared schema; the metadata has the form that all kinds share."""
 
@@ -167,9 +186,11 @@ class CustomStrategy(Strategy):
     has_generation = True
     updates_need_version = True
     checks_metadata_twice = False
+    checks_updates_whole = True
 
     def __init__(self, schema: Json, has_status: bool, definition: str, fields: Mapping[str, str]) -> None:
         self._validator, self._has_status, self._definition = Validator(schema), has_status, definition
+        self._rules = Rules.of(schema)
         self.fields = fields
 
     def admit(self, data: Json, lookup: Lookup) -> None:
@@ -201,7 +222,30 @@ class CustomStrategy(Strategy):
             data["status"] = status
 
     def errors(self, data: Json) -> Iterator[FieldError]:
-        yield from self._validator.errors({key: each for key, each in data.items() if key != "metadata"})
+        found = list(self._validator.errors({key: each for key, each in data.items() if key != "metadata"}))
+        yield from found
+        yield from self._rule_errors(found, data)
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        """What was wrong before and did not change may stay wrong, so that schemas can become stricter."""
+        found = list(self._validator.errors({key: each for key, each in data.items() if key != "metadata"}))
+        found = [each for each in found if not _is_unchanged(each.field, data, old)]
+        yield from found
+        yield from self._rule_errors(found, data, old)
 
     def status_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
-        yield from self.errors(data)
+        yield from self.update_errors(data, old)
+
+    def _rule_errors(
+        self, found: list[FieldError], data: Json, old: Json | None = None
+    ) -> Iterator[FieldError]:
+        if self._rules is None:
+            return
+        if any(each.what in _BLOCKING or each.reason == "FieldValueTypeInvalid" for each in found):
+            said = (
+                "some validation rules were not checked because the object was invalid; "
+                "correct the existing errors to complete validation"
+            )
+            yield invalid("<nil>", None, said)
+        else:
+            yield from self._rules.errors(data, old, is_change=old is not None)

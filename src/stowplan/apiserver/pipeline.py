@@ -379,7 +379,8 @@ def validate(context: RequestContext) -> None:
         errors += strategy.status_errors(data, old)
     else:
         errors += metadata.errors_of(meta, type(strategy).name_errors, resource.namespaced)
-        errors += strategy.errors(data)
+        if context.before is None or not strategy.checks_updates_whole:
+            errors += strategy.errors(data)
         errors += strategy.update_errors(data, old) if context.before is not None else ()
     if errors:
         name = context.name if context.before is not None else meta.get("name", "")

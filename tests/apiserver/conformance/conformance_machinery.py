@@ -548,5 +548,61 @@ DEFINITION_CASES = [
 ]  # fmt: skip
 
 
+def _ruled(*rules: str | Json, **schema: Any) -> Json:
+    """A definition whose spec has rules; texts are rules without a message."""
+    fields = {
+        "a": NUMBER,
+        "b": NUMBER,
+        "s": {"type": "string", "maxLength": 50},
+        "list": {"type": "array", "maxItems": 10, "items": NUMBER},
+        "m": {
+            "type": "object",
+            "maxProperties": 5,
+            "additionalProperties": {"type": "string", "maxLength": 10},
+        },
+    }
+    made = [{"rule": each} if isinstance(each, str) else each for each in rules]
+    spec = {"type": "object", "properties": {**fields, **schema}, "x-kubernetes-validations": made}
+    return definition(root={"type": "object", "properties": {"spec": spec, "status": FREE}})
+
+
+def _rule(rule: str, **more: Any) -> Json:
+    return {"rule": rule, **more}
+
+
+def _changed(*specs: Json) -> tuple[Step, ...]:
+    return tuple(Step("PATCH", THINGS + "/t0", {"spec": spec}, MERGE_PATCH) for spec in specs)
+
+
+UNBOUND: Json = {"type": "array", "items": {"type": "array", "items": {"type": "string"}}}
+RULE_CASES = [
+    _things("rules", _ruled(_rule("self.a <= self.b"), _rule("self.s != 'bad'", message="s must not be bad"), _rule("self.a < 100", messageExpression="'a is too large for ' + self.s", fieldPath=".a", reason="FieldValueForbidden"), _rule("has(self.m) ? self.m.all(k, k.size() < 3) : true", reason="FieldValueRequired")),
+        *_create({"a": 1, "b": 2, "s": "x"}, {"a": 3, "b": 2, "s": "bad"}, {"a": 100, "b": 200, "s": "x"}, {"a": 1, "b": 2, "s": "x", "m": {"long": "y"}}, {"a": "x", "b": 2}, {"a": 1}),
+    ),
+    _things("rules of changes", _ruled(_rule("self.a >= oldSelf.a", message="a must not shrink"), _rule("!oldSelf.hasValue() || self.b == oldSelf.value().b", optionalOldSelf=True, message="b never changes"), s={"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}),
+        *_create({"a": 5, "b": 1, "s": "x"}), *_changed({"a": 6}, {"a": 4}, {"b": 2}, {"s": "y"}, {"s": None}, {"s": "z"}, {"a": 7}),
+    ),
+    _things("rules of items and maps", definition({"list": {"type": "array", "maxItems": 5, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "items": {"type": "object", "required": ["k"], "properties": {"k": {"type": "string", "maxLength": 9}, "v": {"type": "integer", "x-kubernetes-validations": [{"rule": "self >= oldSelf"}]}}, "x-kubernetes-validations": [{"rule": "self.v < 10", "message": "too large"}]}}, "m": {"type": "object", "maxProperties": 3, "additionalProperties": {"type": "string", "maxLength": 9, "x-kubernetes-validations": [{"rule": "self.startsWith('a')"}]}}}),
+        *_create({"list": [{"k": "x", "v": 1}, {"k": "y", "v": 2}], "m": {"one": "abc"}}, {"list": [{"k": "x", "v": 1}, {"k": "y", "v": 20}]}, {"m": {"one": "abc", "two": "xyz"}}),
+        *_changed({"list": [{"k": "y", "v": 1}, {"k": "x", "v": 1}]}, {"list": [{"k": "y", "v": 3}, {"k": "z", "v": 0}]}),
+    ),
+    _things("rules of types", _ruled(_rule("!has(self.t) || self.t > timestamp('2026-01-01T00:00:00Z')"), _rule("!has(self.d) || self.d < duration('1h')"), _rule("!has(self.n) || self.n < 2.5"), _rule("!has(self.ios) || (type(self.ios) == int ? self.ios > 1 : self.ios == 'x')"), _rule("!has(self.by) || self.by == b'hello'"), _rule("!has(self.x__dash__y) || self.x__dash__y"), _rule("!has(self.__if__) || self.__if__ == 'z'"),
+        t={"type": "string", "format": "date-time"}, d={"type": "string", "format": "duration"}, n={"type": "number"}, ios={"x-kubernetes-int-or-string": True}, by={"type": "string", "format": "byte"}, **{"x-y": {"type": "boolean"}, "if": {"type": "string"}}),
+        *_create({"t": "2026-05-01T00:00:00Z", "d": "5m", "n": 2, "ios": 2, "by": "aGVsbG8=", "x-y": True, "if": "z"}, {"t": "2025-05-01T00:00:00Z"}, {"d": "2h"}, {"n": 3}, {"ios": "y"}, {"ios": 0}, {"by": "aGVsbA=="}, {"x-y": False}, {"if": "a"}),
+    ),
+    _things("rules that fail or cost too much", _ruled(_rule("self.list[5] == 1"), _rule("self.m['x'] == 'y'", message="m.x must be y")),
+        *_create({"list": [1, 2], "m": {"x": "y"}}, {"list": [0, 0, 0, 0, 0, 1], "m": {}}, {"list": [0, 0, 0, 0, 0, 1], "m": {"x": "y"}}),
+    ),
+    _things("rules that cost too much", _ruled(_rule("self.u.all(x, self.u.all(y, x + y >= 0))"), u={"type": "array", "maxItems": 1000, "items": {"type": "integer", "maximum": 100}}), *_create({"u": [1, 2]}, {"u": [1] * 1000})),
+    _things("rules of metadata", definition(root={"type": "object", "properties": {"spec": FREE}, "x-kubernetes-validations": [{"rule": "self.metadata.name.startsWith('t')"}, {"rule": "self.kind == 'Thing'"}]}),
+        *_create({"a": 1}), Step("POST", THINGS, thing({}, "other")),
+    ),
+    _refused("rules that make no sense", _ruled("self.a"), _ruled(""), _ruled(_rule("self.a == 1", messageExpression="self.a")), _ruled(_rule("self.a == 1", message="a\nb")), _ruled(_rule("self.a == 1", fieldPath=".none")), _ruled(_rule("self.a == 1", reason="Nonsense")),
+        _ruled("self.a == oldSelf.a", list={"type": "array", "maxItems": 3, "items": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > oldSelf"}]}}), _ruled(_rule("self.a == 1", optionalOldSelf=True)),
+    ),
+    _refused("rules that cost too much", _ruled("self.u.all(x, x.all(y, self.u.all(z, z.all(w, w == y))))", u=UNBOUND), _ruled("self.u.all(x, x.all(y, y == y))", u=UNBOUND)),
+]  # fmt: skip
+
+
 def machinery_cases() -> list[Case]:
-    return WIRE_CASES + MORE_WIRE_CASES + THING_CASES + DEFINITION_CASES
+    return WIRE_CASES + MORE_WIRE_CASES + THING_CASES + DEFINITION_CASES + RULE_CASES

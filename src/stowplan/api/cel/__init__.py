@@ -8,10 +8,11 @@ charges for all work that depends on the size of a value.
 from __future__ import annotations
 
 from stowplan.api.cel.compiler import Program, compilations, compile_cel
-from stowplan.api.cel.overloads import MAX_COST, Meter
+from stowplan.api.cel.overloads import COST_EXCEEDED, MAX_COST, Meter
 from stowplan.api.cel.values import Amount, DeviceVariable, Domains, Version
 
 __all__ = [
+    "COST_EXCEEDED",
     "MAX_COST",
     "Amount",
     "DeviceVariable",

@@ -27,7 +27,16 @@ from stowplan.api.cel.overloads import (
 from stowplan.api.cel.parser import Call, Index, Item, ListOf, Literal, MapOf, Name, Node, Select, parse
 from stowplan.api.cel.standard import TYPE_CONSTANTS
 from stowplan.api.cel.strings import LITERAL, MAX_PATTERN_SIZE, literal_pattern
-from stowplan.api.cel.values import DYN, FIELDS, MISSING, NUMBERS, DeviceVariable, Optional
+from stowplan.api.cel.values import (
+    DYN,
+    FIELDS,
+    MISSING,
+    NUMBERS,
+    DeviceVariable,
+    Optional,
+    fields_of,
+    item_type,
+)
 from stowplan.errors import CelError
 
 Declarations: TypeAlias = tuple[tuple[str, type], ...]
@@ -189,6 +198,11 @@ class Compiler:
             run = operand.run
             found = Typed(kind, lambda frame: read(run(frame)))
             return _wrap(found) if node.optional else found
+        if (declared := fields_of(operand.kind)) is not None:
+            if field not in declared:
+                raise CelError(f"undefined field '{field}'")
+            found = _entry(operand, Typed(str, lambda frame: field), node.optional)
+            return found if node.optional else found._replace(kind=declared[field])
         if not any(is_assignable(kind, operand.kind) for kind in (dict, Optional)):
             raise CelError(f"type '{name_of(operand.kind)}' does not support field selection")
         return _entry(operand, Typed(str, lambda frame: field), node.optional)
@@ -374,7 +388,7 @@ def _entry(operand: Typed, key: Typed, optional: bool) -> Typed:
             return _find(holder, key_of(frame))
         return _get(holder, key_of(frame))
 
-    return Typed(Optional if optional or operand.kind is Optional else DYN, run)
+    return Typed(Optional if optional or operand.kind is Optional else item_type(operand.kind), run)
 
 
 def _get(holder: Any, key: Any) -> Any:

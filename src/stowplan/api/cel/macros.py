@@ -20,7 +20,9 @@ from stowplan.api.cel.values import (
     Duration,
     Optional,
     Timestamp,
+    fields_of,
     has_key,
+    item_type,
     shown,
 )
 from stowplan.errors import CelError
@@ -102,6 +104,8 @@ def _has(compiler: Compiler, node: Node) -> Typed:
     if operand.kind in FIELDS:
         compiler.select(node)
         return Typed(bool, lambda frame: True)
+    if (declared := fields_of(operand.kind)) is not None and field not in declared:
+        raise CelError(f"undefined field '{field}'")
     holder_of = operand.run
 
     def run(frame: Frame) -> bool:
@@ -150,7 +154,10 @@ class _Loop(NamedTuple):
         if len(names) == 2 and names[0] == names[1]:
             raise CelError("duplicate variable name")
         with compiler.body() as cost, ExitStack() as scopes:
-            slots = tuple(scopes.enter_context(compiler.variable(name)) for name in names)
+            slots = tuple(
+                scopes.enter_context(compiler.variable(name, kind))
+                for name, kind in zip(names, _variable_types(over.kind, len(names)), strict=True)
+            )
             runs = [
                 compiler.flag(body, "loop condition") if position < flags else compiler.compile(body).run
                 for position, body in enumerate(bodies)
@@ -179,6 +186,15 @@ class _Loop(NamedTuple):
             meter.charge(cost)
             frame[first], frame[second] = key, value
             yield key
+
+
+def _variable_types(kind: type, count: int) -> tuple[type, ...]:
+    """What the variables of a loop are: an item or key, or an index or key and its value."""
+    if item_type(kind) is DYN and fields_of(kind) is None:
+        return (DYN,) * count
+    if issubclass(kind, list):
+        return (item_type(kind),) if count == 1 else (int, item_type(kind))
+    return (str,) if count == 1 else (str, item_type(kind))
 
 
 STEP = 3

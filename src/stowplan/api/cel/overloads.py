@@ -121,8 +121,10 @@ def fits(parameters: tuple[type, ...], types: Sequence[type]) -> bool:
 
 
 def is_assignable(parameter: type, kind: type) -> bool:
-    """bool and all our numbers are ints to Python, so only maps may be of a subclass."""
-    return parameter in (kind, DYN) or kind is DYN or (parameter is dict and issubclass(kind, dict))
+    """bool and all our numbers are ints to Python, so only maps and lists may be of a subclass."""
+    if parameter in (kind, DYN) or kind is DYN:
+        return True
+    return parameter in (dict, list) and issubclass(kind, parameter)
 
 
 def name_of(kind: type) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from types import NoneType
 from typing import Any, Protocol
 
@@ -166,6 +167,39 @@ FIELDS: dict[type, dict[str, tuple[type, Callable[[Any], Any]]]] = {
         "allowMultipleAllocations": (bool, lambda device: device.allow_multiple_allocations),
     }
 }
+
+
+# Types of values whose structure a schema declares. At run time these are plain dicts and lists.
+
+
+class Declared:
+    """A type with what is known of its parts: the fields of an object, or the type of all entries."""
+
+    fields: dict[str, type] | None = None
+    item: type = DYN
+
+
+def object_type(fields: dict[str, type]) -> type:
+    return type("object", (Declared, dict), {"fields": fields})
+
+
+@lru_cache(maxsize=1024)
+def list_type(item: type) -> type:
+    return type(f"list({TYPE_NAMES.get(item, item.__name__)})", (Declared, list), {"item": item})
+
+
+@lru_cache(maxsize=1024)
+def map_type(item: type) -> type:
+    return type(f"map(string, {TYPE_NAMES.get(item, item.__name__)})", (Declared, dict), {"item": item})
+
+
+def item_type(kind: type) -> type:
+    """The type of the entries of a list or map; that of objects depends on the field."""
+    return kind.item if issubclass(kind, Declared) else DYN
+
+
+def fields_of(kind: type) -> dict[str, type] | None:
+    return kind.fields if issubclass(kind, Declared) else None
 
 
 class Charger(Protocol):

@@ -10,6 +10,7 @@ from typing import Any
 from stowplan.apiserver import schemas, times
 from stowplan.apiserver.failures import FieldError, duplicate, forbidden, invalid, required, unsupported
 from stowplan.apiserver.names import dns1035_errors, subdomain_errors
+from stowplan.apiserver.rules import rule_errors
 from stowplan.apiserver.strategies.strategy import Strategy
 from stowplan.apiserver.structural import TYPES, Validator, bad_patterns, prune
 
@@ -341,7 +342,7 @@ _NOT_IN_LOGIC = (
 
 def schema_errors(schema: Any, at: str) -> list[FieldError]:
     """Errors of a schema; the later checks need the earlier ones to have found nothing."""
-    for check in (_type_errors, bad_patterns, _structural_errors, _default_errors):
+    for check in (_type_errors, bad_patterns, _structural_errors, _default_errors, rule_errors):
         if found := list(check(schema, at)):
             return found
     return []

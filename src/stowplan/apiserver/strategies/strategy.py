@@ -41,6 +41,8 @@ class Strategy:
     """Whether a delete that says nothing about dependents leaves them behind."""
     checks_metadata_twice: ClassVar[bool] = True
     """The API checks the metadata of an update for every kind, and for most once more with the rest."""
+    checks_updates_whole: ClassVar[bool] = False
+    """Whether `update_errors` are all errors of an update, without those of `errors`."""
     fields: Mapping[str, str] = {}
     """Fields for selectors beside metadata.name and metadata.namespace, and where they are in the object."""
 
