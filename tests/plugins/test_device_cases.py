@@ -58,7 +58,7 @@ class World:
         self.objects: dict[str, Any] = {}
         for name in NAMES[: random.randint(2, 6)]:
             self.put(f"node {name}", a_node(random, name))
-        for _ in range(random.randint(1, 5)):
+        for _ in range(random.randint(3, 10)):
             self.change_slices()
 
     def put(self, key: str, plain: Json) -> None:
@@ -199,10 +199,10 @@ def a_claim(random: Random, name: str) -> Json:
             requests.append(ask_all(letter, **more))
         elif shape < 0.3:
             more.pop("adminAccess", None)
-            options = {key: details(random.randint(1, 3), **more) for key in "xy"}
+            options = {key: details(random.choice((1, 1, 2, 3)), **more) for key in "xy"}
             requests.append(ask_first(letter, **options))
         else:
-            requests.append(ask(letter, random.randint(1, 3), **more))
+            requests.append(ask(letter, random.choice((1, 1, 1, 2, 3)), **more))
     constraints = []
     if random.random() < 0.3:
         constraints = [{random.choice(("matchAttribute", "distinctAttribute")): f"{DRIVER}/color"}]

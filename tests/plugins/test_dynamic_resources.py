@@ -64,12 +64,16 @@ class Server:
         self.cluster, self.calls, self.version = cluster, [], 100
         self.claims: dict[str, ResourceClaim] = {each.key: each for each in cluster.resource_claims}
         self.is_watched = True
+        self.is_slow = False
         self.patches: list[dict[str, Any]] = []
 
     async def update(self, item: Object) -> Object:
         return self.store("update", item)
 
     async def update_status(self, item: Object) -> Object:
+        if self.is_slow:  # others run in the meantime
+            for _ in range(10):
+                await asyncio.sleep(0)
         return self.store("update status", item)
 
     async def create(self, item: Object) -> Object:
@@ -451,6 +455,43 @@ async def test_pre_bind_of_an_allocated_claim_only_reserves_it():
     again = world.placed(pod(uses()), "n2")
     assert await world.plugin.pre_bind(again, pod(uses()), "n2") is None
     assert world.server.calls == ["update status c"]
+
+
+async def test_pods_that_share_a_claim_write_it_in_turn():
+    """The first writes alone; all others wait for it, and are named in one write."""
+    world = World(*TWO_NODES, claim(ask(), status=on_n2()))
+    world.server.is_watched, world.server.is_slow = False, True
+    pods = [pod(uses(), name=f"p{number}") for number in range(5)]
+    states = [world.placed(each, "n2") for each in pods]
+    bindings = [world.plugin.pre_bind(state, each, "n2") for state, each in zip(states, pods, strict=True)]
+    assert await asyncio.gather(*bindings) == [None] * 5
+    assert world.server.calls == ["update status c"] * 2
+    assert sorted(each.name for each in world.known("c").status.reserved_for) == [each.name for each in pods]
+    world.plugin.unreserve(states[3], pods[3], "n2")  # which was named by another
+    await world.settle()
+    assert not world.known("c").is_reserved_for("uid-p3")
+    assert not world.plugin.ledger.joining
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        pytest.param({}, "claim default/c got deallocated in the meantime", id="deallocated"),
+        pytest.param(
+            on_n2() | {"allocation": {"nodeSelector": None}},
+            "claim default/c got allocated elsewhere in the meantime",
+            id="allocated elsewhere",
+        ),
+    ],
+)
+async def test_an_allocation_that_is_gone_when_the_pod_is_bound(status, text):
+    world = World(*TWO_NODES, claim(ask(), status=on_n2()))
+    state = world.placed(pod(uses()), "n2")
+    changed = read_claim(claim(ask(), metadata={"resourceVersion": "5"}, status=status))
+    world.server.claims["default/c"] = changed
+    world.cluster.apply(changed)
+    assert said(await world.plugin.pre_bind(state, pod(uses()), "n2")) == ("Error", text)
+    assert world.server.calls == []
 
 
 async def test_a_claim_allocated_without_a_timestamp_is_reserved_as_it_is():

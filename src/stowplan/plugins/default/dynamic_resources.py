@@ -297,8 +297,9 @@ class DynamicResources(Plugin):
         for demand in found.by_node[node_name].wanted.demands if node_name in found.by_node else ():
             self.ledger.release(demand.claim.metadata.uid)
         for claim in found.claims:
-            if claim.allocation is not None and claim.is_reserved_for(pod.uid):
-                self._later(self.writer.give_up, claim, pod)
+            newest = self.ledger.get(claim.key) or claim  # another pod may have written this one's name, too
+            if newest.allocation is not None and newest.is_reserved_for(pod.uid):
+                self._later(self.writer.give_up, newest, pod)
         special = found.special
         if special is not None and special.name != NOT_YET_NAMED:
             self._later(self.writer.delete, special)

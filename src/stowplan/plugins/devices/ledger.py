@@ -6,14 +6,22 @@ watch shows it, so that no device is given away twice in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.meta import NodeSelector
-from stowplan.api.resource import EXTENDED_RESOURCE_CLAIM, Allocation, DeviceClass, ResourceClaim
+from stowplan.api.resource import (
+    EXTENDED_RESOURCE_CLAIM,
+    Allocation,
+    ConsumerReference,
+    DeviceClass,
+    ResourceClaim,
+)
 from stowplan.api.selectors import node_terms_of
 from stowplan.cluster.columns import Columns
 from stowplan.cluster.sealed import unsealed
@@ -50,10 +58,27 @@ class ClaimLedger:
         """The allocations that are counted in the usage, by the key of the claim."""
         self._extended: dict[str, dict[str, None]] = {}
         """The keys of claims for extended resources, by the uid of the pod."""
+        self.joining: dict[str, dict[str, ConsumerReference]] = {}
+        """Pods that wait to be named in an allocated claim, by the key of the claim and their uid."""
+        self._turns: dict[str, list[asyncio.Lock]] = {}
         self._usage = Usage()
         for claim in self._store:
             self._follow(None, claim)
         self._store.follow(self._follow)
+
+    @asynccontextmanager
+    async def turn(self, key: str) -> AsyncIterator[None]:
+        """Wait until nobody else writes the claim."""
+        waiting = self._turns.setdefault(key, [])
+        lock = waiting[0] if waiting else asyncio.Lock()
+        waiting.append(lock)
+        try:
+            async with lock:
+                yield
+        finally:
+            waiting.pop()
+            if not waiting:
+                del self._turns[key]
 
     def get(self, key: str) -> ResourceClaim | None:
         """A claim as we know it, which may be newer than what the watch has brought."""

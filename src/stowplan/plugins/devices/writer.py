@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
@@ -18,6 +18,9 @@ from stowplan.plugins.devices.ledger import ClaimLedger
 
 POLL_SECONDS = 5.0
 WRITE_ATTEMPTS = 5
+READ_ATTEMPTS = 5
+MAX_CONSUMERS = 256
+"""A claim cannot name more."""
 
 
 class ClaimError(StowplanError):
@@ -45,39 +48,73 @@ class ClaimWriter:
         return self._note(await self._handle.api.create(replace(claim, metadata=unnamed)))
 
     async def bind(self, claim: ResourceClaim, allocation: Allocation | None, pod: Pod) -> ResourceClaim:
-        """Reserves a claim for the pod and, if it is ours to allocate, allocates it."""
-        for _ in range(WRITE_ATTEMPTS):
-            try:
-                written = await self._bind_once(claim, allocation, pod)
-                break
-            except ClaimError:
-                raise
-            except StowplanError:
-                # The claim may have changed in the meantime: read its newest version.
-                await asyncio.sleep(0.01)
-                latest = self._ledger.get(claim.key)
-                if latest is None or latest == claim:
-                    raise
-                claim = latest
-        else:
-            raise ClaimError(f"claim {claim.key} keeps being changed by others")
+        """Reserves a claim for the pod and, if it is ours to allocate, allocates it.
+
+        A claim is written by one pod at a time, from what the one before it wrote. Pods that wait only to be
+        named as users of an allocated claim are all named in one write.
+        """
+        consumer = ConsumerReference(resource="pods", name=pod.name, uid=pod.uid)
+        joining = self._ledger.joining.setdefault(claim.key, {})
+        if allocation is None:
+            joining[pod.uid] = consumer
+        try:
+            async with self._ledger.turn(claim.key):
+                written = await self._bind(claim, allocation, consumer, joining)
+        finally:
+            joining.pop(pod.uid, None)
+            if not joining:
+                self._ledger.joining.pop(claim.key, None)
         self._ledger.release(claim.metadata.uid)
         return written
 
-    async def _bind_once(
-        self, claim: ResourceClaim, allocation: Allocation | None, pod: Pod
+    async def _bind(
+        self,
+        claim: ResourceClaim,
+        allocation: Allocation | None,
+        consumer: ConsumerReference,
+        joining: Mapping[str, ConsumerReference],
     ) -> ResourceClaim:
-        if claim.metadata.deletion_timestamp is not None:
+        for _ in range(WRITE_ATTEMPTS):
+            newest = self._ledger.get(claim.key) or claim
+            if newest.is_reserved_for(consumer.uid):
+                return newest
+            self._check(claim, newest, allocation)
+            wanted = (consumer, *(other for other in joining.values() if other.uid != consumer.uid))
+            try:
+                return await self._bind_once(newest, allocation, wanted)
+            except ClaimError:
+                raise
+            except StowplanError:
+                # It may have been changed by others: the watch brings its newest version.
+                newest = self._ledger.get(claim.key) or newest
+                for _ in range(READ_ATTEMPTS):
+                    await asyncio.sleep(0.01)
+                    if self._ledger.get(claim.key) not in (None, newest):
+                        break
+                else:
+                    raise
+        raise ClaimError(f"claim {claim.key} keeps being changed by others")
+
+    def _check(self, claim: ResourceClaim, newest: ResourceClaim, allocation: Allocation | None) -> None:
+        """Raise ClaimError if a claim is not what it was when the node was chosen."""
+        if newest.metadata.deletion_timestamp is not None or newest.metadata.uid != claim.metadata.uid:
             raise ClaimError(f"claim {claim.key} got deleted in the meantime")
+        if newest.allocation is None and allocation is None:
+            raise ClaimError(f"claim {claim.key} got deallocated in the meantime")
+        if newest.allocation is not None and newest.allocation != claim.allocation:
+            raise ClaimError(f"claim {claim.key} got allocated elsewhere in the meantime")
+
+    async def _bind_once(
+        self, claim: ResourceClaim, allocation: Allocation | None, wanted: Sequence[ConsumerReference]
+    ) -> ResourceClaim:
         if allocation is not None:
-            if claim.allocation is not None:
-                raise ClaimError(f"claim {claim.key} got allocated elsewhere in the meantime")
             if FINALIZER not in claim.metadata.finalizers:
                 claim = await self._update(claim, (*claim.metadata.finalizers, FINALIZER))
             now = datetime.fromtimestamp(int(self._handle.now()), UTC)
             allocation = replace(allocation, allocation_timestamp=now.strftime("%Y-%m-%dT%H:%M:%SZ"))
-        consumer = ConsumerReference(resource="pods", name=pod.name, uid=pod.uid)
-        consumers = (*claim.status.reserved_for, consumer)
+        known = claim.status.reserved_for
+        others = [each for each in wanted if not claim.is_reserved_for(each.uid)]
+        consumers = (*known, *others[: max(1, MAX_CONSUMERS - len(known))])
         return await self._update_status(claim, allocation or claim.allocation, consumers)
 
     async def tell_pod(self, pod: Pod, claim: ResourceClaim, mappings: Sequence[RequestMapping]) -> None:
@@ -104,13 +141,18 @@ class ClaimWriter:
             await asyncio.sleep(self.poll_seconds)
 
     async def deallocate(self, claim: ResourceClaim) -> None:
-        await self._update_status(claim, None, ())
+        """Give back the devices of a claim, unless another pod has come to use it."""
+        async with self._ledger.turn(claim.key):
+            newest = self._ledger.get(claim.key) or claim
+            if newest.status.reserved_for == claim.status.reserved_for:
+                await self._update_status(newest, None, ())
 
     async def give_up(self, claim: ResourceClaim, pod: Pod) -> None:
         """The pod does not use the claim after all."""
-        claim = self._ledger.get(claim.key) or claim
-        others = (consumer for consumer in claim.status.reserved_for if consumer.uid != pod.uid)
-        await self._update_status(claim, claim.allocation, others)
+        async with self._ledger.turn(claim.key):
+            claim = self._ledger.get(claim.key) or claim
+            others = (consumer for consumer in claim.status.reserved_for if consumer.uid != pod.uid)
+            await self._update_status(claim, claim.allocation, others)
 
     async def delete(self, claim: ResourceClaim) -> None:
         claim = self._ledger.get(claim.key) or claim
