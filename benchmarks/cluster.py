@@ -1,4 +1,7 @@
-"""Stowplan beside kube-scheduler on one control plane, and beside a loop that only binds: the ceiling.
+"""Stowplan beside kube-scheduler on one control plane, and beside loops that decide nothing.
+
+One loop only binds. The other does all that a scheduler must besides deciding: it binds, writes an event for
+each pod and reads the watch of pods. Its rate is the ceiling.
 
 Each gets the same pods on the same nodes. First all of them wait when it starts: pods a second are those of
 the middle 80% of the bindings, CPU is that from the first binding until the last events are sent, so that
@@ -27,9 +30,11 @@ import click
 import msgspec
 from api_server_work import Reading, Work, difference, moved_bytes, read, work
 
+from stowplan.api.pod import Pod
 from stowplan.bench.workloads import Workload, filled, read_workloads
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import NotFound
+from stowplan.client.events import EventRecorder
 from stowplan.client.kubeconfig import load
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -40,7 +45,8 @@ Json = dict[str, Any]
 
 AT_ONCE = 64
 UNLIMITED = 10_000
-KUBE_SCHEDULER, STOWPLAN, CEILING = "kube-scheduler", "stowplan", "bare binding"
+KUBE_SCHEDULER, STOWPLAN = "kube-scheduler", "stowplan"
+BARE, CEILING = "bare binding", "ceiling"
 BEFORE = "stowplan before"
 FORGETFUL, JOURNALED = "stowplan that keeps no decisions", "stowplan with a journal"
 WORKLOADS = ("plain", "hard-zone-spread", "anti-affinity")
@@ -50,8 +56,10 @@ PODS, EVENTS = "/api/v1/namespaces/default/pods", "/apis/events.k8s.io/v1/namesp
 STRATEGIC = "application/strategic-merge-patch+json"
 TICK = os.sysconf("SC_CLK_TCK")
 HEADER = (
-    "| nodes | workload | who | pods/s | times kube-scheduler | CPU ms a pod | API server's | RSS MB "
-    "| p50 ms | p99 ms | calls | watch events | KB | KB in all |\n" + "|---" * 14 + "|"
+    "| nodes | workload | who | pods/s | times kube-scheduler | of the ceiling | CPU ms a pod "
+    "| API server's | RSS MB | p50 ms | p99 ms | calls | watch events | KB | KB in all |\n"
+    + "|---" * 15
+    + "|"
 )
 
 
@@ -111,9 +119,9 @@ class Bindings:
     async def watch(self, api: ApiClient, version: str) -> None:
         # A pod comes into such a watch when it is bound.
         query = {"watch": "true", "fieldSelector": "spec.nodeName!=", "resourceVersion": version}
-        await api.stream(PODS, self._on_line, query=query, silence=600)
+        await api.stream(PODS, self.on_line, query=query, silence=600, open_seconds=600)
 
-    def _on_line(self, line: bytes) -> None:
+    def on_line(self, line: bytes) -> None:
         self.lines, self.bytes = self.lines + 1, self.bytes + len(line) + 1
         event = _event(line)
         if event.type == "ADDED":
@@ -174,11 +182,11 @@ class Bench:
             async with self._contender(who, names) as process:
                 await asyncio.wait_for(all_bound.wait(), 60 + pods / 5)
                 waits: list[float] = []
-                if who != CEILING:
+                if who != BARE:
                     await asyncio.sleep(SETTLE_SECONDS)
                 mark(pods)
                 rss = resident_mb(process.pid)
-                if who != CEILING:
+                if who not in (BARE, CEILING):
                     before = await self._reading(bindings)
                     waits = await self._steady(bindings, template, pods, rate)
                     await asyncio.sleep(SETTLE_SECONDS)
@@ -253,8 +261,8 @@ class Bench:
     async def _contender(self, who: str, names: list[str]) -> AsyncIterator[Any]:
         """Starts one of the three; its process. Starting and stopping wait, so they have other threads."""
         running: AbstractContextManager[Any]
-        if who == CEILING:
-            running = self._binder(names)
+        if who in (BARE, CEILING):
+            running = self._binder(bind_all if who == BARE else bind_and_report, names)
         elif who == KUBE_SCHEDULER:
             running = self.control_plane.kube_scheduler()
         else:
@@ -272,14 +280,14 @@ class Bench:
         return (f"--journal={self.control_plane.folder / 'journal'}",) if who == JOURNALED else ()
 
     @contextmanager
-    def _binder(self, names: list[str]) -> Iterator[Any]:
+    def _binder(self, target: Callable[[str, list[str], list[str]], None], names: list[str]) -> Iterator[Any]:
         kubeconfig = str(self.control_plane.kubeconfig(SCHEDULER))
+        nodes = [f"node-{number % self.nodes}" for number in range(len(names))]
         # Not forked: that would share our event loop's connections.
-        binder = multiprocessing.get_context("spawn").Process(
-            target=bind_all, args=(kubeconfig, names, self.nodes)
-        )
+        binder = multiprocessing.get_context("spawn").Process(target=target, args=(kubeconfig, names, nodes))
         binder.start()
         yield binder
+        binder.terminate()
         binder.join()
 
     async def _clear(self, names: list[str]) -> int:
@@ -298,21 +306,52 @@ class Bench:
         return cpu_ms(self.control_plane.api_server.pid) + cpu_ms(self.control_plane.etcd.pid)
 
 
-def bind_all(kubeconfig: str, names: list[str], nodes: int) -> None:
-    """The ceiling: no watch, no decision, no event, only the bindings."""
+def bind_all(kubeconfig: str, names: list[str], nodes: list[str]) -> None:
+    """Bind pods, and nothing else: no watch, no decision, no event."""
 
     async def bind() -> None:
         async with ApiClient(load(kubeconfig), qps=UNLIMITED, burst=UNLIMITED) as api:
-            await in_parallel(one(api, name, number % nodes) for number, name in enumerate(names))
+            await in_parallel(one(api, name, node) for name, node in zip(names, nodes, strict=True))
 
-    async def one(api: ApiClient, name: str, node: int) -> None:
+    async def one(api: ApiClient, name: str, node: str) -> None:
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
             "metadata": {"name": name},
-            "target": {"kind": "Node", "name": f"node-{node}"},
+            "target": {"kind": "Node", "name": node},
         }
         await api.request("POST", f"{PODS}/{name}/binding", body)
+
+    asyncio.run(bind())
+
+
+def bind_and_report(kubeconfig: str, names: list[str], nodes: list[str]) -> None:
+    """Do all that a scheduler must do besides deciding, until the process is ended."""
+
+    async def bind() -> None:
+        limits = {"qps": UNLIMITED, "burst": UNLIMITED}
+        async with (
+            ApiClient(load(kubeconfig), **limits) as api,
+            ApiClient(load(kubeconfig), **limits) as events_api,
+            asyncio.TaskGroup() as tasks,
+        ):
+            found: dict[str, Pod] = {}
+            for item in (await api.get_json(PODS))["items"]:
+                pod = Pod.decode(item)
+                found[pod.name] = pod
+            recorder = EventRecorder(events_api, "default-scheduler", "ceiling", time.time)
+            tasks.create_task(recorder.run())
+            seen = Bindings(lambda count: None)
+            query = {"watch": "true"}
+            tasks.create_task(api.stream(PODS, seen.on_line, query=query, silence=600, open_seconds=600))
+
+            async def one(name: str, node: str) -> None:
+                pod = found[name]
+                await api.create_binding(pod, node)
+                note = f"Successfully assigned {pod.key} to {node}"
+                recorder.record(pod, "Normal", "Scheduled", "Binding", note)
+
+            await in_parallel(one(name, node) for name, node in zip(names, nodes, strict=True))
 
     asyncio.run(bind())
 
@@ -381,15 +420,18 @@ def _median(values: list[float | None]) -> Any:
 
 def table(results: list[Result]) -> str:
     theirs = {(each.nodes, each.workload): each for each in results if each.who == KUBE_SCHEDULER}
+    ceilings = {(each.nodes, each.workload): each for each in results if each.who == CEILING}
     rows = [HEADER]
     for each in results:
         other = theirs.get((each.nodes, each.workload))
         times = f"{each.per_second / other.per_second:.2f}" if other else ""
+        limit = ceilings.get((each.nodes, each.workload))
+        reached = f"{each.per_second / limit.per_second:.0%}" if limit else ""
         share = f" ({each.cpu / other.cpu:.2f})" if other and each.who != KUBE_SCHEDULER else ""
         waits = " | ".join("" if wait is None else f"{wait:,.0f}" for wait in (each.p50, each.p99))
         rows.append(
             f"| {each.nodes:,} | {each.workload} | {each.who} | {each.per_second:,.0f} | {times} "
-            f"| {each.cpu:.2f}{share} | {each.api_server_cpu:.2f} | {each.rss_mb:,.0f} | {waits} "
+            f"| {reached} | {each.cpu:.2f}{share} | {each.api_server_cpu:.2f} | {each.rss_mb:,.0f} | {waits} "
             f"| {each.work.call_count:.2f} | {each.work.watch_events:.2f} | {each.work.kb:.2f} "
             f"| {each.moved_kb:.1f} |"
         )
@@ -404,7 +446,7 @@ def table(results: list[Result]) -> str:
 )
 @click.option(
     "--who",
-    default=f"{KUBE_SCHEDULER},{STOWPLAN},{CEILING}",
+    default=f"{KUBE_SCHEDULER},{STOWPLAN},{CEILING},{BARE}",
     show_default=True,
     help=f"In this order; {FORGETFUL!r} and {JOURNALED!r} are others.",
 )
@@ -430,7 +472,7 @@ def main(
     before: Path | None,
     output: str,
 ) -> None:
-    """Give the same pods to kube-scheduler, to Stowplan and to a loop that only binds.
+    """Give the same pods to kube-scheduler, to Stowplan and to loops that decide nothing.
 
     The table is in Markdown, with the medians of all rounds; progress is told on standard error. With -o json
     every run is an object on a line of its own.

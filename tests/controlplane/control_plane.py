@@ -76,17 +76,23 @@ class ControlPlane:
         self.folder = folder
         etcd_port, peer_port, api_port = free_ports(3)
         self.server = f"https://127.0.0.1:{api_port}"
+        self.etcd_url = f"http://127.0.0.1:{etcd_port}"
+        self.start_seconds = 120.0
+        """How long a program may take until it is ready."""
         self.certificate = folder / "certificates" / "apiserver.crt"
-        self.etcd = _etcd(folder, f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}")
+        self.etcd = _etcd(folder, self.etcd_url, f"http://127.0.0.1:{peer_port}")
         self.api_server = Process(
-            [*self._api_server_command(f"http://127.0.0.1:{etcd_port}", api_port), *flags],
+            [*self._api_server_command(self.etcd_url, api_port), *flags],
             folder / "kube-apiserver.log",
             lambda: self.is_ready,
         )
 
     def start(self) -> None:
         self.etcd.start()
-        self.api_server.start()
+        self.start_api_server()
+
+    def start_api_server(self) -> None:
+        self.api_server.start(seconds=self.start_seconds)
         wait_until(
             lambda: all(self._answers(f"/api/v1/namespaces/{name}") for name in SYSTEM_NAMESPACES),
             lambda: f"the namespaces {', '.join(SYSTEM_NAMESPACES)} are not all there",
@@ -239,7 +245,7 @@ class ControlPlane:
         scheduler = Process(command, self.folder / f"{name}.log", lambda: _is_ok(ready))
         scheduler.server = f"https://127.0.0.1:{port}"
         try:
-            scheduler.start()
+            scheduler.start(seconds=self.start_seconds)
             yield scheduler
         finally:
             scheduler.stop()

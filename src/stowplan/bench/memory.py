@@ -33,7 +33,7 @@ def measure_memory(nodes: int, pods: int) -> MemoryUse:
         cluster.apply(decode(NodeObject, msgspec.json.encode(plain_node(number))))
     total = 0
     for number in range(pods):
-        text = msgspec.json.encode(_pod(number, nodes))
+        text = msgspec.json.encode(plain_pod(number, nodes))
         total += len(text)
         cluster.apply(Pod.decode(text))
     took = time.perf_counter() - began
@@ -85,7 +85,7 @@ def plain_node(number: int) -> dict[str, Any]:
     }
 
 
-def _pod(number: int, nodes: int) -> dict[str, Any]:
+def plain_pod(number: int, nodes: int) -> dict[str, Any]:
     owner = number // PODS_PER_OWNER
     return {
         "apiVersion": "v1",
