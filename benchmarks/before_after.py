@@ -58,6 +58,8 @@ from stowplan.bench import decisions as bench
 from stowplan.bench.workloads import read_workloads
 [workload] = [each for each in read_workloads() if each.name == sys.argv[1]]
 planner = bench.Planner(bench.build(workload, int(sys.argv[2])))
+if hasattr(bench, "nominated"):
+    planner.keep_nominations(bench.nominated(workload, int(sys.argv[2])))
 pods = list(bench.pending(workload, workload.measured))
 gc.collect()
 gc.freeze()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from stowplan.bench.workloads import Workload, build, pending
+from stowplan.bench.workloads import Workload, build, nominated, pending
 from stowplan.cycle import Planner
 from stowplan.errors import StowplanError
 
@@ -42,6 +42,7 @@ def measure(workload: Workload, nodes: int, count: int | None = None) -> Measure
 def measure_here(workload: Workload, nodes: int, count: int | None = None) -> Measurement:
     total = (count or workload.measured) + WARM_UP
     planner = Planner(build(workload, nodes, total))
+    planner.keep_nominations(nominated(workload, nodes))
     pods = list(pending(workload, total))
     gc.collect()
     gc.freeze()

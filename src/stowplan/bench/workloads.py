@@ -20,6 +20,11 @@ class InitialPods(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     template: dict[str, Any] = {}
 
 
+class NominatedPods(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    count: int = 0
+    template: dict[str, Any] = {}
+
+
 class Workload(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     name: str
     says: str
@@ -32,6 +37,7 @@ class Workload(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """For each pod that is measured."""
     node_template: dict[str, Any] = {}
     initial_pods: InitialPods = msgspec.field(default_factory=InitialPods)
+    nominated_pods: NominatedPods = msgspec.field(default_factory=NominatedPods)
 
 
 def read_workloads(text: str | None = None) -> list[Workload]:
@@ -62,6 +68,14 @@ def build(workload: Workload, nodes: int, pods: int | None = None) -> Cluster:
         plain["status"] = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
         cluster.apply(_pod(f"initial-{number}", plain))
     return cluster
+
+
+def nominated(workload: Workload, nodes: int) -> Iterator[Pod]:
+    """The pods that wait, while others are measured, for a node that they are nominated to."""
+    for number in range(workload.nominated_pods.count):
+        plain = filled(workload.nominated_pods.template, number)
+        plain["status"] = {"nominatedNodeName": f"node-{number % nodes}"}
+        yield _pod(f"nominated-{number}", plain)
 
 
 def pending(workload: Workload, count: int) -> Iterator[Pod]:

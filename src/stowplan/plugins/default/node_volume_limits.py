@@ -79,9 +79,13 @@ class NodeVolumeLimits(Plugin):
                 state.write(NewVolumes(missing=missing))
                 return None
         try:
-            state.write(NewVolumes(self._volumes_of(pod)))
+            new = NewVolumes(self._volumes_of(pod))
         except InputError as error:
-            state.write(NewVolumes(error=str(error)))
+            new = NewVolumes(error=str(error))
+        state.write(new)
+        if not new.error and not (self._limits_of(new, nodes) < NO_LIMITS).any():
+            # Without limits none can be exceeded, whatever pods preemption tries to evict.
+            state.skipped_filters.add(self.name)
         return None
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
@@ -130,21 +134,27 @@ class NodeVolumeLimits(Plugin):
 
     def _in_doubt(self, new: NewVolumes, nodes: NodeTable) -> list[int]:
         """Rows that would exceed a limit if no two volumes on them were the same; no others can."""
-        cluster, drivers = self.handle.cluster, frozenset(new.drivers.values())
+        limits = self._limits_of(new, nodes)
         if isinstance(nodes, TrialTable):  # evicted pods are counted as well, to look at fewer pods
             (volumes,) = nodes.live.keep((self.name, "volumes"), _most_volumes, usage=True)
             volumes = volumes[nodes.rows] + nodes.sum_added(_most_of)
         else:
             (volumes,) = nodes.keep((self.name, "volumes"), _most_volumes, usage=True)
-        (attached,) = nodes.keep(
-            (self.name, "attached", cluster.volume_attachments.version),
+        (attached,) = nodes.live.keep(
+            (self.name, "attached", self.handle.cluster.volume_attachments.version),
             lambda part: (np.array([len(self._attached_to(name)) for name in part.names], np.int64),),
         )
-        (limits,) = nodes.keep(
-            (self.name, "limits", cluster.csi_nodes.version, drivers),
+        return np.flatnonzero(volumes + attached[nodes.rows] + len(new.drivers) > limits).tolist()
+
+    def _limits_of(self, new: NewVolumes, nodes: NodeTable) -> NDArray[np.int64]:
+        """The lowest limit of each row for the drivers of the new volumes."""
+        drivers = frozenset(new.drivers.values())
+        (limits,) = nodes.live.keep(
+            (self.name, "limits", self.handle.cluster.csi_nodes.version, drivers),
             lambda part: (np.array([self._lowest_limit(name, drivers) for name in part.names], np.int64),),
         )
-        return np.flatnonzero(volumes + attached + len(new.drivers) > limits).tolist()
+        found: NDArray[np.int64] = limits[nodes.rows]
+        return found
 
     def _lowest_limit(self, node_name: str, drivers: frozenset[str]) -> int:
         limits = self._limits(node_name)
