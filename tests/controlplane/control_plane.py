@@ -72,13 +72,14 @@ class ControlPlane:
     added to those of the API server.
     """
 
+    start_seconds = 120.0
+    """How long a program may take until it is ready."""
+
     def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
         etcd_port, peer_port, api_port = free_ports(3)
         self.server = f"https://127.0.0.1:{api_port}"
         self.etcd_url = f"http://127.0.0.1:{etcd_port}"
-        self.start_seconds = 120.0
-        """How long a program may take until it is ready."""
         self.certificate = folder / "certificates" / "apiserver.crt"
         self.etcd = _etcd(folder, self.etcd_url, f"http://127.0.0.1:{peer_port}")
         self.api_server = Process(
