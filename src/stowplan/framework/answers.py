@@ -31,7 +31,7 @@ from stowplan.errors import PluginError, StowplanError
 from stowplan.framework.events import Action, ClusterEvent, Hint
 from stowplan.framework.plugin import FilterError, Mask, Nomination, Plugin, Reject
 from stowplan.framework.scores import Scores
-from stowplan.framework.status import Code, Status
+from stowplan.framework.status import SKIP, Code, Status
 
 MAX_TEXT: Final = 1000
 """Characters of a plugin's message that are kept: an event does not hold more."""
@@ -345,8 +345,8 @@ def _expect(what: str, answer: object) -> NoReturn:
 
 def status_of(method: str, answer: Any) -> Status | None:
     """The Status that a method answered; None for success."""
-    if answer is None:
-        return None
+    if answer is None or (answer is SKIP and Code.SKIP in CODES[method]):
+        return answer
     if type(answer) is not Status:
         _expect("a Status or None", answer)
     status: Status = answer

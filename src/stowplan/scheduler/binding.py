@@ -26,7 +26,7 @@ from stowplan.framework.answers import (
 )
 from stowplan.framework.observer import OverdueError
 from stowplan.framework.plugin import Plugin, is_trusted, overrides
-from stowplan.framework.status import Code, Status
+from stowplan.framework.status import SKIP, Code, Status
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.failure import NOBODY, FailureHandler, PodReporter
 from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, WaitingPod, failure_at
@@ -34,7 +34,6 @@ from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, Wait
 NOT_LEADING = Failure("this scheduler is no longer the leader", is_moot=True)
 CANCELLED = Failure("binding: its task was cancelled")
 UNCONFIRMED = Failure("binding: a bind plugin or extender reported success, but the pod has no node")
-SKIP = Status.skip()
 CONFIRM_SECONDS = 30.0
 """If the watch has not shown by then what another binder reported, the API server is asked."""
 
@@ -253,7 +252,7 @@ class PodBinder:
         found: list[tuple[str, Plugin]] = []
         has_work = False
         for name, plugin in attempt.profile.at("preBind"):
-            if overrides(plugin, "pre_bind_pre_flight"):
+            if type(plugin).pre_bind_pre_flight is not Plugin.pre_bind_pre_flight:
                 status, stack = _ask(
                     "PreBindPreFlight", "pre_bind_pre_flight", plugin, attempt, placed, node_name
                 )
