@@ -45,7 +45,7 @@ def test_memory_says_what_it_read():
 
 
 def test_an_unknown_workload_is_refused_with_those_there_are():
-    with pytest.raises(InputError, match=r'unknown workload "nope" \(known: anti-affinity, '):
+    with pytest.raises(InputError, match=r'unknown workload "nope" \(known: affinity-terms, anti-affinity, '):
         CliRunner().invoke(bench, ["decisions", "--workload", "nope"], catch_exceptions=False)
 
 

@@ -21,7 +21,8 @@ class InitialPods(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class NominatedPods(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    count: int = 0
+    every_nth: int = 0
+    """On each node with a number that this divides; 0 for none."""
     template: dict[str, Any] = {}
 
 
@@ -72,9 +73,10 @@ def build(workload: Workload, nodes: int, pods: int | None = None) -> Cluster:
 
 def nominated(workload: Workload, nodes: int) -> Iterator[Pod]:
     """The pods that wait, while others are measured, for a node that they are nominated to."""
-    for number in range(workload.nominated_pods.count):
+    every_nth = workload.nominated_pods.every_nth
+    for number in range(0, nodes, every_nth) if every_nth else ():
         plain = filled(workload.nominated_pods.template, number)
-        plain["status"] = {"nominatedNodeName": f"node-{number % nodes}"}
+        plain["status"] = {"nominatedNodeName": f"node-{number}"}
         yield _pod(f"nominated-{number}", plain)
 
 

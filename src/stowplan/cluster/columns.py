@@ -20,6 +20,9 @@ Columns = tuple[NDArray[Any], ...]
 
 T = TypeVar("T")
 
+MAX_ASKED = 1024
+"""How many keys to remember that were asked for once."""
+
 KEPT_BYTES, KEPT_BYTES_PER_ROW = 16 * 2**20, 1024
 """Bytes of cached columns before the least recently used are dropped; little more than a CPU cache."""
 
@@ -196,6 +199,7 @@ class KeptColumns:
         self.entries: dict[Hashable, KeptEntry] = {}
         self._bytes = 0
         self._last_change: tuple[object, list[int] | None] = (None, None)
+        self._asked: set[Hashable] = set()
 
     def changed_since(self, entry: KeptEntry, usage: bool) -> list[int] | None:
         """The rows that changed since the entry caught up last; None if that is no longer known."""
@@ -239,6 +243,15 @@ class KeptColumns:
             self.entries[key] = entry
         else:
             self._bytes -= entry.size
+
+    def is_repeated(self, key: Hashable) -> bool:
+        """Whether columns of this key are kept, or were asked for before: then they are worth keeping."""
+        if key in self.entries or key in self._asked:
+            return True
+        if len(self._asked) > MAX_ASKED:
+            self._asked.clear()
+        self._asked.add(key)
+        return False
 
     def clear(self) -> None:
         self.entries.clear()

@@ -408,15 +408,15 @@ class LiveNodeTable(NodeTable):
     ) -> Columns:
         fresh = columns
         for row in rows:
-            for place, value in enumerate(compute(self._row(row))):
+            for place, value in enumerate(compute(self.row(row))):
                 if fresh[place][row] != value:
                     if fresh[place] is columns[place]:
                         fresh = (*fresh[:place], columns[place].copy(), *fresh[place + 1 :])
                     fresh[place][row] = value
         return fresh
 
-    def _row(self, row: int) -> NodeRow:
-        """The same, cached until the row changes, since many columns need the same rows."""
+    def row(self, row: int) -> NodeRow:
+        """A row as plain numbers, read-only and cached until it changes."""
         found = self._plain_rows.get(row)
         if found is None:
             if len(self._plain_rows) > 4096:

@@ -320,6 +320,11 @@ class NodeSubset(NodeTable):
     def row_of(self, name: str) -> int | None:
         return self.names.index(name) if name in self.names else None
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether pods were added or removed."""
+        return bool(self._pods)
+
     def copy(self) -> NodeSubset:
         """The same rows with the same changes, to try further ones on."""
         twin = NodeSubset(self._source, self._local)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Mask, Rows, read_only
-from stowplan.cluster.node_table import CHANGED, NodeSubset, NodeTable
+from stowplan.cluster.node_table import CHANGED, FEW, NodeSubset, NodeTable
 from stowplan.cluster.trial_table import TrialTable
 from stowplan.cycle.errors import CycleError, failure
 from stowplan.framework.answers import (
@@ -154,6 +154,13 @@ def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -
         found: Verdicts | Statuses | None = nodes.still(key, step.reads_usage)
         if found is not CHANGED:
             return found
+        if nodes.__class__ is NodeSubset and len(nodes) <= FEW and not nodes.is_changed:
+            if step.takes_rows:
+                return _ask_rows(step, state, pod, nodes)
+            if not step.reads_usage and nodes.live.kept.is_repeated(key):
+                whole = _ask_kept(step, state, pod, nodes.live)
+                if whole is None or isinstance(whole, Verdicts):
+                    return None if whole is None else step.verdicts((whole.bits[nodes.rows],))
         found = nodes.keep(
             key,
             lambda part: (_all_bits(step, step.filter_nodes(state, pod, part), len(part)),),
@@ -168,6 +175,14 @@ def _ask_kept(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -
     except BaseException as error:
         raise failure(f'running "{step.name}" filter plugin', error, step.method, pod) from error
     return found
+
+
+def _ask_rows(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Verdicts | None:
+    """For a few rows, in plain numbers."""
+    answers = (
+        _numbers(step, step.filter_row(state, pod, nodes.live.row(row))) for row in nodes.rows.tolist()
+    )
+    return step.verdicts((np.fromiter((bits for (bits,) in answers), np.uint64, len(nodes)),))
 
 
 def _ask_all(
