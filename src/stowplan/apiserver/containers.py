@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stowplan.apiserver import times
+from stowplan.apiserver import schemas, times
 from stowplan.apiserver.failures import Failure, bad_request, method_not_allowed, not_found
 from stowplan.apiserver.options import list_options
 from stowplan.apiserver.pipeline import RequestContext
@@ -28,6 +28,16 @@ WINDOW = "30s"
 _WEBSOCKET_KEY = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _OUTPUT, _ERROR_OUTPUT, _STATUS = 1, 2, 3
+
+
+_AMOUNTS: Json = {"type": "object", "additionalProperties": {"type": "string"}}
+_MEASURED: Json = {
+    "apiVersion": {"type": "string"},
+    "kind": {"type": "string"},
+    "metadata": {"$ref": schemas.REF + "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"},
+    "timestamp": {"type": "string", "format": "date-time"},
+    "window": {"type": "string"},
+}
 
 
 class Containers(Protocol):
@@ -183,7 +193,11 @@ def _frame(data: bytes) -> bytes:
 def serve_metrics(resources: Resources) -> None:
     """Serve nodes and pods of the metrics API, which are made at every read."""
     for plural, kind, namespaced in (("nodes", "NodeMetrics", False), ("pods", "PodMetrics", True)):
-        schema: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        own = {"usage": _AMOUNTS}
+        if namespaced:
+            part = {"type": "object", "properties": {"name": {"type": "string"}, **own}}
+            own = {"containers": {"type": "array", "items": part}}
+        schema = {"type": "object", "properties": {**_MEASURED, **own}}
         resource = Resource(
             group=METRICS,
             version="v1beta1",
