@@ -7,6 +7,7 @@ import pytest
 from stowplan.apiserver import Request, Response
 from stowplan.client.errors import ApiError
 from stowplan.embedded import embedded_cluster
+from stowplan.http11.messages import response_head
 from stowplan.kubelet import Behaviour
 from stowplan.kubelet.behaviour import ExecResult
 
@@ -98,3 +99,8 @@ async def test_usage_of_pods_and_nodes():
         assert node["usage"]["cpu"] == "200m"
         groups = await cluster.api.get_json("/apis")
         assert "metrics.k8s.io" in [each["name"] for each in groups["groups"]]
+
+
+def test_a_switch_of_protocols_has_no_headers_of_a_body():
+    head = response_head(Response(101, b"frames", headers=(("Upgrade", "websocket"),)), keeps_alive=False)
+    assert head == b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"

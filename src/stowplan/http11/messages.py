@@ -67,6 +67,9 @@ class Stream(msgspec.Struct):
 
 def response_head(response: Response, keeps_alive: bool) -> bytes:
     phrase = _PHRASES.get(response.status, "Status")
+    if response.status == 101:  # what follows is of another protocol: it has no type, length or end here
+        lines = "".join(f"{name}: {value}\r\n" for name, value in response.headers)
+        return f"HTTP/1.1 101 {phrase}\r\n{lines}\r\n".encode("latin-1")
     end = "" if keeps_alive else "Connection: close\r\n"
     extra = "".join(f"{name}: {value}\r\n" for name, value in response.headers) if response.headers else ""
     return (
