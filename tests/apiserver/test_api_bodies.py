@@ -117,3 +117,37 @@ async def test_strict_patches_have_no_duplicates(
 async def test_the_range_of_services_is_there(api: Staged) -> None:
     _, found = await api("GET", "/apis/networking.k8s.io/v1/servicecidrs/kubernetes")
     assert [each["status"] for each in found["status"]["conditions"] if each["type"] == "Ready"] == ["True"]
+
+
+async def test_definitions_are_read_from_protobuf(api: Staged) -> None:
+    """Schemas have messages of their own where JSON has one thing or another."""
+
+    def schema(kind: str, *more: tuple[int, bytes | str]) -> bytes:
+        return encode_message((5, kind), *more)
+
+    def field(name: str, inner: bytes) -> bytes:
+        return encode_message((1, name), (2, inner))
+
+    items = encode_message((1, schema("string", (8, encode_message((1, b'"x"'))))))
+    others = encode_message((2, schema("integer")))
+    spec = schema(
+        "object",
+        (29, field("list", schema("array", (24, items)))),
+        (29, field("map", schema("object", (30, others)))),
+    )
+    root = encode_message((1, schema("object", (29, field("spec", spec)))))
+    version = encode_message((1, "v1")) + b"\x10\x01\x18\x01" + encode_message((4, root))
+    names = encode_message((1, "things"), (4, "Thing"))
+    body = encode_message((1, "example.com"), (3, names), (4, "Namespaced"), (7, version))
+    made = encode_message((1, encode_message((1, "things.example.com"))), (2, body))
+    kind = encode_message((1, "apiextensions.k8s.io/v1"), (2, "CustomResourceDefinition"))
+    target = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    status, found = await api(
+        "POST", target, MAGIC + encode_message((1, kind), (2, made)), content_type=PROTOBUF
+    )
+    assert status == 201, found
+    (version_found,) = found["spec"]["versions"]
+    assert version_found["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"] == {
+        "list": {"type": "array", "items": {"type": "string", "default": "x"}},
+        "map": {"type": "object", "additionalProperties": {"type": "integer"}},
+    }

@@ -59,6 +59,9 @@ def _message(name: str, outer: str, data: bytes) -> Json:
             found |= _message(part, outer, value)
         elif (key := by_number.get(number)) and key in properties:
             _store(found, key, properties[key], value)
+    if name == schemas.RECURSIVE:  # no codec leaves out its empty fields, which protobuf always has
+        go = schemas.data().fields[name]
+        found = {key: each for key, each in found.items() if each or go[key][0].startswith("*")}
     return found
 
 
@@ -123,6 +126,16 @@ def _raw(given: dict[int, Any]) -> Any:
     return json.loads(given[1]) if given.get(1) else None
 
 
+def _schema(value: bytes) -> Json:
+    return _message(schemas.RECURSIVE, schemas.RECURSIVE, value)
+
+
+def _schema_or(number: int, other: Callable[[Any], Any]) -> Callable[[dict[int, Any]], Any]:
+    """A schema in the field of this number, or something else in the other of the two."""
+    return lambda given: _schema(given[number]) if number in given else other(given.get(3 - number))
+
+
+_APIEXTENSIONS = schemas.RECURSIVE.rpartition(".")[0] + "."
 _SPECIAL: dict[str, Callable[[dict[int, Any]], Any]] = {
     schemas.QUANTITY: _quantity,
     schemas.META + "Time": _time,
@@ -130,4 +143,12 @@ _SPECIAL: dict[str, Callable[[dict[int, Any]], Any]] = {
     schemas.INT_OR_STRING: _int_or_string,
     schemas.META + "FieldsV1": _raw,
     "io.k8s.apimachinery.pkg.runtime.RawExtension": _raw,
+    _APIEXTENSIONS + "JSON": _raw,
+    _APIEXTENSIONS + "JSONSchemaPropsOrArray": _schema_or(
+        1, lambda value: [_schema(value)] if value else None
+    ),
+    _APIEXTENSIONS + "JSONSchemaPropsOrStringArray": _schema_or(
+        1, lambda value: [value.decode()] if value else []
+    ),
+    _APIEXTENSIONS + "JSONSchemaPropsOrBool": _schema_or(2, bool),
 }

@@ -370,6 +370,12 @@ class _Checker:
         kind = type_of(schema, is_root)
         try:
             uses_old = mentions(parse(rule), "oldSelf")
+        except CelError as error:
+            yield invalid(
+                f"{at}.rule", _go(given), f"compilation failed: ERROR: <input>: Syntax error: {error}"
+            )
+            return
+        try:
             made = Rule.of({**given, "messageExpression": ""}, kind)
             if made.program.kind not in (bool, DYN):
                 yield invalid(f"{at}.rule", _go(given), "cel expression must evaluate to a bool")
