@@ -34,6 +34,7 @@ from stowplan.framework import (
     Hint,
     NodeTable,
     Plugin,
+    Reads,
     Reject,
     Resource,
     Right,
@@ -142,6 +143,7 @@ class PodClaims:
 
 class DynamicResources(Plugin):
     args: DynamicResourcesArgs
+    reads = Reads.OBJECTS
     rights = (
         Right("resourceclaims", ("create", "delete", "get", "patch", "update"), "resource.k8s.io"),
         Right("resourceclaims/status", ("patch", "update"), "resource.k8s.io"),
