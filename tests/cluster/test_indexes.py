@@ -8,14 +8,21 @@ import pytest
 
 from stowplan.api.pod import LabelSet
 from stowplan.api.selectors import EVERYTHING, NOTHING, Requirement, Selector, selector_of_map
-from stowplan.cluster.tallies import LabelIndex, SelectorIndex
+from stowplan.cluster.tallies import LabelIndex, PodQuery, SelectorIndex
 
 KEYS, VALUES = ("app", "tier", "track"), ("a", "b", "c")
+NAMESPACES = ("default", "other", "third")
 FREE = selector_of_map({"app": "a"}), selector_of_map({"app": "b"})
 
 
 def drawn_labels(draw):
-    return {key: draw.choice(VALUES) for key in KEYS if draw.random() < 0.7}
+    labels = {key: draw.choice(VALUES) for key in KEYS if draw.random() < 0.7}
+    return LabelSet(draw.choice(NAMESPACES), labels)
+
+
+def drawn_query(draw):
+    namespaces = frozenset(draw.sample(NAMESPACES, draw.randint(1, 2))) if draw.random() < 0.7 else None
+    return PodQuery(namespaces, drawn_selector(draw))
 
 
 def drawn_selector(draw):
@@ -42,8 +49,8 @@ def test_selectors_that_match_are_found_once(seed):
             gone = there.pop(draw.randrange(len(there)))
             index.remove(gone)
         else:
-            there.append(drawn_selector(draw))
-            index.add(there[-1], there[-1])
+            there.append(drawn_query(draw))
+            index.add(there[-1].selector, there[-1].namespaces, there[-1])
         labels = drawn_labels(draw)
         found = list(map(id, index.candidates(labels)))
         assert len(found) == len(set(found))
@@ -60,13 +67,13 @@ def test_label_sets_that_match_are_found_once(seed):
             del there[gone]
             index.remove(gone)
         else:
-            there[number] = LabelSet("default", drawn_labels(draw))
+            there[number] = drawn_labels(draw)
             index.add(number, there[number])
             index.add(number, there[number])  # as for a second pod with the same labels
-        selector = drawn_selector(draw)
-        found = [each for each, _ in index.candidates(selector)]
+        query = drawn_query(draw)
+        found = [each for each, _ in index.candidates(query)]
         assert len(found) == len(set(found))
-        matching = {each for each, labels in there.items() if selector.matches(labels.labels)}
+        matching = {each for each, labels in there.items() if query.matches(labels)}
         assert matching <= set(found) <= set(there)
 
 
@@ -81,17 +88,27 @@ def test_label_sets_that_match_are_found_once(seed):
 def test_few_others_are_found(labels, found):
     selectors = [selector_of_map({"app": value, "managed-by": "helm"}) for value in VALUES]
     index = SelectorIndex()
-    index.add(selector_of_map({"managed-by": "helm"}), None)  # takes that label's place
+    index.add(selector_of_map({"managed-by": "helm"}), None, None)  # takes that label's place
     for number, selector in enumerate(selectors):
-        index.add(selector, number)
-    assert [each for each in index.candidates(labels) if each is not None] == found
+        index.add(selector, None, number)
+    assert [each for each in index.candidates(LabelSet("default", labels)) if each is not None] == found
+
+
+def test_equal_selectors_of_other_namespaces_are_not_found():
+    index, labels = SelectorIndex(), LabelIndex()
+    for number in range(100):
+        index.add(FREE[0], frozenset((f"n{number}",)), number)
+        labels.add(number, LabelSet(f"n{number}", {"app": "a"}))
+    # The first takes the label's place, all others are found by their namespace.
+    assert sorted(index.candidates(LabelSet("n7", {"app": "a"}))) == [0, 7]
+    assert [number for number, _ in labels.candidates(PodQuery(frozenset(("n7",)), FREE[0]))] == [7]
 
 
 def test_what_asks_for_no_label_is_always_found():
     index = SelectorIndex()
     for selector in (EVERYTHING, NOTHING, *FREE):
-        index.add(selector, selector)
-    assert list(index.candidates({"app": "b"})) == [EVERYTHING, NOTHING, FREE[1]]
+        index.add(selector, None, selector)
+    assert list(index.candidates(LabelSet("default", {"app": "b"}))) == [EVERYTHING, NOTHING, FREE[1]]
 
 
 def test_only_sets_with_the_label_are_found():
@@ -99,7 +116,7 @@ def test_only_sets_with_the_label_are_found():
     for number, value in enumerate(VALUES):
         index.add(number, LabelSet("default", {"app": value}))
     index.add(3, LabelSet("default", {}))
-    assert [number for number, _ in index.candidates(FREE[1])] == [1]
+    assert [number for number, _ in index.candidates(PodQuery(None, FREE[1]))] == [1]
     index.add(4, LabelSet("default", {"app": "b"}))
-    assert sorted(number for number, _ in index.candidates(FREE[1])) == [1, 4]
-    assert len(list(index.candidates(EVERYTHING))) == 5
+    assert sorted(number for number, _ in index.candidates(PodQuery(None, FREE[1]))) == [1, 4]
+    assert len(list(index.candidates(PodQuery(None, EVERYTHING)))) == 5

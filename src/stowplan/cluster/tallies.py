@@ -6,7 +6,7 @@ Two kinds of pods are counted: those that a selector matches, and those that car
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,23 +21,24 @@ if TYPE_CHECKING:
 from collections.abc import Collection, Iterable
 from typing import Generic, TypeVar
 
-from stowplan.api.selectors import Requirement
-
 V = TypeVar("V")
 Label = tuple[str, str]
 
-_ANY: Label = ("", "")  # no label has such a key
+NAMESPACE = ""
+"""The namespace is indexed as if it were a label with this key, which no label has."""
+_ANY: Label = (NAMESPACE, "")  # no namespace has such a name
 
 
 class SelectorIndex(Generic[V]):
-    """Stores each value under the labels of which its selector requires one; compares values by identity."""
+    """Stores each value under the labels of which its selector requires one, or under its namespaces if fewer
+    values are there; compares values by identity."""
 
     def __init__(self) -> None:
         self._by_label: dict[Label, dict[int, V]] = {}
         self._labels_of: dict[int, list[Label]] = {}
 
-    def add(self, selector: Selector, value: V) -> None:
-        labels = self._labels_of[id(value)] = self._rarest(selector)
+    def add(self, selector: Selector, namespaces: frozenset[str] | None, value: V) -> None:
+        labels = self._labels_of[id(value)] = self._rarest(selector, namespaces)
         for label in labels:
             self._by_label.setdefault(label, {})[id(value)] = value
 
@@ -48,18 +49,20 @@ class SelectorIndex(Generic[V]):
             if not values:
                 del self._by_label[label]
 
-    def candidates(self, labels: Mapping[str, str]) -> Iterator[V]:
+    def candidates(self, labels: LabelSet) -> Iterator[V]:
         """Candidates: every value whose selector matches these labels, each once, and a few others."""
-        for label in (_ANY, *labels.items()):
+        for label in (_ANY, (NAMESPACE, labels.namespace), *labels.labels.items()):
             yield from self._by_label.get(label, {}).values()
 
-    def _rarest(self, selector: Selector) -> list[Label]:
+    def _rarest(self, selector: Selector, namespaces: frozenset[str] | None) -> list[Label]:
         """The labels of the most selective requirement."""
         wanted = [
             [(requirement.key, value) for value in requirement.values]
             for requirement in selector.requirements
             if requirement.operator == "In"
         ]
+        if namespaces is not None:
+            wanted.append([(NAMESPACE, namespace) for namespace in namespaces])
         return min(wanted, key=self._users, default=[_ANY])
 
     def _users(self, labels: list[Label]) -> int:
@@ -78,35 +81,43 @@ class LabelIndex:
             return
         self._sets[found] = labels
         for key, by_value in self._by_key.items():
-            if key in labels.labels:
-                by_value.setdefault(labels.labels[key], set()).add(found)
+            if (value := _value(labels, key)) is not None:
+                by_value.setdefault(value, set()).add(found)
 
     def remove(self, found: int) -> None:
-        labels = self._sets.pop(found).labels
+        labels = self._sets.pop(found)
         for key, by_value in self._by_key.items():
-            if key in labels:
-                users = by_value[labels[key]]
+            if (value := _value(labels, key)) is not None:
+                users = by_value[value]
                 users.remove(found)
                 if not users:
-                    del by_value[labels[key]]
+                    del by_value[value]
 
-    def candidates(self, selector: Selector) -> Iterable[tuple[int, LabelSet]]:
-        """Candidates: every label set that the selector matches, each once, and a few others."""
-        wanted = [each for each in selector.requirements if each.operator == "In"]
+    def candidates(self, query: PodQuery) -> Iterable[tuple[int, LabelSet]]:
+        """Candidates: every label set that the query matches, each once, and a few others."""
+        wanted = [
+            self._with(each.key, each.values) for each in query.selector.requirements if each.operator == "In"
+        ]
+        if query.namespaces is not None:
+            wanted.append(self._with(NAMESPACE, query.namespaces))
         if not wanted:
             return self._sets.items()
-        rarest = min((self._with(each) for each in wanted), key=lambda sets: sum(map(len, sets)))
+        rarest = min(wanted, key=lambda sets: sum(map(len, sets)))
         return [(found, self._sets[found]) for users in rarest for found in users]
 
-    def _with(self, requirement: Requirement) -> list[Collection[int]]:
-        by_value = self._by_key.get(requirement.key)
+    def _with(self, key: str, values: Iterable[str]) -> list[Collection[int]]:
+        by_value = self._by_key.get(key)
         if by_value is None:
             by_value = {}
             for found, labels in self._sets.items():
-                if requirement.key in labels.labels:
-                    by_value.setdefault(labels.labels[requirement.key], set()).add(found)
-            self._by_key[requirement.key] = by_value
-        return [by_value.get(value, ()) for value in requirement.values]
+                if (value := _value(labels, key)) is not None:
+                    by_value.setdefault(value, set()).add(found)
+            self._by_key[key] = by_value
+        return [by_value.get(value, ()) for value in values]
+
+
+def _value(labels: LabelSet, key: str) -> str | None:
+    return labels.namespace if key == NAMESPACE else labels.labels.get(key)
 
 
 Ints = NDArray[np.int64]
@@ -203,14 +214,14 @@ class Tallies:
             self._queries.move_to_end(query)
             return tally
         pods = self._table.pods
-        hits = [found for found, labels in self._sets.candidates(query.selector) if query.matches(labels)]
+        hits = [found for found, labels in self._sets.candidates(query) if query.matches(labels)]
         weights = np.zeros(len(pods.label_sets.values))
         weights[hits] = 1
         weights = weights[pods.labels]
         if query.live_only:
             weights *= pods.live
         tally = self._tally(weights, query.live_only)
-        self._queries_by_label.add(query.selector, query)
+        self._queries_by_label.add(query.selector, query.namespaces, query)
         self._queries[query] = tally
         for found in hits:
             if found in self._by_labels:
@@ -221,7 +232,7 @@ class Tallies:
             self._by_labels.clear()
         return tally
 
-    def terms_for(self, group: str, labels: Mapping[str, str]) -> Iterator[TermEntry]:
+    def terms_for(self, group: str, labels: LabelSet) -> Iterator[TermEntry]:
         """Those of the terms whose selectors may match these labels: all that do, and some others."""
         return self._terms_by_label[group].candidates(labels)
 
@@ -269,7 +280,7 @@ class Tallies:
             if found is None:
                 found = self._by_labels[labels] = [
                     self._queries[query]
-                    for query in self._queries_by_label.candidates(pod.labels)
+                    for query in self._queries_by_label.candidates(pod.label_set)
                     if query.matches(pod.label_set)
                 ]
             for tally in found:
@@ -287,7 +298,8 @@ class Tallies:
             entry = known.get((term, weight))
             if entry is None:
                 entry = known[term, weight] = TermEntry(term, weight)
-                self._terms_by_label[group].add(term.selector, entry)
+                namespaces = term.namespaces if term.namespace_selector.nothing else None
+                self._terms_by_label[group].add(term.selector, namespaces, entry)
                 self.terms_version += 1
             entry.sets[found] = entry.sets.get(found, 0) + 1
             entries[id(entry)] = (entry, entry.sets[found])

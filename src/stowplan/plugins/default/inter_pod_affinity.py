@@ -266,7 +266,7 @@ class InterPodAffinity(Plugin):
             found = {
                 group: [
                     entry
-                    for entry in live.tallies.terms_for(group, pod.labels)
+                    for entry in live.tallies.terms_for(group, pod.label_set)
                     if entry.term.matches(pod, namespace)
                 ]
                 for group in GROUPS
