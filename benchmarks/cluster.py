@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 import click
 import msgspec
-from api_server_work import Reading, Work, difference, moved_bytes, read, work
 
+from api_server_work import Reading, Work, difference, moved_bytes, read, work
 from stowplan.api.pod import Pod
 from stowplan.bench.workloads import Workload, filled, read_workloads
 from stowplan.client.api import ApiClient
