@@ -99,6 +99,8 @@ class QueueingHints:
     def __init__(self, profile: Profile) -> None:
         refusing = {name for point in REFUSING_POINTS for name in profile.points.get(point, ())}
         self._registered: dict[str, list[tuple[ClusterEvent, AskHint]]] = {}
+        self.by_spec = frozenset(name for name, plugin in profile.plugins.items() if _is_by_spec(plugin))
+        """Plugins that give pods that are alike the same hint."""
         for name, plugin in profile.plugins.items():
             if overrides(plugin, "events_to_register"):
                 wanted = _wanted(name, plugin)
@@ -131,6 +133,15 @@ class QueueingHints:
         if event.resource is Resource.UNSCHEDULABLE_POD and new.uid != pod.uid:
             return {}
         return {name: ask(pod, event, old, new) for name, ask in self.listeners(event).items()}
+
+
+def _is_by_spec(plugin: Plugin) -> bool:
+    """What `hints_by_spec` says; a class that overrides the hint must say so itself."""
+    for each in type(plugin).__mro__:
+        said = vars(each).get("hints_by_spec")
+        if said is not None or "queueing_hint" in vars(each):
+            return bool(said) or each is Plugin
+    return True
 
 
 def _wanted(name: str, plugin: Any) -> Iterable[ClusterEvent]:

@@ -119,6 +119,9 @@ class Plugin:
     takes_trials: ClassVar[bool] = False
     """Whether `filter_nodes` works on a TrialTable, where each row has changes of its own, without `add_pod`
     and `remove_pod`. Only for plugins of the default profile: others do not get that table."""
+    hints_by_spec: ClassVar[bool] = False
+    """Whether `queueing_hint` depends only on the waiting pod's spec, namespace, labels and controller, and
+    on whether it is the pod that changed. It is then called once per change for all pods that are alike."""
     watches: ClassVar[tuple[type[CustomResource], ...]] = ()
     """Kinds to watch for this plugin besides those every scheduler watches; see `handle.watched`."""
     budget: ClassVar[float] = 1.0

@@ -8,7 +8,7 @@ nothing here keeps time: the host calls the flushes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -318,8 +318,17 @@ class SchedulingQueue:
             self.nominations.put(new, queued.nominated_node)
 
     def _notify(self, waiting: Iterable[QueuedPod], change: ObjectChange, label: str) -> None:
+        listeners = self._listeners
+        changed = tuple(each.uid for each in (change.old, change.new) if isinstance(each, Pod))
+        decided: dict[Hashable, Strategy] = {}  # thousands of pods may wait, most of them from few templates
         for queued in waiting:
-            strategy = self._listeners.strategy(queued, change)
+            pod, unschedulable, pending = queued.pod, queued.unschedulable_plugins, queued.pending_plugins
+            alike = (pod.shape, pod.label_set, id(pod.controller), unschedulable, pending)
+            strategy = decided.get(alike)
+            if strategy is None or pod.uid in changed:
+                strategy = listeners.strategy(queued, change)
+                if pod.uid not in changed and listeners.is_by_spec(queued):
+                    decided[alike] = strategy
             if strategy is not Strategy.SKIP:
                 self._requeue(queued, strategy, label)
         self.in_flight.record(change, label)

@@ -308,6 +308,7 @@ class Listeners:
     ) -> None:
         self._hints, self._clock, self._recorder = hints, clock, recorder
         self._found: dict[tuple[str, ClusterEvent], Mapping[str, AskHint]] = {}
+        self._by_spec: dict[tuple[frozenset[str], frozenset[str]], bool] = {}
 
     def of(self, profile: str, event: ClusterEvent) -> Mapping[str, AskHint]:
         """The plugins of a profile that registered for an event, each with how to ask it."""
@@ -329,6 +330,15 @@ class Listeners:
             # Nominated capacity was already visible to higher-priority pods.
             return Strategy.SKIP
         return self.answer(queued, change)
+
+    def is_by_spec(self, queued: QueuedPod) -> bool:
+        """Whether what is decided for the pod holds for all that are alike."""
+        key = (queued.unschedulable_plugins, queued.pending_plugins)
+        found = self._by_spec.get(key)
+        if found is None:
+            rejectors = queued.rejectors - {EXTENDER}
+            found = self._by_spec[key] = all(rejectors <= each.by_spec for each in self._hints.values())
+        return found
 
     def answer(self, queued: QueuedPod, change: ObjectChange) -> Strategy:
         """What the plugins that rejected the pod say."""

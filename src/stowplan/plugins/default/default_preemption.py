@@ -26,6 +26,7 @@ from stowplan.plugins.args import DefaultPreemptionArgs
 class DefaultPreemption(Plugin):
     args: DefaultPreemptionArgs
     preempts = True
+    hints_by_spec = True
     rights = (Right("pods", ("delete",)),)  # which the host does for it
 
     def pre_enqueue(self, pod: Pod) -> Status | None:

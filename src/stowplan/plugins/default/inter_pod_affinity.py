@@ -72,6 +72,7 @@ class SoftState(NamedTuple):
 class InterPodAffinity(Plugin):
     args: InterPodAffinityArgs
     takes_trials = True
+    hints_by_spec = True
 
     def __init__(self, args: InterPodAffinityArgs, handle: Handle) -> None:
         super().__init__(args, handle)

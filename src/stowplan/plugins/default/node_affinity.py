@@ -41,6 +41,7 @@ WeightedTerm = tuple[int, NodeTerm]
 class NodeAffinity(Plugin):
     args: NodeAffinityArgs
     reads = Reads.NODE
+    hints_by_spec = True
     limits_daemons = True
 
     def __init__(self, args: NodeAffinityArgs, handle: Handle) -> None:

@@ -23,6 +23,7 @@ from stowplan.framework import (
 
 class NodeDeclaredFeatures(Plugin):
     reads = Reads.OBJECTS
+    hints_by_spec = True
 
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None if needed_features(pod) else Status.skip()

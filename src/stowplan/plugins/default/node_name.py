@@ -23,6 +23,7 @@ from stowplan.framework import (
 
 class NodeName(Plugin):
     reads = Reads.NODE
+    hints_by_spec = True
     limits_daemons = True
 
     def sign_pod(self, pod: Pod) -> str:

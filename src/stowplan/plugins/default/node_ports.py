@@ -22,6 +22,7 @@ from stowplan.framework import (
 
 class NodePorts(Plugin):
     takes_trials = True
+    hints_by_spec = True
 
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None if pod.shape.ports else Status.skip()

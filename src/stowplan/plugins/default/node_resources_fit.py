@@ -48,6 +48,7 @@ class Demand(NamedTuple):
 class NodeResourcesFit(Plugin):
     args: NodeResourcesFitArgs
     reads = Reads.USAGE
+    hints_by_spec = True
     takes_rows = True
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:

@@ -24,6 +24,7 @@ UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 class NodeUnschedulable(Plugin):
     reads = Reads.NODE
+    hints_by_spec = True
     limits_daemons = True
 
     def sign_pod(self, pod: Pod) -> bool:

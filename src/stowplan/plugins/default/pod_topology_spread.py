@@ -105,6 +105,7 @@ class SoftState(NamedTuple):
 class PodTopologySpread(Plugin):
     args: PodTopologySpreadArgs
     takes_trials = True
+    hints_by_spec = True
 
     def __init__(self, args: PodTopologySpreadArgs, handle: Handle) -> None:
         super().__init__(args, handle)

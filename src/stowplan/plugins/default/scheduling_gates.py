@@ -8,6 +8,8 @@ from stowplan.framework import Action, ClusterEvent, Hint, Plugin, Pod, Resource
 
 
 class SchedulingGates(Plugin):
+    hints_by_spec = True
+
     def pre_enqueue(self, pod: Pod) -> Status | None:
         gates = pod.spec.scheduling_gates
         if not gates:

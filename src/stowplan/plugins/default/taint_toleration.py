@@ -29,6 +29,7 @@ from stowplan.plugins.node_matching import untolerated
 
 class TaintToleration(Plugin):
     reads = Reads.NODE
+    hints_by_spec = True
     limits_daemons = True
 
     def sign_pod(self, pod: Pod) -> tuple[Toleration, ...]:
