@@ -95,7 +95,7 @@ class Result(msgspec.Struct, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        return not self.error and self.wanted in (None, self.pods)
+        return not self.error and (self.pods > 0 if self.wanted is None else self.pods == self.wanted)
 
 
 class EmbeddedControlPlane(ControlPlane):
@@ -408,7 +408,8 @@ def _fault(result: Result) -> str:
         return result.error.splitlines()[0][:120] + (
             f" ({result.pods} of {result.wanted})" if result.wanted else ""
         )
-    return "" if result.is_complete else f"{result.pods} of {result.wanted} bound"
+    wanted = "" if result.wanted is None else f" of {result.wanted}"
+    return "" if result.is_complete else f"{result.pods}{wanted} bound"
 
 
 def read_results(path: Path) -> list[Result]:

@@ -205,6 +205,15 @@ def test_lists_rows_that_are_not_ahead_first() -> None:
     assert "[1] Gate=true has no effect" in shown
 
 
+def test_a_steady_state_without_a_bound_pod_is_a_fault() -> None:
+    results = [
+        result("row", "kube-scheduler", 2.0, 1, wanted=None),
+        result("row", "stowplan", 1.0, 1, wanted=None, pods=0),
+    ]
+    assert "stowplan: 0 bound" in table(results)
+    assert compare(results)[0].is_behind
+
+
 def test_medians_are_of_all_rounds() -> None:
     ours = [result("row", "stowplan", cpu, 100, round=number) for number, cpu in enumerate((1.0, 9.0, 2.0))]
     (compared,) = compare([result("row", "kube-scheduler", 4.0, 100), *ours])
