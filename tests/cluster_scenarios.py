@@ -945,3 +945,12 @@ async def a_namespace_says_what_keeps_it(cluster: Cluster) -> None:
     assert "configmaps. has 1 resource instances" in texts["NamespaceContentRemaining"]
     await cluster.patch(f"{path}/held", {"metadata": {"finalizers": None}})
     await cluster.until("/api/v1/namespaces", lambda found: "kept" not in str(found))
+
+
+@scenario
+async def a_revision_keeps_its_template_in_order(cluster: Cluster) -> None:
+    await cluster.create(f"{APPS}/daemonsets", workload("DaemonSet", "agent"))
+    found = await cluster.until(f"{APPS}/controllerrevisions", lambda found: found["items"])
+    template = found["items"][0]["data"]["spec"]["template"]
+    assert list(template) == sorted(template)
+    assert list(template["spec"]) == sorted(template["spec"])

@@ -33,6 +33,8 @@ Json = dict[str, Any]
 PAGE = ROOT / "docs" / "conformance.md"
 NODES = "{count: 4, cpu: 8, zones: [a, b]}"
 START_SECONDS = 60.0
+MISSING = ("webserver:404", "foo:non-existent")
+"""Images that no registry has, as the tests take for granted: nodes cannot pull them."""
 BATCH = 12
 """Tests in one process; results are kept after each batch."""
 ALPHA = ("Alpha", "Feature:OffByDefault")
@@ -70,7 +72,6 @@ GROUPS = {
 
 REASONS = (
     (r"WaitForPodsResponding|checking pod responses|serve a basic image", "asks a program in a container"),
-    (r"proportional scaling", "needs an image that cannot be pulled; simulated nodes have every image"),
     (r"webhook|Webhook|AggregatedDiscovery|Aggregator|sample API server", "runs a server in a container"),
     (r"Workload API availability|PodGroup API availability", "an alpha API that is off by default"),
 )
@@ -181,7 +182,10 @@ def embedded(folder: Path) -> Iterator[Path]:
     """`stowplan up` in a process of its own."""
     kubeconfig = folder / "up.kubeconfig"
     with _running(
-        [sys.executable, "-m", "stowplan.cli", "up", f"--nodes={NODES}", f"--kubeconfig={kubeconfig}"],
+        [
+            *(sys.executable, "-m", "stowplan.cli", "up", f"--nodes={NODES}", f"--kubeconfig={kubeconfig}"),
+            *(f"--missing-image={pattern}" for pattern in MISSING),
+        ],
         folder / "up.log",
     ) as log:
         _wait_for(log, "Ready in")

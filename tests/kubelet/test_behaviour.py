@@ -98,3 +98,10 @@ def test_usage_is_half_of_what_is_requested_or_as_annotated():
     containers = [{"name": "main", "resources": {"requests": {"cpu": "1", "memory": "64Mi"}}}]
     assert Behaviour().usage(pod(containers=containers)) == {"cpu": 500, "memory": 32 * 2**20}
     assert Behaviour().usage(pod({"kubelet.stowplan/cpu-usage": "1500m"}))["cpu"] == 1500
+
+
+def test_images_that_cannot_be_pulled():
+    behaviour = Behaviour(missing_images=("*:broken",))
+    assert behaviour.start_error(pod(containers=[{"name": "main", "image": "web:1"}])) == ""
+    said = behaviour.start_error(pod(containers=[{"name": "main", "image": "web:broken"}]))
+    assert said == 'ImagePullBackOff: Back-off pulling image "web:broken"'

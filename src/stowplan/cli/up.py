@@ -66,6 +66,13 @@ COPIED = "set KUBECONFIG to the kubeconfig of the cluster to copy"
     help="Simulated seconds per real second.",
 )
 @click.option(
+    "--missing-image",
+    "missing_images",
+    metavar="PATTERN",
+    multiple=True,
+    help="Images that the simulated nodes cannot pull, such as '*:broken'. Repeatable.",
+)
+@click.option(
     "--from-cluster",
     is_flag=True,
     help="Start with a copy of the cluster of KUBECONFIG; nothing is written to it.",
@@ -96,6 +103,7 @@ def up(
     host: str,
     port: int,
     speed: float,
+    missing_images: tuple[str, ...],
     from_cluster: bool,
     context: str | None,
     kubeconfig: Path,
@@ -137,6 +145,7 @@ def up(
         host=host,
         port=port,
         speed=speed,
+        missing_images=missing_images,
         copied=kubeconfigs.load(None, context=context, remedy=COPIED) if from_cluster else None,
     )
 

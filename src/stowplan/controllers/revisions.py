@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from stowplan.client.errors import Conflict
 from stowplan.controllers.deployments import hash_of
 from stowplan.controllers.kinds import Json, Kind, Plain, Revision
 from stowplan.controllers.owned_pods import owner_of
-from stowplan.controllers.stores import Store, owner_keys
+from stowplan.controllers.stores import Store, encoded, owner_keys
 
 HASH_LABEL = "controller-revision-hash"
 
@@ -53,7 +55,8 @@ class Revisions:
                 "labels": {**labels, HASH_LABEL: name.rpartition("-")[2]},
                 "ownerReferences": [owner_of(self._kind, owner)],
             },
-            "data": {"spec": {"template": {**template, "$patch": "replace"}}},
+            # With its keys in order, as clients that compare it byte for byte make it.
+            "data": msgspec.json.decode(encoded({"spec": {"template": {**template, "$patch": "replace"}}})),
             "revision": revision,
         }
         try:

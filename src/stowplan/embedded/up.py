@@ -26,7 +26,7 @@ from stowplan.embedded.live import look_at
 from stowplan.errors import InputError
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
-from stowplan.kubelet import NodeTemplate
+from stowplan.kubelet import Behaviour, NodeTemplate
 from stowplan.kubelet.dump import Dump, dump_of
 from stowplan.scheduler.main import Service
 from stowplan.scheduler.options import RunOptions, parse
@@ -50,6 +50,8 @@ class UpOptions(msgspec.Struct, kw_only=True):
     port: int = 0
     speed: float = 1.0
     page_port: int = 0
+    missing_images: tuple[str, ...] = ()
+    """Patterns of images that nodes cannot pull."""
     journal: Path | None = None
     """Where decisions are kept on disk, too."""
     copied: Connection | None = None
@@ -118,7 +120,10 @@ async def _running(options: UpOptions, pair: Pair) -> AsyncIterator[EmbeddedClus
     store = DurableStore(options.data) if options.data is not None else Store()
     try:
         certificate = pair.certificate.decode()
-        async with EmbeddedCluster(store, speed=options.speed, certificate=certificate) as cluster:
+        behaviour = Behaviour(missing_images=options.missing_images)
+        async with EmbeddedCluster(
+            store, speed=options.speed, behaviour=behaviour, certificate=certificate
+        ) as cluster:
             yield cluster
     finally:
         if isinstance(store, DurableStore):

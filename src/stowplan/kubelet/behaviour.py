@@ -7,6 +7,7 @@ import math
 import random
 import shlex
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -200,6 +201,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """The share of runs that end in failure."""
     image_bytes: int | None = None
     """Size of every image; by default each image has a fixed size of its own, some hundred MB."""
+    missing_images: tuple[str, ...] = ()
+    """Patterns of images that cannot be pulled, such as `*:broken`."""
     logs: Callable[[Pod, str], str] | None = None
     """Returns what the container of a name has written."""
     exec: Callable[[Pod, str, list[str]], ExecResult] | None = None
@@ -207,6 +210,15 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 
     def start_time(self, pod: Pod) -> float:
         return _seconds(pod, START_SECONDS, self.start_seconds)
+
+    def start_error(self, pod: Pod) -> str:
+        """Why the containers of the pod do not start; empty if they do."""
+        if said := pod.annotations.get(START_ERROR):
+            return said
+        for image in (each.image for each in pod.spec.containers):
+            if any(fnmatchcase(image, pattern) for pattern in self.missing_images):
+                return f'ImagePullBackOff: Back-off pulling image "{image}"'
+        return ""
 
     def run_time(self, pod: Pod) -> float | None:
         """How long the pod runs from its start; None for ever."""

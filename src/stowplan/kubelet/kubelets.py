@@ -29,7 +29,6 @@ from stowplan.controllers.events import Events
 from stowplan.kubelet.admission import Rejection, Usage, judge
 from stowplan.kubelet.behaviour import (
     READY,
-    START_ERROR,
     Behaviour,
     EndingPod,
     decode_pod,
@@ -251,7 +250,7 @@ class SimulatedKubelets:
             else:
                 self._end_later(pod)
         elif pod.phase == "Pending":
-            if pod.uid in machine.blocked and START_ERROR not in pod.annotations:
+            if pod.uid in machine.blocked and not self.behaviour.start_error(pod):
                 machine.blocked.discard(pod.uid)
                 self._due.put_nowait(partial(self._start, pod))
         elif (pod.uid in self._unready) == _is_to_be_ready(pod):
@@ -319,7 +318,7 @@ class SimulatedKubelets:
         machine = self._is_on(pod)
         if machine is None:
             return
-        if said := pod.annotations.get(START_ERROR):
+        if said := self.behaviour.start_error(pod):
             reason, _, message = said.partition(":")
             status = waiting_status(pod, reason.strip(), message.strip(), self.clock.now())
             machine.blocked.add(pod.uid)
