@@ -217,7 +217,18 @@ def json_error(error: Exception) -> str:
 
 
 def is_yaml(media: str, body: bytes) -> bool:
-    return media in _YAML and not body.lstrip().startswith(b"{")
+    """Whether a body must be read as YAML; most that may be are JSON, which is quicker to read."""
+    if media not in _YAML:
+        return False
+    if not body.lstrip().startswith(b"{"):
+        return True
+    try:
+        msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return True
+    except RecursionError:
+        pass  # it is rejected later
+    return False
 
 
 def yaml_to_json(body: bytes) -> tuple[bytes, str]:

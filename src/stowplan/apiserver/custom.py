@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -107,9 +109,17 @@ def resource_of(spec: Json, version: Json, since: int = 0) -> Resource:
         codec=CustomCodec(schema),
         strategy=CustomStrategy(schema, "status" in parts, f"{names['plural']}.{spec['group']}", fields),
         since=since,
+        storage_hash=_storage_hash(spec),
         is_custom=True,
         scale_paths=paths,
     )
+
+
+def _storage_hash(spec: Json) -> str:
+    """What tells clients that the storage version has changed."""
+    version = next((each["name"] for each in spec["versions"] if each.get("storage")), "")
+    text = f"{spec['group']}/{version}/{spec['names']['kind']}"
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
 
 
 def _columns(declared: list[Json] | None) -> tuple[Column, ...]:

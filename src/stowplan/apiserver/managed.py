@@ -105,7 +105,7 @@ class Updated:
 
 def _packed(entries: list[Entry]) -> bytes:
     """Encode entries; objects with the same entries share one text."""
-    text = msgspec.json.encode([entry.as_json() for entry in entries])
+    text = msgspec.json.encode([entry.as_json() for entry in entries], order="sorted")
     if len(_texts) > MAX_TEXTS:
         _texts.clear()
     return _texts.setdefault(text, text)

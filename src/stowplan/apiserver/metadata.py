@@ -42,11 +42,14 @@ def fill_for_create(meta: Json, namespace: str, has_generation: bool) -> None:
         meta["generation"] = 1
 
 
-def errors_of(meta: Json, name_errors: NameCheck, namespaced: bool) -> list[FieldError]:
-    return list(_errors(meta, name_errors, namespaced))
+def errors_of(
+    meta: Json, name_errors: NameCheck, namespaced: bool, is_custom: bool = False
+) -> list[FieldError]:
+    """Finalizers of custom resources may have any name."""
+    return list(_errors(meta, name_errors, namespaced, is_custom))
 
 
-def _errors(meta: Json, name_errors: NameCheck, namespaced: bool) -> Iterator[FieldError]:
+def _errors(meta: Json, name_errors: NameCheck, namespaced: bool, is_custom: bool) -> Iterator[FieldError]:
     name, base = meta.get("name", ""), meta.get("generateName", "")
     if base:
         for said in name_errors(base.rstrip("-") if base.endswith("-") else base):
@@ -61,8 +64,8 @@ def _errors(meta: Json, name_errors: NameCheck, namespaced: bool) -> Iterator[Fi
     yield from label_errors_of(meta.get("labels") or {}, "metadata.labels")
     yield from _annotation_errors(meta.get("annotations") or {})
     yield from _owner_errors(meta.get("ownerReferences") or [])
-    for index, finalizer in enumerate(meta.get("finalizers") or []):
-        yield from _finalizer_errors(f"metadata.finalizers[{index}]", finalizer)
+    for finalizer in meta.get("finalizers") or []:
+        yield from _finalizer_errors(finalizer, is_custom)
 
 
 def label_errors_of(labels: Json, field: str) -> Iterator[FieldError]:
@@ -106,11 +109,12 @@ def _owner_errors(owners: list[Json]) -> Iterator[FieldError]:
         yield invalid(field, owners, said)
 
 
-def _finalizer_errors(field: str, finalizer: str) -> Iterator[FieldError]:
+def _finalizer_errors(finalizer: str, is_custom: bool) -> Iterator[FieldError]:
     for said in label_key_errors(finalizer):
         yield invalid("metadata.finalizers", finalizer, said)
     if (
-        "/" not in finalizer
+        not is_custom
+        and "/" not in finalizer
         and finalizer not in ("orphan", "foregroundDeletion", "kubernetes")
         and not list(label_key_errors(finalizer))
     ):

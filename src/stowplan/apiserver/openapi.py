@@ -24,7 +24,23 @@ TYPE_META = {
     },
     "kind": {"type": "string", "description": "Kind is the type of the object, such as Pod."},
 }
-_METADATA = {"description": "Name, namespace, labels and the like, which objects of all kinds have."}
+_METADATA = {"description": "Standard object's metadata, such as its name, namespace and labels."}
+_METADATA_FIELDS = {
+    "annotations": "Annotations are notes of any length, by key; nothing is selected by them.",
+    "creationTimestamp": "CreationTimestamp is a timestamp that the server sets when it creates the object.",
+    "deletionGracePeriodSeconds": "Seconds that the object may take to end after it was deleted.",
+    "deletionTimestamp": "When the object is to be gone; set by the server when it is deleted.",
+    "finalizers": "Who must do something before the object is removed; the last one to leave lets it go.",
+    "generateName": "The beginning of a name that the server completes if no name is given.",
+    "generation": "How often what is wanted has changed; set by the server.",
+    "labels": "Labels by key; objects are selected by them.",
+    "managedFields": "Who manages which fields, for server-side apply.",
+    "name": "The name, which no other object of this kind has in the namespace.",
+    "namespace": "The namespace that the object is in.",
+    "ownerReferences": "Objects that this one belongs to; it is removed when they are all gone.",
+    "resourceVersion": "The version of the object, which changes with every write.",
+    "uid": "A unique ID, which the server sets; a new object of the same name gets another one.",
+}
 _LIST_METADATA = {"description": "The version of the list, and how to continue it."}
 _DEFINITIONS = "#/definitions/"
 _TITLE = {"title": "Kubernetes", "version": "v1.36.4"}
@@ -101,8 +117,20 @@ def _about(resource: Resource) -> str:
 def _collect(name: str, found: Json) -> None:
     """A schema and all that it refers to."""
     if name not in found:
-        found[name] = data().schemas[name]
+        found[name] = _described(name)
         _collect_below(found[name], found)
+
+
+def _described(name: str) -> Json:
+    """A built-in schema; the metadata of all objects has descriptions of our own."""
+    schema = data().schemas[name]
+    if name != OBJECT_META:
+        return schema
+    properties = {
+        key: {"description": _METADATA_FIELDS.get(key, ""), **each}
+        for key, each in schema["properties"].items()
+    }
+    return {**schema, **_METADATA, "properties": properties}
 
 
 def _collect_below(schema: Any, found: Json) -> None:
@@ -295,11 +323,13 @@ def _answer_v2(resources: Resources, request: Request) -> Response:
 
 
 def _document_v2(resources: Resources) -> Json:
-    definitions = {name: _v2(schema) for name, schema in data().schemas.items()}
+    definitions = {name: _v2(_described(name)) for name in data().schemas}
     paths: Json = {}
     for resource in resources:
         if resource.is_custom:
             definitions |= {name: _v2(each) for name, each in _custom_schemas(resource).items()}
+            if resource.schema.get("x-kubernetes-preserve-unknown-fields"):
+                definitions[_schema_name(resource)] = {"type": "object", **_gvk(resource, resource.kind)}
         else:
             name = _schema_name(resource)
             definitions[name] = {"description": _about(resource), **definitions[name]}

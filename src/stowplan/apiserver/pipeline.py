@@ -378,7 +378,9 @@ def validate(context: RequestContext) -> None:
     if context.before is not None and context.writes_status:
         errors += strategy.status_errors(data, old)
     else:
-        errors += metadata.errors_of(meta, type(strategy).name_errors, resource.namespaced)
+        errors += metadata.errors_of(
+            meta, type(strategy).name_errors, resource.namespaced, resource.is_custom
+        )
         if context.before is None or not strategy.checks_updates_whole:
             errors += strategy.errors(data)
         errors += strategy.update_errors(data, old) if context.before is not None else ()

@@ -594,6 +594,8 @@ RULE_CASES = [
         *_create({"list": [1, 2], "m": {"x": "y"}}, {"list": [0, 0, 0, 0, 0, 1], "m": {}}, {"list": [0, 0, 0, 0, 0, 1], "m": {"x": "y"}}),
     ),
     _things("rules that cost too much", _ruled(_rule("self.u.all(x, self.u.all(y, x + y >= 0))"), u={"type": "array", "maxItems": 1000, "items": {"type": "integer", "maximum": 100}}), *_create({"u": [1, 2]}, {"u": [1] * 1000})),
+    _things("finalizers", definition(), *(Step("POST", THINGS, thing({}, f"t{number}") | {"metadata": {"name": f"t{number}", "finalizers": [name]}}) for number, name in enumerate(("plain", "example.com/full", "bad name")))),
+    _things("applied as YAML that begins like JSON", definition({"a": TEXT}), Step("PATCH", THINGS + "/t?fieldManager=one", b'{"apiVersion": "{ns}.example.com/v1", "kind": "Thing", "metadata": {"name": "t",}, "spec": {"a": "x",},}', APPLY_PATCH)),
     _things("rules of metadata", definition(root={"type": "object", "properties": {"spec": FREE}, "x-kubernetes-validations": [{"rule": "self.metadata.name.startsWith('t')"}, {"rule": "self.kind == 'Thing'"}]}),
         *_create({"a": 1}), Step("POST", THINGS, thing({}, "other")),
     ),
