@@ -20,7 +20,6 @@ from device_objects import (
     device_class,
     held,
     node,
-    node_in,
     pod,
     selects,
     uses,
@@ -337,4 +336,24 @@ def test_there_are_no_more_cases_than_are_of_use(monkeypatch):
         else:
             plugin.ledger.release(f"uid-c{number}")
         assert len(plugin.cases._cases) <= 3 * 4 + 1
-    assert node_in(cluster, "n1")
+
+
+def test_what_is_known_of_claims_is_not_kept_without_end():
+    """Anyone who may make claims can make up as many different ones as they like."""
+    claims = [
+        claim(*(ask(f"r{part}", 1 + number) for part in range(3)), name=f"c{number}") for number in range(100)
+    ]
+    everywhere = a_slice("all", *(f"d{number}" for number in range(100)), allNodes=True)
+    cluster, plugin = fleet(*claims, everywhere, count=3)
+    cluster.apply(object_of(node("bare")))
+    for number in range(100):
+        state = CycleState()
+        waiting = pod(uses(f"c{number}"), name=f"p{number}")
+        assert plugin.pre_filter(state, waiting, cluster.nodes) is None
+        try:
+            list(plugin.filter_nodes(state, waiting, cluster.nodes))
+        except FilterError:
+            assert 3 * (number + 1) > 32
+    known = plugin.cases._answers.values()
+    assert len(known) <= 64
+    assert sum(bool(each.tables) for each in known) <= 4

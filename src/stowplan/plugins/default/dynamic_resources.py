@@ -531,7 +531,7 @@ class DynamicResources(Plugin):
         if column is not None:
             case, answers = int(column[row]), self.cases.answers(wanted.signature)
         try:
-            if answers.codes[case] == UNKNOWN:
+            if answers.codes[case] == UNKNOWN or (answers.codes[case] == FITS and case not in answers.found):
                 self._solve(found, wanted, node, 0, case, answers)
         except AllocationError:
             return None

@@ -102,8 +102,8 @@ class Table:
         self.live = bytearray(b"\1") * length
         """1 for devices to consider: free, and selected or not known to be. Bytes are searched fast."""
         self.selected = bytearray(length)
-        self.unknown = set(range(length))
-        """The devices of which selectors have not been asked."""
+        self.unknown = bytearray(b"\1") * length
+        """1 for devices of which selectors have not been asked."""
         self.version = -1
         """Of the usage."""
 
@@ -253,7 +253,7 @@ class _Search:
         table = self.table(claim, ask)
         live, unknown = table.live, table.unknown
         places: Iterable[int] = _ones(live, start)
-        if not unknown:
+        if unknown.find(1) < 0:
             for constraint in self.constraints[claim]:
                 if (
                     isinstance(constraint, MatchAttribute)
@@ -267,7 +267,7 @@ class _Search:
             holders = self.holders.get(self.devices[place][1].id, ()) if self.holders else ()
             if holders and (not ask.is_admin or claim in holders):
                 continue
-            if place not in unknown or self.settle(claim, ask, table, place):
+            if not unknown[place] or self.settle(claim, ask, table, place):
                 yield place
 
     def table(self, claim: int, ask: Ask) -> Table:
@@ -289,13 +289,13 @@ class _Search:
     def settle(self, claim: int, ask: Ask, table: Table, place: int) -> bool:
         """Ask the selectors of a device; whether it is worth trying."""
         table.selected[place] = self.is_selected(claim, ask, self.devices[place][1])
-        table.unknown.discard(place)
+        table.unknown[place] = False
         return self.look_at(ask, table, place)
 
     def look_at(self, ask: Ask, table: Table, place: int) -> bool:
         pool, device = self.devices[place]
         is_live = ask.is_admin or device.id not in self.usage.taken
-        if is_live and place not in table.unknown:
+        if is_live and not table.unknown[place]:
             is_live = bool(table.selected[place]) and self.may_serve(ask, pool, device)
         table.live[place] = is_live
         return is_live
@@ -524,7 +524,7 @@ class _Search:
 
     def suitable(self, claim: int, ask: Ask) -> set[int]:
         table = self.table(claim, ask)
-        for place in sorted(table.unknown):
+        for place in _ones(table.unknown, 0):
             if table.live[place]:
                 self.settle(claim, ask, table, place)
         return set(_ones(table.live, 0))

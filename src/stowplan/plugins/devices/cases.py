@@ -35,6 +35,10 @@ from stowplan.plugins.devices.pools import (
 
 MAX_DEMANDS = 64
 """Different demands whose answers are kept. Anyone who may make claims can make up new ones."""
+MAX_FOUND = 16
+"""For each of them, so many cases are kept with the devices that were found."""
+MAX_TABLES = 4
+"""For the last so many demands, it is kept what is known of devices that many nodes can reach."""
 MAX_CASES = 16384
 """Cases kept before those that no node is in any more are forgotten; at least four for each node."""
 
@@ -55,16 +59,19 @@ class Answers:
         self.points: NDArray[np.int64] = np.zeros(size, np.int64)
         """For the alternatives that were chosen."""
         self.found: dict[int, list[list[Held]]] = {}
+        """The last of them: on most nodes, nothing is ever allocated."""
         self.tables: dict[Offer, Tables] = {}
         """For devices that many nodes can reach; a search among them goes on from the one before."""
         self.epoch = -1
 
     def put(self, case: int, found: list[list[Held]] | str, points: int = 0) -> None:
+        self.found.pop(case, None)
         if isinstance(found, str):
             self.codes[case] = CODES[found]
-            self.found.pop(case, None)
-        else:
-            self.codes[case], self.points[case], self.found[case] = FITS, points, found
+            return
+        if len(self.found) >= MAX_FOUND:
+            del self.found[next(iter(self.found))]
+        self.codes[case], self.points[case], self.found[case] = FITS, points, found
 
 
 class _Site:
@@ -125,6 +132,7 @@ class NodeCases:
         self._is_shared: list[bool] = []
         """By case, whether devices of other nodes play a part in it."""
         self._answers: dict[Hashable, Answers] = {}
+        self._with_tables: list[Answers] = []
         self._class_version = -1
 
     def column(self, live: LiveNodeTable) -> Numbers | None:
@@ -159,6 +167,7 @@ class NodeCases:
         if self._class_version != self._classes.version:
             self._class_version = self._classes.version
             self._answers.clear()
+            self._with_tables.clear()
         key = tuple(demands)
         found = self._answers.pop(key, None)
         if found is None:
@@ -173,6 +182,7 @@ class NodeCases:
         if found.epoch != self._epoch:
             found.epoch = self._epoch
             found.codes[: len(self._is_shared)][self._is_shared] = UNKNOWN
+            found.found.clear()
         return found
 
     def offer(self, live: LiveNodeTable, row: int) -> Offer:
@@ -189,8 +199,14 @@ class NodeCases:
 
     def tables(self, answers: Answers, offer: Offer) -> Tables:
         """Those of an earlier search for the same, if they are worth keeping."""
-        is_kept = any(offer is each for each in self._offers.values())
-        return answers.tables.setdefault(offer, {}) if is_kept else {}
+        if not any(offer is each for each in self._offers.values()):
+            return {}
+        if answers in self._with_tables:
+            self._with_tables.remove(answers)
+        elif len(self._with_tables) >= MAX_TABLES:
+            self._with_tables.pop(0).tables.clear()
+        self._with_tables.append(answers)
+        return answers.tables.setdefault(offer, {})
 
     def _mask(self, live: LiveNodeTable, selector: NodeSelector) -> Mask:
         terms = self._scopes.selectors[selector]
@@ -220,6 +236,7 @@ class NodeCases:
         if not self._cases:  # no answer of before applies to any of the new numbers
             self._is_shared.clear()
             self._answers.clear()
+            self._with_tables.clear()
             for site in self._sites.values():
                 site.case = -1
         self._layout = live.layout
