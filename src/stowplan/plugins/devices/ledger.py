@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import chain
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -20,6 +21,7 @@ from stowplan.api.resource import (
     Allocation,
     ConsumerReference,
     DeviceClass,
+    NodeScope,
     ResourceClaim,
 )
 from stowplan.api.selectors import node_terms_of
@@ -28,7 +30,7 @@ from stowplan.cluster.sealed import unsealed
 from stowplan.errors import CelError
 from stowplan.framework import ClusterView, Handle, NodeTable
 from stowplan.plugins.devices.claims import Usage
-from stowplan.plugins.devices.pools import Kinds, OfferedDevice
+from stowplan.plugins.devices.pools import DeviceId, Kinds, OfferedDevice
 
 GRACE_SECONDS = 120.0
 """How long a claim that we created may take to show up."""
@@ -186,24 +188,42 @@ class DeviceCounts:
         self._slices, self._ledger = handle.cluster.resource_slices, ClaimLedger.of(handle)
         self._seen = -1, -1
         self._version = 0
-        self._devices: list[OfferedDevice] = []
+        self._devices: dict[DeviceId, list[OfferedDevice]] = {}
+        self._used: set[DeviceId] = set()
         self._kinds: Kinds = WeakValueDictionary()
         self._tallies: dict[Selectors, Tallies] = {}
 
     def follow(self) -> int:
         """Takes note of other devices and of other uses of them; the number grows where there are any."""
-        now = self._slices.version, self._ledger.usage.version
+        usage = self._ledger.usage
+        now = self._slices.version, usage.version
         if self._seen != now:
             if self._seen[0] != now[0]:
-                self._devices = [
-                    OfferedDevice(device, each.spec, self._kinds)
-                    for each in self._slices
-                    for device in each.spec.devices
-                ]
+                self._devices = {}
+                for each in self._slices:
+                    for spec in each.spec.devices:
+                        device = OfferedDevice(spec, each.spec, self._kinds)
+                        self._devices.setdefault(device.id, []).append(device)
+            changed = usage.changed_since(self._seen[1]) if self._seen[0] == now[0] else None
             self._seen = now
-            self._tallies.clear()
             self._version += 1
+            if changed is None:
+                self._tallies.clear()
+                self._used = {id_ for id_ in self._devices if usage.includes(id_)}
+            else:
+                self._recount({id_ for id_ in changed if usage.includes(id_) != (id_ in self._used)})
         return self._version
+
+    def _recount(self, changed: set[DeviceId]) -> None:
+        """Count devices as used that were not, and the reverse."""
+        for id_ in changed & self._devices.keys():
+            change = -1 if id_ in self._used else 1
+            for device in self._devices[id_]:
+                for selectors, (by_name, by_selector) in self._tallies.items():
+                    tally = _tally_of(device.scope, by_name, by_selector)
+                    if tally is not None and _is_selected(device, selectors):
+                        tally[1] += change
+        self._used ^= changed & self._devices.keys()
 
     def columns(self, device_class: DeviceClass, nodes: NodeTable) -> tuple[Ints, Ints]:
         """For each node, the number of devices of the class and the number in use."""
@@ -229,19 +249,31 @@ class DeviceCounts:
     def _tally(self, selectors: Selectors) -> Tallies:
         by_name: dict[str, Tally] = {}
         by_selector: dict[NodeSelector | None, Tally] = {}
-        usage = self._ledger.usage
-        for device in self._devices:
-            scope = device.scope
-            if scope.node_name:
-                tally = by_name.setdefault(scope.node_name, [0, 0, 0])
-            elif scope.is_given:
-                tally = by_selector.setdefault(scope.node_selector, [0, 0, 0])
-            else:
+        for device in chain.from_iterable(self._devices.values()):
+            tally = _tally_of(device.scope, by_name, by_selector)
+            if tally is None:
                 continue
-            try:
-                if all(map(device.kind.satisfies, selectors)):
-                    tally[0] += 1
-                    tally[1] += usage.includes(device.id)
-            except CelError:
+            is_selected = _is_selected(device, selectors)
+            if is_selected is None:
                 tally[2] += 1
+            elif is_selected:
+                tally[0] += 1
+                tally[1] += device.id in self._used
         return by_name, by_selector
+
+
+def _tally_of(
+    scope: NodeScope, by_name: dict[str, Tally], by_selector: dict[NodeSelector | None, Tally]
+) -> Tally | None:
+    """The tally of the nodes that can reach a device; None if none can."""
+    if scope.node_name:
+        return by_name.setdefault(scope.node_name, [0, 0, 0])
+    return by_selector.setdefault(scope.node_selector, [0, 0, 0]) if scope.is_given else None
+
+
+def _is_selected(device: OfferedDevice, selectors: Selectors) -> bool | None:
+    """None if a selector fails."""
+    try:
+        return all(map(device.kind.satisfies, selectors))
+    except CelError:
+        return None
