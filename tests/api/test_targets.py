@@ -7,6 +7,7 @@ import pytest
 from plain_objects import ZONE, explain, manifests_of, node, pod, workload
 from stowplan.api.templates import find_target
 from stowplan.errors import InputError
+from stowplan.simulator.workloads import more_like
 
 PODS = [pod("web"), pod("web", namespace="shop"), pod("job", namespace="deployment")]
 WORKLOADS = [workload("Deployment", "web"), workload("Job", "job", group="batch")]
@@ -107,6 +108,22 @@ def test_the_pod_of_a_stateful_set_is_its_next_member_with_its_claims():
     found = explain("sts/db", *nodes, pod("db-0", on="a"), members, storage_class)
     assert found.decision.pod.key == "default/db-1"
     assert found.decision.chosen == "b"
+
+
+class CountedLookups(dict):
+    lookups = 0
+
+    def __contains__(self, key):
+        self.lookups += 1
+        return super().__contains__(key)
+
+
+def test_many_members_of_a_stateful_set_are_named_without_starting_over():
+    known = manifests_of(pod("db-0"), pod("db-2"), workload("StatefulSet", "db"))
+    known.objects = CountedLookups(known.objects)
+    names = [each.name for each in more_like(known, "sts/db", 500)]
+    assert names == ["db-1", *(f"db-{number}" for number in range(3, 502))]
+    assert known.objects.lookups < 5 * 500
 
 
 def test_the_pod_of_a_daemon_set_puts_up_with_cordoned_nodes():

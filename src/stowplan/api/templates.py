@@ -42,10 +42,15 @@ class Target(NamedTuple):
     notes: tuple[str, ...] = ()
     objects: tuple[Pod | Object, ...] = ()
     """Objects created with the pod: its owner, its claims."""
+    member: int = 0
+    """The number of the pod in its StatefulSet."""
 
 
-def next_pod(manifests: Manifests, workload: Plain) -> Target:
-    """The next pod that the workload's controller would create, with the objects it needs."""
+def next_pod(manifests: Manifests, workload: Plain, first_member: int = 0) -> Target:
+    """The next pod that the workload's controller would create, with the objects it needs.
+
+    Members of a StatefulSet before `first_member` are known to exist.
+    """
     try:
         reject_negative_requests(decode(Workload, workload).spec.template.spec, "spec.template.spec")
     except InputError as error:
@@ -60,11 +65,15 @@ def next_pod(manifests: Manifests, workload: Plain) -> Target:
         tolerations = [*(pod["spec"].get("tolerations") or ()), *DAEMON_TOLERATIONS]
         pod["spec"] = pod["spec"] | {"tolerations": tolerations}
         note = f"This is a pod of {describe(workload)}, not tied to a particular node."
+    member = first_member
     if workload["kind"] == "StatefulSet":
-        made += _name_member(manifests, pod, workload)
+        namespace = workload["metadata"]["namespace"]
+        while (POD, f"{namespace}/{name}-{member}") in manifests.objects:
+            member += 1
+        made += _name_member(manifests, pod, workload, member)
     found = manifests.decode_object(pod)
     assert isinstance(found, Pod)
-    return Target(found, (note,), tuple(manifests.decode_object(each) for each in made))
+    return Target(found, (note,), tuple(manifests.decode_object(each) for each in made), member)
 
 
 def _make_replica_set(deployment: Plain) -> Plain:
@@ -90,12 +99,9 @@ def _make_pod(template: Plain, owner: Plain, name: str) -> dict[str, Any]:
     }
 
 
-def _name_member(manifests: Manifests, pod: dict[str, Any], workload: Plain) -> list[Plain]:
-    """Name the pod as the set's first missing member; return the claims it needs that do not exist yet."""
+def _name_member(manifests: Manifests, pod: dict[str, Any], workload: Plain, number: int) -> list[Plain]:
+    """Name the pod as that member of the set; return the claims it needs that do not exist yet."""
     name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
-    number = 0
-    while (POD, f"{namespace}/{name}-{number}") in manifests.objects:
-        number += 1
     pod["metadata"] = pod["metadata"] | {"name": f"{name}-{number}"}
     templates = workload["spec"].get("volumeClaimTemplates") or ()
     claims = {each["metadata"]["name"]: each for each in templates}
@@ -111,8 +117,8 @@ def _name_member(manifests: Manifests, pod: dict[str, Any], workload: Plain) -> 
     return made
 
 
-def find_target(manifests: Manifests, wanted: str) -> Target:
-    """`wanted` is a name, `namespace/name`, or `kind/name` as in kubectl."""
+def find_target(manifests: Manifests, wanted: str, first_member: int = 0) -> Target:
+    """`wanted` is a name, `namespace/name`, or `kind/name` as in kubectl; see `next_pod`."""
     if (pod := manifests.pod(wanted)) is not None:
         return Target(pod)
     slash, (kind, name) = "/" in wanted, kind_and_name(wanted)
@@ -125,4 +131,4 @@ def find_target(manifests: Manifests, wanted: str) -> Target:
     if workload is None:
         known = (other for each, other in manifests.workloads if each == kind)
         raise InputError(f"{kind} {key} not found{suggest_names(key, known)}")
-    return next_pod(manifests, workload)
+    return next_pod(manifests, workload, first_member)

@@ -74,14 +74,20 @@ def pods_of(
         return
     size = _size(workload)
     limit.add(size, describe(workload))
+    first_member = 0
     for number in range(size):
-        yield from _copy(manifests, next_pod(manifests, workload), number)
+        target = next_pod(manifests, workload, first_member)
+        yield from _copy(manifests, target, number)
+        first_member = target.member + 1
 
 
 def more_like(manifests: Manifests, wanted: str, number: int) -> Iterator[Pod | Object]:
     """So many more pods like one that exists, or that a workload would make next."""
+    first_member = 0
     for each in range(number):
-        yield from _copy(manifests, find_target(manifests, wanted), each)
+        target = find_target(manifests, wanted, first_member)
+        yield from _copy(manifests, target, each)
+        first_member = target.member + 1
 
 
 def _size(workload: Plain) -> int:
