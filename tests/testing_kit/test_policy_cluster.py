@@ -271,3 +271,9 @@ def test_a_plugin_that_loops_is_interrupted(point):
     )
     assert re.search(rf"test_policy_cluster\.py:{line + 1}|test_policy_cluster\.py:{line + 2}", failed.error)
     cluster.place("web").lands_on("a")
+
+
+def test_a_plugin_object_has_nothing_but_what_its_author_gave_it():
+    cluster = a_cluster(Looping).node("a")
+    cluster.place("web").lands_on("a")
+    assert vars(cluster.instance(Looping)).keys() == {"args", "handle", "serial"}

@@ -27,7 +27,7 @@ from stowplan.framework.decision import UNRESOLVABLE_BIT, Decision, Failures, St
 from stowplan.framework.handle import Nominations
 from stowplan.framework.plugin import FilterError, Reject, overrides
 from stowplan.framework.profile import FilterStep, Profile, TooManyReasonsError
-from stowplan.framework.sealed import given
+from stowplan.framework.sealed import seal_state
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import SKIP, Code, Status
 
@@ -42,11 +42,11 @@ def run_pre_filters(
     """The names that plugins narrowed the search to, None for all; a rejection goes into the decision."""
     pod, names, narrowed_by = decision.pod, None, []
     observer = profile.observer.start("PreFilter")
-    for name, plugin in profile.pre_filters:
+    for name, plugin, pre_filter in profile.pre_filters:
         if observer is not None:
             observer.enter("PreFilter", plugin)
         try:
-            answer = plugin.pre_filter(state, pod, nodes)
+            answer = pre_filter(state, pod, nodes)
             if answer is not None and answer is not SKIP:
                 answer = pre_filter_of(answer)
         except BaseException as error:
@@ -298,7 +298,7 @@ def _ask_each(
 ) -> Statuses | None:
     refused: dict[int, Status] = {}
     is_first = True  # of thousands of errors one traceback is enough
-    state = given(step.plugin, state)
+    state = seal_state(step.plugin, state)
     for row in range(len(nodes)) if passing is None else np.flatnonzero(passing).tolist():
         status = _ask_one(step, state, pod, nodes, row, with_stack=is_first)
         if status is not None:
@@ -430,14 +430,14 @@ def error_status(error: CycleError) -> Status:
 
 def tell(profile: Profile, state: CycleState, method: str, pod: Pod, other: Pod, node: NodeSubset) -> None:
     """Tell plugins to update their state because `other` was added to or removed from a trial node."""
-    for name, plugin in profile.pre_filters:
+    for name, plugin, _ in profile.pre_filters:
         if name in state.skipped_filters or not overrides(plugin, method):
             continue
         doing = f'running {"AddPod" if method == "add_pod" else "RemovePod"} on PreFilter plugin "{name}"'
         profile.observer.enter("PreFilter", plugin)
         try:
             follow = plugin.add_pod if method == "add_pod" else plugin.remove_pod
-            status = status_of(method, follow(state, pod, other, node.node(0)))
+            status = status_of(method, follow(seal_state(plugin, state), pod, other, node.node(0)))
         except BaseException as error:
             raise failure(doing, error, (plugin, method), pod, node.names[0]) from error
         finally:

@@ -19,7 +19,7 @@ from stowplan.framework.answers import plugin_error, status_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.handle import Handle, Nominations, PodFollowers, WaitingPod
 from stowplan.framework.observer import OFFLINE_GUARD, UNOBSERVED, Observer
-from stowplan.framework.plugin import is_trusted
+from stowplan.framework.plugin import ReservingPlugin, is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
@@ -94,8 +94,9 @@ class Planner:
         found: dict[str, dict[str, Any]] = {}
         names = [decision.names[row] for row in decision.feasible.tolist()]
         for plugin_name, plugin in self.profile_of(decision.pod).at("reserve"):
-            if hasattr(plugin, "reservation"):
-                answers = {name: plugin.reservation(decision.state, name) for name in names}
+            if isinstance(plugin, ReservingPlugin) and decision.state is not None:
+                state = decision.state
+                answers = {name: plugin.reservation(state, name) for name in names}
                 found[plugin_name] = {name: answer for name, answer in answers.items() if answer}
         return found
 

@@ -204,11 +204,11 @@ class Cycle:
         reasons: list[str] = []
         keeps_nomination = False
         observer = profile.observer.start("PostFilter")
-        for name, plugin in profile.post_filters:
+        for name, plugin, post_filter in profile.post_filters:
             if observer is not None:
                 observer.enter("PostFilter", plugin)
             try:
-                answer = post_filter_of(plugin.post_filter(state, decision.pod, decision))
+                answer = post_filter_of(post_filter(state, decision.pod, decision))
             except BaseException as error:
                 fault = failure(
                     f'running PostFilter plugin "{name}"', error, (plugin, "post_filter"), decision.pod

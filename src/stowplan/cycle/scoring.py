@@ -17,7 +17,7 @@ from stowplan.framework.decision import Decision, ScoreColumn, SmallScores
 from stowplan.framework.observer import Observer
 from stowplan.framework.profile import Profile, ScoreStep
 from stowplan.framework.scores import MAX_SCORE, Scores
-from stowplan.framework.sealed import given
+from stowplan.framework.sealed import seal_state
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import SKIP, Code
 
@@ -50,11 +50,11 @@ def run_scores(profile: Profile, state: CycleState, decision: Decision, nodes: N
 
 def _run_pre_scores(profile: Profile, state: CycleState, pod: Pod, nodes: NodeTable) -> None:
     observer = profile.observer.start("PreScore")
-    for name, plugin in profile.pre_scores:
+    for name, plugin, pre_score in profile.pre_scores:
         if observer is not None:
             observer.enter("PreScore", plugin)
         try:
-            status = plugin.pre_score(state, pod, nodes)
+            status = pre_score(state, pod, nodes)
             if status is not None and status is not SKIP:
                 status = status_of("pre_score", status)
         except BaseException as error:
@@ -175,7 +175,7 @@ def _score_failure(step: ScoreStep, error: BaseException, pod: Pod, node_name: s
 def _score_each(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
     scores = np.empty(len(nodes), np.int64)
     row, score = 0, step.score
-    state = given(step.plugin, state)
+    state = seal_state(step.plugin, state)
     try:
         for row, node in enumerate(nodes):
             scores[row] = score_of(score(state, pod, node))

@@ -30,7 +30,8 @@ Mask = NDArray[np.bool_]
 _serials = itertools.count()
 
 
-TRUSTED = "stowplan.plugins.default."
+OWN = "stowplan."
+TRUSTED = f"{OWN}plugins.default."
 
 
 class Reads(Enum):
@@ -137,6 +138,14 @@ class Plugin:
     controllers: ClassVar[tuple[str, ...]] = ()
     """Controllers that the leader runs for this plugin, as `module:Class`. Each is created with the plugin's
     arguments and handle; its `async def run(self)` is restarted if it fails."""
+
+    comes_with_stowplan: ClassVar[bool] = False
+    """Set by Stowplan: whether the class, or one that it is derived from, comes with Stowplan."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        bases = (each for each in cls.__mro__ if each is not Plugin)
+        cls.comes_with_stowplan = any(each.__module__.startswith(OWN) for each in bases)
 
     def __init__(self, args: PluginArgs, handle: Handle) -> None:
         self.args, self.handle = args, handle
@@ -314,6 +323,14 @@ class Plugin:
 
     async def run(self) -> None:
         """Work in the background, such as reading metrics. Restarted if it raises, cancelled at the end."""
+
+
+class ReservingPlugin(Plugin):
+    """A plugin that can say what its `reserve` would take, for `stowplan decide --reserve`."""
+
+    def reservation(self, state: CycleState, node_name: str) -> Any:
+        """What it would reserve on the node, in plain data; empty if nothing."""
+        raise NotImplementedError
 
 
 def overrides(plugin: type[Plugin] | Plugin, *methods: str) -> bool:

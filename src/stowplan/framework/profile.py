@@ -20,7 +20,7 @@ from stowplan.framework.observer import UNOBSERVED, Observer
 from stowplan.framework.plugin import Plugin, Reads, overrides
 from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.scores import MAX_SCORE
-from stowplan.framework.sealed import seal, sealed_handle
+from stowplan.framework.sealed import seal_decision, seal_nodes, seal_scores, sealed_handle
 from stowplan.framework.state import CycleState
 
 EXTENDER = "Extender"
@@ -46,8 +46,9 @@ class FilterStep:
 
     def __init__(self, plugin: Plugin, name: str) -> None:
         self.plugin, self.name = plugin, name
-        self.filter, self.filter_nodes, self.sign = plugin.filter, plugin.filter_nodes, plugin.sign_pod
-        self.filter_row = cast(Callable[[CycleState, Pod, NodeRow], Iterable[RowReject]], plugin.filter_nodes)
+        self.filter, self.sign = plugin.filter, plugin.sign_pod
+        self.filter_nodes = seal_nodes(plugin, plugin.filter_nodes)
+        self.filter_row = cast(Callable[[CycleState, Pod, NodeRow], Iterable[RowReject]], self.filter_nodes)
         """`filter_nodes`, for plugins that take rows."""
         self.takes_columns = overrides(plugin, "filter_nodes")
         self.method = (plugin, "filter_nodes" if self.takes_columns else "filter")
@@ -87,10 +88,11 @@ class ScoreStep:
 
     def __init__(self, plugin: Plugin, name: str, weight: int) -> None:
         self.plugin, self.name, self.weight = plugin, name, weight
-        self.score, self.score_nodes, self.sign = plugin.score, plugin.score_nodes, plugin.sign_pod
-        self.score_row = cast(Callable[[CycleState, Pod, NodeRow], int], plugin.score_nodes)
+        self.score, self.sign = plugin.score, plugin.sign_pod
+        self.score_nodes = seal_nodes(plugin, plugin.score_nodes)
+        self.score_row = cast(Callable[[CycleState, Pod, NodeRow], int], self.score_nodes)
         """`score_nodes`, for plugins that take rows."""
-        self.normalize = plugin.normalize_score if overrides(plugin, "normalize_score") else None
+        self.normalize = seal_scores(plugin) if overrides(plugin, "normalize_score") else None
         self.takes_columns = overrides(plugin, "score_nodes")
         self.method = (plugin, "score_nodes" if self.takes_columns else "score")
         self.is_cached, self.reads_usage = is_cached(plugin), plugin.reads is Reads.USAGE
@@ -125,16 +127,21 @@ class Profile:
             point: tuple((name, self.plugins[name]) for name in names) for point, names in self.points.items()
         }
         self._feasible: dict[tuple[int, ...], tuple[tuple[Verdicts | Statuses, ...], Rows, Rows]] = {}
-        self.pre_filters = self.at("preFilter")
+        self.pre_filters = [
+            (name, plugin, seal_nodes(plugin, plugin.pre_filter)) for name, plugin in self.at("preFilter")
+        ]
+        """Each plugin with its method as it is to be called; so are `post_filters` and `pre_scores`."""
         self.told = frozenset(
             name
-            for name, plugin in self.pre_filters
+            for name, plugin, _ in self.pre_filters
             if overrides(plugin, "add_pod", "remove_pod") and not plugin.takes_trials
         )
         """Plugins that must be told of each pod that is added to or removed from a trial node."""
         self.filters = [FilterStep(self.plugins[name], name) for name in self.points.get("filter", ())]
-        self.post_filters = self.at("postFilter")
-        self.pre_scores = self.at("preScore")
+        self.post_filters = [(name, plugin, seal_decision(plugin)) for name, plugin in self.at("postFilter")]
+        self.pre_scores = [
+            (name, plugin, seal_nodes(plugin, plugin.pre_score)) for name, plugin in self.at("preScore")
+        ]
         self.scores = [
             ScoreStep(self.plugins[name], name, weight) for name, weight in resolved.points.get("score", ())
         ]
@@ -178,7 +185,7 @@ def _build(name: str, kind: type[Plugin], args: PluginArgs, handle: Handle, kept
     try:
         if kept is not None and type(kept) is kind and kept.args == args:
             return kept
-        return seal(built(kind(args, sealed_handle(kind, handle, name)), kind))
+        return built(kind(args, sealed_handle(kind, handle, name)), kind)
     except BaseException as error:
         raise_interrupt(error)
         said = f"{describe(error)}{where_text(error, method=(kind, '__init__'))}"

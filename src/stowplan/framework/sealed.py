@@ -1,7 +1,7 @@
 """What plugins of others are given: nothing through which they could change what the scheduler decides by.
 
-`seal` puts this between a plugin and its host. The plugins that Stowplan brings along, and classes derived
-from them, get the things themselves.
+The `seal_…` functions put this between a plugin and its host. The plugins that Stowplan brings along, and
+classes derived from them, get the things themselves.
 """
 
 from __future__ import annotations
@@ -23,55 +23,66 @@ from stowplan.cluster.sealed import SealedCluster, sealed_array, sealed_row, sea
 from stowplan.errors import PluginError
 from stowplan.framework.decision import Decision, ScoreColumn, Statuses, Verdicts
 from stowplan.framework.handle import Handle, Nominations, WaitingPod
-from stowplan.framework.plugin import PARAMETERS, Mask, Nomination, Plugin, overrides
+from stowplan.framework.plugin import OWN, Mask, Nomination, Plugin, Queued, SortKey
+from stowplan.framework.scores import Scores
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Status
 
 T = TypeVar("T")
-OWN = "stowplan."
-ONE_BY_ONE = ("filter", "score")
-"""Called for every node: the cycle passes a state that is `given` to the plugin."""
+N = TypeVar("N")
+A = TypeVar("A")
 DEPTH_LEFT = 200
 """So many calls must be possible still for a change that must not end halfway."""
 
 
-def is_own(kind: type) -> bool:
-    """Whether the plugin comes with Stowplan, or is derived from one that does."""
-    return any(each.__module__.startswith(OWN) for each in kind.__mro__ if each is not Plugin)
-
-
 def sealed_handle(kind: type[Plugin], handle: Handle, name: str) -> Handle:
     """The handle for a plugin of that class, whose log lines name the plugin from now on."""
-    if is_own(kind) or isinstance(handle, SealedHandle):
+    if kind.comes_with_stowplan or isinstance(handle, SealedHandle):
         return handle
     with suppress(OSError, TypeError):  # a class without a file, as from a console
         log.add_plugin(name, inspect.getfile(kind), kind.__name__)
     return SealedHandle(handle, name, kind)
 
 
-def seal(plugin: Plugin) -> Plugin:
-    """From now on the plugin's methods are given views."""
-    if not is_own(type(plugin)):
-        for method, parameters in PARAMETERS.items():
-            seals = [_SEALS.get(name) for name in parameters]
-            if overrides(plugin, method) and any(seals) and method not in ONE_BY_ONE:
-                setattr(plugin, method, _sealing(getattr(plugin, method), seals))
-    return plugin
+# Methods as the cycle calls them: those of others are given views
 
 
-def _sealing(method: Callable[..., Any], seals: list[Callable[[Any], Any] | None]) -> Callable[..., Any]:
-    def call(*given: Any) -> Any:
-        return method(*(each if to is None else to(each) for each, to in zip(given, seals, strict=True)))
+def seal_nodes(
+    plugin: Plugin, method: Callable[[CycleState, Pod, N], A]
+) -> Callable[[CycleState, Pod, N], A]:
+    """`pre_filter`, `filter_nodes`, `pre_score` or `score_nodes` of the plugin."""
+    if plugin.comes_with_stowplan:
+        return method
+    return lambda state, pod, nodes: method(sealed_state(state), pod, _sealed_nodes(nodes))
 
-    def call_with_nodes(state: CycleState, pod: Pod, nodes: Any) -> Any:
-        return method(sealed_state(state), pod, _sealed_nodes(nodes))
 
-    return call_with_nodes if seals == [sealed_state, None, _sealed_nodes] else call
+def seal_scores(plugin: Plugin) -> Callable[[CycleState, Pod, Scores], Scores]:
+    """`normalize_score` of the plugin."""
+    method = plugin.normalize_score
+    if plugin.comes_with_stowplan:
+        return method
+    return lambda state, pod, scores: method(sealed_state(state), pod, sealed_array(scores))
 
 
-def given(plugin: Plugin, state: CycleState) -> CycleState:
-    """The state to pass to a plugin's methods of ONE_BY_ONE."""
-    return state if is_own(type(plugin)) else sealed_state(state)
+def seal_decision(
+    plugin: Plugin,
+) -> Callable[[CycleState, Pod, Decision], Nomination | Status | None]:
+    """`post_filter` of the plugin."""
+    method = plugin.post_filter
+    if plugin.comes_with_stowplan:
+        return method
+    return lambda state, pod, decision: method(sealed_state(state), pod, sealed_decision(decision))
+
+
+def seal_queued(plugin: Plugin) -> Callable[[Queued], SortKey]:
+    """`queue_sort` of the plugin."""
+    method = plugin.queue_sort
+    return method if plugin.comes_with_stowplan else lambda queued: method(copy(queued))
+
+
+def seal_state(plugin: Plugin, state: CycleState) -> CycleState:
+    """The state to pass to any other method of the plugin."""
+    return state if plugin.comes_with_stowplan else sealed_state(state)
 
 
 class SealedState(ReadOnly, CycleState):
@@ -286,13 +297,3 @@ def sealed_state(state: CycleState) -> CycleState:
 
 def _sealed_nodes(nodes: Any) -> Any:
     return sealed_row(nodes) if isinstance(nodes, NodeRow) else sealed_table(nodes)
-
-
-_SEALS: dict[str, Callable[[Any], Any]] = {
-    "state": sealed_state,
-    "nodes": _sealed_nodes,
-    "decision": sealed_decision,
-    "queued": copy,
-    "scores": sealed_array,
-}
-"""By the names of parameters; pods and other objects cannot be changed anyway."""

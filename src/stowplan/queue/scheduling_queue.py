@@ -22,6 +22,7 @@ from stowplan.framework.handle import Nominations
 from stowplan.framework.hints import ObjectChange, QueueingHints, object_changes
 from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
+from stowplan.framework.sealed import seal_queued
 from stowplan.queue.waiting import (
     ATTEMPT_FAILED,
     BACKOFF_COMPLETE,
@@ -104,7 +105,7 @@ class SchedulingQueue:
             for name, plugin in profile.at("queueSort")
         )
         plugin = self._sort_plugin
-        self._queue_sort, self._sorts_plainly = plugin.queue_sort, is_trusted(type(plugin))
+        self._queue_sort, self._sorts_plainly = seal_queued(plugin), is_trusted(type(plugin))
         self._comparing = partial(observer.calling, "QueueSort", plugin)
         """Keys are compared in it, too: that runs code of the plugin."""
         self._known_key: Any = NO_KEY

@@ -26,6 +26,7 @@ from stowplan.framework.answers import (
 )
 from stowplan.framework.observer import OverdueError
 from stowplan.framework.plugin import Plugin, is_trusted, overrides
+from stowplan.framework.sealed import seal_state
 from stowplan.framework.status import SKIP, Code, Status
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.failure import NOBODY, FailureHandler, PodReporter
@@ -207,7 +208,7 @@ class PodBinder:
         for name, plugin in attempt.profile.at("postBind"):
             try:
                 answer = await observer.call_async(
-                    "PostBind", plugin, plugin.post_bind, state, placed, node_name
+                    "PostBind", plugin, plugin.post_bind, seal_state(plugin, state), placed, node_name
                 )
                 nothing_of("post_bind", answer)
             except asyncio.CancelledError:
@@ -277,8 +278,9 @@ class PodBinder:
         for name, plugin in plugins:
             asked_at, advice, stack = perf_counter(), "", ""
             try:
+                state = seal_state(plugin, attempt.state)
                 answer = await observer.call_async(
-                    "PreBind", plugin, plugin.pre_bind, attempt.state, placed, node_name
+                    "PreBind", plugin, plugin.pre_bind, state, placed, node_name
                 )
                 status = status_of("pre_bind", answer)
             except asyncio.CancelledError:
@@ -305,9 +307,8 @@ class PodBinder:
         for name, plugin in attempt.profile.at("bind"):
             asked_at, advice, stack = perf_counter(), "", ""
             try:
-                answer = await observer.call_async(
-                    "Bind", plugin, plugin.bind, attempt.state, placed, node_name
-                )
+                state = seal_state(plugin, attempt.state)
+                answer = await observer.call_async("Bind", plugin, plugin.bind, state, placed, node_name)
                 status = status_of("bind", answer)
             except asyncio.CancelledError:
                 raise
@@ -374,7 +375,7 @@ class PodBinder:
             attempt.profile.observer.enter("Unreserve", plugin)
             try:
                 unreserve: Callable[..., object] = plugin.unreserve  # whatever its annotation says
-                nothing_of("unreserve", unreserve(attempt.state, placed, node_name))
+                nothing_of("unreserve", unreserve(seal_state(plugin, attempt.state), placed, node_name))
             except BaseException as error:
                 _log_fault("Unreserve plugin failed", error, placed, name, (plugin, "unreserve"))
             finally:
@@ -457,7 +458,8 @@ def _ask(
     observer = attempt.profile.observer
     observer.enter(point, plugin)
     try:
-        return status_of(method, getattr(plugin, method)(attempt.state, placed, node_name)), ""
+        state = seal_state(plugin, attempt.state)
+        return status_of(method, getattr(plugin, method)(state, placed, node_name)), ""
     except BaseException as error:
         return _error(error, plugin, method, placed, node_name)
     finally:

@@ -34,6 +34,7 @@ from stowplan.framework.events import Action, ClusterEvent, Resource
 from stowplan.framework.hints import QueueingHints
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
+from stowplan.framework.sealed import seal_queued, seal_state
 from stowplan.framework.status import Code
 from stowplan.queue.waiting import QueuedPod
 from stowplan.simulator.outcome import Cause, Ending, Fate, Outcome
@@ -51,7 +52,7 @@ class Queue:
     def __init__(self, planner: Planner, now: Callable[[], float]) -> None:
         profile = next(iter(planner.profiles.values()))  # in the order of all pods all profiles agree
         ((_, plugin),) = profile.at("queueSort")
-        self._sort: Callable[[QueuedPod], Any] = plugin.queue_sort
+        self._sort: Callable[[QueuedPod], Any] = seal_queued(plugin)
         self._now, self._numbers = now, count()
         self._heap: list[tuple[Any, int, Fate]] = []
 
@@ -345,7 +346,7 @@ def _reserve(profile: Profile, decision: Decision) -> str:
     if decision.chosen is None or decision.state is None:
         return ""
     for name, plugin in profile.at("reserve"):
-        ask = partial(plugin.reserve, decision.state, decision.pod, decision.chosen)
+        ask = partial(plugin.reserve, seal_state(plugin, decision.state), decision.pod, decision.chosen)
         status = ask_plugin(profile, name, "reserve", ask, decision.pod, decision.chosen)
         if status is not None:
             doing = "" if status.code is Code.ERROR else f'running Reserve plugin "{name}": '

@@ -24,6 +24,7 @@ from stowplan.framework.decision import Decision
 from stowplan.framework.plugin import Plugin, overrides
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import watched_kinds
+from stowplan.framework.sealed import seal_state
 from stowplan.framework.status import Code, Status
 from stowplan.testing.objects import a_node, a_pod
 from stowplan.testing.outcome import HeldPod, Outcome
@@ -193,7 +194,7 @@ class PolicyCluster:
         for point in ("reserve", "permit"):
             for name, plugin in profile.at(point):
                 ask = plugin.reserve if point == "reserve" else plugin.permit
-                call = partial(ask, decision.state, placed, node_name)
+                call = partial(ask, seal_state(plugin, decision.state), placed, node_name)
                 status = ask_plugin(profile, name, point, call, placed, node_name)
                 if status is not None and status.code is Code.WAIT:
                     timeouts[name] = self.clock + status.timeout
@@ -222,12 +223,15 @@ class PolicyCluster:
     def _undo(self, decision: Decision, placed: Pod, node_name: str) -> None:
         """Take back what was reserved."""
         profile = self.planner.profile_of(placed)
+        assert decision.state is not None
         for name, plugin in reversed(profile.at("reserve")):
             if overrides(plugin, "unreserve"):
                 try:
                     unreserve: Callable[..., object] = plugin.unreserve  # whatever its annotation says
                     with profile.observer.calling("Unreserve", plugin):
-                        nothing_of("unreserve", unreserve(decision.state, placed, node_name))
+                        nothing_of(
+                            "unreserve", unreserve(seal_state(plugin, decision.state), placed, node_name)
+                        )
                 except BaseException as error:
                     raise plugin_error(
                         f'running Unreserve plugin "{name}"', error, placed, method=(plugin, "unreserve")

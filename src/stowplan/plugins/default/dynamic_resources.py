@@ -33,7 +33,6 @@ from stowplan.framework import (
     Handle,
     Hint,
     NodeTable,
-    Plugin,
     Reads,
     Reject,
     Resource,
@@ -42,7 +41,7 @@ from stowplan.framework import (
     Status,
     scale_to_max,
 )
-from stowplan.framework.plugin import FilterError, Mask
+from stowplan.framework.plugin import FilterError, Mask, ReservingPlugin
 from stowplan.plugins.args import DynamicResourcesArgs
 from stowplan.plugins.devices.allocator import TimedOutError, search
 from stowplan.plugins.devices.cases import (
@@ -141,7 +140,7 @@ class PodClaims:
         return not self.claims and self.special is None
 
 
-class DynamicResources(Plugin):
+class DynamicResources(ReservingPlugin):
     args: DynamicResourcesArgs
     reads = Reads.OBJECTS
     rights = (

@@ -43,13 +43,13 @@ from stowplan.framework import (
     Mask,
     Node,
     NodeTable,
-    Plugin,
     Reads,
     Reject,
     Resource,
     Right,
     Status,
 )
+from stowplan.framework.plugin import ReservingPlugin
 from stowplan.plugins.args import VolumeBindingArgs
 from stowplan.plugins.volumes import (
     Unbound,
@@ -116,7 +116,7 @@ class PodClaims:
     provisions: Sequence[PersistentVolumeClaim] = ()
 
 
-class VolumeBinding(Plugin):
+class VolumeBinding(ReservingPlugin):
     args: VolumeBindingArgs
     reads = Reads.OBJECTS
     rights = tuple(
