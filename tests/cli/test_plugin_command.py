@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,8 @@ def test_a_new_plugin_passes_its_test_and_all_checks_at_once(here):
     folder, config = "policies/http", "policies/http/scheduler.yaml"
     assert here.stowplan("plugin", "check", "policies/http/http_nodes2.py").returncode == 0
     checked = here.stowplan("plugin", "check", "--plugin-dir", folder, "--config", config)
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "no errors found\n", "")
+    assert (checked.returncode, checked.stdout) == (0, "no errors found\n")
+    assert checked.stderr == "Types are not checked; run mypy --strict on your files for that.\n"
     checked = here.stowplan("config", "check", config, "--plugin-dir", folder)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", folder]
@@ -197,6 +199,12 @@ def test_check_finds_all_faults_of_a_folder(here):
             "profiles[0].pluginConfig[0].args: Plain takes no arguments",
             id="arguments for a plugin without",
         ),
+        pytest.param(
+            {"plugins": {"multiPoint": {"enabled": [{"name": "Plain"}, {"name": "Named"}]}}},
+            8,
+            'initializing plugin "Named": args.label: Required value',
+            id="a required argument that is not given",
+        ),
         pytest.param({"plugin": {}}, 4, 'unknown field "profiles[0].plugin"', id="an unknown field"),
         pytest.param(
             {"plugins": {"bind": {"enabled": [{"name": "Sized"}]}}},
@@ -209,6 +217,9 @@ def test_check_finds_all_faults_of_a_folder(here):
 def test_check_finds_faults_of_a_configuration_with_their_lines(here, profile, line, words):
     here.write("mine/sized.py", WITH_ARGS)
     here.write("mine/plain_one.py", GOOD.format("Plain"))
+    here.write(
+        "mine/named.py", WITH_ARGS.replace("Sized", "Named").replace("max_size: int = 3", "label: str")
+    )
     here.write("config.yaml", CONFIG | {"profiles": [profile]})
     run = here.stowplan("plugin", "check", "--plugin-dir", "mine", "--config", "config.yaml")
     (said,) = run.stdout.splitlines()
@@ -249,3 +260,49 @@ def test_check_wants_something_to_check(here):
     run = here.stowplan("plugin", "check")
     assert run.returncode == 2
     assert "missing PLUGIN, --plugin-dir or --config" in run.stderr
+
+
+def test_a_file_that_cannot_be_loaded_is_the_only_fault(here):
+    here.write("mine/tier.py", "from stowplan import Plugin\nclass Tier(Plugin)\n")
+    enabled = {"multiPoint": {"enabled": [{"name": "Tier"}]}}
+    args = [{"name": "Tier", "args": {"label": "x"}}]
+    here.write("config.yaml", CONFIG | {"profiles": [{"plugins": enabled, "pluginConfig": args}]})
+    run = here.stowplan("plugin", "check", "--plugin-dir", "mine", "--config", "config.yaml")
+    assert (run.returncode, run.stdout) == (1, "mine/tier.py:2: SyntaxError: expected ':'\n")
+
+
+LOGGING = """\
+import logging
+from stowplan import Plugin
+
+class Tier(Plugin):
+    def filter(self, state, pod, node):
+        logging.getLogger(__name__).info("looking at %s", node.name)
+        self.handle.log.warning("asked about %s", pod.name)
+"""
+OBJECTS = """\
+apiVersion: v1
+kind: Node
+metadata: {name: a}
+status: {allocatable: {cpu: "4", memory: 8Gi, pods: "110"}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {containers: [{name: c, image: x}]}
+"""
+
+
+def test_explain_shows_what_a_plugin_logs_as_the_scheduler_does(here):
+    here.write("mine/tier.py", LOGGING)
+    here.write("objects.yaml", OBJECTS)
+    here.write(
+        "config.yaml", CONFIG | {"profiles": [{"plugins": {"multiPoint": {"enabled": [{"name": "Tier"}]}}}]}
+    )
+    run = here.stowplan(
+        "explain", "--plugin-dir", "mine", "--config", "config.yaml", "-f", "objects.yaml", "web"
+    )
+    assert run.stdout.startswith("Pod default/web goes to a ")
+    info, warning = run.stderr.splitlines()
+    assert re.fullmatch(r'I\d{4} .* tier\.py:6\] "looking at a" plugin="Tier"', info)
+    assert re.fullmatch(r'W\d{4} .* tier\.py:7\] "asked about web" plugin="Tier"', warning)

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from stowplan import log
 from stowplan.errors import StowplanError
 
 COMMANDS = {
@@ -53,6 +54,7 @@ def stowplan() -> None:
 
 def main() -> None:
     """Run a command. Print a StowplanError as one line and exit with status 1."""
+    log.configure()  # what plugins log looks the same in all commands
     try:
         stowplan.main(standalone_mode=True)
     except StowplanError as error:

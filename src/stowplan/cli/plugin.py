@@ -99,8 +99,11 @@ def check(plugins: tuple[str, ...], plugin_dirs: tuple[Path, ...], configs: tupl
     registry = Registry.installed(classes=classes)
     faults = [fault for each in checked for fault in each.faults]
     faults += [fault for name in names for fault in check_name_in(registry, name)]
-    faults += [fault for config in configs for fault in check_config(config, registry)]
+    has_all = not any(each.unread for each in checked)
+    faults += [fault for config in configs for fault in check_config(config, registry, has_all=has_all)]
     _report(faults)
+    if classes:
+        click.echo("Types are not checked; run mypy --strict on your files for that.", err=True)
 
 
 def _report(faults: list[Fault]) -> None:

@@ -23,6 +23,7 @@ from stowplan.embedded.pool import InProcess
 from stowplan.explain.recorded import explain_record, undecided_text
 from stowplan.explain.text import render
 from stowplan.framework.plugin import Plugin
+from stowplan.framework.plugin_check import checked
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
 from stowplan.journal import Decisions
@@ -224,7 +225,7 @@ async def embedded_cluster(
     CustomResourceDefinitions of the kinds that enabled plugins watch are installed. `config` and `manifests`
     are plain data, or paths of files (and folders).
     """
-    registry = Registry.installed(plugin_dirs, {each.__name__: each for each in plugins})
+    registry = Registry.installed(plugin_dirs, {each.__name__: checked(each) for each in plugins})
     if config is None:
         enabled = [{"name": each.__name__} for each in plugins]
         profile = {"plugins": {"multiPoint": {"enabled": enabled}}}

@@ -33,6 +33,8 @@ class Checked(NamedTuple):
 
     classes: dict[str, type[Plugin]]
     faults: list[Fault]
+    unread: list[Path]
+    """Files that could not be loaded, whatever plugins they define."""
 
 
 def check_folder(folder: Path) -> Checked:
@@ -42,7 +44,7 @@ def check_folder(folder: Path) -> Checked:
 
 def check_files(files: Sequence[Path]) -> Checked:
     """Files of plugins, which may import what stands beside them."""
-    checked, seen = Checked({}, []), dict[str, Path]()
+    checked, seen = Checked({}, [], []), dict[str, Path]()
     installed = Registry.installed()
     for path in files:
         try:
@@ -52,6 +54,7 @@ def check_files(files: Sequence[Path]) -> Checked:
                 plugins = plugins_in(sys.modules[path.stem])
         except ConfigError as error:
             checked.faults.append(_fault(error))
+            checked.unread.append(path)
             continue
         checked.faults.extend(repeated_definitions(path))
         if not plugins:
@@ -72,8 +75,11 @@ def check_name_in(registry: Registry, name: str) -> list[Fault]:
         return [_fault(error) if error.where else _fault_of_import(name, error)]
 
 
-def check_config(file: Path, registry: Registry) -> list[Fault]:
-    """The plugins that a configuration names, and the arguments that it gives them."""
+def check_config(file: Path, registry: Registry, *, has_all: bool = True) -> list[Fault]:
+    """The plugins that a configuration names, and the arguments that it gives them.
+
+    Without `has_all`, a plugin that is not found may be in a file that could not be loaded, and is ignored.
+    """
     try:
         text = file.read_bytes()
         plain = document.parse(text)
@@ -86,9 +92,9 @@ def check_config(file: Path, registry: Registry) -> list[Fault]:
         ]
     faults = [
         Fault(short_path(str(file)), line_of(text, path), f"{path}: {said}")
-        for path, said in [*_unknown_names(plain, registry), *_wrong_args(plain, registry)]
+        for path, said in _wrong_parts(plain, registry, has_all)
     ]
-    if faults:
+    if faults or not has_all:
         return faults
     try:
         profiles = resolve_profiles(load(file, registry).config, registry)
@@ -114,15 +120,30 @@ def find_plugin(name: str, plugin_dirs: Sequence[Path] = ()) -> type[Plugin]:
     )
 
 
-def _unknown_names(plain: Any, registry: Registry) -> Iterator[tuple[str, str]]:
-    """Plugins that a configuration enables and that cannot be had, by their paths."""
+def _wrong_parts(plain: Any, registry: Registry, has_all: bool) -> Iterator[tuple[str, str]]:
+    """What is wrong in a configuration, by path."""
     for index, profile in _items(plain, "profiles"):
-        for point in ("multiPoint", *EXTENSION_POINTS):
-            plugins = _get(_get(profile, "plugins"), point)
-            for place, entry in _items(plugins, "enabled"):
-                name = _get(entry, "name")
-                if isinstance(name, str) and (said := _why_not(name, registry)):
-                    yield f"profiles[{index}].plugins.{point}.enabled[{place}].name", said
+        configured = {_get(entry, "name") for _, entry in _items(profile, "pluginConfig")}
+        for path, name in _enabled(profile, f"profiles[{index}]"):
+            if said := _why_not(name, registry):
+                if has_all or ":" in name:
+                    yield f"{path}.name", said
+            elif name not in configured and (kind := registry.args_type(name)) is not None:
+                configured.add(name)  # each is reported once
+                read = kind.read(name, None, "args")
+                for fault in (*read.malformed, *read.faults):
+                    yield f"{path}.name", f'initializing plugin "{name}": {fault}'
+        for path, said in _wrong_args(profile, f"profiles[{index}]", registry):
+            if has_all or not path.endswith(".name"):
+                yield path, said
+
+
+def _enabled(profile: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The path and the name of each plugin that a profile enables."""
+    for point in ("multiPoint", *EXTENSION_POINTS):
+        for place, entry in _items(_get(_get(profile, "plugins"), point), "enabled"):
+            if isinstance(name := _get(entry, "name"), str):
+                yield f"{path}.plugins.{point}.enabled[{place}]", name
 
 
 def _why_not(name: str, registry: Registry) -> str:
@@ -134,25 +155,24 @@ def _why_not(name: str, registry: Registry) -> str:
     return ""
 
 
-def _wrong_args(plain: Any, registry: Registry) -> Iterator[tuple[str, str]]:
-    for index, profile in _items(plain, "profiles"):
-        for place, entry in _items(profile, "pluginConfig"):
-            name, args = _get(entry, "name"), _get(entry, "args")
-            path = f"profiles[{index}].pluginConfig[{place}].args"
-            try:
-                kind = registry.args_type(str(name))
-            except ConfigError as error:
-                yield path.removesuffix("args") + "name", error.message
-                continue
-            if kind is None:
-                if args and name not in _DEFAULTS:  # parity: theirs are read by nobody, and accepted
-                    yield path, f"{name} takes no arguments"
-                continue
-            read = kind.read(str(name), args, path)
-            yield from ((path, said) for said in read.malformed)
-            for said in read.faults:
-                where, _, what = said.partition(": ")
-                yield where, what
+def _wrong_args(profile: Any, profile_path: str, registry: Registry) -> Iterator[tuple[str, str]]:
+    for place, entry in _items(profile, "pluginConfig"):
+        name, args = _get(entry, "name"), _get(entry, "args")
+        path = f"{profile_path}.pluginConfig[{place}].args"
+        try:
+            kind = registry.args_type(str(name))
+        except ConfigError as error:
+            yield path.removesuffix("args") + "name", error.message
+            continue
+        if kind is None:
+            if args and name not in _DEFAULTS:  # parity: theirs are read by nobody, and accepted
+                yield path, f"{name} takes no arguments"
+            continue
+        read = kind.read(str(name), args, path)
+        yield from ((path, said) for said in read.malformed)
+        for said in read.faults:
+            where, _, what = said.partition(": ")
+            yield where, what
 
 
 def _same_name(plugin: type[Plugin], known: dict[str, type[Plugin]], installed: Registry) -> list[Fault]:

@@ -20,7 +20,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from stowplan.errors import ConfigError
-from stowplan.framework.answers import describe, raise_interrupt
+from stowplan.framework.answers import describe, raise_interrupt, short_path
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.plugin_check import checked
 
@@ -169,6 +169,8 @@ class _Finder(MetaPathFinder):
         file = self.files.get(fullname)
         if file is None:
             return None
+        # Absolute, but not resolved: logs and tracebacks find plugins by file, and a ConfigMap's are links.
+        file = file.absolute()
         folders = [str(file.parent)] if file.name == "__init__.py" else None
         return spec_from_file_location(
             fullname, file, loader=_Uncached(fullname, str(file)), submodule_search_locations=folders
@@ -211,11 +213,11 @@ def _is_taken(name: str, path: Path) -> bool:
 def _place(error: BaseException, path: Path) -> str:
     """`file:line`, of the file at fault: the deepest of ours that the traceback shows."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    ours = {str(file) for file in _FINDER.files.values()} | {str(path)}
+        return f"{short_path(error.filename)}:{error.lineno}"
+    ours = {str(file.absolute()) for file in (*_FINDER.files.values(), path)}
     lines = [
         (frame.f_code.co_filename, line)
         for frame, line in walk_tb(error.__traceback__)
         if frame.f_code.co_filename in ours
     ]
-    return f"{lines[-1][0]}:{lines[-1][1]}" if lines else str(path)
+    return f"{short_path(lines[-1][0])}:{lines[-1][1]}" if lines else short_path(str(path))

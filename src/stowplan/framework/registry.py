@@ -50,8 +50,6 @@ class Registry:
         cls, plugin_dirs: Sequence[str | Path] = (), classes: Mapping[str, type[Plugin]] | None = None
     ) -> Registry:
         """All plugins of this Python environment, of the files in these folders, and these classes."""
-        for plugin in (classes or {}).values():
-            checked(plugin)
         entries = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
         return cls(classes or {}, entries, PluginFiles([Path(folder) for folder in plugin_dirs]))
 
