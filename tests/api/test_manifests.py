@@ -128,7 +128,8 @@ IN_SELECTOR = (
             "contains itself",
             id="a part of itself",
         ),
-        pytest.param(b"{\xff}", "is not JSON: ", id="not UTF-8"),
+        pytest.param(b"{\n\xff}", "is not UTF-8: line 2 has the byte 0xff", id="JSON that is not UTF-8"),
+        pytest.param(b"a: 1\nb: \xe9", "is not UTF-8: line 2 has the byte 0xe9", id="YAML that is not UTF-8"),
         pytest.param(
             bad_pod(containers=[{"resources": {"requests": {"memory": "1Gi", "cpu": "1.5.3"}}}]),
             "Pod default/web: spec.containers[0].resources.requests.cpu: '1.5.3' is not a quantity",

@@ -25,6 +25,10 @@ GPU = {"key": "gpu", "effect": "NoSchedule"}
         pytest.param("ephemeral-storage", 1000, "1000", id="a few bytes"),
         pytest.param("memory", -(2**20), "-1Mi", id="more used than there is"),
         pytest.param("nvidia.com/gpu", 4096, "4096", id="things to count"),
+        pytest.param("nvidia.com/gpu", 10**9 - 1, "999999999", id="many of them"),
+        pytest.param("nvidia.com/gpu", 2**63 - 1, "9.2E", id="more than anyone reads"),
+        pytest.param("cpu", 2**63 - 1, "9.2P", id="more cpus than there are"),
+        pytest.param("cpu", -(10**15), "-1T", id="fewer cpus than none"),
     ],
 )
 def test_amounts(resource, amount, text):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from stowplan.api.meta import Object
 from stowplan.api.node import NodeObject
@@ -12,6 +12,9 @@ from stowplan.errors import InputError
 
 _BYTES = ("memory", "ephemeral-storage", "hugepages-")
 _UNITS = (("Ei", 2**60), ("Pi", 2**50), ("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
+_DECIMAL_UNITS = (("E", 10**18), ("P", 10**15), ("T", 10**12), ("G", 10**9))
+MAX_EXACT = 10**9
+"""Counts and cores below this are shown to the last digit."""
 Amounts = tuple[str, Mapping[str, Quantity]]
 
 
@@ -25,13 +28,23 @@ def exact_text(resource: str, amount: int) -> str:
 
 
 def amount_text(resource: str, amount: int) -> str:
-    """Format millicores of cpu, bytes in their largest unit to one decimal, or a count."""
+    """Format millicores of cpu, bytes in their largest unit to one decimal, or a count.
+
+    Numbers that nobody reads digit by digit are rounded to a decimal unit.
+    """
     if resource == "cpu":
-        return f"{amount}m" if amount % 1000 else str(amount // 1000)
+        if abs(amount) < 1000 * MAX_EXACT:
+            return f"{amount}m" if amount % 1000 else str(amount // 1000)
+        amount //= 1000
     if resource.startswith(_BYTES):
-        for suffix, size in _UNITS:
-            if abs(amount) >= size:
-                return f"{amount / size:.1f}".removesuffix(".0") + suffix
+        return _in_units(amount, _UNITS)
+    return str(amount) if abs(amount) < MAX_EXACT else _in_units(amount, _DECIMAL_UNITS)
+
+
+def _in_units(amount: int, units: Iterable[tuple[str, int]]) -> str:
+    for suffix, size in units:
+        if abs(amount) >= size:
+            return f"{amount / size:.1f}".removesuffix(".0") + suffix
     return str(amount)
 
 

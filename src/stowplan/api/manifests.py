@@ -288,15 +288,26 @@ def _documents(text: bytes) -> Iterator[Any]:
         else:
             yield from yaml.load_all(text, _Loader)
     except msgspec.DecodeError as error:
-        raise InputError(f"is not JSON: {error}") from None
+        raise InputError(_encoding_fault(text) or f"is not JSON: {error}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise InputError(f"is not YAML: {place}{error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"is neither YAML nor JSON: {' '.join(str(error).split())}") from None
+        said = f"is neither YAML nor JSON: {' '.join(str(error).split())}"
+        raise InputError(_encoding_fault(text) or said) from None
     except RecursionError:
         raise InputError("is nested too deeply") from None
+
+
+def _encoding_fault(text: bytes) -> str:
+    """Where the text is not UTF-8; empty if it is."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        line = text.count(b"\n", 0, error.start) + 1
+        return f"is not UTF-8: line {line} has the byte 0x{text[error.start]:02x}; save the file as UTF-8"
+    return ""
 
 
 def _parse_json(text: bytes) -> Any:

@@ -47,7 +47,7 @@ STRATEGIES: dict[str, Strategy] = {
     "resourceclaims.resource.k8s.io": others.ResourceClaimStrategy(),
     "resourceclaimtemplates.resource.k8s.io": others.ResourceClaimTemplateStrategy(),
     "resourceslices.resource.k8s.io": others.SliceStrategy(),
-    "deviceclasses.resource.k8s.io": others.GenerationReturnsDeleted(),
+    "deviceclasses.resource.k8s.io": others.DeviceClassStrategy(),
     "ipaddresses.networking.k8s.io": others.AddressStrategy(),
     "servicecidrs.networking.k8s.io": others.RangeStrategy(),
     "roles.rbac.authorization.k8s.io": others.RbacStrategy(),

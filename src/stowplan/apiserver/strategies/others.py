@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from stowplan.apiserver.failures import FieldError, forbidden, invalid, required
+from stowplan.api.cel import compile_cel
+from stowplan.api.cel.overloads import name_of
+from stowplan.apiserver.failures import FieldError, forbidden, invalid, required, too_long
 from stowplan.apiserver.names import (
     address_errors,
     cidr_errors,
@@ -13,9 +15,12 @@ from stowplan.apiserver.names import (
     subdomain_errors,
 )
 from stowplan.apiserver.strategies.strategy import Strategy
+from stowplan.errors import CelError
 
 Json = dict[str, Any]
 
+MAX_EXPRESSION = 10 * 1024
+"""Bytes of a device selector."""
 HIGHEST_USER_PRIORITY = 1_000_000_000
 _SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
@@ -131,6 +136,9 @@ class ResourceClaimStrategy(Strategy):
     def prepare_create(self, data: Json) -> None:
         data["status"] = {}
 
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        return _request_errors(data.get("spec") or {}, "spec")
+
     def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
         if data.get("spec") != old.get("spec"):
             yield invalid("spec", data.get("spec"), "field is immutable")
@@ -141,6 +149,9 @@ class ResourceClaimTemplateStrategy(Strategy):
 
     def default(self, data: Json) -> None:
         _default_devices(data.setdefault("spec", {}).setdefault("spec", {}))
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        return _request_errors((data.get("spec") or {}).get("spec") or {}, "spec.spec")
 
     def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
         if data.get("spec") != old.get("spec"):
@@ -160,9 +171,45 @@ def _default_devices(spec: Json) -> None:
                 each["count"] = each.get("count") or 1
 
 
+def _request_errors(spec: Json, path: str) -> Iterator[FieldError]:
+    for number, request in enumerate((spec.get("devices") or {}).get("requests") or []):
+        at = f"{path}.devices.requests[{number}]"
+        yield from _selector_errors(request.get("exactly") or {}, f"{at}.exactly")
+        for place, each in enumerate(request.get("firstAvailable") or []):
+            yield from _selector_errors(each, f"{at}.firstAvailable[{place}]")
+
+
+def _selector_errors(holder: Json, path: str) -> Iterator[FieldError]:
+    """Selectors that are not CEL over a device, or whose result is no truth value.
+
+    The texts are kube-apiserver's, without the position and the source line that follow "compilation failed".
+    """
+    for number, selector in enumerate(holder.get("selectors") or []):
+        expression = (selector.get("cel") or {}).get("expression")
+        if expression is None:
+            continue
+        field = f"{path}.selectors[{number}].cel.expression"
+        if len(expression.encode()) > MAX_EXPRESSION:
+            yield too_long(field, MAX_EXPRESSION)
+            continue
+        try:
+            kind = compile_cel(expression).kind
+        except CelError as error:
+            yield invalid(field, expression, f"compilation failed: ERROR: {error}")
+        else:
+            if kind not in (bool, object):
+                said = f"must evaluate to bool or the unknown type, not {name_of(kind)}"
+                yield invalid(field, expression, said)
+
+
 class GenerationReturnsDeleted(Strategy):
     returns_deleted = True
     has_generation = True
+
+
+class DeviceClassStrategy(GenerationReturnsDeleted):
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        return _selector_errors(data.get("spec") or {}, "spec")
 
 
 class SliceStrategy(GenerationReturnsDeleted):
