@@ -108,6 +108,9 @@ def plugin(name: str, nodes: int, count: int, text: str, plugin_dirs: tuple[Path
     by the default plugins, alternately with and without the plugin, and every node is scored. Times are CPU
     time per decision in µs (median). Calls are the average per decision: a method whose answers are cached
     is called in few decisions, and timed in these.
+
+    "added" also counts what Stowplan does for the plugin, such as checking and adding up its scores, so it
+    exceeds the sum of the methods.
     """
     try:
         args = yaml.safe_load(text)
