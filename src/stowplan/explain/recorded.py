@@ -9,7 +9,7 @@ from stowplan.api.names import suggest_names
 from stowplan.errors import InputError
 from stowplan.explain.changes import MAX_PER_KIND, Changes
 from stowplan.explain.layout import join_names, time_text
-from stowplan.explain.report import Explanation, Made, explain_decision, explain_node
+from stowplan.explain.report import Explanation, explain_decision, explain_node
 from stowplan.explain.weight_changes import vary_recorded_weights
 from stowplan.journal.record import Record
 from stowplan.journal.wire import Waiting
@@ -25,15 +25,8 @@ def explain_record(
 ) -> Explanation:
     decision, attempt = record.decision(), record.attempt
     found = explain_decision(decision, None, attempt.profile)._replace(
-        made=Made(
-            attempt.time,
-            attempt.number,
-            attempt.profile,
-            attempt.seconds,
-            attempt.outcome.value,
-            record.node or "",
-            attempt.message,
-        ),
+        attempt=attempt,
+        bound_to=record.node or "",
         wakes=attempt.wakes,
         waiting=() if waiting is None else tuple(sentences(waiting)),
     )

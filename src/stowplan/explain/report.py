@@ -18,6 +18,7 @@ from stowplan.framework.status import Code, Status
 
 if TYPE_CHECKING:
     from stowplan.cluster import NodeTable
+    from stowplan.journal.record import Attempt
 
 
 class Column(NamedTuple):
@@ -54,19 +55,6 @@ class Margin(NamedTuple):
     plugins: dict[str, int]
 
 
-class Made(NamedTuple):
-    """When a recorded decision was made, and its result."""
-
-    time: float
-    attempt: int
-    profile: str
-    seconds: float
-    outcome: str
-    node: str
-    """The node that the pod was bound to; empty if it was not bound."""
-    message: str
-
-
 class Explanation(NamedTuple):
     decision: Decision
     profile: str
@@ -85,8 +73,10 @@ class Explanation(NamedTuple):
     """The seed that broke ties; None if the first node by name was chosen."""
     node: NodeExplanation | None = None
     """The node that was asked for."""
-    made: Made | None = None
+    attempt: Attempt | None = None
     """Set for a recorded decision."""
+    bound_to: str = ""
+    """The node that the pod was bound to in that attempt; empty if it was not bound."""
     wakes: Mapping[str, str] = {}
     """The events that would requeue the pod, by the plugin that rejected it."""
     waiting: tuple[str, ...] = ()
@@ -100,7 +90,7 @@ class Explanation(NamedTuple):
     def outcome(self) -> str:
         if self.held_back:
             return "held back"
-        if self.made is not None and (self.made.outcome == "error" or self.is_undone):
+        if self.attempt is not None and (self.attempt.outcome.value == "error" or self.is_undone):
             return "failed"
         if self.decision.chosen is not None:
             return "placed"
@@ -109,7 +99,12 @@ class Explanation(NamedTuple):
     @property
     def is_undone(self) -> bool:
         """Whether a node was chosen, but the pod was not bound to it."""
-        return self.made is not None and self.decision.chosen is not None and not self.made.node
+        return self.attempt is not None and self.decision.chosen is not None and not self.bound_to
+
+    @property
+    def message(self) -> str:
+        """Why the pod is not placed, as its condition says it."""
+        return self.decision.message if self.attempt is None else self.attempt.message
 
     @property
     def ties(self) -> list[str]:
@@ -278,9 +273,9 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         "margin": margin._asdict() if margin else None,
         "seed": explanation.seed,
         "refused": [_plain_rejection(each) for each in explanation.rejections],
-        "message": explanation.made.message if explanation.made else decision.message,
+        "message": explanation.message,
         "preemption": _plain_preemption(decision),
-        "made": explanation.made._asdict() if explanation.made else None,
+        "made": _plain_attempt(explanation.attempt, explanation.bound_to) if explanation.attempt else None,
         "wakes": dict(explanation.wakes),
         "waiting": list(explanation.waiting),
         "decision": decision.as_golden(),
@@ -328,4 +323,16 @@ def _plain_node(node: NodeExplanation) -> dict[str, Any]:
         "room": [_plain_room(each) for each in node.room],
         "taints": node.taints,
         "cordoned": node.is_cordoned,
+    }
+
+
+def _plain_attempt(attempt: Attempt, node: str) -> dict[str, Any]:
+    return {
+        "time": attempt.time,
+        "attempt": attempt.number,
+        "profile": attempt.profile,
+        "seconds": attempt.seconds,
+        "outcome": attempt.outcome.value,
+        "node": node,
+        "message": attempt.message,
     }

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from stowplan.api.amounts import amount_text
 from stowplan.explain.changes import Printed, changes_text
 from stowplan.explain.layout import NAMES_SHOWN, count_text, join_names, reason_text, table, time_text, wrap
 from stowplan.explain.reasons import preemption_text
-from stowplan.explain.report import Column, Explanation, Made, Margin, NodeExplanation, Rejection, as_json
+from stowplan.explain.report import Column, Explanation, Margin, NodeExplanation, Rejection, as_json
+
+if TYPE_CHECKING:
+    from stowplan.journal.record import Attempt
 
 ROWS_SHOWN = 20
 HEADER_WIDTH, NARROW_HEADER_WIDTH, FEW_COLUMNS = 13, 10, 3
@@ -38,8 +42,8 @@ def _outcome(explanation: Explanation) -> str:
     decision = explanation.decision
     pod = f"Pod {decision.pod.key}"
     match explanation.outcome:
-        case _ if explanation.made is not None:
-            headline = f"{pod} {_outcome_of_attempt(explanation, explanation.made)}"
+        case _ if explanation.attempt is not None:
+            headline = f"{pod} {_outcome_of_attempt(explanation, explanation.attempt)}"
         case "held back":
             headline = f"{pod} is gated"
         case "placed":
@@ -56,23 +60,23 @@ def _outcome(explanation: Explanation) -> str:
     if explanation.ranking:
         lines += _lead(explanation)
     found = [wrap(line) for line in lines]
-    message = explanation.made.message if explanation.made else decision.message
+    message = explanation.message
     if message:
         found.append(f"  {message}")  # unchanged, because people search for it
     return "\n".join(found)
 
 
-def _outcome_of_attempt(explanation: Explanation, made: Made) -> str:
+def _outcome_of_attempt(explanation: Explanation, attempt: Attempt) -> str:
     decision = explanation.decision
-    if made.node:
-        what = f"went to {made.node}"
+    if explanation.bound_to:
+        what = f"went to {explanation.bound_to}"
     elif explanation.is_undone:
         what = f"was assigned to {decision.chosen}, but not bound"
     elif explanation.outcome == "failed":
         what = "could not be decided"
     else:
         what = "fit nowhere" + (f", but was nominated to {decision.nominated}" if decision.nominated else "")
-    return f"{what}, attempt {made.attempt} at {time_text(made.time)}"
+    return f"{what}, attempt {attempt.number} at {time_text(attempt.time)}"
 
 
 def _waiting(explanation: Explanation) -> Iterator[str]:
@@ -114,7 +118,7 @@ def _lead(explanation: Explanation) -> Iterator[str]:
 
 
 def _tie_rule(explanation: Explanation) -> str:
-    if explanation.made is not None:
+    if explanation.attempt is not None:
         return "It was chosen at random."
     if explanation.seed is None:
         return "The first by name is chosen; kube-scheduler chooses at random, as --seed N does."
