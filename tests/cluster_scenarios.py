@@ -954,3 +954,39 @@ async def a_revision_keeps_its_template_in_order(cluster: Cluster) -> None:
     template = found["items"][0]["data"]["spec"]["template"]
     assert list(template) == sorted(template)
     assert list(template["spec"]) == sorted(template["spec"])
+
+
+@scenario
+async def a_quota_counts_what_comes_and_goes(cluster: Cluster) -> None:
+    path = f"{CORE}/resourcequotas/q"
+
+    def uses(**amounts: str) -> Callable[[Json], bool]:
+        wanted = {name.replace("_", "."): amount for name, amount in amounts.items()}
+        return lambda item: item.get("status", {}).get("used") == wanted
+
+    await cluster.create(PODS, pod("before", requests={"cpu": "500m"}))
+    hard = {"pods": "4", "requests.cpu": "2", "count/jobs.batch": "1", "configmaps": "9"}
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": hard}}
+    maps = len(await cluster.names(f"{CORE}/configmaps"))
+    fixed = {"configmaps": str(maps)}
+    await cluster.create(f"{CORE}/resourcequotas", quota)
+    counted = {**fixed, "count/jobs.batch": "0"}
+    await cluster.until(path, uses(pods="1", requests_cpu="500m", **counted))
+    await cluster.create(PODS, pod("more", requests={"cpu": "1"}))
+    now = (await cluster.get(path))["status"]["used"]
+    assert (now["pods"], now["requests.cpu"]) == ("2", "1500m"), "charged before the answer"
+    asked = workload("ReplicaSet", "web", replicas=3)
+    asked["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "250m"}}
+    await cluster.create(f"{APPS}/replicasets", asked)
+    await cluster.until(path, uses(pods="4", requests_cpu="2", **counted))
+    await cluster.delete(f"{PODS}/more")
+    await cluster.until(f"{APPS}/replicasets/web", lambda found: found["status"].get("readyReplicas") == 3)
+    await cluster.until(path, uses(pods="4", requests_cpu="1250m", **counted))
+    quick = job("quick")
+    quick["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1m"}}
+    await cluster.create(f"{BATCH}/jobs", quick)
+    await cluster.until(path, uses(pods="4", requests_cpu="1250m", **{**counted, "count/jobs.batch": "1"}))
+    await cluster.patch(path, {"spec": {"hard": {"configmaps": None}}})
+    await cluster.until(path, lambda found: "configmaps" not in found["status"]["used"])
+    await cluster.delete(f"{BATCH}/jobs/quick", propagationPolicy="Background")
+    await cluster.until(path, uses(pods="4", requests_cpu="1250m", **{"count/jobs.batch": "0"}))

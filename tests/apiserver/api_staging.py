@@ -26,6 +26,8 @@ class Staged:
         return 200, parsed(await until_quiet(answer))
 
     async def step(self, step: Step) -> tuple[int, Any]:
+        if step.method == "PAUSE":  # admission here sees every write at once
+            return 0, None
         return await self(
             step.method,
             step.path,
@@ -33,6 +35,7 @@ class Staged:
             content_type=step.media,
             accept=step.accept,
             user_agent="conformance/1",
+            **{name.replace("-", "_"): value for name, value in step.headers},
         )
 
 

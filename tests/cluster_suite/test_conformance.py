@@ -5,6 +5,7 @@ With STOWPLAN_RECORD=1 its answers are recorded anew; ours are compared with the
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -14,14 +15,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from controlplane.control_plane import ADMIN, ControlPlane, token_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "apiserver"))
 
 from api_staging import parsed
-from conformance.conformance_answers import record, recorded, without_name
+from conformance.admission_cases import admission_cases
+from conformance.conformance_answers import ADMISSION_FILE, record, recorded, without_name, write
 from conformance.conformance_cases import all_cases, answers, normal
-from conformance.conformance_steps import Step
+from conformance.conformance_steps import Case, Step
+
+PAUSE_SECONDS = 0.4
 
 
 class Real:
@@ -33,7 +39,11 @@ class Real:
         self._connection = http.client.HTTPSConnection(host, context=trusted, timeout=30)
 
     async def step(self, step: Step) -> tuple[int, Any]:
+        if step.method == "PAUSE":
+            await asyncio.sleep(PAUSE_SECONDS)
+            return 0, None
         headers = {
+            **dict(step.headers),
             "Authorization": f"Bearer {token_of(ADMIN)}",
             "Content-Type": step.media,
             "Accept": step.accept,
@@ -49,14 +59,26 @@ class Real:
         self._connection.close()
 
 
-async def test_kube_apiserver_answers_as_recorded(control_plane: ControlPlane) -> None:
+async def _asked(control_plane: ControlPlane, cases: list[Case], prefix: str) -> dict[str, list[Any]]:
     found = {}
     with closing(Real(control_plane)) as real:
-        for number, case in enumerate(all_cases()):
-            namespace = f"c{number:04}"
+        for number, case in enumerate(cases):
+            namespace = f"{prefix}{number:04}"
             found[case.name] = without_name(await answers(real.step, case, namespace), namespace)
+    return found
+
+
+async def test_kube_apiserver_answers_as_recorded(control_plane: ControlPlane) -> None:
+    found = await _asked(control_plane, all_cases(), "c")
     if os.environ.get("STOWPLAN_RECORD"):
         record(found)
     known = recorded()
-    different = [name for name, given in found.items() if given != normal(known.get(name))]
-    assert not different
+    assert not [name for name, given in found.items() if given != normal(known.get(name))]
+
+
+async def test_kube_apiserver_admits_as_recorded(control_plane: ControlPlane) -> None:
+    found = await _asked(control_plane, admission_cases(), "a")
+    if os.environ.get("STOWPLAN_RECORD"):
+        write(found, ADMISSION_FILE)
+    known = recorded(ADMISSION_FILE)
+    assert not [name for name, given in found.items() if given != normal(known.get(name))]

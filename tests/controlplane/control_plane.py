@@ -35,6 +35,8 @@ NAMESPACED = (
     "api/v1/persistentvolumeclaims",
     "api/v1/services",
     "api/v1/replicationcontrollers",
+    "api/v1/resourcequotas",
+    "api/v1/limitranges",
     "apis/apps/v1/deployments",
     "apis/apps/v1/replicasets",
     "apis/apps/v1/statefulsets",

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.apiserver import bodies, forms, managed, metadata, patches, times
+from stowplan.apiserver import admission, bodies, forms, managed, metadata, patches, times
 from stowplan.apiserver.failures import (
     Failure,
     FieldError,
@@ -130,6 +130,7 @@ def write(context: RequestContext) -> Record:
     """The steps after decoding, for writes of the server's own as well."""
     admit(context)
     validate(context)
+    admission.check(context)
     return store(context)
 
 
@@ -290,6 +291,7 @@ def _admit_new(context: RequestContext, meta: Json) -> None:
     context.objects.check_namespace_accepts(resource, context.namespace, meta)
     metadata.generate_name(meta)
     strategy.admit(data, context.objects)
+    admission.mutate(context)
     strategy.prepare_create(data)
     metadata.fill_for_create(meta, context.namespace, strategy.has_generation)
 
@@ -310,6 +312,7 @@ def _admit_change(context: RequestContext, before: Record, meta: Json) -> None:
         strategy.prepare_status_update(data, old)
     else:
         strategy.admit_update(data, old, context.objects)
+        admission.mutate(context)
         strategy.prepare_update(data, old)
     if context.owners is None:
         context.owners = _owners_after(context, before, given)

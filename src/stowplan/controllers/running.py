@@ -19,6 +19,7 @@ from stowplan.controllers.jobs import Jobs
 from stowplan.controllers.namespaces import NamespaceContents, Namespaces
 from stowplan.controllers.node_lifecycle import GRACE_SECONDS, NodeLifecycle
 from stowplan.controllers.pod_claims import ClaimHolders, PodClaims
+from stowplan.controllers.quota import Quotas
 from stowplan.controllers.replica_sets import ReplicaSets, ReplicationControllers
 from stowplan.controllers.stateful_sets import StatefulSets
 from stowplan.controllers.stores import Stores
@@ -64,6 +65,7 @@ class Controllers:
             Garbage(self.stores, discovered),  # after the others, whose stores it shares
             Namespaces(self.stores, discovered),
             Autoscalers(self.stores, discovered),
+            Quotas(self.stores, discovered),
         )
 
     async def run(self) -> None:

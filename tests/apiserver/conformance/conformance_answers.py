@@ -13,6 +13,7 @@ from conformance.conformance_machinery import machinery_cases
 FILE = Path(__file__).with_name("conformance_answers.json.gz")
 MACHINERY = Path(__file__).with_name("conformance_machinery.json.gz")
 """The answers to the cases of conformance_machinery.py."""
+ADMISSION_FILE = Path(__file__).with_name("admission_answers.json.gz")
 
 DIFFERENT = {
     "daemonsets.apps/v1: table and metadata": "metadata alone lacks an annotation that only Go's conversion adds",
@@ -20,9 +21,9 @@ DIFFERENT = {
 """Cases that ours answers differently, and why that is right so."""
 
 
-def recorded() -> dict[str, list[Any]]:
+def recorded(*files: Path) -> dict[str, list[Any]]:
     answers: dict[str, list[Any]] = {}
-    for file in (FILE, MACHINERY):
+    for file in files or (FILE, MACHINERY):
         if file.exists():
             answers |= json.loads(gzip.decompress(file.read_bytes()))
     return answers
@@ -32,8 +33,12 @@ def record(answers: dict[str, list[Any]]) -> None:
     machinery = {case.name for case in machinery_cases()}
     for file, is_machinery in ((FILE, False), (MACHINERY, True)):
         chosen = {name: given for name, given in answers.items() if (name in machinery) is is_machinery}
-        text = json.dumps(chosen, separators=(",", ":"), sort_keys=True).encode()
-        file.write_bytes(gzip.compress(text, mtime=0))
+        write(chosen, file)
+
+
+def write(answers: dict[str, list[Any]], file: Path) -> None:
+    text = json.dumps(answers, separators=(",", ":"), sort_keys=True).encode()
+    file.write_bytes(gzip.compress(text, mtime=0))
 
 
 def without_name(answers: list[Any], namespace: str) -> list[Any]:

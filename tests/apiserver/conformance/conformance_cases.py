@@ -45,7 +45,7 @@ async def answers(api: Api, case: Case, namespace: str) -> list[Any]:
     found = []
     for step in case.steps:
         step = step._replace(path=step.path.replace("{ns}", namespace), body=_named(step.body, namespace))
-        if step.method == "WAIT" or step.method.startswith("QUIET"):
+        if step.method in ("WAIT", "PAUSE") or step.method.startswith("QUIET"):
             await _prepare(api, step)
             continue
         status, answer = await api(step)
@@ -60,7 +60,13 @@ def _named(body: Any, namespace: str) -> Any:
 
 
 async def _prepare(api: Api, step: Step) -> None:
-    """QUIET: create or patch what the case needs, whatever the answer; WAIT: until the path is served."""
+    """QUIET: create or patch what the case needs, whatever the answer; WAIT: until the path is served.
+
+    PAUSE: until admission has seen what was written, which a real server learns from watches.
+    """
+    if step.method == "PAUSE":
+        await api(step)
+        return
     if step.method.startswith("QUIET"):
         await api(step._replace(method=step.method.partition("-")[2] or "POST"))
         return

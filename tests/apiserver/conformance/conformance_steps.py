@@ -21,6 +21,7 @@ class Step(NamedTuple):
     """Bytes are sent as they are, everything else as JSON."""
     media: str = "application/json"
     accept: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class Case(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowplan.apiserver.strategies import core, others, workloads
+from stowplan.apiserver.strategies import core, limits, others, workloads
 from stowplan.apiserver.strategies.definitions import DefinitionStrategy
 from stowplan.apiserver.strategies.pods import PodStrategy
 from stowplan.apiserver.strategies.strategy import Strategy
@@ -27,8 +27,8 @@ STRATEGIES: dict[str, Strategy] = {
     "secrets": core.SecretStrategy(),
     "serviceaccounts": core.ReturnsDeleted(),
     "podtemplates": core.ReturnsDeleted(),
-    "resourcequotas": core.WithStatus(),
-    "limitranges": core.CreatedOnUpdate(),
+    "resourcequotas": limits.ResourceQuotaStrategy(),
+    "limitranges": limits.LimitRangeStrategy(),
     "endpoints": core.CreatedOnUpdate(),
     "deployments.apps": workloads.DeploymentStrategy(),
     "replicasets.apps": workloads.ReplicaSetStrategy(),

@@ -378,7 +378,3 @@ class SecretStrategy(Strategy):
         if given:
             encoded = {key: base64.b64encode(value.encode()).decode() for key, value in given.items()}
             data["data"] = {**(data.get("data") or {}), **encoded}
-
-
-class WithStatus(Strategy):
-    has_status = True

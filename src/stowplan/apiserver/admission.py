@@ -1,0 +1,237 @@
+"""Admission: what the cluster's own objects say about a write, besides the rules of its kind.
+
+`mutate` runs after the kind's own admission and before validation, `check` after validation and before the
+object is stored. Both cost next to nothing while no object asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stowplan.api import quota
+from stowplan.api.quantity import NANO, Quantity, canonical, parse
+from stowplan.api.quota import Amounts
+from stowplan.apiserver import managed, times
+from stowplan.apiserver.failures import Failure, forbidden_request
+from stowplan.apiserver.managed import Manager
+from stowplan.apiserver.store import Record
+
+if TYPE_CHECKING:
+    from stowplan.apiserver.pipeline import RequestContext
+
+Json = dict[str, Any]
+
+LIMIT_RANGES, QUOTAS = "limitranges", "resourcequotas"
+LIMITED = "kubernetes.io/limit-ranger"
+_QUOTA_MANAGER = Manager("kube-apiserver", "Update", "v1", "status")
+
+
+def mutate(context: RequestContext) -> None:
+    """Change the object as admission does."""
+    if context.resource.collection == "pods" and context.before is None:
+        for item in _limits(context):
+            _set_container_defaults(context.data, item)
+
+
+def check(context: RequestContext) -> None:
+    """Raise Failure unless the object may be stored."""
+    if not context.subresource:
+        _check_limits(context)
+    _charge(context)
+
+
+def _in_namespace(context: RequestContext, collection: str) -> list[Record]:
+    namespace = context.namespace
+    found = (
+        [each for each in context.objects.all(collection) if each.key[0] == namespace] if namespace else []
+    )
+    found.sort(key=lambda each: each.key)
+    return found
+
+
+def reject(context: RequestContext, why: str) -> Failure:
+    resource, meta = context.resource, context.data["metadata"]
+    return forbidden_request(meta.get("name", "") or context.name, resource.plural, resource.group, why)
+
+
+# Limit ranges.
+
+
+def _limits(context: RequestContext) -> Iterator[list[Json]]:
+    """The limits of each range in the namespace."""
+    for record in _in_namespace(context, LIMIT_RANGES):
+        yield (record.data().get("spec") or {}).get("limits") or []
+
+
+def _set_container_defaults(pod: Json, limits: list[Json]) -> None:
+    requests: Json = {}
+    bounds: Json = {}
+    for item in limits:
+        if item.get("type") == "Container":
+            requests |= item.get("defaultRequest") or {}
+            bounds |= item.get("default") or {}
+    said = []
+    for field, what in (("containers", "container"), ("initContainers", "init container")):
+        for container in pod["spec"].get(field) or ():
+            resources = container.setdefault("resources", {})
+            for part, defaults in (("requests", requests), ("limits", bounds)):
+                given = resources.get(part) or {}
+                added = {name: defaults[name] for name in sorted(defaults) if name not in given}
+                if added:
+                    resources[part] = {**given, **added}
+                    said.append(f"{', '.join(added)} {part[:-1]} for {what} {container.get('name', '')}")
+    if said:
+        meta = pod["metadata"]
+        text = f"LimitRanger plugin set: {'; '.join(said)}"
+        meta["annotations"] = {**(meta.get("annotations") or {}), LIMITED: text}
+
+
+def _check_limits(context: RequestContext) -> None:
+    collection = context.resource.collection
+    is_pod = collection == "pods" and context.before is None
+    if not is_pod and collection != "persistentvolumeclaims":
+        return
+    for limits in _limits(context):
+        errors = list(_pod_errors(context.data, limits) if is_pod else _claim_errors(context.data, limits))
+        if errors:
+            raise reject(context, aggregate(errors))
+
+
+def aggregate(errors: list[str]) -> str:
+    """Several errors as one text."""
+    unique = list(dict.fromkeys(errors))
+    return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
+
+
+def _pod_errors(pod: Json, limits: list[Json]) -> Iterator[str]:
+    spec = pod["spec"]
+    for item in limits:
+        if item.get("type") == "Container":
+            for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+                given = container.get("resources") or {}
+                yield from _limit_errors(
+                    item, quota.read(given.get("requests")), quota.read(given.get("limits"))
+                )
+        elif item.get("type") == "Pod":
+            parts = [quota.pod_amounts(spec, part, overhead=False) for part in ("requests", "limits")]
+            yield from _limit_errors(item, *parts)
+
+
+def _limit_errors(item: Json, requests: Amounts, limits: Amounts) -> Iterator[str]:
+    kind = item["type"]
+    for name, least in sorted((item.get("min") or {}).items()):
+        said = f"minimum {name} usage per {kind} is {least}"
+        if name not in requests:
+            yield f"{said}.  No request is specified"
+        elif requests[name] < parse(least):
+            yield f"{said}, but request is {canonical(requests[name])}"
+        elif name in limits and limits[name] < parse(least):
+            yield f"{said}, but limit is {canonical(limits[name])}"
+    for name, most in sorted((item.get("max") or {}).items()):
+        said = f"maximum {name} usage per {kind} is {most}"
+        if name not in limits:
+            yield f"{said}.  No limit is specified"
+        elif limits[name] > parse(most):
+            yield f"{said}, but limit is {canonical(limits[name])}"
+        elif name in requests and requests[name] > parse(most):
+            yield f"{said}, but request is {canonical(requests[name])}"
+    for name, ratio in sorted((item.get("maxLimitRequestRatio") or {}).items()):
+        said = f"{name} max limit to request ratio per {kind} is {ratio}"
+        if not requests.get(name):
+            yield f"{said}, but no request is specified or request is 0"
+        elif not limits.get(name):
+            yield f"{said}, but no limit is specified or limit is 0"
+        elif limits[name] * NANO > parse(ratio) * requests[name]:
+            yield f"{said}, but provided ratio is {limits[name] / requests[name]:f}"
+
+
+def _claim_errors(claim: Json, limits: list[Json]) -> Iterator[str]:
+    requests = quota.read((claim["spec"].get("resources") or {}).get("requests"))
+    for item in limits:
+        if item.get("type") != "PersistentVolumeClaim":
+            continue
+        yield from _limit_errors({"type": item["type"], "min": item.get("min")}, requests, {})
+        for name, most in sorted((item.get("max") or {}).items()):
+            said = f"maximum {name} usage per PersistentVolumeClaim is {most}"
+            if name not in requests:
+                yield f"{said}.  No request is specified"
+            elif requests[name] > parse(most):
+                yield f"{said}, but request is {canonical(requests[name])}"
+
+
+# Quotas.
+
+
+def _charge(context: RequestContext) -> None:
+    """Count the object in the quotas of its namespace; a 403 if one of them has no room for it."""
+    resource = context.resource
+    if not context.namespace or not _is_charged(context):
+        return
+    name = resource.name
+    charged: list[tuple[Record, Json]] = []
+    for record in _in_namespace(context, QUOTAS):
+        data = record.data()
+        status = data.get("status") or {}
+        hard, used = quota.read(status.get("hard")), quota.read(status.get("used"))
+        names = quota.counted_names(name, hard)
+        if not names or not quota.matches_scopes(name, data.get("spec") or {}, context.data):
+            continue
+        if name == quota.PODS and (lacking := quota.missing_names(names, context.data["spec"])):
+            raise reject(context, f"failed quota: {record.key[1]}: must specify {lacking}")
+        if any(each not in used for each in names):
+            why = f"status unknown for quota: {record.key[1]}, resources: {','.join(sorted(names))}"
+            raise reject(context, why)
+        new = _growth(context, data.get("spec") or {})
+        asked = {each: new[each] for each in hard if new.get(each)}
+        total = {each: quota.add(used.get(each, Quantity(0)), asked[each]) for each in asked}
+        exceeded = sorted(each for each in asked if total[each] > hard[each])
+        if exceeded:
+            shown = (
+                f"{what}: {','.join(f'{each}={canonical(amounts[each])}' for each in exceeded)}"
+                for what, amounts in (("requested", asked), ("used", used), ("limited", hard))
+            )
+            raise reject(context, f"exceeded quota: {record.key[1]}, {', '.join(shown)}")
+        if total:
+            data["status"] = {**status, "used": quota.write({**used, **total})}
+            charged.append((record, data))
+    is_there = context.before is None and context.objects.latest(
+        resource, context.namespace, context.data["metadata"]["name"]
+    )
+    if context.dry_run or is_there:
+        return
+    for record, data in charged:
+        quotas, before = context.objects.resources.kept_in(QUOTAS), record.managed or managed.NOBODY
+        texts = (record.body, msgspec.json.encode(data))
+        owners = managed.Updated(before, quotas.schema, *texts, _QUOTA_MANAGER, times.now())
+        context.objects.put(quotas, record.key, data, owners)
+
+
+def _is_charged(context: RequestContext) -> bool:
+    """Whether a write of this kind can change what is used."""
+    if context.before is None:
+        return not context.subresource
+    kind = context.resource.collection
+    if kind == quota.PODS:
+        spec, old = context.data["spec"], context.old["spec"]
+        is_resized = context.subresource == "resize"
+        changed = (spec.get("activeDeadlineSeconds") is None) != (old.get("activeDeadlineSeconds") is None)
+        return is_resized or (not context.subresource and changed)
+    return kind in (quota.SERVICES, quota.CLAIMS) and not context.subresource
+
+
+def _growth(context: RequestContext, quota_spec: Json) -> Amounts:
+    """What the object adds to a quota that matches it."""
+    name = context.resource.name
+    new = quota.usage_of(name, context.data)
+    if context.before is None or not quota.matches_scopes(name, quota_spec, context.old):
+        return new
+    old = quota.usage_of(name, context.old)
+    return {each: _difference(new[each], old.get(each, Quantity(0))) for each in new}
+
+
+def _difference(new: Quantity, old: Quantity) -> Quantity:
+    left = max(new - old, 0)
+    return Quantity.binary(left) if new.is_binary else Quantity(left)

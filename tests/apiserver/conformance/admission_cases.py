@@ -1,0 +1,241 @@
+"""Cases of admission and authorization: limits, quotas, policies, roles and reviews."""
+
+# ruff: noqa: E501  one case a line
+from __future__ import annotations
+
+from typing import Any
+
+from conformance.conformance_extra import CLAIMS, CONTAINER, PODS, pod
+from conformance.conformance_steps import MERGE_PATCH, Case, Step
+
+Json = dict[str, Any]
+
+RANGES = "/api/v1/namespaces/{ns}/limitranges"
+QUOTAS = "/api/v1/namespaces/{ns}/resourcequotas"
+SERVICES = "/api/v1/namespaces/{ns}/services"
+MAPS = "/api/v1/namespaces/{ns}/configmaps"
+PAUSE = Step("PAUSE", "")
+
+
+def sized(name: str = "p", requests: Json | None = None, limits: Json | None = None, **more: Any) -> Json:
+    given = {"requests": requests, "limits": limits}
+    resources = {part: amounts for part, amounts in given.items() if amounts}
+    return pod(name, container={"resources": resources}, **more)
+
+
+def limits(*items: Json) -> Step:
+    return Step("POST", RANGES, {"metadata": {"name": "r"}, "spec": {"limits": list(items)}})
+
+
+def claim(name: str, size: str, storage_class: str = "") -> Json:
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": storage_class,
+        "resources": {"requests": {"storage": size}},
+    }
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def quota(hard: Json, used: Json | None = None, **spec: Any) -> tuple[Step, ...]:
+    """A quota with a status such as the controller gives it."""
+    status = {"hard": hard, "used": used if used is not None else dict.fromkeys(hard, "0")}
+    return (
+        Step("POST", QUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": hard, **spec}}),
+        Step("PATCH", QUOTAS + "/q/status", {"status": status}, MERGE_PATCH),
+        PAUSE,
+    )
+
+
+USED = Step("GET", QUOTAS + "/q")
+LIMIT_CASES = [
+    Case("limits: defaults of containers", (
+        limits({"type": "Container", "default": {"cpu": "500m", "memory": "64Mi"}, "defaultRequest": {"cpu": "100m"}}),
+        PAUSE,
+        Step("POST", PODS, pod("a")),
+        Step("POST", PODS, sized("b", {"cpu": "200m"}, {"cpu": "300m"})),
+        Step("POST", PODS, sized("d", {"cpu": "800m"})),
+        Step("POST", PODS, pod("e", initContainers=[{"name": "i", "image": "x"}])),
+    )),
+    Case("limits: defaults from min and max", (
+        limits({"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "32Mi"}}),
+        Step("GET", RANGES + "/r"),
+        PAUSE,
+        Step("POST", PODS, pod("a")),
+    )),
+    Case("limits: min and max of containers", (
+        limits({"type": "Container", "max": {"cpu": "2"}, "min": {"cpu": "100m"}}),
+        PAUSE,
+        Step("POST", PODS, sized("a", {"cpu": "50m"}, {"cpu": "1"})),
+        Step("POST", PODS, sized("b", {"cpu": "1"}, {"cpu": "3"})),
+        Step("POST", PODS, sized("d", {"cpu": "3"}, {"cpu": "3"})),
+        Step("POST", PODS, sized("e", {"cpu": "100m"}, {"cpu": "2"})),
+        Step("POST", PODS, {"metadata": {"generateName": "g-"}, "spec": {"containers": [{**CONTAINER, "resources": {"limits": {"cpu": "3"}}}]}}),
+        Step("PATCH", PODS + "/e", {"metadata": {"labels": {"x": "y"}}}, MERGE_PATCH),
+    )),
+    Case("limits: memory without a request or limit", (
+        limits({"type": "Container", "max": {"memory": "1Gi"}, "default": {"memory": "512Mi"}, "defaultRequest": {"memory": "256Mi"}}),
+        PAUSE,
+        Step("POST", PODS, sized("a", {}, {"memory": "2Gi"})),
+        Step("POST", PODS, pod("b")),
+    )),
+    Case("limits: ratio", (
+        limits({"type": "Container", "maxLimitRequestRatio": {"cpu": "2"}}),
+        PAUSE,
+        Step("POST", PODS, sized("a", {"cpu": "1"}, {"cpu": "2"})),
+        Step("POST", PODS, sized("b", {"cpu": "1"}, {"cpu": "2500m"})),
+        Step("POST", PODS, pod("d")),
+        Step("POST", PODS, sized("e", {"cpu": "1"})),
+    )),
+    Case("limits: of whole pods", (
+        limits({"type": "Pod", "max": {"cpu": "2"}, "min": {"memory": "100Mi"}}),
+        PAUSE,
+        Step("POST", PODS, sized("a", {"cpu": "1", "memory": "1Gi"}, {"cpu": "1", "memory": "1Gi"})),
+        Step("POST", PODS, sized("b", {"memory": "1Gi"}, {"cpu": "3"})),
+        Step("POST", PODS, sized("d", {"memory": "50Mi"}, {"cpu": "1"})),
+        Step("POST", PODS, sized("e", {"memory": "100Mi"})),
+        Step("POST", PODS, sized("f", {}, {"cpu": "1"})),
+    )),
+    Case("limits: ratio of whole pods", (
+        limits({"type": "Pod", "maxLimitRequestRatio": {"memory": "1.5"}}),
+        PAUSE,
+        Step("POST", PODS, sized("a", {"memory": "1Gi"}, {"memory": "2Gi"})),
+        Step("POST", PODS, sized("b", {"memory": "1Gi"}, {"memory": "1536Mi"})),
+    )),
+    Case("limits: of claims", (
+        limits({"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}, "max": {"storage": "5Gi"}}),
+        PAUSE,
+        Step("POST", CLAIMS, claim("a", "500Mi")),
+        Step("POST", CLAIMS, claim("b", "6Gi")),
+        Step("POST", CLAIMS, claim("d", "5Gi")),
+    )),
+    Case("limits: pods with resources of their own", (
+        limits({"type": "Pod", "max": {"cpu": "2"}}),
+        PAUSE,
+        Step("POST", PODS, pod("a", resources={"limits": {"cpu": "3"}})),
+        Step("POST", PODS, pod("b", resources={"limits": {"cpu": "1"}})),
+    )),
+    Case("limit ranges that are refused", (
+        limits({"type": "Nonsense", "max": {"cpu": "2"}}),
+        limits({"type": "Pod", "default": {"cpu": "2"}}),
+        limits({"type": "Pod"}, {"type": "Pod"}),
+        limits({"type": "Container", "min": {"cpu": "2"}, "max": {"cpu": "1"}}),
+        limits({"type": "Container", "min": {"cpu": "2"}, "defaultRequest": {"cpu": "1"}}),
+        limits({"type": "Container", "max": {"cpu": "1"}, "default": {"cpu": "2"}, "defaultRequest": {"cpu": "1"}}),
+        limits({"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "2"}}),
+        limits({"type": "Container", "maxLimitRequestRatio": {"cpu": "500m"}}),
+        limits({"type": "Container", "max": {"cpu": "2"}, "min": {"cpu": "1"}, "maxLimitRequestRatio": {"cpu": "4"}}),
+        limits({"type": "PersistentVolumeClaim"}),
+        limits({"type": "Container", "default": {"gpu": "1"}}),
+        limits({"type": "Container", "default": {"example.com/gpu": "1"}, "defaultRequest": {"example.com/gpu": "2"}}),
+    )),
+]  # fmt: skip
+
+
+QUOTA_CASES = [
+    Case("quotas: pods", (
+        *quota({"pods": "2"}),
+        Step("POST", PODS, pod("a")),
+        USED,
+        Step("POST", PODS + "?dryRun=All", pod("x")),
+        USED,
+        Step("POST", PODS, pod("b")),
+        Step("POST", PODS, pod("d")),
+        Step("POST", PODS, pod("a")),
+        USED,
+    )),
+    Case("quotas: compute resources", (
+        *quota({"requests.cpu": "2", "limits.memory": "2Gi", "memory": "1Gi"}),
+        Step("POST", PODS, pod("a")),
+        Step("POST", PODS, pod("n", containers=[CONTAINER, {**CONTAINER, "name": "d"}])),
+        Step("POST", PODS, sized("b", {"cpu": "1500m", "memory": "256Mi"}, {"memory": "1Gi"})),
+        USED,
+        Step("POST", PODS, sized("d", {"cpu": "1", "memory": "256Mi"}, {"memory": "1Gi"})),
+        Step("POST", PODS, sized("e", {"cpu": "600m", "memory": "1Gi"}, {"memory": "3Gi"})),
+        Step("POST", PODS, sized("f", {"cpu": "500m", "memory": "256Mi"}, {"memory": "1Gi"})),
+        USED,
+    )),
+    Case("quotas: a status that is not there yet", (
+        Step("POST", QUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}}),
+        Step("POST", PODS, pod("a")),
+        Step("PATCH", QUOTAS + "/q/status", {"status": {"hard": {"pods": "1"}}}, MERGE_PATCH),
+        PAUSE,
+        Step("POST", PODS, pod("b")),
+    )),
+    Case("quotas: extended resources and huge pages", (
+        *quota({"requests.example.com/gpu": "2", "hugepages-2Mi": "4Mi", "requests.ephemeral-storage": "1Gi"}),
+        Step("POST", PODS, sized("a", {"example.com/gpu": "2"}, {"example.com/gpu": "2"})),
+        Step("POST", PODS, sized("b", {"example.com/gpu": "1"}, {"example.com/gpu": "1"})),
+        Step("POST", PODS, sized("d", {"hugepages-2Mi": "6Mi", "cpu": "1"}, {"hugepages-2Mi": "6Mi"})),
+        Step("POST", PODS, sized("e", {"ephemeral-storage": "2Gi"})),
+        USED,
+    )),
+    Case("quotas: counts of objects", (
+        *quota({"count/configmaps": "1", "configmaps": "5", "count/deployments.apps": "0", "services": "1", "services.nodeports": "1"}),
+        Step("POST", MAPS, {"metadata": {"name": "a"}}),
+        Step("POST", MAPS, {"metadata": {"name": "b"}}),
+        Step("POST", "/apis/apps/v1/namespaces/{ns}/deployments", {"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [CONTAINER]}}}}),
+        Step("POST", SERVICES, {"metadata": {"name": "s"}, "spec": {"type": "NodePort", "ports": [{"port": 1, "name": "a"}, {"port": 2, "name": "b"}]}}),
+        Step("POST", SERVICES, {"metadata": {"name": "s"}, "spec": {"clusterIP": "None", "selector": {"a": "b"}, "ports": [{"port": 1}]}}),
+        Step("POST", SERVICES, {"metadata": {"name": "t"}, "spec": {"clusterIP": "None", "selector": {"a": "b"}, "ports": [{"port": 1}]}}),
+        USED,
+    )),
+    Case("quotas: claims and storage classes", (
+        *quota({"requests.storage": "5Gi", "fast.storageclass.storage.k8s.io/requests.storage": "2Gi", "fast.storageclass.storage.k8s.io/persistentvolumeclaims": "1", "persistentvolumeclaims": "3"}),
+        Step("POST", CLAIMS, claim("a", "3Gi", "fast")),
+        Step("POST", CLAIMS, claim("b", "1Gi", "fast")),
+        Step("POST", CLAIMS, claim("d", "1Gi", "fast")),
+        Step("POST", CLAIMS, claim("e", "5Gi", "slow")),
+        Step("POST", CLAIMS, claim("f", "4Gi", "slow")),
+        USED,
+    )),
+    Case("quotas: scopes", (
+        *quota({"pods": "0"}, scopes=["BestEffort"]),
+        Step("POST", PODS, pod("a")),
+        Step("POST", PODS, sized("b", {"cpu": "1"})),
+        USED,
+    )),
+    Case("quotas: terminating pods", (
+        *quota({"pods": "1", "cpu": "1"}, scopes=["Terminating"]),
+        Step("POST", PODS, sized("a", {"cpu": "1"}, activeDeadlineSeconds=10)),
+        Step("POST", PODS, sized("b", {"cpu": "1"}, activeDeadlineSeconds=10)),
+        Step("POST", PODS, sized("d", {"cpu": "1"})),
+        Step("PATCH", PODS + "/d", {"spec": {"activeDeadlineSeconds": 10}}, MERGE_PATCH),
+        USED,
+    )),
+    Case("quotas: by priority class", (
+        *quota({"pods": "1"}, scopeSelector={"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["system-node-critical"]}]}),
+        Step("POST", PODS, pod("a", priorityClassName="system-node-critical")),
+        Step("POST", PODS, pod("b", priorityClassName="system-node-critical")),
+        Step("POST", PODS, pod("d")),
+        USED,
+    )),
+    Case("quotas: affinity across namespaces", (
+        *quota({"pods": "0"}, scopes=["CrossNamespacePodAffinity"]),
+        Step("POST", PODS, pod("a", affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "z", "namespaces": ["x"], "labelSelector": {}}]}})),
+        Step("POST", PODS, pod("b", affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "z", "labelSelector": {}}]}})),
+    )),
+    Case("quotas that are refused", tuple(
+        Step("POST", QUOTAS, {"metadata": {"name": "q"}, "spec": spec})
+        for spec in (
+            {"hard": {"nonsense": "1"}},
+            {"hard": {"pods": "-1"}},
+            {"hard": {"pods": "500m"}},
+            {"hard": {"pods": "1"}, "scopes": ["Nonsense"]},
+            {"hard": {"pods": "1"}, "scopes": ["BestEffort", "NotBestEffort"]},
+            {"hard": {"cpu": "1"}, "scopes": ["BestEffort"]},
+            {"hard": {"services": "1"}, "scopes": ["Terminating"]},
+            {"hard": {"pods": "1"}, "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}},
+            {"hard": {"pods": "1"}, "scopeSelector": {"matchExpressions": [{"scopeName": "Terminating", "operator": "In", "values": ["a"]}]}},
+            {"hard": {"pods": "1"}, "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "Near", "values": ["a"]}]}},
+        )
+    )),
+    Case("quotas: scopes stay", (
+        *quota({"pods": "1"}, scopes=["BestEffort"]),
+        Step("PATCH", QUOTAS + "/q", {"spec": {"scopes": None}}, MERGE_PATCH),
+        Step("PATCH", QUOTAS + "/q", {"spec": {"hard": {"pods": "3"}}}, MERGE_PATCH),
+    )),
+]  # fmt: skip
+
+
+def admission_cases() -> list[Case]:
+    return LIMIT_CASES + QUOTA_CASES
