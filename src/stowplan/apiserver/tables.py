@@ -526,6 +526,69 @@ def _parent(item: Json) -> str:
     return "/".join(filter(None, (kind, parent.get("namespace"), parent.get("name"))))
 
 
+def _webhooks(item: Json) -> list[Any]:
+    return [_name(item), len(item.get("webhooks") or ()), age(item)]
+
+
+def _policy(item: Json, part: str) -> list[Any]:
+    kind = _at(item, "spec", "paramKind")
+    params = f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}" if kind else _UNSET
+    return [_name(item), len(_at(item, "spec", part, default=())), params, age(item)]
+
+
+def _policy_binding(item: Json) -> list[Any]:
+    reference, params = _at(item, "spec", "paramRef", default={}), _UNSET
+    if reference.get("name"):
+        params = f"{reference.get('namespace') or '*'}/{reference['name']}"
+    elif reference.get("selector") is not None:
+        params = selector_text(reference["selector"])
+    return [_name(item), _at(item, "spec", "policyName", default=""), params, age(item)]
+
+
+def _flow_schema(item: Json) -> list[Any]:
+    spec = item.get("spec") or {}
+    dangling = (
+        each["status"] for each in _at(item, "status", "conditions", default=()) if each["type"] == "Dangling"
+    )
+    return [
+        _name(item),
+        _at(spec, "priorityLevelConfiguration", "name", default=""),
+        spec.get("matchingPrecedence", 0),
+        _at(spec, "distinguisherMethod", "type", default=_NONE),
+        age(item),
+        next(dangling, "?"),
+    ]
+
+
+def _priority_level(item: Json) -> list[Any]:
+    limited = _at(item, "spec", "limited", default={})
+    queuing = _at(limited, "limitResponse", "queuing", default={})
+    return [
+        _name(item),
+        _at(item, "spec", "type", default=""),
+        limited.get("nominalConcurrencyShares", _NONE),
+        *(queuing.get(field, _NONE) for field in ("queues", "handSize", "queueLengthLimit")),
+        age(item),
+    ]
+
+
+def _signing_request(item: Json) -> list[Any]:
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    types = {each["type"] for each in status.get("conditions") or ()}
+    shown = "Denied" if "Denied" in types else "Approved" if "Approved" in types else "Pending"
+    shown += ",Failed" if "Failed" in types else ""
+    shown += ",Issued" if status.get("certificate") else ""
+    seconds = spec.get("expirationSeconds")
+    return [
+        _name(item),
+        age(item),
+        spec.get("signerName") or _NONE,
+        spec.get("username", ""),
+        _NONE if seconds is None else human(seconds),
+        shown,
+    ]
+
+
 _CELLS: dict[str, Cells] = {
     "pods": lambda item: pod_cells(item, age(item), since),
     "nodes": _node,
@@ -588,6 +651,20 @@ _CELLS: dict[str, Cells] = {
         ",".join(_at(item, "spec", "cidrs", default=[])),
         age(item),
     ],
+    "runtimeclasses.node.k8s.io": lambda item: [_name(item), item.get("handler", ""), age(item)],
+    **{
+        f"{kind}webhookconfigurations.admissionregistration.k8s.io": _webhooks
+        for kind in ("validating", "mutating")
+    },
+    "validatingadmissionpolicies.admissionregistration.k8s.io": lambda item: _policy(item, "validations"),
+    "mutatingadmissionpolicies.admissionregistration.k8s.io": lambda item: _policy(item, "mutations"),
+    **{
+        f"{kind}admissionpolicybindings.admissionregistration.k8s.io": _policy_binding
+        for kind in ("validating", "mutating")
+    },
+    "flowschemas.flowcontrol.apiserver.k8s.io": _flow_schema,
+    "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": _priority_level,
+    "certificatesigningrequests.certificates.k8s.io": _signing_request,
     "rolebindings.rbac.authorization.k8s.io": _binding,
     "clusterrolebindings.rbac.authorization.k8s.io": _binding,
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from conformance.conformance_cases import OPERATIONS
 from conformance.conformance_extra import CLAIMS, CONTAINER, PODS, pod
+from conformance.conformance_kinds import LABELS, Kind
 from conformance.conformance_steps import MERGE_PATCH, Case, Step
 
 Json = dict[str, Any]
@@ -237,5 +239,125 @@ QUOTA_CASES = [
 ]  # fmt: skip
 
 
+NO_RULES: Json = {
+    "apiGroups": ["none.example.com"],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["things"],
+}
+HOOK: Json = {
+    "name": "hook.example.com",
+    "clientConfig": {"url": "https://127.0.0.1:9/hook"},
+    "rules": [NO_RULES],
+    "sideEffects": "None",
+    "admissionReviewVersions": ["v1"],
+}
+RULES: Json = {"resourceRules": [NO_RULES]}
+REQUEST = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlIV01INENBUUF3SERFYU1CZ0dBMVVFQXd3UmMzbHpkR1Z0T201dlpHVTZaWGhoYlhCc1pUQlpNQk1HQnlxRwpTTTQ5QWdFR0NDcUdTTTQ5QXdFSEEwSUFCQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBCkFBQUFBQUE9Ci0tLS0tRU5EIENFUlRJRklDQVRFIFJFUVVFU1QtLS0tLQo="
+ROOT = "/apis/admissionregistration.k8s.io/v1"
+GROUP_KINDS = (
+    Kind(
+        ROOT,
+        "validatingwebhookconfigurations",
+        "ValidatingWebhookConfiguration",
+        {"webhooks": [HOOK]},
+        LABELS,
+        {"webhooks": 3},
+        False,
+    ),
+    Kind(
+        ROOT,
+        "mutatingwebhookconfigurations",
+        "MutatingWebhookConfiguration",
+        {"webhooks": [HOOK]},
+        LABELS,
+        {"webhooks": 3},
+        False,
+    ),
+    Kind(
+        ROOT,
+        "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicy",
+        {"spec": {"matchConstraints": RULES, "validations": [{"expression": "true"}]}},
+        {"spec": {"failurePolicy": "Ignore"}},
+        {"spec": 3},
+        False,
+    ),
+    Kind(
+        ROOT,
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+        {"spec": {"policyName": "p", "validationActions": ["Deny"]}},
+        {"spec": {"validationActions": ["Warn"]}},
+        {"spec": 3},
+        False,
+    ),
+    Kind(
+        ROOT,
+        "mutatingadmissionpolicies",
+        "MutatingAdmissionPolicy",
+        {
+            "spec": {
+                "matchConstraints": RULES,
+                "reinvocationPolicy": "Never",
+                "mutations": [
+                    {
+                        "patchType": "JSONPatch",
+                        "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/spec'}]"},
+                    }
+                ],
+            }
+        },
+        {"spec": {"failurePolicy": "Ignore"}},
+        {"spec": 3},
+        False,
+    ),
+    Kind(
+        ROOT,
+        "mutatingadmissionpolicybindings",
+        "MutatingAdmissionPolicyBinding",
+        {"spec": {"policyName": "p"}},
+        LABELS,
+        {"spec": 3},
+        False,
+    ),
+    Kind(
+        "/apis/flowcontrol.apiserver.k8s.io/v1",
+        "flowschemas",
+        "FlowSchema",
+        {"spec": {"priorityLevelConfiguration": {"name": "exempt"}}},
+        {"spec": {"matchingPrecedence": 7}},
+        {"spec": 3},
+        False,
+    ),
+    Kind(
+        "/apis/flowcontrol.apiserver.k8s.io/v1",
+        "prioritylevelconfigurations",
+        "PriorityLevelConfiguration",
+        {"spec": {"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}}},
+        {"spec": {"limited": {"nominalConcurrencyShares": 3}}},
+        {"spec": 3},
+        False,
+    ),
+    Kind(
+        "/apis/node.k8s.io/v1",
+        "runtimeclasses",
+        "RuntimeClass",
+        {"handler": "h"},
+        LABELS,
+        {"handler": 3},
+        False,
+    ),
+)
+STEADY = ("create, read, delete", "create twice", "update", "JSON patch", "verbs that are not there")
+"""Of flow schemas: a controller in kube-apiserver writes their status at any time after that."""
+GROUP_CASES = [
+    Case(f"{kind.plural}.{kind.api_version}: {name}", steps(kind))
+    for kind in GROUP_KINDS
+    for name, steps in OPERATIONS.items()
+    if kind.kind != "FlowSchema" or name in STEADY
+]
+
+
 def admission_cases() -> list[Case]:
-    return LIMIT_CASES + QUOTA_CASES
+    return LIMIT_CASES + QUOTA_CASES + GROUP_CASES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowplan.apiserver.strategies import core, limits, others, workloads
+from stowplan.apiserver.strategies import core, limits, others, registration, workloads
 from stowplan.apiserver.strategies.definitions import DefinitionStrategy
 from stowplan.apiserver.strategies.pods import PodStrategy
 from stowplan.apiserver.strategies.strategy import Strategy
@@ -54,5 +54,21 @@ STRATEGIES: dict[str, Strategy] = {
     "rolebindings.rbac.authorization.k8s.io": others.RbacStrategy(),
     "clusterroles.rbac.authorization.k8s.io": others.RbacStrategy(),
     "clusterrolebindings.rbac.authorization.k8s.io": others.RbacStrategy(),
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": registration.WebhookStrategy(
+        mutates=False
+    ),
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": registration.WebhookStrategy(mutates=True),
+    "validatingadmissionpolicies.admissionregistration.k8s.io": registration.PolicyStrategy(mutates=False),
+    "mutatingadmissionpolicies.admissionregistration.k8s.io": registration.PolicyStrategy(mutates=True),
+    "validatingadmissionpolicybindings.admissionregistration.k8s.io": registration.PolicyBindingStrategy(
+        mutates=False
+    ),
+    "mutatingadmissionpolicybindings.admissionregistration.k8s.io": registration.PolicyBindingStrategy(
+        mutates=True
+    ),
+    "flowschemas.flowcontrol.apiserver.k8s.io": registration.FlowSchemaStrategy(),
+    "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": registration.PriorityLevelStrategy(),
+    "certificatesigningrequests.certificates.k8s.io": registration.SigningRequestStrategy(),
+    "runtimeclasses.node.k8s.io": registration.RuntimeClassStrategy(),
     "customresourcedefinitions.apiextensions.k8s.io": DefinitionStrategy(),
 }
