@@ -35,8 +35,17 @@ class Staged:
             content_type=step.media,
             accept=step.accept,
             user_agent="conformance/1",
-            **{name.replace("-", "_"): value for name, value in step.headers},
+            **_joined(step.headers),
         )
+
+
+def _joined(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Headers as the HTTP server hands them on: values of a name that is repeated, one a line."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        key = name.lower().replace("-", "_")
+        found[key] = f"{found[key]}\n{value}" if key in found else value
+    return found
 
 
 async def until_quiet(stream: Stream) -> bytes:

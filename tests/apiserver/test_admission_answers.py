@@ -8,13 +8,15 @@ from conformance.admission_cases import admission_cases
 from conformance.conformance_answers import ADMISSION_FILE, recorded, without_name
 from conformance.conformance_cases import answers
 
+from stowplan.apiserver import ApiServer
+
 CASES = admission_cases()
 RECORDED = recorded(ADMISSION_FILE)
 
 
 @pytest.fixture(scope="module")
 def shared() -> Staged:
-    return Staged()
+    return Staged(ApiServer(rbac=True))
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])

@@ -15,8 +15,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from controlplane.control_plane import ADMIN, ControlPlane, token_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "apiserver"))
@@ -43,15 +41,18 @@ class Real:
             await asyncio.sleep(PAUSE_SECONDS)
             return 0, None
         headers = {
-            **dict(step.headers),
             "Authorization": f"Bearer {token_of(ADMIN)}",
             "Content-Type": step.media,
             "Accept": step.accept,
             "User-Agent": "conformance/1",
         }
         is_ready = step.body is None or isinstance(step.body, bytes)
-        body = step.body if is_ready else json.dumps(step.body)
-        self._connection.request(step.method, step.path, body, headers)
+        body = step.body if is_ready else json.dumps(step.body).encode()
+        self._connection.putrequest(step.method, step.path, skip_accept_encoding=True)
+        for name, value in (*headers.items(), *step.headers):  # a name may come more than once
+            self._connection.putheader(name, value)
+        self._connection.putheader("Content-Length", str(len(body or b"")))
+        self._connection.endheaders(body)
         answer = self._connection.getresponse()
         return answer.status, parsed(answer.read())
 

@@ -14,8 +14,8 @@ import msgspec
 from stowplan.api import quota
 from stowplan.api.quantity import NANO, Quantity, canonical, parse
 from stowplan.api.quota import Amounts
-from stowplan.apiserver import managed, times
-from stowplan.apiserver.failures import Failure, forbidden_request
+from stowplan.apiserver import managed, rbac, times
+from stowplan.apiserver.failures import Failure, aggregate, forbidden_request
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.store import Record
 
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 LIMIT_RANGES, QUOTAS = "limitranges", "resourcequotas"
+SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
 LIMITED = "kubernetes.io/limit-ranger"
 _QUOTA_MANAGER = Manager("kube-apiserver", "Update", "v1", "status")
 
 
 def mutate(context: RequestContext) -> None:
     """Change the object as admission does."""
+    _check_grants(context)
     if context.resource.collection == "pods" and context.before is None:
         for item in _limits(context):
             _set_container_defaults(context.data, item)
@@ -41,6 +43,20 @@ def check(context: RequestContext) -> None:
     if not context.subresource:
         _check_limits(context)
     _charge(context)
+
+
+def _check_grants(context: RequestContext) -> None:
+    """Nobody may grant more than he has; and a signing request says who makes it."""
+    resource, data, access = context.resource, context.data, context.access
+    if resource.collection == SIGNING_REQUESTS and context.before is None:
+        data["spec"] |= context.user.info()
+    if resource.group != rbac.GROUP or access is None:
+        return
+    part = "rules" if resource.plural.endswith("roles") else "subjects"
+    if context.before is not None and data.get(part) == context.old.get(part):
+        return
+    check = access.authorizer.check_role if part == "rules" else access.authorizer.check_binding
+    check(context.user, resource.plural, context.namespace, data)
 
 
 def _in_namespace(context: RequestContext, collection: str) -> list[Record]:
@@ -98,12 +114,6 @@ def _check_limits(context: RequestContext) -> None:
         errors = list(_pod_errors(context.data, limits) if is_pod else _claim_errors(context.data, limits))
         if errors:
             raise reject(context, aggregate(errors))
-
-
-def aggregate(errors: list[str]) -> str:
-    """Several errors as one text."""
-    unique = list(dict.fromkeys(errors))
-    return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
 
 
 def _pod_errors(pod: Json, limits: list[Json]) -> Iterator[str]:

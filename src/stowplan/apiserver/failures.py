@@ -80,6 +80,12 @@ def shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def aggregate(errors: list[str]) -> str:
+    """Several errors as one text."""
+    unique = list(dict.fromkeys(errors))
+    return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
+
+
 class Failure(StowplanError):  # noqa: N818  the API's own word
     """A request that is rejected; `status` is the body of the response."""
 

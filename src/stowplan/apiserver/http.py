@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Awaitable
@@ -13,6 +12,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from stowplan.apiserver.failures import Failure
+from stowplan.apiserver.rbac import ADMIN, NOBODY, User
 from stowplan.apiserver.server import ApiServer
 from stowplan.http11.messages import Request, Response, Stream
 from stowplan.http11.server import Limits, listen
@@ -54,27 +54,32 @@ async def serve(
     limits: Limits = DEFAULT_LIMITS,
 ) -> AsyncIterator[Endpoint]:
     """Serve until the end of the `async with`; in plain HTTP without `tls`, for everybody without a token."""
-    server.token = token
+    server.access.token = token
     context = _context(tls) if tls is not None else None
     async with listen(_TokenAccess(server, token), host, port, tls=context, limits=limits) as listener:
         yield Endpoint(*listener, tls.certificate if tls else b"")
 
 
 class _TokenAccess:
-    """Lets in whoever has the token."""
+    """Lets in whoever has the token, and service accounts with theirs."""
 
     def __init__(self, server: ApiServer, token: str) -> None:
-        self._server, self._token = server, token.encode()
+        self._server, self._token = server, token
+
+    def _user(self, authorization: str) -> User | None:
+        scheme, _, rest = authorization.strip().partition(" ")
+        token = rest.partition(" ")[0]
+        found = self._server.access.user_of(token)[0] if scheme.lower() == "bearer" and token else None
+        return found if found is not None or self._token else ADMIN
 
     def authenticates(self, authorization: bytes) -> bool:
-        scheme, _, rest = authorization.strip().partition(b" ")
-        token = rest.partition(b" ")[0]
-        return not self._token or (scheme.lower() == b"bearer" and hmac.compare_digest(token, self._token))
+        return self._user(authorization.decode("latin-1")) is not None
 
     def is_public(self, url: bytes) -> bool:
         return unquote(url.decode("latin-1")).startswith(_OPEN_PATHS)
 
     def handle(self, request: Request) -> Awaitable[Response | Stream]:
+        request.user = self._user(request.headers.get("authorization", "")) or NOBODY
         return self._server.handle(request)
 
     def reject(self, status: int, limits: Limits) -> Response:

@@ -29,8 +29,10 @@ from stowplan.apiserver.forms import Form, from_stored, to_stored
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.options import Query, WriteOptions, write_options
+from stowplan.apiserver.rbac import ADMIN, User
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Record
+from stowplan.apiserver.tokens import Access
 from stowplan.http11.messages import Headers, Request, Response
 
 Json = dict[str, Any]
@@ -68,8 +70,8 @@ class RequestContext:
     request: Request = _INTERNAL
     """Empty for writes of the server's own."""
     query: Query = field(default_factory=lambda: Query(""))
-    token: str = ""
-    """The token that the server accepts, for TokenReviews."""
+    access: Access | None = None
+    """Who may do what; None for writes of the server's own."""
 
     manager: Manager = _SERVER
     dry_run: bool = False
@@ -95,8 +97,12 @@ class RequestContext:
         return forms.form_of(request.headers.get("accept", ""), self.query("includeObject"), request.is_bare)
 
     @property
+    def user(self) -> User:
+        return self.request.user if isinstance(self.request.user, User) else ADMIN
+
+    @property
     def writes_status(self) -> bool:
-        return self.manager.subresource == "status"
+        return self.manager.subresource in ("status", "approval")
 
     def read_options(self, *, is_apply: bool = False) -> WriteOptions:
         """The options of a write; they say who manages the fields, and whether anything is kept."""

@@ -37,6 +37,8 @@ class SchemaData(msgspec.Struct):
     """Per field: Go's type, when JSON leaves it out (0 never, 1 empty, 2 zero), and its protobuf number."""
     parts: dict[str, dict[str, str]]
     """Messages whose fields stand in the one around them in JSON, by protobuf number."""
+    bootstrap: list[Json] = []
+    """The roles and bindings that every cluster has."""
 
 
 @cache

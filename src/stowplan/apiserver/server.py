@@ -1,7 +1,8 @@
 """The API server without a transport: a request in, a response or a stream of events out.
 
 `ApiServer(store).handle(request)` is the door for everything: the HTTPS server, tests, and clients in the
-same process. It knows nothing of sockets, and nothing of who the client is: all clients may do everything.
+same process. It knows nothing of sockets. Whoever calls it may do everything, unless the request names its
+user and the server enforces RBAC.
 """
 
 from __future__ import annotations
@@ -24,10 +25,20 @@ from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.options import Query, delete_options, list_options
 from stowplan.apiserver.pipeline import RequestContext
+from stowplan.apiserver.rbac import (
+    ADMIN,
+    Aggregation,
+    User,
+    acting_user,
+    attributes_of,
+    bootstrap_objects,
+    impersonates,
+)
 from stowplan.apiserver.reading import Watch, answer_list, selection_of
 from stowplan.apiserver.resources import Resources
 from stowplan.apiserver.store import Store
-from stowplan.apiserver.subresources import REVIEWS, SUBRESOURCES, get
+from stowplan.apiserver.subresources import CREATED_ONLY, SUBRESOURCES, get
+from stowplan.apiserver.tokens import ISSUER, Access
 from stowplan.errors import QuantityError
 from stowplan.http11.messages import Request, Response, Stream
 from stowplan.log import error as log_error
@@ -35,6 +46,7 @@ from stowplan.log import error as log_error
 Json = dict[str, Any]
 
 RANGES = "servicecidrs.networking.k8s.io"
+API_SERVICES = "apiservices.apiregistration.k8s.io"
 LARGE_YAML = 16 * 1024
 VERSION = {
     "major": "1",
@@ -52,6 +64,13 @@ VERSION = {
     "platform": "",
 }
 """The version of the API that is served."""
+OPENID = {
+    "issuer": ISSUER,
+    "jwks_uri": f"{ISSUER}/openid/v1/jwks",
+    "response_types_supported": ["id_token"],
+    "subject_types_supported": ["public"],
+    "id_token_signing_alg_values_supported": ["ES256"],
+}
 _PATHS = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
 _NO_PAGE = Response(404, b"404 page not found\n", "text/plain; charset=utf-8")
 _ON_OBJECT = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -63,19 +82,22 @@ _ON_COLLECTION = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 class ApiServer:
     """One Kubernetes API over one store."""
 
-    def __init__(self, store: Store | None = None) -> None:
+    def __init__(self, store: Store | None = None, *, rbac: bool = False) -> None:
         self.store = store or Store()
         self.resources = Resources()
         self.objects = Objects(self.store, self.resources)
-        self.token = ""
-        """The token of the one who may do everything; a TokenReview accepts it."""
+        self.access = Access(self.objects, rbac=rbac)
         for resource in self.resources:
             self.objects.collection(resource)
         self.custom = CustomResources(self.objects)
         self.containers: containers.Containers | None = None
         """Answers for containers on nodes, if somebody simulates them."""
         containers.serve_metrics(self.resources)
+        self.aggregation = Aggregation(self.objects)
         _create_defaults(self.objects)
+        if rbac:
+            for collection, item in bootstrap_objects():
+                _create(self.objects, collection, item, item["metadata"].get("namespace", ""))
         self.store.commit()
 
     async def handle(self, request: Request) -> Response | Stream:
@@ -84,6 +106,7 @@ class ApiServer:
         try:
             if request.body and bodies.is_yaml(bodies.media_of(request), request.body):
                 await self._convert_yaml(request)
+            self._authorize(request)
             answer = self._answer(request)
         except Failure as failure:
             answer = failure.response()
@@ -102,6 +125,15 @@ class ApiServer:
                 return failure.response()
         return answer
 
+    def _authorize(self, request: Request) -> None:
+        """Find out whom the request acts as, and reject what that user may not do."""
+        user = request.user if isinstance(request.user, User) else ADMIN
+        if impersonates(request):
+            user = acting_user(request, user, self.access.authorizer)
+        request.user = user
+        if self.access.authorizer.is_enforced:
+            self.access.authorizer.check(user, attributes_of(request))
+
     @staticmethod
     async def _convert_yaml(request: Request) -> None:
         """YAML is slow: convert a large document in a thread, so that other requests continue."""
@@ -119,6 +151,10 @@ class ApiServer:
                 return self._serve(request, group, version, rest)
             case ["version"]:
                 return Response.of(200, VERSION)
+            case ["openid", "v1", "jwks"]:
+                return Response.of(200, self.access.tokens.keys())
+            case [".well-known", "openid-configuration"]:
+                return Response.of(200, OPENID)
             case ["healthz" | "livez" | "readyz", *_]:
                 return Response(200, b"ok", "text/plain; charset=utf-8")
             case []:
@@ -170,7 +206,7 @@ class ApiServer:
             below,
             request,
             query,
-            self.token,
+            self.access,
         )
         if below:
             if context.verb not in resource.subresources[below].verbs:
@@ -188,8 +224,8 @@ class ApiServer:
             raise method_not_allowed()
         if resource.namespaced and not namespace and context.verb != "list":
             raise method_not_allowed()
-        if plural in REVIEWS and "list" not in resource.verbs:
-            return REVIEWS[plural](context)
+        if plural in CREATED_ONLY and "list" not in resource.verbs:
+            return CREATED_ONLY[plural](context)
         return _VERBS[context.verb](context)
 
     def _is_below_namespace(self, part: str) -> bool:
@@ -264,6 +300,26 @@ def _create_defaults(objects: Objects) -> None:
         ready = {"type": "Ready", "status": "True", "reason": "", "message": message}
         data["status"]["conditions"] = [ready | {"lastTransitionTime": times.now()}]
         objects.put(objects.resources.kept_in(RANGES), record.key, data, record.managed)
+    for group, version in sorted({(each.group, each.version) for each in objects.resources}):
+        _create(objects, API_SERVICES, _api_service(group, version))
+
+
+def _api_service(group: str, version: str) -> Json:
+    """What says that this server itself serves a version of a group."""
+    labels = {"kube-aggregator.kubernetes.io/automanaged": "onstart"}
+    available = {
+        "type": "Available",
+        "status": "True",
+        "lastTransitionTime": times.now(),
+        "reason": "Local",
+        "message": "Local APIServices are always available",
+    }
+    spec = {"version": version, "groupPriorityMinimum": 17000 if group else 18000, "versionPriority": 15}
+    return {
+        "metadata": {"name": f"{version}.{group}", "labels": labels},
+        "spec": {**({"group": group} if group else {}), **spec},
+        "status": {"conditions": [available]},
+    }
 
 
 def _create(objects: Objects, collection: str, body: Json, namespace: str = "") -> None:

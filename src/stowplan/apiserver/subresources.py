@@ -25,6 +25,7 @@ from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.options import DeleteOptions
 from stowplan.apiserver.pipeline import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, RequestContext
 from stowplan.apiserver.resources import Column, Resource
+from stowplan.apiserver.reviews import REVIEWS, request_token
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.strategies import Strategy
 from stowplan.errors import SelectorError
@@ -393,57 +394,18 @@ SUBRESOURCES: dict[str, Handler] = {
     "binding": binding,
     "eviction": eviction,
     "finalize": finalize,
+    "approval": _part,
+    "token": request_token,
 }
 
 
 # Resources that are only ever created: questions that are answered at once, and bindings by themselves.
 
-ADMIN = {"username": "admin", "groups": ["system:masters", "system:authenticated"]}
-"""The user who holds the server's token."""
-_EVERYTHING = {
-    "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-    "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-    "incomplete": False,
-}
-
-
-def _review(status: Callable[[RequestContext], Json]) -> Handler:
-    def answer(context: RequestContext) -> Response:
-        data = _decode_review(context)
-        data["status"] = status(context)
-        return forms.render_data(context.form, 201, data)
-
-    return answer
-
-
-def _decode_review(context: RequestContext) -> Json:
-    pipeline.decode_object(context)
-    data = context.data
-    owners = pipeline.first_owners(context)
-    data.setdefault("metadata", {})["managedFields"] = msgspec.json.decode(owners.text())
-    return data
-
-
-def _authenticate(context: RequestContext) -> Json:
-    given = (context.data.get("spec") or {}).get("token", "")
-    if context.token and given == context.token:
-        return {"authenticated": True, "user": ADMIN}
-    return {"user": {}, "error": "invalid bearer token"}
-
 
 def _bare_binding(context: RequestContext) -> Response:
-    data = _decode_review(context)
+    pipeline.decode_object(context)
     context.resource = context.objects.resources.kept_in("pods")
-    return _bind(context, data)
+    return _bind(context, context.data)
 
 
-_allow = _review(lambda context: {"allowed": True})
-REVIEWS: dict[str, Handler] = {
-    "selfsubjectaccessreviews": _allow,
-    "subjectaccessreviews": _allow,
-    "localsubjectaccessreviews": _allow,
-    "selfsubjectrulesreviews": _review(lambda context: _EVERYTHING),
-    "selfsubjectreviews": _review(lambda context: {"userInfo": ADMIN}),
-    "tokenreviews": _review(_authenticate),
-    "bindings": _bare_binding,
-}
+CREATED_ONLY: dict[str, Handler] = {**REVIEWS, "bindings": _bare_binding}

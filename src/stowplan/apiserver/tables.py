@@ -526,6 +526,17 @@ def _parent(item: Json) -> str:
     return "/".join(filter(None, (kind, parent.get("namespace"), parent.get("name"))))
 
 
+def _api_service(item: Json) -> list[Any]:
+    service = _at(item, "spec", "service")
+    shown = f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "Local"
+    available = (
+        each["status"] if each["status"] == "True" else f"{each['status']} ({each.get('reason', '')})"
+        for each in _at(item, "status", "conditions", default=())
+        if each["type"] == "Available"
+    )
+    return [_name(item), shown, next(available, _UNKNOWN), age(item)]
+
+
 def _webhooks(item: Json) -> list[Any]:
     return [_name(item), len(item.get("webhooks") or ()), age(item)]
 
@@ -651,6 +662,7 @@ _CELLS: dict[str, Cells] = {
         ",".join(_at(item, "spec", "cidrs", default=[])),
         age(item),
     ],
+    "apiservices.apiregistration.k8s.io": _api_service,
     "runtimeclasses.node.k8s.io": lambda item: [_name(item), item.get("handler", ""), age(item)],
     **{
         f"{kind}webhookconfigurations.admissionregistration.k8s.io": _webhooks

@@ -73,6 +73,11 @@ COPIED = "set KUBECONFIG to the kubeconfig of the cluster to copy"
     help="Images that the simulated nodes cannot pull, such as '*:broken'. Repeatable.",
 )
 @click.option(
+    "--rbac",
+    is_flag=True,
+    help="Enforce RBAC: service accounts and impersonated users may only do what roles allow.",
+)
+@click.option(
     "--from-cluster",
     is_flag=True,
     help="Start with a copy of the cluster of KUBECONFIG; nothing is written to it.",
@@ -104,6 +109,7 @@ def up(
     port: int,
     speed: float,
     missing_images: tuple[str, ...],
+    rbac: bool,
     from_cluster: bool,
     context: str | None,
     kubeconfig: Path,
@@ -146,6 +152,7 @@ def up(
         port=port,
         speed=speed,
         missing_images=missing_images,
+        rbac=rbac,
         copied=kubeconfigs.load(None, context=context, remedy=COPIED) if from_cluster else None,
     )
 

@@ -53,8 +53,9 @@ class EmbeddedCluster:
         speed: float = 1.0,
         behaviour: Behaviour | None = None,
         certificate: str = "",
+        rbac: bool = False,
     ) -> None:
-        self.server = ApiServer(store)
+        self.server = ApiServer(store, rbac=rbac)
         self.connection = InProcess(self.server)
         self.clock = Clock(speed)
         self.api = self._client("stowplan")

@@ -52,6 +52,7 @@ class UpOptions(msgspec.Struct, kw_only=True):
     page_port: int = 0
     missing_images: tuple[str, ...] = ()
     """Patterns of images that nodes cannot pull."""
+    rbac: bool = False
     journal: Path | None = None
     """Where decisions are kept on disk, too."""
     copied: Connection | None = None
@@ -122,7 +123,7 @@ async def _running(options: UpOptions, pair: Pair) -> AsyncIterator[EmbeddedClus
         certificate = pair.certificate.decode()
         behaviour = Behaviour(missing_images=options.missing_images)
         async with EmbeddedCluster(
-            store, speed=options.speed, behaviour=behaviour, certificate=certificate
+            store, speed=options.speed, behaviour=behaviour, certificate=certificate, rbac=options.rbac
         ) as cluster:
             yield cluster
     finally:

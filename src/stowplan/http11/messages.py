@@ -33,6 +33,8 @@ class Request(msgspec.Struct):
     """Whether to leave out managed fields; working them out is most of the work of a write."""
     duplicates: str = ""
     """The keys that a YAML body had twice before it was converted to JSON, as an error names them."""
+    user: object = None
+    """Who asks, where a server knows that."""
 
     @classmethod
     def of(cls, method: str, target: str, body: Any = None, **headers: str) -> Request:

@@ -371,7 +371,10 @@ class _Connection(asyncio.Protocol):
         key = name.decode("latin-1").lower()
         if key == "authorization" and not self._given:
             self._given = value
-        self._headers.setdefault(key, value.decode("latin-1"))
+        if key in self._headers and key.startswith("impersonate-"):  # the only ones that may be repeated
+            self._headers[key] += "\n" + value.decode("latin-1")
+        else:
+            self._headers.setdefault(key, value.decode("latin-1"))
         if len(self._headers) > self._limits.header_count:
             self._reject(431)
 

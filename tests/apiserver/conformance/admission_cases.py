@@ -359,5 +359,209 @@ GROUP_CASES = [
 ]
 
 
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ROLES, BINDINGS = f"{RBAC}/namespaces/{{ns}}/roles", f"{RBAC}/namespaces/{{ns}}/rolebindings"
+REVIEWS = "/apis/authorization.k8s.io/v1"
+
+
+def rule(verbs: str, resources: str = "pods", group: str = "", names: tuple[str, ...] = ()) -> Json:
+    found: Json = {"apiGroups": [group], "resources": resources.split(","), "verbs": verbs.split(",")}
+    return {**found, "resourceNames": list(names)} if names else found
+
+
+def role(name: str, *rules: Json, kind: str = "roles", **more: Any) -> Step:
+    path = ROLES if kind == "roles" else f"{RBAC}/{kind}"
+    return Step("POST", path, {"metadata": {"name": name, **more}, "rules": list(rules)})
+
+
+def bound(role: str, *subjects: Json, kind: str = "Role", where: str = BINDINGS, name: str = "b") -> Step:
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}
+    return Step("POST", where, {"metadata": {"name": name}, "roleRef": reference, "subjects": list(subjects)})
+
+
+def user(name: str = "{ns}-alice") -> Json:
+    return {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}
+
+
+def by(name: str, *steps: Step, groups: tuple[str, ...] = ()) -> tuple[Step, ...]:
+    """The same as somebody else."""
+    headers = (("Impersonate-User", name), *(("Impersonate-Group", group) for group in groups))
+    return tuple(step._replace(headers=headers) for step in steps)
+
+
+def review(kind: str = "selfsubjectaccessreviews", **spec: Any) -> Step:
+    return Step("POST", f"{REVIEWS}/{kind}", {"spec": spec})
+
+
+ALICE = "{ns}-alice"
+RBAC_CASES = [
+    Case("rbac: nothing is allowed to a stranger", by(ALICE,
+        Step("GET", PODS),
+        Step("GET", PODS + "/p"),
+        Step("GET", "/api/v1/pods"),
+        Step("GET", "/api/v1/nodes/n"),
+        Step("POST", PODS, pod()),
+        Step("PATCH", PODS + "/p", {}, MERGE_PATCH),
+        Step("PUT", PODS + "/p/status", {}),
+        Step("DELETE", PODS + "/p"),
+        Step("DELETE", PODS),
+        Step("GET", PODS + "?watch=1"),
+        Step("GET", PODS + "?fieldSelector=metadata.name%3Dp"),
+        Step("GET", PODS + "/p/log"),
+        Step("GET", "/apis/apps/v1/namespaces/{ns}/deployments"),
+        Step("GET", "/apis/nonsense.example.com/v1/things"),
+        Step("GET", "/api/v1/namespaces/{ns}"),
+        Step("DELETE", "/api/v1/namespaces/{ns}"),
+        Step("GET", "/metrics"),
+        Step("POST", "/nonsense"),
+        Step("GET", "/healthz"),
+    )),
+    Case("rbac: a role in a namespace", (
+        role("r", rule("get,list,watch"), rule("update", "pods/status"), rule("get", "configmaps", names=("one",))),
+        bound("r", user()),
+        PAUSE,
+        *by(ALICE,
+            Step("GET", PODS),
+            Step("GET", PODS + "/none"),
+            Step("POST", PODS, pod()),
+            Step("GET", "/api/v1/pods"),
+            Step("GET", MAPS + "/one"),
+            Step("GET", MAPS + "/two"),
+            Step("GET", MAPS),
+            Step("GET", MAPS + "?fieldSelector=metadata.name%3Done"),
+            Step("PUT", PODS + "/none/status", pod("none")),
+            Step("GET", PODS + "/none/status"),
+        ),
+        Step("DELETE", BINDINGS + "/b"),
+        PAUSE,
+        *by(ALICE, Step("GET", PODS)),
+    )),
+    Case("rbac: cluster roles", (
+        role("{ns}-c", rule("*", "*", "*"), kind="clusterroles"),
+        bound("{ns}-c", user(), kind="ClusterRole"),
+        PAUSE,
+        *by(ALICE, Step("GET", PODS), Step("GET", "/api/v1/pods"), Step("GET", "/api/v1/nodes")),
+        bound("{ns}-c", user(), kind="ClusterRole", where=f"{RBAC}/clusterrolebindings", name="{ns}-c"),
+        PAUSE,
+        *by(ALICE, Step("GET", "/api/v1/pods?labelSelector=none%3D{ns}"), Step("GET", "/apis/nonsense/v1/things"), Step("GET", "/metrics/nonsense")),
+    )),
+    Case("rbac: a role that is not there", (
+        bound("none", user()),
+        bound("{ns}-none", user(), kind="ClusterRole", name="c"),
+        PAUSE,
+        *by(ALICE, Step("GET", MAPS)),
+    )),
+    Case("rbac: groups and service accounts", (
+        role("r", rule("list")),
+        bound("r", {"kind": "Group", "name": "{ns}-devs"}, {"kind": "ServiceAccount", "name": "robot", "namespace": "{ns}"}),
+        PAUSE,
+        *by(ALICE, Step("GET", PODS)),
+        *by(ALICE, Step("GET", PODS), groups=("{ns}-devs",)),
+        *by("system:serviceaccount:{ns}:robot", Step("GET", PODS)),
+        *by("system:serviceaccount:{ns}:other", Step("GET", PODS)),
+    )),
+    Case("rbac: paths", (
+        Step("POST", f"{RBAC}/clusterroles", {"metadata": {"name": "{ns}-p"}, "rules": [{"nonResourceURLs": ["/nonsense", "/logs/*"], "verbs": ["get"]}]}),
+        bound("{ns}-p", user(), kind="ClusterRole", where=f"{RBAC}/clusterrolebindings", name="{ns}-p"),
+        PAUSE,
+        *by(ALICE, Step("GET", "/nonsense"), Step("GET", "/nonsense/more"), Step("GET", "/logs/nonsense"), Step("POST", "/nonsense")),
+    )),
+    Case("rbac: reviews", (
+        role("r", rule("get,list"), rule("get", "pods/log"), rule("delete", "deployments", "apps", ("web",))),
+        bound("r", user()),
+        PAUSE,
+        *by(ALICE,
+            review(resourceAttributes={"namespace": "{ns}", "verb": "get", "resource": "pods"}),
+            review(resourceAttributes={"namespace": "{ns}", "verb": "create", "resource": "pods"}),
+            review(resourceAttributes={"namespace": "{ns}", "verb": "get", "resource": "pods", "subresource": "log"}),
+            review(resourceAttributes={"namespace": "{ns}", "verb": "delete", "group": "apps", "resource": "deployments", "name": "web"}),
+            review(resourceAttributes={"verb": "get", "resource": "pods"}),
+            review(nonResourceAttributes={"verb": "get", "path": "/healthz"}),
+            review(nonResourceAttributes={"verb": "get", "path": "/metrics"}),
+            review(),
+            review("subjectaccessreviews", user="x", resourceAttributes={"verb": "get", "resource": "pods"}),
+        ),
+        review("subjectaccessreviews", user="{ns}-alice", resourceAttributes={"namespace": "{ns}", "verb": "list", "resource": "pods"}),
+        review("subjectaccessreviews", user="x", groups=["system:masters"], resourceAttributes={"verb": "list", "resource": "pods"}),
+        review("subjectaccessreviews", user="bob", resourceAttributes={"namespace": "{ns}", "verb": "list", "resource": "pods"}),
+        review("subjectaccessreviews", resourceAttributes={"verb": "list", "resource": "pods"}),
+        review("subjectaccessreviews", user="bob"),
+        Step("POST", f"{REVIEWS}/namespaces/{{ns}}/localsubjectaccessreviews", {"metadata": {"namespace": "{ns}"}, "spec": {"user": "{ns}-alice", "resourceAttributes": {"namespace": "{ns}", "verb": "get", "resource": "pods"}}}),
+        Step("POST", f"{REVIEWS}/namespaces/{{ns}}/localsubjectaccessreviews", {"metadata": {"namespace": "{ns}"}, "spec": {"user": "{ns}-alice", "resourceAttributes": {"namespace": "other", "verb": "get", "resource": "pods"}}}),
+    )),
+    Case("rbac: rules of oneself", (
+        role("r", rule("get,list"), rule("delete", "deployments", "apps", ("web",))),
+        bound("r", user()),
+        PAUSE,
+        *by(ALICE, review("selfsubjectrulesreviews", namespace="{ns}"), review("selfsubjectrulesreviews")),
+    )),
+    Case("rbac: who one is", (
+        *by(ALICE, Step("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}), groups=("a", "b")),
+        *by("system:serviceaccount:{ns}:robot", Step("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})),
+        Step("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, headers=(("Impersonate-User", "u"), ("Impersonate-Uid", "7"), ("Impersonate-Extra-Scopes", "view"))),
+        Step("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, headers=(("Impersonate-Group", "a"),)),
+    )),
+    Case("rbac: impersonation needs a right", (
+        Step("POST", f"{RBAC}/clusterroles", {"metadata": {"name": "{ns}-i"}, "rules": [rule("impersonate", "users", names=("{ns}-bob",)), rule("create", "tokenreviews", "authentication.k8s.io")]}),
+        bound("{ns}-i", user(), kind="ClusterRole", where=f"{RBAC}/clusterrolebindings", name="{ns}-i"),
+        PAUSE,
+        *by(ALICE, Step("GET", PODS)),
+        *by(ALICE, review("subjectaccessreviews", user="{ns}-alice", resourceAttributes={"verb": "impersonate", "resource": "users", "name": "{ns}-bob"})),
+    )),
+    Case("rbac: nobody grants more than he may", (
+        role("{ns}-wide", rule("get,watch,delete", "pods,services"), rule("list", "nodes"), kind="clusterroles"),
+        role("r", rule("get,list"), rule("create,update,patch", "roles,rolebindings", "rbac.authorization.k8s.io")),
+        bound("r", user()),
+        PAUSE,
+        *by(ALICE,
+            role("same", rule("get")),
+            role("more", rule("get,delete"), rule("get", "secrets")),
+            role("all", rule("*", "*", "*")),
+            role("named", rule("delete", names=("p",))),
+            Step("PATCH", ROLES + "/same", {"rules": [rule("get,watch")]}, MERGE_PATCH),
+            Step("PATCH", ROLES + "/same", {"metadata": {"labels": {"a": "b"}}}, MERGE_PATCH),
+            bound("same", user("bob"), name="x"),
+            bound("{ns}-wide", user("bob"), kind="ClusterRole", name="y"),
+            bound("none", user("bob"), name="z"),
+            Step("PATCH", BINDINGS + "/x", {"subjects": [user("eve")]}, MERGE_PATCH),
+        ),
+    )),
+    Case("rbac: the rights to escalate and to bind", (
+        role("{ns}-wide", rule("get"), kind="clusterroles"),
+        role("{ns}-other", rule("get"), kind="clusterroles"),
+        role("r", rule("create", "roles,rolebindings", "rbac.authorization.k8s.io"), rule("escalate", "roles", "rbac.authorization.k8s.io"), rule("bind", "clusterroles", "rbac.authorization.k8s.io", ("{ns}-wide",))),
+        bound("r", user()),
+        PAUSE,
+        *by(ALICE,
+            role("more", rule("get,delete"), rule("get", "secrets")),
+            bound("{ns}-wide", user("bob"), kind="ClusterRole", name="y"),
+            bound("{ns}-other", user("bob"), kind="ClusterRole", name="z"),
+        ),
+    )),
+    Case("rbac: roles and bindings that are refused", (
+        role("r", {"apiGroups": [""], "resources": ["pods"]}),
+        role("r", {"resources": ["pods"], "verbs": ["get"]}),
+        role("r", {"apiGroups": [""], "verbs": ["get"]}),
+        role("r", {"nonResourceURLs": ["/x"], "verbs": ["get"]}),
+        role("{ns}-r", {"apiGroups": [""], "resources": ["pods"], "nonResourceURLs": ["/x"], "verbs": ["get"]}, kind="clusterroles"),
+        bound("r", {"kind": "User"}),
+        bound("r", {"kind": "ServiceAccount", "name": "a"}),
+        bound("r", {"kind": "Nonsense", "name": "a"}),
+        bound("", user()),
+        bound("r", user(), kind="Nonsense"),
+        bound("r", user(), where=f"{RBAC}/clusterrolebindings", name="{ns}-r"),
+    )),
+    Case("rbac: service account tokens", (
+        Step("POST", "/api/v1/namespaces/{ns}/serviceaccounts", {"metadata": {"name": "robot"}}),
+        Step("POST", "/api/v1/namespaces/{ns}/serviceaccounts/robot/token", {"spec": {"audiences": ["x"], "expirationSeconds": 60}}),
+        Step("POST", "/api/v1/namespaces/{ns}/serviceaccounts/none/token", {}),
+        Step("POST", "/api/v1/namespaces/{ns}/serviceaccounts/robot/token", {"spec": {"audiences": ["x"], "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "none"}}}),
+        Step("POST", "/api/v1/namespaces/{ns}/serviceaccounts/robot/token", {"spec": {"audiences": ["x"], "boundObjectRef": {"kind": "Node", "apiVersion": "v2", "name": "none"}}}),
+        Step("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": "nonsense"}}),
+        Step("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {}}),
+    )),
+]  # fmt: skip
+
+
 def admission_cases() -> list[Case]:
-    return LIMIT_CASES + QUOTA_CASES + GROUP_CASES
+    return LIMIT_CASES + QUOTA_CASES + GROUP_CASES + RBAC_CASES

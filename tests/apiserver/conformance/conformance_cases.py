@@ -44,7 +44,9 @@ async def answers(api: Api, case: Case, namespace: str) -> list[Any]:
     await api(Step("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}}))
     found = []
     for step in case.steps:
-        step = step._replace(path=step.path.replace("{ns}", namespace), body=_named(step.body, namespace))
+        headers = tuple((name, value.replace("{ns}", namespace)) for name, value in step.headers)
+        path, body = step.path.replace("{ns}", namespace), _named(step.body, namespace)
+        step = step._replace(path=path, body=body, headers=headers)
         if step.method in ("WAIT", "PAUSE") or step.method.startswith("QUIET"):
             await _prepare(api, step)
             continue
@@ -88,7 +90,7 @@ def normal(value: Any, key: str = "") -> Any:
             not in ("time", "continue", "storageVersionHash", "description", "serverAddressByClientCIDRs")
         }
     if isinstance(value, list):
-        if key == "managedFields":  # their order means nothing
+        if key in ("managedFields", "resourceRules", "nonResourceRules"):  # their order means nothing
             value = sorted(
                 (normal(entry) for entry in value), key=lambda entry: json.dumps(entry, sort_keys=True)
             )

@@ -50,10 +50,10 @@ STRATEGIES: dict[str, Strategy] = {
     "deviceclasses.resource.k8s.io": others.DeviceClassStrategy(),
     "ipaddresses.networking.k8s.io": others.AddressStrategy(),
     "servicecidrs.networking.k8s.io": others.RangeStrategy(),
-    "roles.rbac.authorization.k8s.io": others.RbacStrategy(),
-    "rolebindings.rbac.authorization.k8s.io": others.RbacStrategy(),
-    "clusterroles.rbac.authorization.k8s.io": others.RbacStrategy(),
-    "clusterrolebindings.rbac.authorization.k8s.io": others.RbacStrategy(),
+    "roles.rbac.authorization.k8s.io": others.RoleStrategy(namespaced=True),
+    "rolebindings.rbac.authorization.k8s.io": others.BindingStrategy(namespaced=True),
+    "clusterroles.rbac.authorization.k8s.io": others.RoleStrategy(namespaced=False),
+    "clusterrolebindings.rbac.authorization.k8s.io": others.BindingStrategy(namespaced=False),
     "validatingwebhookconfigurations.admissionregistration.k8s.io": registration.WebhookStrategy(
         mutates=False
     ),
@@ -69,6 +69,7 @@ STRATEGIES: dict[str, Strategy] = {
     "flowschemas.flowcontrol.apiserver.k8s.io": registration.FlowSchemaStrategy(),
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": registration.PriorityLevelStrategy(),
     "certificatesigningrequests.certificates.k8s.io": registration.SigningRequestStrategy(),
+    "apiservices.apiregistration.k8s.io": registration.ApiServiceStrategy(),
     "runtimeclasses.node.k8s.io": registration.RuntimeClassStrategy(),
     "customresourcedefinitions.apiextensions.k8s.io": DefinitionStrategy(),
 }

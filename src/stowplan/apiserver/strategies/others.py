@@ -7,7 +7,7 @@ from typing import Any
 
 from stowplan.api.cel import compile_cel
 from stowplan.api.cel.overloads import name_of
-from stowplan.apiserver.failures import FieldError, forbidden, invalid, required, too_long
+from stowplan.apiserver.failures import FieldError, forbidden, invalid, required, too_long, unsupported
 from stowplan.apiserver.names import (
     address_errors,
     cidr_errors,
@@ -300,3 +300,52 @@ class RbacStrategy(Strategy):
     def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
         if data.get("roleRef") != old.get("roleRef"):
             yield invalid("roleRef", data.get("roleRef"), "cannot change roleRef")
+
+
+class RoleStrategy(RbacStrategy):
+    def __init__(self, *, namespaced: bool) -> None:
+        self._namespaced = namespaced
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        for index, rule in enumerate(data.get("rules") or ()):
+            at, urls = f"rules[{index}]", rule.get("nonResourceURLs") or []
+            if not rule.get("verbs"):
+                yield required(f"{at}.verbs", "verbs must contain at least one value")
+            if urls and self._namespaced:
+                said = "namespaced rules cannot apply to non-resource URLs"
+                yield invalid(f"{at}.nonResourceURLs", urls, said)
+            elif urls and any(rule.get(field) for field in ("apiGroups", "resources", "resourceNames")):
+                said = "rules cannot apply to both regular resources and non-resource URLs"
+                yield invalid(f"{at}.nonResourceURLs", urls, said)
+            if urls:
+                continue
+            if not rule.get("apiGroups"):
+                yield required(f"{at}.apiGroups", "resource rules must supply at least one api group")
+            if not rule.get("resources"):
+                yield required(f"{at}.resources", "resource rules must supply at least one resource")
+
+
+class BindingStrategy(RbacStrategy):
+    def __init__(self, *, namespaced: bool) -> None:
+        self._namespaced = namespaced
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        reference = data.get("roleRef") or {}
+        known = ("Role", "ClusterRole") if self._namespaced else ("ClusterRole",)
+        if reference.get("apiGroup") != "rbac.authorization.k8s.io":
+            yield unsupported("roleRef.apiGroup", reference.get("apiGroup"), ("rbac.authorization.k8s.io",))
+        if reference.get("kind") not in known:
+            yield unsupported("roleRef.kind", reference.get("kind", ""), known)
+        if not reference.get("name"):
+            yield required("roleRef.name")
+        for index, subject in enumerate(data.get("subjects") or ()):
+            yield from self._subject_errors(subject, f"subjects[{index}]")
+
+    def _subject_errors(self, subject: Json, at: str) -> Iterator[FieldError]:
+        kind = subject.get("kind", "")
+        if not subject.get("name"):
+            yield required(f"{at}.name")
+        if kind not in ("ServiceAccount", "User", "Group"):
+            yield unsupported(f"{at}.kind", kind, ("ServiceAccount", "User", "Group"))
+        elif kind == "ServiceAccount" and not self._namespaced and not subject.get("namespace"):
+            yield required(f"{at}.namespace")

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stowplan.apiserver.failures import FieldError, duplicate, forbidden, invalid, required, unsupported
-from stowplan.apiserver.names import subdomain_errors
+from stowplan.apiserver.names import path_segment_errors, subdomain_errors
 from stowplan.apiserver.strategies.strategy import Strategy
 
 Json = dict[str, Any]
@@ -428,3 +428,9 @@ class RuntimeClassStrategy(Strategy):
     def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
         if data.get("handler") != old.get("handler"):
             yield invalid("handler", data.get("handler"), "field is immutable")
+
+
+class ApiServiceStrategy(Strategy):
+    @staticmethod
+    def name_errors(name: str) -> tuple[str, ...]:
+        return path_segment_errors(name)
