@@ -965,12 +965,10 @@ async def a_quota_counts_what_comes_and_goes(cluster: Cluster) -> None:
         return lambda item: item.get("status", {}).get("used") == wanted
 
     await cluster.create(PODS, pod("before", requests={"cpu": "500m"}))
-    hard = {"pods": "4", "requests.cpu": "2", "count/jobs.batch": "1", "configmaps": "9"}
+    hard = {"pods": "4", "requests.cpu": "2", "count/jobs.batch": "1", "secrets": "9"}
     quota = {"metadata": {"name": "q"}, "spec": {"hard": hard}}
-    maps = len(await cluster.names(f"{CORE}/configmaps"))
-    fixed = {"configmaps": str(maps)}
     await cluster.create(f"{CORE}/resourcequotas", quota)
-    counted = {**fixed, "count/jobs.batch": "0"}
+    counted = {"secrets": "0", "count/jobs.batch": "0"}
     await cluster.until(path, uses(pods="1", requests_cpu="500m", **counted))
     await cluster.create(PODS, pod("more", requests={"cpu": "1"}))
     now = (await cluster.get(path))["status"]["used"]
@@ -986,7 +984,7 @@ async def a_quota_counts_what_comes_and_goes(cluster: Cluster) -> None:
     quick["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1m"}}
     await cluster.create(f"{BATCH}/jobs", quick)
     await cluster.until(path, uses(pods="4", requests_cpu="1250m", **{**counted, "count/jobs.batch": "1"}))
-    await cluster.patch(path, {"spec": {"hard": {"configmaps": None}}})
-    await cluster.until(path, lambda found: "configmaps" not in found["status"]["used"])
+    await cluster.patch(path, {"spec": {"hard": {"secrets": None}}})
+    await cluster.until(path, lambda found: "secrets" not in found["status"]["used"])
     await cluster.delete(f"{BATCH}/jobs/quick", propagationPolicy="Background")
     await cluster.until(path, uses(pods="4", requests_cpu="1250m", **{"count/jobs.batch": "0"}))
