@@ -115,6 +115,8 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
             for field, key, zero in keys:
                 value = inner.get(key)
                 found[field] = value if isinstance(value, str) else zero if value is None else _text(value)
+        if self.collection == "events" and not found.get("source"):
+            found["source"] = data.get("reportingComponent") or ""
         return found
 
     @property

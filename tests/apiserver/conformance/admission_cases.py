@@ -563,5 +563,20 @@ RBAC_CASES = [
 ]  # fmt: skip
 
 
+EVENTS = "/api/v1/namespaces/{ns}/events"
+NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/{ns}/events"
+EVENT_CASES = [
+    Case("events: selected by source", (
+        Step("POST", EVENTS, {"metadata": {"name": "old"}, "involvedObject": {"kind": "Pod", "name": "p", "namespace": "{ns}"}, "reason": "R", "source": {"component": "{ns}-kubelet", "host": "n"}}),
+        Step("POST", NEW_EVENTS, {"metadata": {"name": "new"}, "regarding": {"kind": "Pod", "name": "p", "namespace": "{ns}"}, "reason": "R", "note": "n", "type": "Normal", "action": "A", "reportingController": "example.com/c", "reportingInstance": "i", "eventTime": "2026-01-02T03:04:05.000006Z"}),
+        Step("GET", EVENTS + "?fieldSelector=source%3D{ns}-kubelet"),
+        Step("GET", EVENTS + "?fieldSelector=source%3Dexample.com/c"),
+        Step("GET", EVENTS + "?fieldSelector=reportingComponent%3Dexample.com/c"),
+        Step("GET", NEW_EVENTS + "?fieldSelector=source%3Dexample.com/c"),
+        Step("GET", NEW_EVENTS + "?fieldSelector=reportingController%3Dexample.com/c"),
+    )),
+]  # fmt: skip
+
+
 def admission_cases() -> list[Case]:
-    return LIMIT_CASES + QUOTA_CASES + GROUP_CASES + RBAC_CASES
+    return LIMIT_CASES + QUOTA_CASES + GROUP_CASES + RBAC_CASES + EVENT_CASES
