@@ -14,9 +14,11 @@ import msgspec
 from stowplan.api import quota
 from stowplan.api.quantity import NANO, Quantity, canonical, parse
 from stowplan.api.quota import Amounts
-from stowplan.apiserver import managed, rbac, times
-from stowplan.apiserver.failures import Failure, aggregate, forbidden_request
+from stowplan.apiserver import bodies, managed, policies, rbac, times
+from stowplan.apiserver.failures import Failure, aggregate, bad_request, forbidden_request
+from stowplan.apiserver.forms import to_stored
 from stowplan.apiserver.managed import Manager
+from stowplan.apiserver.matching import Action, action_of, deletion_of, has_any
 from stowplan.apiserver.store import Record
 
 if TYPE_CHECKING:
@@ -36,13 +38,37 @@ def mutate(context: RequestContext) -> None:
     if context.resource.collection == "pods" and context.before is None:
         for item in _limits(context):
             _set_container_defaults(context.data, item)
+    if context.access is not None and has_any(context, "mutatingadmissionpolicybindings"):
+        policies.mutate(action_of(context), lambda new: _replaced(context, new))
 
 
 def check(context: RequestContext) -> None:
     """Raise Failure unless the object may be stored."""
     if not context.subresource:
         _check_limits(context)
+    if context.access is not None and has_any(context, "validatingadmissionpolicybindings"):
+        policies.validate(action_of(context))
     _charge(context)
+
+
+def check_delete(context: RequestContext, record: Record) -> None:
+    """Raise Failure unless the object may be deleted."""
+    if has_any(context, "validatingadmissionpolicybindings"):
+        policies.validate(deletion_of(context, record))
+
+
+def _replaced(context: RequestContext, new: Json) -> Action:
+    """Continue with another object, in the form that is kept, and with its defaults."""
+    resource, data = context.resource, context.data
+    meta = data["metadata"]
+    found, _ = bodies.normalize(new, resource.codec, bad_request)
+    stored = to_stored(resource, found)
+    kept = stored.pop("metadata", None) or {}
+    for part, wanted in ((meta, kept), (data, {**stored, "metadata": meta})):  # others hold on to both
+        part.clear()
+        part.update(wanted)
+    resource.strategy.default(data)
+    return action_of(context)
 
 
 def _check_grants(context: RequestContext) -> None:

@@ -358,7 +358,7 @@ def apply(
 ) -> tuple[Json, list[Entry]]:
     """Apply `config`; return the object and the owners of its fields. Raises a 409 on conflicts."""
     fields = managed_part(leaves(schema, config), manager.subresource)
-    merged = _merged(schema, live, config)
+    merged = merge_config(schema, live, config)
     before = next((each for each in entries if each.manager == manager), None)
     others = [each for each in entries if each.manager != manager]
     if before is not None:
@@ -428,7 +428,7 @@ def _conflict(conflicts: list[tuple[Manager, str]]) -> Failure:
     return Failure(409, "Conflict", message, details={"causes": causes})
 
 
-def _merged(schema: Json, live: Any, config: Any) -> Any:
+def merge_config(schema: Json, live: Any, config: Any) -> Any:
     if config is None or not is_granular(schema, config) or type(live) is not type(config):
         return copy.deepcopy(config)
     inner = resolved(schema)
@@ -437,7 +437,7 @@ def _merged(schema: Json, live: Any, config: Any) -> Any:
         others = others if isinstance(others, dict) else {}
         found = dict(live)
         for key, value in config.items():
-            found[key] = _merged(properties.get(key, others), live.get(key), value)
+            found[key] = merge_config(properties.get(key, others), live.get(key), value)
         return found
     return _merged_list(schema, live, config)
 
@@ -456,7 +456,7 @@ def _merged_list(schema: Json, live: list[Any], config: list[Any]) -> list[Any]:
             merged.append(theirs[first])
             del rest[first]
         rest.pop(key, None)
-        merged.append(_merged(items, theirs[key], value) if key in theirs else copy.deepcopy(value))
+        merged.append(merge_config(items, theirs[key], value) if key in theirs else copy.deepcopy(value))
     return merged + [theirs[key] for key in rest]
 
 

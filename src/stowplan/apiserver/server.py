@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stowplan.apiserver import bodies, containers, discovery, forms, openapi, pipeline, times
+from stowplan.apiserver import admission, bodies, containers, discovery, forms, openapi, pipeline, times
 from stowplan.apiserver.custom import CustomResources
 from stowplan.apiserver.failures import (
     Failure,
@@ -250,6 +250,10 @@ def _watch(context: RequestContext) -> Stream:
 def _delete(context: RequestContext) -> Response:
     form, resource = context.form, context.resource
     options = delete_options(context.request, context.query)
+    context.dry_run = options.dry_run
+    found = context.objects.latest(resource, context.namespace, context.name)
+    if found is not None:
+        admission.check_delete(context, found)
     record, is_gone = context.objects.delete(resource, context.namespace, context.name, options)
     if not is_gone or resource.strategy.returns_deleted:
         return forms.render_object(form, resource, record)
@@ -264,6 +268,9 @@ def _delete_collection(context: RequestContext) -> Response:
     selection = selection_of(resource, context.namespace, list_options(context.query))
     chosen = [record for record in objects.collection(resource).all_latest() if selection.takes(record)]
     chosen.sort(key=lambda record: record.key)
+    context.dry_run = options.dry_run
+    for record in chosen:
+        admission.check_delete(context, record)
     for record in chosen:
         objects.delete(resource, *record.key, options)
     return forms.render_list(form, resource, chosen, {"resourceVersion": str(objects.store.version)})

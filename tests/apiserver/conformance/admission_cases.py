@@ -578,5 +578,178 @@ EVENT_CASES = [
 ]  # fmt: skip
 
 
+POLICIES, POLICY_BINDINGS = f"{ROOT}/validatingadmissionpolicies", f"{ROOT}/validatingadmissionpolicybindings"
+HERE: Json = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "{ns}"}}}
+ON_MAPS: Json = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE", "UPDATE"],
+    "resources": ["configmaps"],
+}
+
+
+def policy(
+    *validations: Json, rules: tuple[Json, ...] = (ON_MAPS,), binding: Json | None = None, **spec: Any
+) -> tuple[Step, ...]:
+    match = {**HERE, "resourceRules": list(rules)}
+    body = {"matchConstraints": match, "validations": list(validations), **spec}
+    bound = {"policyName": "{ns}-p", "validationActions": ["Deny"], **(binding or {})}
+    return (
+        Step("QUIET", POLICIES, {"metadata": {"name": "{ns}-p"}, "spec": body}),
+        Step("QUIET", POLICY_BINDINGS, {"metadata": {"name": "{ns}-b"}, "spec": bound}),
+        *(PAUSE,) * 3,
+    )
+
+
+def config(name: str = "a", labels: Json | None = None, **data: str) -> Step:
+    return Step("POST", MAPS, {"metadata": {"name": name, "labels": labels or {"app": "x"}}, "data": data})
+
+
+GONE = (Step("DELETE", POLICIES + "/{ns}-p"), Step("DELETE", POLICY_BINDINGS + "/{ns}-b"))
+POLICY_CASES = [
+    Case("policies: an expression decides", (
+        *policy({"expression": "object.metadata.name.startsWith('good')"}),
+        config("good"), config("bad"),
+        Step("PATCH", MAPS + "/good", {"data": {"a": "b"}}, MERGE_PATCH),
+    )),
+    Case("policies: messages and reasons", (
+        *policy(
+            {"expression": "!('a' in object.data)", "message": "a is not allowed", "reason": "Forbidden"},
+            {"expression": "!('b' in object.data)", "messageExpression": "'b is ' + string(object.data.b)"},
+            {"expression": "!('c' in object.data)", "message": "plain", "messageExpression": "string(object.data.none)"},
+            {"expression": "!('d' in object.data)", "reason": "RequestEntityTooLarge"},
+        ),
+        config(a="1"), config(b="2"), config(c="3"), config(d="4"), config(a="1", b="2"), config("z", e="5"),
+    )),
+    Case("policies: an expression that fails", (
+        *policy({"expression": "object.data.none == 'x'"}),
+        config(a="1"),
+    )),
+    Case("policies: failures that are ignored", (
+        *policy({"expression": "object.data.none == 'x'"}, failurePolicy="Ignore"),
+        config(a="1"),
+    )),
+    Case("policies: conditions, variables, old objects, requests", (
+        *policy(
+            {"expression": "variables.allowed"},
+            matchConditions=[{"name": "not-exempt", "expression": "!object.metadata.name.startsWith('exempt')"}],
+            variables=[
+                {"name": "size", "expression": "has(object.data) ? object.data.size() : 0"},
+                {"name": "allowed", "expression": "variables.size < 2 && (oldObject == null || request.operation == 'UPDATE') && request.namespace == '{ns}' && request.userInfo.username == 'admin' && namespaceObject.metadata.name == '{ns}'"},
+            ],
+        ),
+        config("one", a="1"), config("two", a="1", b="2"), config("exempt", a="1", b="2"),
+        Step("PATCH", MAPS + "/one", {"data": {"b": "2"}}, MERGE_PATCH),
+    )),
+    Case("policies: selected objects and names", (
+        *policy({"expression": "false"}, binding={"matchResources": {"objectSelector": {"matchLabels": {"env": "test"}}}}),
+        config("a"), config("b", {"env": "test"}),
+    )),
+    Case("policies: excluded resources", (
+        *policy({"expression": "false"}, matchConstraints={**HERE, "resourceRules": [{**ON_MAPS, "resources": ["*"]}], "excludeResourceRules": [{**ON_MAPS, "resourceNames": ["free"]}]}),
+        config("free"), config("bound"), Step("POST", "/api/v1/namespaces/{ns}/serviceaccounts", {"metadata": {"name": "s"}}),
+    )),
+    Case("policies: params", (
+        Step("QUIET", "/api/v1/namespaces/{ns}/secrets", {"metadata": {"name": "limits"}, "stringData": {"max": "MQ=="}}),
+        *policy(
+            {"expression": "string(params.data.max) != '' && object.data.size() < 2", "messageExpression": "'params ' + params.metadata.name"},
+            paramKind={"apiVersion": "v1", "kind": "Secret"},
+            binding={"paramRef": {"name": "limits", "namespace": "{ns}", "parameterNotFoundAction": "Deny"}},
+        ),
+        config("a", x="1"), config("b", x="1", y="2"),
+    )),
+    Case("policies: params that are not there", (
+        *policy(
+            {"expression": "true"},
+            paramKind={"apiVersion": "v1", "kind": "Secret"},
+            binding={"paramRef": {"name": "none", "namespace": "{ns}", "parameterNotFoundAction": "Deny"}},
+        ),
+        config("a"),
+    )),
+    Case("policies: params that need not be there", (
+        *policy(
+            {"expression": "params == null"},
+            paramKind={"apiVersion": "v1", "kind": "Secret"},
+            binding={"paramRef": {"name": "none", "namespace": "{ns}", "parameterNotFoundAction": "Allow"}},
+        ),
+        config("a"),
+    )),
+    Case("policies: deletions", (
+        config("a"), config("keep"),
+        *policy({"expression": "object == null && oldObject.metadata.name != 'keep'"}, rules=({**ON_MAPS, "operations": ["DELETE"]},)),
+        Step("DELETE", MAPS + "/a"), Step("DELETE", MAPS + "/keep"), Step("DELETE", MAPS),
+    )),
+    Case("policies: audit annotations, warnings", (
+        *policy({"expression": "false"}, auditAnnotations=[{"key": "k", "valueExpression": "'v'"}], binding={"validationActions": ["Audit"]}),
+        config("a"),
+    )),
+    Case("policies: the authorizer", (
+        *policy({"expression": "authorizer.group('').resource('pods').namespace('{ns}').check('create').allowed()"}),
+        config("a"),
+    )),
+]  # fmt: skip
+
+
+MUTATING, MUTATING_BINDINGS = f"{ROOT}/mutatingadmissionpolicies", f"{ROOT}/mutatingadmissionpolicybindings"
+
+
+def mutation(
+    expression: str, kind: str = "ApplyConfiguration", rules: tuple[Json, ...] = (ON_MAPS,), **spec: Any
+) -> tuple[Step, ...]:
+    field = "applyConfiguration" if kind == "ApplyConfiguration" else "jsonPatch"
+    body = {
+        "matchConstraints": {**HERE, "resourceRules": list(rules)},
+        "reinvocationPolicy": "Never",
+        "mutations": [{"patchType": kind, field: {"expression": expression}}],
+        **spec,
+    }
+    return (
+        Step("QUIET", MUTATING, {"metadata": {"name": "{ns}-p"}, "spec": body}),
+        Step("QUIET", MUTATING_BINDINGS, {"metadata": {"name": "{ns}-b"}, "spec": {"policyName": "{ns}-p"}}),
+        *(PAUSE,) * 3,
+    )
+
+
+ON_PODS: Json = {**ON_MAPS, "resources": ["pods"]}
+MUTATION_CASES = [
+    Case("mutations: a configuration is applied", (
+        *mutation("Object{metadata: Object.metadata{labels: {'added': object.metadata.name}}}"),
+        config("a"),
+    )),
+    Case("mutations: a sidecar", (
+        *mutation("Object{spec: Object.spec{initContainers: [Object.spec.initContainers{name: 'side', image: 'side:1', restartPolicy: 'Always'}]}}", rules=(ON_PODS,)),
+        Step("POST", PODS, pod("a")),
+    )),
+    Case("mutations: a JSON patch", (
+        *mutation("[JSONPatch{op: 'add', path: '/data/' + jsonpatch.escapeKey('k'), value: 'v'}]", "JSONPatch"),
+        config("a", x="1"),
+    )),
+    Case("mutations: a test that fails", (
+        *mutation("[JSONPatch{op: 'test', path: '/metadata/name', value: 'other'}, JSONPatch{op: 'remove', path: '/data'}]", "JSONPatch"),
+        config("a", x="1"),
+    )),
+    Case("mutations: an expression that fails", (
+        *mutation("Object{data: {'x': string(object.data.none)}}"),
+        config("a", x="1"),
+    )),
+    Case("mutations: a field that is not there", (
+        *mutation("Object{nope: 1}"),
+        config("a", x="1"),
+    )),
+    Case("mutations: failures that are ignored", (
+        *mutation("Object{nope: 1}", failurePolicy="Ignore"),
+        config("a", x="1"),
+    )),
+    Case("mutations: conditions and variables", (
+        *mutation(
+            "Object{metadata: Object.metadata{annotations: {'size': variables.size}}}",
+            variables=[{"name": "size", "expression": "string(object.data.size())"}],
+            matchConditions=[{"name": "b", "expression": "'b' in object.data"}],
+        ),
+        config("a", a="1"), config("b", a="1", b="2"),
+    )),
+]  # fmt: skip
+
+
 def admission_cases() -> list[Case]:
-    return LIMIT_CASES + QUOTA_CASES + GROUP_CASES + RBAC_CASES + EVENT_CASES
+    return LIMIT_CASES + QUOTA_CASES + GROUP_CASES + RBAC_CASES + EVENT_CASES + POLICY_CASES + MUTATION_CASES

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from stowplan.api.cel.compiler import Program, compilations, compile_cel
 from stowplan.api.cel.overloads import COST_EXCEEDED, MAX_COST, Meter
-from stowplan.api.cel.values import Amount, DeviceVariable, Domains, Version
+from stowplan.api.cel.values import Amount, DeviceVariable, Domains, Message, Version
 
 __all__ = [
     "COST_EXCEEDED",
@@ -17,6 +17,7 @@ __all__ = [
     "Amount",
     "DeviceVariable",
     "Domains",
+    "Message",
     "Meter",
     "Program",
     "Version",

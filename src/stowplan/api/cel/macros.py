@@ -18,6 +18,7 @@ from stowplan.api.cel.values import (
     OPAQUE,
     Domains,
     Duration,
+    Message,
     Optional,
     Timestamp,
     fields_of,
@@ -355,11 +356,37 @@ def _on_present(
     return Typed(Optional, run)
 
 
+def _message(compiler: Compiler, name: Literal, fields: MapOf) -> Typed:
+    """An object of a type that the variables declare, as a map."""
+    variable = compiler.scope.get(name.value.partition(".")[0])
+    if variable is None or variable.kind is not Message:
+        raise CelError(f"undeclared reference to '{name.value}'")
+    compiler.cost += 40
+    parts = [
+        (item.key.value, compiler.compile(item.value).run, item.optional)
+        for item in fields.items
+        if isinstance(item.key, Literal)
+    ]
+
+    def run(frame: Frame) -> dict[str, Any]:
+        found = {}
+        for field, value_of_field, is_optional in parts:
+            value = value_of_field(frame)
+            if not is_optional:
+                found[field] = value
+            elif as_optional(value).present:
+                found[field] = value.value
+        return found
+
+    return Typed(dict, run)
+
+
 SPECIAL: dict[tuple[str, int], Callable[..., Typed]] = {
     ("&&", 2): _both,
     ("||", 2): _either,
     ("?:", 3): _choice,
     ("has", 1): _has,
+    ("{}", 2): _message,
 }
 MACROS: dict[tuple[str, int], Callable[..., Typed]] = {
     ("all", 2): _quantifier(decisive=False),

@@ -189,8 +189,24 @@ class _Parser:
                 optional = self.take("?")
                 node = Index(node, self.expression(), optional)
                 self.expect("]")
+            elif (name := qualified_name(node)) and self.take("{"):
+                node = Call("{}", (Literal(name), MapOf(self.fields())))
             else:
                 return node
+
+    def fields(self) -> tuple[Item, ...]:
+        """Of a message, such as `Object{spec: …}`."""
+
+        def field() -> Item:
+            optional = self.take("?")
+            kind, name = self.peek()
+            if kind != "name":
+                raise self.unexpected()
+            self.position += 1
+            self.expect(":")
+            return Item(self.expression(), Literal(name), optional)
+
+        return self.listed("}", field, trailing_comma=True)
 
     def primary(self) -> Node:
         if self.take("("):
@@ -262,6 +278,15 @@ class _Parser:
             return CelError(f"syntax error: unexpected end of expression{hint}")
         at = self.tokens[self.position].match.start() + 1
         return CelError(f"syntax error at character {at}: unexpected {text!r}{hint}")
+
+
+def qualified_name(node: Node) -> str:
+    """`a.b.c` as one name, else an empty string."""
+    parts: list[str] = []
+    while isinstance(node, Select) and not node.optional:
+        parts.append(node.field)
+        node = node.operand
+    return ".".join([node.name, *reversed(parts)]) if isinstance(node, Name) else ""
 
 
 def _check_depth(root: Node) -> None:

@@ -96,6 +96,10 @@ class DeviceVariable:
         self.allow_multiple_allocations = allow_multiple_allocations
 
 
+class Message:
+    """The type of a variable whose name, followed by fields in braces, makes an object: `Object{spec: …}`."""
+
+
 _WORD = "[0-9A-Za-z-]+"
 _VERSION = re.compile(
     rf"(\d+)\.(\d+)\.(\d+)(?:-({_WORD}(?:\.{_WORD})*))?(?:\+({_WORD}(?:\.{_WORD})*))?", re.ASCII

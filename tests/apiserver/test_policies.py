@@ -1,0 +1,106 @@
+"""Admission policies beyond what one answer shows: warnings, budgets, reinvocation, what is never asked."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from api_staging import Staged
+
+from stowplan.apiserver import Request, Response
+
+Json = dict[str, Any]
+ROOT = "/apis/admissionregistration.k8s.io/v1"
+MAPS = "/api/v1/namespaces/default/configmaps"
+RULE = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}
+ON_MAPS = {**RULE, "operations": ["CREATE"], "resources": ["configmaps"]}
+
+
+async def bind(api: Staged, name: str, kind: str, rule: Json, actions: Json, **spec: Any) -> tuple[int, Any]:
+    match = {"resourceRules": [rule]}
+    made = await api(
+        "POST",
+        f"{ROOT}/{kind}admissionpolicies",
+        {"metadata": {"name": name}, "spec": {"matchConstraints": match, **spec}},
+    )
+    body = {"metadata": {"name": name}, "spec": {"policyName": name, **actions}}
+    await api("POST", f"{ROOT}/{kind}admissionpolicybindings", body)
+    return made
+
+
+async def test_a_warning_is_a_header(api: Staged) -> None:
+    validations = [{"expression": "false", "message": "no good"}]
+    await bind(
+        api, "p", "validating", ON_MAPS, {"validationActions": ["Warn", "Audit"]}, validations=validations
+    )
+    answer = await api.server.handle(Request.of("POST", MAPS, {"metadata": {"name": "a"}}))
+    assert isinstance(answer, Response)
+    assert answer.status == 201
+    said = "Validation failed for ValidatingAdmissionPolicy 'p' with binding 'p': no good"
+    assert ("Warning", f'299 - "{said}"') in answer.headers
+
+
+COSTLY = "[0,1,2,3,4,5,6,7,8,9]"
+for _ in range(7):
+    COSTLY = f"[0,1,2,3,4,5,6,7,8,9].map(x{_}, {COSTLY})"
+
+
+async def test_a_costly_expression_ends_within_its_budget(api: Staged) -> None:
+    many = [{"expression": f"{COSTLY}.size() > {number}"} for number in range(20)]
+    await bind(api, "p", "validating", ON_MAPS, {"validationActions": ["Deny"]}, validations=many)
+    began = time.process_time()
+    status, said = await api("POST", MAPS, {"metadata": {"name": "a"}})
+    assert status == 422
+    assert "cost limit exceeded" in said["message"]
+    assert time.process_time() - began < 5
+
+
+async def test_a_policy_cannot_lock_itself_in(api: Staged) -> None:
+    await bind(
+        api, "p", "validating", RULE, {"validationActions": ["Deny"]}, validations=[{"expression": "false"}]
+    )
+    assert (await api("POST", MAPS, {"metadata": {"name": "a"}}))[0] == 422
+    assert (await api("DELETE", f"{ROOT}/validatingadmissionpolicybindings/p"))[0] == 200
+    assert (await api("POST", MAPS, {"metadata": {"name": "a"}}))[0] == 201
+
+
+@pytest.mark.parametrize(("policy", "wanted"), [("Never", "1"), ("IfNeeded", "3")])
+async def test_a_mutation_is_invoked_again_after_others(api: Staged, policy: str, wanted: str) -> None:
+    def spec(text: str, again: str) -> Json:
+        mutation = {"patchType": "JSONPatch", "jsonPatch": {"expression": text}}
+        return {"mutations": [mutation], "reinvocationPolicy": again}
+
+    counts = "[JSONPatch{op: 'add', path: '/data/count', value: string(object.data.size())}]"
+    adds = "[JSONPatch{op: 'add', path: '/data/more', value: 'x'}]"
+    await bind(api, "a", "mutating", ON_MAPS, {}, **spec(counts, policy))
+    await bind(api, "b", "mutating", ON_MAPS, {}, **spec(adds, "Never"))
+    status, made = await api("POST", MAPS, {"metadata": {"name": "m"}, "data": {"one": "1"}})
+    assert (status, made["data"]["count"]) == (201, wanted)
+
+
+@pytest.mark.parametrize(
+    "text", ["nope", "object.x +", "1 + 'a'", "'x'", "object.metadata.name", "params.x == 1"]
+)
+async def test_a_wrong_expression_is_rejected(api: Staged, text: str) -> None:
+    status, said = await bind(
+        api, "p", "validating", ON_MAPS, {"validationActions": ["Deny"]}, validations=[{"expression": text}]
+    )
+    assert status == 422
+    assert said["details"]["causes"][0]["field"] == "spec.validations[0].expression"
+
+
+async def test_variables_that_refer_to_themselves_fail(api: Staged) -> None:
+    variables = [{"name": "a", "expression": "variables.b"}, {"name": "b", "expression": "variables.a"}]
+    await bind(
+        api,
+        "p",
+        "validating",
+        ON_MAPS,
+        {"validationActions": ["Deny"]},
+        variables=variables,
+        validations=[{"expression": "variables.a == 1"}],
+    )
+    status, said = await api("POST", MAPS, {"metadata": {"name": "a"}})
+    assert status == 422
+    assert "refers to itself" in said["message"]
