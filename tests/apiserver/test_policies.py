@@ -104,3 +104,28 @@ async def test_variables_that_refer_to_themselves_fail(api: Staged) -> None:
     status, said = await api("POST", MAPS, {"metadata": {"name": "a"}})
     assert status == 422
     assert "refers to itself" in said["message"]
+
+
+LABELS = {"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/warn": "restricted"}
+
+
+async def test_pod_security_rejects_pods_and_warns_of_templates(api: Staged) -> None:
+    await api("POST", "/api/v1/namespaces", {"metadata": {"name": "safe", "labels": LABELS}})
+    containers = [{"name": "c", "image": "x", "securityContext": {"privileged": True}}]
+    status, said = await api(
+        "POST",
+        "/api/v1/namespaces/safe/pods",
+        {"metadata": {"name": "p"}, "spec": {"containers": containers}},
+    )
+    assert (status, said["message"]) == (
+        403,
+        'pods "p" is forbidden: violates PodSecurity "baseline:latest": privileged (container "c" must not set '
+        "securityContext.privileged=true)",
+    )
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": containers}}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    body = {"metadata": {"name": "d"}, "spec": spec}
+    answer = await api.server.handle(Request.of("POST", "/apis/apps/v1/namespaces/safe/deployments", body))
+    assert isinstance(answer, Response)
+    assert answer.status == 201
+    assert any('would violate PodSecurity \\"restricted:latest\\"' in value for _, value in answer.headers)

@@ -14,7 +14,7 @@ import msgspec
 from stowplan.api import quota
 from stowplan.api.quantity import NANO, Quantity, canonical, parse
 from stowplan.api.quota import Amounts
-from stowplan.apiserver import bodies, managed, policies, rbac, times
+from stowplan.apiserver import bodies, managed, policies, rbac, security, times
 from stowplan.apiserver.failures import Failure, aggregate, bad_request, forbidden_request
 from stowplan.apiserver.forms import to_stored
 from stowplan.apiserver.managed import Manager
@@ -46,6 +46,7 @@ def check(context: RequestContext) -> None:
     """Raise Failure unless the object may be stored."""
     if not context.subresource:
         _check_limits(context)
+        _check_security(context)
     if context.access is not None and has_any(context, "validatingadmissionpolicybindings"):
         policies.validate(action_of(context))
     _charge(context)
@@ -97,6 +98,21 @@ def _in_namespace(context: RequestContext, collection: str) -> list[Record]:
 def reject(context: RequestContext, why: str) -> Failure:
     resource, meta = context.resource, context.data["metadata"]
     return forbidden_request(meta.get("name", "") or context.name, resource.plural, resource.group, why)
+
+
+def _check_security(context: RequestContext) -> None:
+    """Reject pods that the labels of their namespace forbid, and warn of those that they only warn of."""
+    found = context.objects.find("namespaces", context.namespace) if context.namespace else None
+    if found is None or not any(label.startswith(security.PREFIX) for label in found.labels):
+        return
+    name, labels = context.resource.name, dict(found.labels)
+    pod = security.template_in(name, context.data)
+    if pod is None or (context.before is not None and pod == security.template_in(name, context.old)):
+        return
+    if name == "pods" and (said := security.violations(labels, "enforce", pod)):
+        raise reject(context, f"violates {said}")
+    if said := security.violations(labels, "warn", pod):
+        context.warnings.append(f"would violate {said}")
 
 
 # Limit ranges.

@@ -751,5 +751,99 @@ MUTATION_CASES = [
 ]  # fmt: skip
 
 
+def secured(level: str, *bodies: Json, **more: str) -> tuple[Step, ...]:
+    labels = {
+        f"pod-security.kubernetes.io/{key.replace('_', '-')}": value
+        for key, value in {"enforce": level, **more}.items()
+    }
+    return (
+        Step("PATCH", "/api/v1/namespaces/{ns}", {"metadata": {"labels": labels}}, MERGE_PATCH),
+        PAUSE,
+        *(Step("POST", PODS + "?dryRun=All", body) for body in bodies),
+    )
+
+
+def context(**fields: Any) -> Json:
+    return {"securityContext": fields}
+
+
+SAFE = context(
+    allowPrivilegeEscalation=False,
+    runAsNonRoot=True,
+    capabilities={"drop": ["ALL"]},
+    seccompProfile={"type": "RuntimeDefault"},
+)
+SECURITY_CASES = [
+    Case("pod security: baseline", secured("baseline",
+        pod("ok"),
+        pod("c", hostNetwork=True, hostPID=True, hostIPC=True),
+        pod("d", container=context(capabilities={"add": ["NET_ADMIN", "CHOWN", "SYS_TIME"]})),
+        pod("e", volumes=[{"name": "v", "hostPath": {"path": "/"}}, {"name": "w", "hostPath": {"path": "/"}}]),
+        pod("f", container={"ports": [{"containerPort": 80, "hostPort": 80}, {"containerPort": 81, "hostPort": 81}]}),
+        pod("h", securityContext={"seLinuxOptions": {"type": "bad_t", "user": "u", "role": "r"}}),
+        pod("i", container=context(seccompProfile={"type": "Unconfined"}), securityContext={"seccompProfile": {"type": "Unconfined"}}),
+        pod("j", securityContext={"sysctls": [{"name": "kernel.x", "value": "1"}, {"name": "net.ipv4.tcp_syncookies", "value": "1"}]}),
+        pod("k", container=context(appArmorProfile={"type": "Unconfined"})),
+        pod("l", container={"livenessProbe": {"httpGet": {"port": 80, "host": "1.2.3.4"}}}),
+        pod("m", container=context(capabilities={"add": ["BPF"]}), initContainers=[{"name": "i", "image": "x", **context(capabilities={"add": ["BPF"]})}], hostPID=True),
+    )),
+    Case("pod security: restricted", secured("restricted",
+        pod("ok", container=SAFE),
+        pod("a"),
+        pod("b", container={"securityContext": {**SAFE["securityContext"], "runAsUser": 0}}),
+        pod("c", container={"securityContext": {**SAFE["securityContext"], "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE", "CHOWN"]}}}),
+        pod("d", container=SAFE, volumes=[{"name": "v", "nfs": {"server": "s", "path": "/"}}, {"name": "w", "hostPath": {"path": "/"}}, {"name": "x", "emptyDir": {}}]),
+        pod("e", container={"securityContext": {**SAFE["securityContext"], "runAsNonRoot": False}}),
+        pod("f", container=SAFE, securityContext={"runAsNonRoot": False, "runAsUser": 0}),
+        pod("g", container={"securityContext": {**SAFE["securityContext"], "seccompProfile": {"type": "Unconfined"}}}),
+        pod("h", container={"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}, securityContext={"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}),
+    )),
+    Case("pod security: versions and levels that are none", (
+        *secured("baseline", pod("a", hostPID=True), enforce_version="v1.30"),
+        *secured("privileged", pod("a", hostPID=True)),
+        Step("PATCH", "/api/v1/namespaces/{ns}", {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "nonsense", "pod-security.kubernetes.io/enforce-version": "x"}}}, MERGE_PATCH),
+    )),
+]  # fmt: skip
+
+
+RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
+SCHEDULING: Json = {"nodeSelector": {"runtime": "yes"}, "tolerations": [{"key": "r", "operator": "Exists"}]}
+RUNTIME_CASES = [
+    Case("runtime classes: overhead", (
+        Step("QUIET", RUNTIMES, {"metadata": {"name": "{ns}-r"}, "handler": "h", "overhead": {"podFixed": {"cpu": "100m", "memory": "64Mi"}}}),
+        PAUSE,
+        Step("POST", PODS, sized("a", {"cpu": "1"}, runtimeClassName="{ns}-r")),
+        Step("POST", PODS, pod("b", runtimeClassName="{ns}-r", overhead={"cpu": "1"})),
+        Step("POST", PODS, pod("c", runtimeClassName="{ns}-r", overhead={"cpu": "100m", "memory": "64Mi"})),
+        Step("POST", PODS, pod("d", runtimeClassName="{ns}-none")),
+        Step("POST", PODS, pod("e", overhead={"cpu": "1"})),
+    )),
+    Case("runtime classes: scheduling", (
+        Step("QUIET", RUNTIMES, {"metadata": {"name": "{ns}-r"}, "handler": "h", "scheduling": SCHEDULING}),
+        PAUSE,
+        Step("POST", PODS, pod("a", runtimeClassName="{ns}-r", nodeSelector={"a": "b"})),
+        Step("POST", PODS, pod("b", runtimeClassName="{ns}-r", nodeSelector={"runtime": "no"})),
+        Step("POST", PODS, pod("c", runtimeClassName="{ns}-r", tolerations=[{"key": "r", "operator": "Exists"}, {"key": "s", "operator": "Exists"}])),
+    )),
+    Case("runtime classes: overhead counts for quotas", (
+        Step("QUIET", RUNTIMES, {"metadata": {"name": "{ns}-r"}, "handler": "h", "overhead": {"podFixed": {"cpu": "100m"}}}),
+        *quota({"requests.cpu": "1"}),
+        Step("POST", PODS, sized("a", {"cpu": "1"}, runtimeClassName="{ns}-r")),
+        Step("POST", PODS, sized("b", {"cpu": "900m"}, runtimeClassName="{ns}-r")),
+        USED,
+    )),
+]  # fmt: skip
+
+
 def admission_cases() -> list[Case]:
-    return LIMIT_CASES + QUOTA_CASES + GROUP_CASES + RBAC_CASES + EVENT_CASES + POLICY_CASES + MUTATION_CASES
+    return (
+        LIMIT_CASES
+        + QUOTA_CASES
+        + GROUP_CASES
+        + RBAC_CASES
+        + EVENT_CASES
+        + POLICY_CASES
+        + MUTATION_CASES
+        + SECURITY_CASES
+        + RUNTIME_CASES
+    )

@@ -9,6 +9,7 @@ from typing import Any
 from stowplan.apiserver import times
 from stowplan.apiserver.failures import FieldError, duplicate, forbidden, invalid, required, unsupported
 from stowplan.apiserver.names import label_errors, label_key_errors, label_value_errors, subdomain_errors
+from stowplan.apiserver.security import label_errors as security_label_errors
 from stowplan.apiserver.strategies.pod_defaults import default_template, round_amounts
 from stowplan.apiserver.strategies.pod_validation import EFFECTS, pod_spec_errors
 from stowplan.apiserver.strategies.strategy import Lookup, Strategy
@@ -83,6 +84,9 @@ class NamespaceStrategy(Strategy):
         if "kubernetes" not in (spec.get("finalizers") or []):
             spec["finalizers"] = [*(spec.get("finalizers") or []), "kubernetes"]
         data["status"] = {"phase": "Active"}
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        yield from security_label_errors(data["metadata"].get("labels") or {})
 
     def is_held(self, data: Json) -> bool:
         return bool(data.get("spec", {}).get("finalizers"))
