@@ -988,3 +988,16 @@ async def a_quota_counts_what_comes_and_goes(cluster: Cluster) -> None:
     await cluster.until(path, lambda found: "secrets" not in found["status"]["used"])
     await cluster.delete(f"{BATCH}/jobs/quick", propagationPolicy="Background")
     await cluster.until(path, uses(pods="4", requests_cpu="1250m", **{"count/jobs.batch": "0"}))
+
+
+@scenario
+async def a_claim_gets_the_default_class_that_comes_later(cluster: Cluster) -> None:
+    asked = claim("data", "")
+    del asked["spec"]["storageClassName"]
+    await cluster.create(CLAIMS, asked)
+    await cluster.until(f"{CLAIMS}/data", is_phase("Pending"))
+    made = storage_class("late")
+    made["metadata"]["annotations"] = {"storageclass.kubernetes.io/is-default-class": "true"}
+    await cluster.create(CLASSES, made)
+    bound = await cluster.until(f"{CLAIMS}/data", is_phase("Bound"))
+    assert bound["spec"]["storageClassName"] == "late"

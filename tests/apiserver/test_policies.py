@@ -119,8 +119,8 @@ async def test_pod_security_rejects_pods_and_warns_of_templates(api: Staged) -> 
     )
     assert (status, said["message"]) == (
         403,
-        'pods "p" is forbidden: violates PodSecurity "baseline:latest": privileged (container "c" must not set '
-        "securityContext.privileged=true)",
+        'pods "p" is forbidden: violates PodSecurity "baseline:latest": privileged (container "c" must not '
+        "set securityContext.privileged=true)",
     )
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": containers}}
     spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}

@@ -28,6 +28,7 @@ Json = dict[str, Any]
 
 LIMIT_RANGES, QUOTAS = "limitranges", "resourcequotas"
 SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
+RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
 LIMITED = "kubernetes.io/limit-ranger"
 _QUOTA_MANAGER = Manager("kube-apiserver", "Update", "v1", "status")
 
@@ -38,6 +39,7 @@ def mutate(context: RequestContext) -> None:
     if context.resource.collection == "pods" and context.before is None:
         for item in _limits(context):
             _set_container_defaults(context.data, item)
+        _apply_runtime_class(context)
     if context.access is not None and has_any(context, "mutatingadmissionpolicybindings"):
         policies.mutate(action_of(context), lambda new: _replaced(context, new))
 
@@ -113,6 +115,37 @@ def _check_security(context: RequestContext) -> None:
         raise reject(context, f"violates {said}")
     if said := security.violations(labels, "warn", pod):
         context.warnings.append(f"would violate {said}")
+
+
+def _apply_runtime_class(context: RequestContext) -> None:
+    """A pod has the overhead of its RuntimeClass, and goes to the nodes that have the runtime."""
+    spec = context.data["spec"]
+    name, given = spec.get("runtimeClassName"), spec.get("overhead")
+    if not name:
+        if given:
+            why = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+            raise reject(context, why)
+        return
+    record = context.objects.find(RUNTIME_CLASSES, name)
+    if record is None:
+        raise reject(context, f'pod rejected: RuntimeClass "{name}" not found')
+    found = record.data()
+    overhead = (found.get("overhead") or {}).get("podFixed") or {}
+    if given and given != overhead:
+        raise reject(context, "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
+    if overhead:
+        spec["overhead"] = overhead
+    scheduling = found.get("scheduling") or {}
+    selector, own = scheduling.get("nodeSelector") or {}, spec.get("nodeSelector") or {}
+    for key in sorted(selector):
+        if own.get(key, selector[key]) != selector[key]:
+            why = f"conflict: runtimeClass.scheduling.nodeSelector[{key}] = {selector[key]}; "
+            raise reject(context, f"{why}pod.spec.nodeSelector[{key}] = {own[key]}")
+    if selector:
+        spec["nodeSelector"] = {**own, **selector}
+    more, tolerations = scheduling.get("tolerations") or [], spec.get("tolerations") or []
+    if more:
+        spec["tolerations"] = [*tolerations, *(each for each in more if each not in tolerations)]
 
 
 # Limit ranges.

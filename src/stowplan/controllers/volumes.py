@@ -32,6 +32,7 @@ from stowplan.controllers.owned_pods import differs, selector_in
 from stowplan.controllers.stores import Index, Store, Stores
 
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+IS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
 ZONE = "topology.kubernetes.io/zone"
 IN_USE = {
     "PersistentVolumeClaim": "kubernetes.io/pvc-protection",
@@ -102,7 +103,21 @@ class Volumes(Controller):
             await self._say(claim, "Lost" if BIND_COMPLETED in claim.metadata.annotations else "Pending")
         else:
             await self._say(claim, "Pending")
-            await self._provision(claim)
+            if not await self._gave_default_class(claim):
+                await self._provision(claim)
+
+    async def _gave_default_class(self, claim: Plain) -> bool:
+        """Give a claim that names no class the default one, which may be newer than the claim."""
+        has_class = claim.spec.get("storageClassName") is not None
+        if has_class or CLASS_ANNOTATION in claim.metadata.annotations:
+            return False
+        marked = [each for each in self._classes if each.metadata.annotations.get(IS_DEFAULT) == "true"]
+        if not marked:
+            return False
+        marked.sort(key=lambda each: each.name)
+        newest = max(marked, key=lambda each: str(each.metadata.creation_timestamp))
+        await self._claims.patch(claim, {"spec": {"storageClassName": newest.name}})
+        return True
 
     def _find(self, claim: Plain) -> Plain | None:
         """The volume that was set aside for the claim, or the smallest that fits, if it need not wait."""
