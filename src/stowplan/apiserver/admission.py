@@ -14,7 +14,7 @@ import msgspec
 from stowplan.api import quota
 from stowplan.api.quantity import NANO, Quantity, canonical, parse
 from stowplan.api.quota import Amounts
-from stowplan.apiserver import bodies, managed, policies, rbac, security, times
+from stowplan.apiserver import bodies, managed, policies, rbac, security, times, webhooks
 from stowplan.apiserver.failures import Failure, aggregate, bad_request, forbidden_request
 from stowplan.apiserver.forms import to_stored
 from stowplan.apiserver.managed import Manager
@@ -29,6 +29,7 @@ Json = dict[str, Any]
 LIMIT_RANGES, QUOTAS = "limitranges", "resourcequotas"
 SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
 RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
+_REVIEWED = ("", "status", "approval", "resize", "ephemeralcontainers")
 LIMITED = "kubernetes.io/limit-ranger"
 _QUOTA_MANAGER = Manager("kube-apiserver", "Update", "v1", "status")
 
@@ -40,8 +41,12 @@ def mutate(context: RequestContext) -> None:
         for item in _limits(context):
             _set_container_defaults(context.data, item)
         _apply_runtime_class(context)
-    if context.access is not None and has_any(context, "mutatingadmissionpolicybindings"):
+    if not _is_reviewed(context):
+        return
+    if has_any(context, "mutatingadmissionpolicybindings"):
         policies.mutate(action_of(context), lambda new: _replaced(context, new))
+    if has_any(context, "mutatingwebhookconfigurations"):
+        webhooks.mutate(action_of(context), lambda new: _replaced(context, new))
 
 
 def check(context: RequestContext) -> None:
@@ -49,15 +54,34 @@ def check(context: RequestContext) -> None:
     if not context.subresource:
         _check_limits(context)
         _check_security(context)
-    if context.access is not None and has_any(context, "validatingadmissionpolicybindings"):
-        policies.validate(action_of(context))
+    if _is_reviewed(context):
+        if has_any(context, "validatingadmissionpolicybindings"):
+            policies.validate(action_of(context))
+        if has_any(context, "validatingwebhookconfigurations"):
+            _keep_identity(context)
+            webhooks.validate(action_of(context))
     _charge(context)
+
+
+def _is_reviewed(context: RequestContext) -> bool:
+    """Whether policies and webhooks see the write: not the server's own, nor one that is not an object."""
+    return context.access is not None and context.subresource in _REVIEWED
+
+
+def _keep_identity(context: RequestContext) -> None:
+    """What the server makes up is the same whenever the request is attempted again."""
+    if context.before is None:
+        meta, memory = context.data["metadata"], context.request.memory
+        for field in ("uid", "creationTimestamp"):
+            meta[field] = memory.setdefault(field, meta[field])
 
 
 def check_delete(context: RequestContext, record: Record) -> None:
     """Raise Failure unless the object may be deleted."""
     if has_any(context, "validatingadmissionpolicybindings"):
         policies.validate(deletion_of(context, record))
+    if has_any(context, "validatingwebhookconfigurations"):
+        webhooks.validate(deletion_of(context, record))
 
 
 def _replaced(context: RequestContext, new: Json) -> Action:

@@ -295,7 +295,10 @@ def _admit_new(context: RequestContext, meta: Json) -> None:
     if context.owners is None:  # what admission adds is nobody's
         context.owners = first_owners(context)
     context.objects.check_namespace_accepts(resource, context.namespace, meta)
-    metadata.generate_name(meta)
+    if meta.get("generateName") and not meta.get("name"):
+        metadata.generate_name(meta)
+        if context.access is not None:  # it is the same one when the request is attempted again
+            meta["name"] = context.request.memory.setdefault("name", meta["name"])
     strategy.admit(data, context.objects)
     admission.mutate(context)
     strategy.prepare_create(data)

@@ -22,8 +22,8 @@ from stowplan.errors import CelError, SelectorError
 
 Json = dict[str, Any]
 
-COST_BUDGET = 10 * MAX_COST
-"""What all expressions of one policy may cost for one request."""
+COST_BUDGET = 3 * MAX_COST
+"""What all expressions of all policies may cost for one request: half a second without other answers."""
 MAX_MESSAGE, MAX_PARAMS = 5120, 100
 _CODES = {"Forbidden": 403, "Invalid": 422, "RequestEntityTooLarge": 413, "Unauthorized": 401}
 _WORDS = {"bool": bool, "string": str}
@@ -172,7 +172,7 @@ class _Evaluation:
         names = ("params",) if spec.get("paramKind") is not None else ()
         listed = spec.get("variables") or []
         self.names = (*names, "variables") if listed else names
-        self.left = COST_BUDGET
+        self._memory = context.request.memory
         variables = Variables(listed, self.names)
         variables.evaluate = self.evaluate
         own = Attributes("", context.resource.group, context.resource.plural, context.subresource)
@@ -191,15 +191,16 @@ class _Evaluation:
         }
 
     def evaluate(self, text: str, names: tuple[str, ...] | None = None) -> Any:
-        meter = Meter(min(MAX_COST, self.left))
+        left = self._memory.get("policy budget", COST_BUDGET)
+        meter = Meter(min(MAX_COST, left))
         before = meter.left
         try:
             return _compile(text, self.names if names is None else names).evaluate(self._values, meter)
         finally:
-            self.left -= before - max(meter.left, 0)
+            self._memory["policy budget"] = left - (before - max(meter.left, 0))
 
 
-class _FailedError(Exception):
+class PolicyError(Exception):
     """A policy could not be evaluated; its failurePolicy says what that means."""
 
 
@@ -241,7 +242,7 @@ def _params(action: Action, policy: Json, binding: Json) -> list[Json | None]:
     )
     if resource is None:
         said = f"failed to find resource referenced by paramKind: '{wanted[0]}, Kind={wanted[1]}'"
-        raise _FailedError(f"failed to configure policy: {said}")
+        raise PolicyError(f"failed to configure policy: {said}")
     namespace = (reference.get("namespace") or context.namespace) if resource.namespaced else ""
     records = context.objects.collection(resource).records
     found: list[Json | None] = []
@@ -260,7 +261,7 @@ def _params(action: Action, policy: Json, binding: Json) -> list[Json | None]:
         return found[:MAX_PARAMS]
     if reference.get("parameterNotFoundAction") == "Deny":
         words = "no params found for policy binding with `Deny` parameterNotFoundAction"
-        raise _FailedError(f"failed to configure binding: {words}")
+        raise PolicyError(f"failed to configure binding: {words}")
     return [None]
 
 
@@ -275,8 +276,14 @@ def _applies(evaluation: _Evaluation, spec: Json) -> bool:
         except CelError as error:
             errors.append(f"expression '{condition['expression']}' resulted in error: {error}")
     if errors:
-        raise _FailedError(errors[0])
+        raise PolicyError(errors[0])
     return True
+
+
+def conditions_hold(action: Action, conditions: list[Json]) -> bool:
+    """Whether all conditions of a webhook hold; PolicyError if they cannot be evaluated."""
+    spec = {"matchConditions": conditions}
+    return not conditions or _applies(_Evaluation(action, spec, None), spec)
 
 
 # Validating.
@@ -303,7 +310,7 @@ def _violations(action: Action, policy: Json, binding: Json) -> Iterator[tuple[s
             evaluation = _Evaluation(action, spec, params)
             if _applies(evaluation, spec):
                 yield from _failed_validations(evaluation, spec, is_strict)
-    except _FailedError as error:
+    except PolicyError as error:
         if is_strict:
             yield str(error), "Invalid"
 
@@ -366,10 +373,8 @@ def _mutate_once(action: Action, policy: Json, binding: Json, replace: Callable[
                 new = _mutated(evaluation, action, mutation)
                 if new is not None and new != action.new:
                     action = replace(new)
-                    left = evaluation.left
                     evaluation = _Evaluation(action, spec, params)
-                    evaluation.left = left
-    except _FailedError as error:
+    except PolicyError as error:
         if spec.get("failurePolicy", "Fail") == "Fail":
             names = f"policy '{policy['metadata']['name']}' with binding '{binding['metadata']['name']}'"
             failure = _denied(action, f"{names} denied request: {error}", "Invalid")
@@ -387,11 +392,11 @@ def _mutated(evaluation: _Evaluation, action: Action, mutation: Json) -> Json | 
         patch = copy.deepcopy(evaluation.evaluate(text))  # it may share parts with the object
         size = len(msgspec.json.encode(patch))
     except CelError as error:
-        raise _FailedError(f"expression '{text}' resulted in error: {error}") from None
+        raise PolicyError(f"expression '{text}' resulted in error: {error}") from None
     except (TypeError, ValueError):
-        raise _FailedError(f"expression '{text}' does not evaluate to JSON") from None
+        raise PolicyError(f"expression '{text}' does not evaluate to JSON") from None
     if size > 3 * 2**20:
-        raise _FailedError(f"expression '{text}' makes more than 3 MiB")
+        raise PolicyError(f"expression '{text}' makes more than 3 MiB")
     live = copy.deepcopy(action.new) or {}
     try:
         if kind == "JSONPatch":
@@ -407,7 +412,7 @@ def _mutated(evaluation: _Evaluation, action: Action, mutation: Json) -> Json | 
         said = failure.message.replace(
             "failed to create typed patch object (): ", "failed to convert patch object to typed object: "
         )
-        raise _FailedError(f"error applying patch: {said}") from None
+        raise PolicyError(f"error applying patch: {said}") from None
 
 
 def _tested(live: Json, patch: list[Json]) -> Json | None:

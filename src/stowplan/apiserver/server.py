@@ -11,7 +11,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stowplan.apiserver import admission, bodies, containers, discovery, forms, openapi, pipeline, times
+from stowplan.apiserver import (
+    admission,
+    bodies,
+    containers,
+    discovery,
+    forms,
+    openapi,
+    pipeline,
+    times,
+    webhooks,
+)
 from stowplan.apiserver.custom import CustomResources
 from stowplan.apiserver.failures import (
     Failure,
@@ -107,7 +117,7 @@ class ApiServer:
             if request.body and bodies.is_yaml(bodies.media_of(request), request.body):
                 await self._convert_yaml(request)
             self._authorize(request)
-            answer = self._answer(request)
+            answer = await self._reviewed(request)
         except Failure as failure:
             answer = failure.response()
         except QuantityError as error:
@@ -124,6 +134,15 @@ class ApiServer:
             except Failure as failure:
                 return failure.response()
         return answer
+
+    async def _reviewed(self, request: Request) -> Response | Stream:
+        """Answer the request; again, as long as webhooks have to be called for it."""
+        request.memory = {}
+        while True:
+            try:
+                return self._answer(request)
+            except webhooks.Pending as pending:
+                await webhooks.answer(pending.calls, request.memory)
 
     def _authorize(self, request: Request) -> None:
         """Find out whom the request acts as, and reject what that user may not do."""

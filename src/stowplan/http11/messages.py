@@ -35,6 +35,8 @@ class Request(msgspec.Struct):
     """The keys that a YAML body had twice before it was converted to JSON, as an error names them."""
     user: object = None
     """Who asks, where a server knows that."""
+    memory: dict[str, Any] = {}
+    """What a server keeps while it answers the request in several attempts."""
 
     @classmethod
     def of(cls, method: str, target: str, body: Any = None, **headers: str) -> Request:
