@@ -18,7 +18,7 @@ from stowplan.apiserver import bodies, managed, policies, rbac, security, times,
 from stowplan.apiserver.failures import Failure, aggregate, bad_request, forbidden_request
 from stowplan.apiserver.forms import to_stored
 from stowplan.apiserver.managed import Manager
-from stowplan.apiserver.matching import Action, action_of, deletion_of, has_any
+from stowplan.apiserver.matching import GROUP, Action, action_of, deletion_of
 from stowplan.apiserver.store import Record
 
 if TYPE_CHECKING:
@@ -29,6 +29,15 @@ Json = dict[str, Any]
 LIMIT_RANGES, QUOTAS = "limitranges", "resourcequotas"
 SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
 RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
+MUTATING_POLICIES, VALIDATING_POLICIES, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS = (
+    f"{plural}.{GROUP}"
+    for plural in (
+        "mutatingadmissionpolicybindings",
+        "validatingadmissionpolicybindings",
+        "mutatingwebhookconfigurations",
+        "validatingwebhookconfigurations",
+    )
+)
 _REVIEWED = ("", "status", "approval", "resize", "ephemeralcontainers")
 LIMITED = "kubernetes.io/limit-ranger"
 _QUOTA_MANAGER = Manager("kube-apiserver", "Update", "v1", "status")
@@ -36,31 +45,44 @@ _QUOTA_MANAGER = Manager("kube-apiserver", "Update", "v1", "status")
 
 def mutate(context: RequestContext) -> None:
     """Change the object as admission does."""
-    _check_grants(context)
-    if context.resource.collection == "pods" and context.before is None:
-        for item in _limits(context):
+    resource, objects = context.resource, context.objects
+    if resource.group in (rbac.GROUP, "certificates.k8s.io"):
+        _check_grants(context)
+    if resource.collection == "pods" and context.before is None:
+        for item in _limits(context) if objects.has_any(LIMIT_RANGES) else ():
             _set_container_defaults(context.data, item)
         _apply_runtime_class(context)
     if not _is_reviewed(context):
         return
-    if has_any(context, "mutatingadmissionpolicybindings"):
+    if objects.has_any(MUTATING_POLICIES):
         policies.mutate(action_of(context), lambda new: _replaced(context, new))
-    if has_any(context, "mutatingwebhookconfigurations"):
+    if objects.has_any(MUTATING_WEBHOOKS):
         webhooks.mutate(action_of(context), lambda new: _replaced(context, new))
 
 
 def check(context: RequestContext) -> None:
     """Raise Failure unless the object may be stored."""
+    objects = context.objects
     if not context.subresource:
-        _check_limits(context)
+        if objects.has_any(LIMIT_RANGES):
+            _check_limits(context)
         _check_security(context)
     if _is_reviewed(context):
-        if has_any(context, "validatingadmissionpolicybindings"):
+        if objects.has_any(VALIDATING_POLICIES):
             policies.validate(action_of(context))
-        if has_any(context, "validatingwebhookconfigurations"):
+        if objects.has_any(VALIDATING_WEBHOOKS):
             _keep_identity(context)
             webhooks.validate(action_of(context))
-    _charge(context)
+    if objects.has_any(QUOTAS):
+        _charge(context)
+
+
+def check_delete(context: RequestContext, record: Record) -> None:
+    """Raise Failure unless the object may be deleted."""
+    if context.objects.has_any(VALIDATING_POLICIES):
+        policies.validate(deletion_of(context, record))
+    if context.objects.has_any(VALIDATING_WEBHOOKS):
+        webhooks.validate(deletion_of(context, record))
 
 
 def _is_reviewed(context: RequestContext) -> bool:
@@ -74,14 +96,6 @@ def _keep_identity(context: RequestContext) -> None:
         meta, memory = context.data["metadata"], context.request.memory
         for field in ("uid", "creationTimestamp"):
             meta[field] = memory.setdefault(field, meta[field])
-
-
-def check_delete(context: RequestContext, record: Record) -> None:
-    """Raise Failure unless the object may be deleted."""
-    if has_any(context, "validatingadmissionpolicybindings"):
-        policies.validate(deletion_of(context, record))
-    if has_any(context, "validatingwebhookconfigurations"):
-        webhooks.validate(deletion_of(context, record))
 
 
 def _replaced(context: RequestContext, new: Json) -> Action:
@@ -114,11 +128,10 @@ def _check_grants(context: RequestContext) -> None:
 
 def _in_namespace(context: RequestContext, collection: str) -> list[Record]:
     namespace = context.namespace
-    found = (
-        [each for each in context.objects.all(collection) if each.key[0] == namespace] if namespace else []
-    )
-    found.sort(key=lambda each: each.key)
-    return found
+    if not namespace:
+        return []
+    found = [each for each in context.objects.all(collection) if each.key[0] == namespace]
+    return sorted(found, key=lambda each: each.key)
 
 
 def reject(context: RequestContext, why: str) -> Failure:
@@ -129,7 +142,7 @@ def reject(context: RequestContext, why: str) -> Failure:
 def _check_security(context: RequestContext) -> None:
     """Reject pods that the labels of their namespace forbid, and warn of those that they only warn of."""
     found = context.objects.find("namespaces", context.namespace) if context.namespace else None
-    if found is None or not any(label.startswith(security.PREFIX) for label in found.labels):
+    if found is None or len(found.labels) < 2:  # every namespace has a label with its name
         return
     name, labels = context.resource.name, dict(found.labels)
     pod = security.template_in(name, context.data)

@@ -125,10 +125,6 @@ def _decoded(body: bytes) -> Json:
     return found
 
 
-def has_any(context: RequestContext, plural: str) -> bool:
-    return bool(context.objects.store.collections[f"{plural}.{GROUP}"].records)
-
-
 def all_of(context: RequestContext, plural: str) -> list[Json]:
     """All objects of a kind of configuration, by name; they are shared and must not be changed."""
     records = context.objects.store.collection(f"{plural}.{GROUP}").records

@@ -36,6 +36,9 @@ class Objects:
     def all(self, collection: str) -> Iterable[Record]:
         return self.store.collection(collection).all_latest()
 
+    def has_any(self, collection: str) -> bool:
+        return not self.store.collections[collection].is_empty
+
     # For the verbs.
 
     def collection(self, resource: Resource) -> Collection:

@@ -360,7 +360,7 @@ def acting_user(request: Request, user: User, authorizer: Authorizer) -> User:
 
 def impersonates(request: Request) -> bool:
     headers = request.headers  # every request comes here
-    return "impersonate-user" in headers or "impersonate-group" in headers or "impersonate-uid" in headers
+    return "impersonate-user" in headers or "impersonate-group" in headers
 
 
 def _impersonated(name: str) -> Attributes:

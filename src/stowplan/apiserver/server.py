@@ -116,8 +116,13 @@ class ApiServer:
         try:
             if request.body and bodies.is_yaml(bodies.media_of(request), request.body):
                 await self._convert_yaml(request)
-            self._authorize(request)
-            answer = await self._reviewed(request)
+            if self.access.authorizer.is_enforced or impersonates(request):
+                self._authorize(request)
+            request.memory = {}
+            try:
+                answer = self._answer(request)
+            except webhooks.Pending as pending:
+                answer = await self._reviewed(request, pending)
         except Failure as failure:
             answer = failure.response()
         except QuantityError as error:
@@ -135,14 +140,14 @@ class ApiServer:
                 return failure.response()
         return answer
 
-    async def _reviewed(self, request: Request) -> Response | Stream:
-        """Answer the request; again, as long as webhooks have to be called for it."""
-        request.memory = {}
+    async def _reviewed(self, request: Request, pending: webhooks.Pending) -> Response | Stream:
+        """Answer the request again, as long as webhooks have to be called for it."""
         while True:
+            await webhooks.answer(pending.calls, request.memory)
             try:
                 return self._answer(request)
-            except webhooks.Pending as pending:
-                await webhooks.answer(pending.calls, request.memory)
+            except webhooks.Pending as more:
+                pending = more
 
     def _authorize(self, request: Request) -> None:
         """Find out whom the request acts as, and reject what that user may not do."""

@@ -113,6 +113,10 @@ class Collection:
             self._sorted = sorted(self.records)
         return self._sorted
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.records and not self._staged
+
     def latest(self, key: Key) -> Record | None:
         """The object as writers see it: with changes that are not published yet."""
         if self._staged and (change := self._staged.get(key)) is not None:
