@@ -378,3 +378,55 @@ def test_the_default_profile_hears_of_taints():
     answers = hints.answers(make_pod(), NODE_TAINT)
     assert {name for name, hint in answers.items() if hint is QUEUE} == unasked
     assert answers.keys() - unasked == {"NodeUnschedulable", "TaintToleration", "PodTopologySpread"}
+
+
+ALIKE_SPECS = (
+    {},
+    {"requests": {"cpu": "1"}, "priority": 5},
+    {"tolerations": ["x"], "nodeSelector": {"zone": "a"}},
+    {
+        "labels": {"app": "a"},
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "zone",
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"app": "a"}},
+            }
+        ],
+        "affinity": {
+            kind: {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "a"}}}
+                ]
+            }
+            for kind in ("podAffinity", "podAntiAffinity")
+        },
+    },
+)
+ALIKE_CHANGES = [
+    (None, make_node("n", labels={"zone": "a"})),
+    (make_node("n", taints=["x=y:NoSchedule"]), make_node("n")),
+    (make_node("n", labels={"zone": "a"}), make_node("n", labels={"zone": "b"})),
+    (None, make_pod("other", node="n", labels={"app": "a"})),
+    (make_pod("other", node="n", labels={"app": "a"}, priority=3), None),
+    (make_pod("other", node="n", labels={"app": "a"}), make_pod("other", node="n", labels={"app": "b"})),
+]
+
+
+@pytest.mark.parametrize("spec", ALIKE_SPECS)
+def test_plugins_that_promise_it_give_pods_that_are_alike_the_same_hint(spec):
+    (profile,) = planner([make_node("n")]).profiles.values()
+    hints = QueueingHints(profile)
+    one, two = make_pod("one", **spec), make_pod("two", **spec)
+    asked = set()
+    for old, new in ALIKE_CHANGES:
+        for change in object_changes(old, new):
+            answers = [
+                {name: hint for name, hint in hints.answers(pod, change).items() if name in hints.by_spec}
+                for pod in (one, two)
+            ]
+            assert answers[0] == answers[1]
+            asked |= answers[0].keys()
+    assert {"InterPodAffinity", "NodeResourcesFit", "PodTopologySpread", "TaintToleration"} <= asked
+    assert not {"DynamicResources", "VolumeBinding", "VolumeRestrictions", "VolumeZone"} & asked
