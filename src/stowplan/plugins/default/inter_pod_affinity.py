@@ -312,14 +312,19 @@ class InterPodAffinity(Plugin):
         refused_us = terms_of(old).required_anti
         return self._matches_all(terms.required_anti, old) or self._matches_all(refused_us, pod)
 
-    def _matches_all(self, terms: Iterable[AffinityTerm], pod: Pod) -> bool:
+    def _matches_all(self, terms: tuple[AffinityTerm, ...], pod: Pod) -> bool:
         """Whether there are terms and all match.
 
         Unlike kube-scheduler, which asks namespace selectors about a namespace without labels, we also ask
         them about the labels it has: a pod that waits for one in such a namespace is woken when it comes.
         """
-        namespace, terms = self._namespace_labels(pod.namespace), tuple(terms)
-        return bool(terms) and all(term.matches(pod, namespace) or term.matches(pod, {}) for term in terms)
+        labels, name = pod.labels, pod.namespace
+        for term in terms:
+            if not term.selector.matches(labels):
+                return False
+            if not (term.covers(name, {}) or term.covers(name, self._namespace_labels(name))):
+                return False
+        return bool(terms)
 
 
 def _all_of(terms: tuple[OwnTerm, ...]) -> PodQuery:
