@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from time import thread_time
@@ -117,13 +117,13 @@ class NodeAllocation(NamedTuple):
 class PodClaims:
     """A pod's claims during one scheduling cycle."""
 
-    pod: Pod
-    claims: list[ResourceClaim] = field(default_factory=list)
+    pod: Pod | None
+    claims: list[ResourceClaim]
     """Those the pod names, in order."""
-    special: ResourceClaim | None = None
+    special: ResourceClaim | None
     """The one for its extended resources."""
-    demands: list[Demand] = field(default_factory=list)
-    selectors: dict[str, tuple[NodeTerm, ...]] = field(default_factory=dict)
+    demands: list[Demand]
+    selectors: dict[str, tuple[NodeTerm, ...]]
     """Where allocated claims can be used, by key."""
     wanted: dict[tuple[str, ...], Wanted] = field(default_factory=dict)
     """By the extended resources that nodes do not have themselves."""
@@ -138,6 +138,15 @@ class PodClaims:
     @property
     def is_empty(self) -> bool:
         return not self.claims and self.special is None
+
+    @property
+    def resources(self) -> Iterable[str]:
+        """The extended resources that devices may serve."""
+        return device_resources(self.pod) if self.pod is not None else ()
+
+
+NO_CLAIMS = PodClaims(None, [], None, [], {})
+"""Shared by all pods without claims."""
 
 
 class DynamicResources(ReservingPlugin):
@@ -171,8 +180,7 @@ class DynamicResources(ReservingPlugin):
         return None
 
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
-        found = PodClaims(pod)
-        state.write(found)
+        state.write(NO_CLAIMS)
         if not pod.spec.resource_claims and not len(self.handle.cluster.device_classes):
             return self._nothing_to_do(state)
         classes = DeviceClassIndex.of(self.handle.cluster.device_classes)
@@ -188,7 +196,7 @@ class DynamicResources(ReservingPlugin):
             return Status.unresolvable(str(error))
         except AllocationError as error:
             return Status.error(str(error))
-        found.claims, found.special, found.demands, found.selectors = claims, special, demands, selectors
+        state.write(PodClaims(pod, claims, special, demands, selectors))
         return None
 
     def _nothing_to_do(self, state: CycleState) -> Status:
@@ -403,7 +411,7 @@ class DynamicResources(ReservingPlugin):
             return None
         class_for = DeviceClassIndex.of(self.handle.cluster.device_classes).class_for
         lacking = np.zeros(len(nodes), np.bool_)
-        for resource in device_resources(found.pod):
+        for resource in found.resources:
             if class_for(resource) is None:
                 for row in np.flatnonzero(nodes.allocatable[resource] == 0).tolist():
                     lacking[row] |= resource not in nodes.objects[row].allocatable
@@ -418,7 +426,7 @@ class DynamicResources(ReservingPlugin):
             yield self._wanted(found, ()), None
             return
         class_for = DeviceClassIndex.of(self.handle.cluster.device_classes).class_for
-        resources = [name for name in device_resources(found.pod) if class_for(name) is not None]
+        resources = [name for name in found.resources if class_for(name) is not None]
         groups = np.zeros(len(nodes), np.intp)
         for resource in resources:
             missing = nodes.allocatable[resource] == 0
@@ -431,7 +439,7 @@ class DynamicResources(ReservingPlugin):
         wanted = found.wanted.get(missing)
         if wanted is None:
             wanted = found.wanted[missing] = Wanted(found.demands)
-            if missing and found.special is not None:
+            if missing and found.special is not None and found.pod is not None:
                 class_for = DeviceClassIndex.of(self.handle.cluster.device_classes).class_for
                 requests, wanted.mappings = requests_for(found.pod, missing, class_for)
                 wanted.special = with_requests(found.special, requests)
