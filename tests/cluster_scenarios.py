@@ -1001,3 +1001,19 @@ async def a_claim_gets_the_default_class_that_comes_later(cluster: Cluster) -> N
     await cluster.create(CLASSES, made)
     bound = await cluster.until(f"{CLAIMS}/data", is_phase("Bound"))
     assert bound["spec"]["storageClassName"] == "late"
+
+
+async def a_deployment_scales_all_its_versions_in_proportion(cluster: Cluster) -> None:
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 3, "maxUnavailable": 2}}
+    await cluster.create(f"{APPS}/deployments", workload("Deployment", "web", replicas=10, strategy=rolling))
+    path = f"{APPS}/deployments/web"
+    await cluster.until(path, is_rolled_out(10))
+    stuck = {"metadata": {"annotations": {"kubelet.stowplan/ready": "false"}}}
+    await cluster.patch(path, {"spec": {"template": stuck}})
+
+    async def sizes() -> list[int]:
+        return sorted(each["spec"]["replicas"] for each in await cluster.items(f"{APPS}/replicasets"))
+
+    await cluster.until(sizes, lambda found: found == [5, 8])
+    await cluster.patch(path, {"spec": {"replicas": 30}})
+    await cluster.until(sizes, lambda found: found == [13, 20])

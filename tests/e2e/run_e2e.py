@@ -71,8 +71,12 @@ GROUPS = {
 }
 
 REASONS = (
-    (r"WaitForPodsResponding|checking pod responses|serve a basic image", "asks a program in a container"),
-    (r"webhook|Webhook|AggregatedDiscovery|Aggregator|sample API server", "runs a server in a container"),
+    (r"checking pod responses|serve a basic image", "asks a program in a container"),
+    (r"job completed while waiting for its failure", "runs a shell script in a container"),
+    (
+        r"waiting for webhook configuration to be ready|Aggregator|sample API server",
+        "runs a server in a container",
+    ),
     (r"Workload API availability|PodGroup API availability", "an alpha API that is off by default"),
 )
 """Why a test cannot pass, by what its name or its failure says."""

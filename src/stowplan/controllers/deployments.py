@@ -60,13 +60,13 @@ class Deployments(Controller):
             return
         versions = versions_of(deployment, await self._claim(deployment))
         if not deployment.is_terminating:
-            if not deployment.spec.get("paused"):
+            if deployment.spec.get("paused") or is_scaled(deployment, versions):
+                await self._scale_all(deployment, versions)
+            else:
                 versions = await self._with_new(deployment, versions)
                 deployment = await self._with_revision(deployment, versions.new)
                 await self._roll(deployment, versions)
                 await self._forget_oldest(deployment, versions)
-            elif deployment.replicas != _wanted(versions.all):
-                await self._scale_paused(deployment, versions)
         await self._sets.settled()
         fresh = versions_of(deployment, self._owned.of(deployment.uid))
         await self._write_status(deployment, fresh)
@@ -118,7 +118,7 @@ class Deployments(Controller):
             "metadata": {
                 "name": f"{deployment.name}-{hashed}",
                 "labels": labels,
-                "annotations": {**inherited, REVISION: str(revision)},
+                "annotations": {**inherited, REVISION: str(revision), **sizes_of(deployment)},
                 "ownerReferences": [owner_of(DEPLOYMENTS, deployment)],
             },
             "spec": {
@@ -184,17 +184,42 @@ class Deployments(Controller):
         if not left:
             await self._scale(deployment, new, deployment.replicas)
 
-    async def _scale_paused(self, deployment: Plain, versions: Versions) -> None:
-        """A paused deployment keeps its versions; the newest that has pods takes the difference."""
-        active = [each for each in versions.all if each.replicas] or versions.all
-        if active:
-            newest = active[-1]
-            change = deployment.replicas - _wanted(versions.all)
-            await self._scale(deployment, newest, max(newest.replicas + change, 0))
+    async def _scale_all(self, deployment: Plain, versions: Versions) -> None:
+        """Share a new number of replicas among the versions that have pods, in proportion to their sizes."""
+        active, new = [each for each in versions.all if each.replicas], versions.new
+        if len(active) < 2:
+            for item in active or versions.all[-1:]:
+                await self._scale(deployment, item, deployment.replicas)
+            return
+        if new is not None and new.replicas == _available(new) == deployment.replicas:
+            for item in versions.old:
+                await self._scale(deployment, item, 0)
+            return
+        if (deployment.spec.get("strategy") or {}).get("type") == "Recreate":
+            return
+        largest = deployment.replicas + limits_of(deployment)[0] if deployment.replicas else 0
+        change = left = largest - _wanted(active)
+        newest_first = active[::-1] if change > 0 else active
+        order = sorted(newest_first, key=lambda each: -each.replicas)
+        sizes = {}
+        for item in order:
+            before = int(item.metadata.annotations.get(MAX_REPLICAS, "0")) or deployment.status.get(
+                "replicas", 0
+            )
+            share = round(item.replicas * largest / max(before, 1)) - item.replicas
+            share = min(share, left) if change > 0 else max(share, left) if change < 0 else 0
+            sizes[item.uid] = item.replicas + share
+            left -= share
+        sizes[order[0].uid] += left
+        for item in order:
+            await self._scale(deployment, item, max(sizes[item.uid], 0))
 
     async def _scale(self, deployment: Plain, item: Plain, replicas: int) -> None:
+        counts = sizes_of(deployment)
+        if item.replicas == replicas and counts.items() <= item.metadata.annotations.items():
+            return
+        await self._sets.patch(item, {"metadata": {"annotations": counts}, "spec": {"replicas": replicas}})
         if item.replicas != replicas:
-            await self._sets.patch(item, {"spec": {"replicas": replicas}})
             way = "up" if replicas > item.replicas else "down"
             text = f"Scaled {way} replica set {item.name} from {item.replicas} to {replicas}"
             self.record(DEPLOYMENTS, deployment, "ScalingReplicaSet", text)
@@ -229,6 +254,20 @@ def versions_of(deployment: Plain, sets: list[Plain]) -> Versions:
     )
     new = next((each for each in sets if _same_template(deployment, each)), None)
     return Versions(new, [each for each in sets if each is not new])
+
+
+def sizes_of(deployment: Plain) -> dict[str, str]:
+    """What ReplicaSets remember of their deployment, so that a change of its size is noticed."""
+    surge, _ = limits_of(deployment)
+    return {DESIRED: str(deployment.replicas), MAX_REPLICAS: str(deployment.replicas + surge)}
+
+
+def is_scaled(deployment: Plain, versions: Versions) -> bool:
+    """Whether the wanted number of replicas has changed since the ReplicaSets were given theirs."""
+    wanted = str(deployment.replicas)
+    return any(
+        each.replicas and each.metadata.annotations.get(DESIRED, wanted) != wanted for each in versions.all
+    )
 
 
 def limits_of(deployment: Plain) -> tuple[int, int]:
