@@ -361,6 +361,8 @@ async def an_owner_in_the_foreground_goes_last(cluster: Cluster) -> None:
 async def pods_that_own_one_another_go(cluster: Cluster) -> None:
     names = ("first", "second", "third")
     await cluster.create(PODS, *(pod(name) for name in names))
+    for name in names:
+        await cluster.until(f"{PODS}/{name}", lambda item: item["status"].get("phase") == "Running")
     for name, owner in zip(names, (*names[1:], names[0]), strict=True):
         uid = (await cluster.get(f"{PODS}/{owner}"))["metadata"]["uid"]
         reference = {"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": uid}
@@ -1003,6 +1005,7 @@ async def a_claim_gets_the_default_class_that_comes_later(cluster: Cluster) -> N
     assert bound["spec"]["storageClassName"] == "late"
 
 
+@scenario
 async def a_deployment_scales_all_its_versions_in_proportion(cluster: Cluster) -> None:
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 3, "maxUnavailable": 2}}
     await cluster.create(f"{APPS}/deployments", workload("Deployment", "web", replicas=10, strategy=rolling))

@@ -95,6 +95,9 @@ class Garbage(Controller):
         is_waiting = new.is_terminating and {FOREGROUND, ORPHAN} & set(new.metadata.finalizers)
         if is_waiting or (changed and new.metadata.owner_references):
             self.queue.add(new.uid)
+        if changed and old is not None:  # owners may not have to wait for it any more
+            for owner in old.metadata.owner_references:
+                self.queue.add(owner.uid)
         if is_waiting and (old is None or not old.is_terminating):
             self._enqueue_dependents(new.uid)
 
