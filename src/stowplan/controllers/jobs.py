@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from stowplan.api.meta import parse_time
+from stowplan.client.errors import ApiError
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.kinds import JOBS, PODS, Json, Plain, PodView
 from stowplan.controllers.owned_pods import OwnedPods, differs, one_then_all, pod_from, with_condition
@@ -47,6 +48,7 @@ class Jobs(Controller):
             await self._forget(job)
             return
         counts = Counts.of(job)
+        failure: ApiError | None = None
         await self._let_go([pod for pod in pods if pod.uid in counts.uncounted])
         ended = [pod for pod in pods if has_ended(job, pod) and TRACKING in pod.metadata.finalizers]
         policy = FailurePolicy(job)
@@ -60,11 +62,16 @@ class Jobs(Controller):
             await self._delete(job, active)
             active = []
         else:
-            active += await self._keep_active(job, active, counts, pods)
+            try:
+                active += await self._keep_active(job, active, counts, pods)
+            except ApiError as error:  # pods that have ended are counted, whether others can be made or not
+                failure = error
         left = any(not pod.is_finished for pod in pods)
         terminating = sum(pod.is_terminating and not pod.is_finished for pod in pods)
         is_final = not left and not counts.uncounted
         await self._write(job, active, counts, verdict, terminating, is_final=is_final)
+        if failure is not None:
+            raise failure
 
     def _verdict(self, job: Plain, counts: Counts, active: int, failed: Verdict | None) -> Verdict | None:
         """What the job comes to, if that is clear; `failed` is what its failure policy says."""
