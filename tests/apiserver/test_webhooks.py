@@ -179,7 +179,11 @@ async def test_a_bad_patch_is_an_error(api: Staged, hooks: Hooks) -> None:
 
 
 async def test_a_slow_webhook_ends_at_its_time_limit_and_holds_nobody_up(api: Staged, hooks: Hooks) -> None:
-    hooks.answers["/x"] = lambda request: time.sleep(3) or {}
+    def answer_late(request: Any) -> dict[str, Any]:
+        time.sleep(3)
+        return {}
+
+    hooks.answers["/x"] = answer_late
     await register(api, "validating", hooks.hook("/x", timeoutSeconds=1))
     began = time.monotonic()
     waiting = asyncio.ensure_future(make(api))
