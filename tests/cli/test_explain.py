@@ -175,7 +175,9 @@ NO_FIT = POD.replace("{containers", "{nodeSelector: {disk: ssd}, containers")
     ("plugin", "point", "pod", "where"),
     [
         pytest.param("Raises", "filter", POD, "(pod default/p, node n, at ", id="raises for a node"),
-        pytest.param("Exaggerates", "score", POD, "(pod default/p, node n)", id="scores outside of 0 to 100"),
+        pytest.param(
+            "Exaggerates", "score", POD, "(pod default/p, node n, at ", id="scores outside of 0 to 100"
+        ),
         pytest.param(
             "Interferes", "postFilter", NO_FIT, "(pod default/p, at ", id="raises where nothing fits"
         ),

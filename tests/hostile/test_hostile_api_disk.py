@@ -156,7 +156,7 @@ async def test_deletes_and_patches_that_fail_take_no_effect(api: Api, disk: Disk
     before = await api.names()
     refused = 0
     for _ in range(50):
-        patch = {"data": {"y": "y" * 60_000}}
+        patch = {"data": {"y": "y" * 500_000}}
         status, _ = await api("PATCH", f"{CONFIG_MAPS}/big", patch, content_type=MERGE)
         if status != 200:
             refused += 1

@@ -7,7 +7,7 @@ object is stored. Both cost next to nothing while no object asks for them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,14 +15,12 @@ from stowplan.api import quota
 from stowplan.api.quantity import NANO, Quantity, canonical, parse
 from stowplan.api.quota import Amounts
 from stowplan.apiserver import bodies, managed, policies, rbac, security, times, webhooks
+from stowplan.apiserver.context import RequestContext
 from stowplan.apiserver.failures import Failure, aggregate, bad_request, forbidden_request
 from stowplan.apiserver.forms import to_stored
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.matching import GROUP, Action, action_of, deletion_of
 from stowplan.apiserver.store import Record
-
-if TYPE_CHECKING:
-    from stowplan.apiserver.pipeline import RequestContext
 
 Json = dict[str, Any]
 

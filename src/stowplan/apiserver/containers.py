@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import msgspec
 
 from stowplan.apiserver import schemas, times
+from stowplan.apiserver.context import RequestContext
 from stowplan.apiserver.failures import Failure, bad_request, method_not_allowed, not_found
 from stowplan.apiserver.options import list_options
-from stowplan.apiserver.pipeline import RequestContext
 from stowplan.apiserver.reading import selection_of
 from stowplan.apiserver.resources import Column, Resource, Resources
 from stowplan.apiserver.strategies import strategy_of

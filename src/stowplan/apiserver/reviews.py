@@ -10,8 +10,8 @@ import msgspec
 
 from stowplan.apiserver import bodies, forms, pipeline, times
 from stowplan.apiserver.bodies import BuiltIn
+from stowplan.apiserver.context import RequestContext
 from stowplan.apiserver.failures import FieldError, bad_request, conflict, invalid, invalid_object, not_found
-from stowplan.apiserver.pipeline import RequestContext
 from stowplan.apiserver.rbac import Attributes, User
 from stowplan.apiserver.tokens import BOUND, ISSUER, Access
 from stowplan.http11.messages import Response

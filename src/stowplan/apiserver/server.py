@@ -22,6 +22,7 @@ from stowplan.apiserver import (
     times,
     webhooks,
 )
+from stowplan.apiserver.context import RequestContext
 from stowplan.apiserver.custom import CustomResources
 from stowplan.apiserver.failures import (
     Failure,
@@ -34,7 +35,6 @@ from stowplan.apiserver.failures import (
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.options import Query, delete_options, list_options
-from stowplan.apiserver.pipeline import RequestContext
 from stowplan.apiserver.rbac import (
     ADMIN,
     Aggregation,

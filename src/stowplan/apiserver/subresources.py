@@ -11,6 +11,7 @@ from stowplan.api.meta import LabelSelector
 from stowplan.api.selectors import selector_of
 from stowplan.apiserver import bodies, forms, patches, pipeline, tables, times
 from stowplan.apiserver.bodies import BuiltIn
+from stowplan.apiserver.context import RequestContext
 from stowplan.apiserver.failures import (
     Failure,
     bad_request,
@@ -23,7 +24,7 @@ from stowplan.apiserver.failures import (
 )
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.options import DeleteOptions
-from stowplan.apiserver.pipeline import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, RequestContext
+from stowplan.apiserver.pipeline import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from stowplan.apiserver.resources import Column, Resource
 from stowplan.apiserver.reviews import REVIEWS, request_token
 from stowplan.apiserver.store import Record
