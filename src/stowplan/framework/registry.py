@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,12 @@ from stowplan.framework.plugin_check import checked
 from stowplan.framework.plugin_files import PluginFiles
 
 ENTRY_POINTS = "stowplan.plugins"
+
+
+@lru_cache(maxsize=4)
+def _installed_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Kept by `sys.path`: looking through all installed packages takes longer than building a profile."""
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
 class Registry:
@@ -50,8 +57,8 @@ class Registry:
         cls, plugin_dirs: Sequence[str | Path] = (), classes: Mapping[str, type[Plugin]] | None = None
     ) -> Registry:
         """All plugins of this Python environment, of the files in these folders, and these classes."""
-        entries = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
-        return cls(classes or {}, entries, PluginFiles([Path(folder) for folder in plugin_dirs]))
+        files = PluginFiles([Path(folder) for folder in plugin_dirs])
+        return cls(classes or {}, _installed_on(tuple(sys.path)), files)
 
     @property
     def has_changed(self) -> bool:

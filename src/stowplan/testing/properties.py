@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from stowplan.cluster import Cluster
@@ -103,7 +103,8 @@ def _for_all(
 ) -> None:
     keys = tuple(labels)
 
-    @settings(max_examples=examples, deadline=None, database=None)
+    # The phase `explain` takes ten times as long as all others to say less than the decision itself does.
+    @settings(max_examples=examples, deadline=None, database=None, phases=set(Phase) - {Phase.explain})
     # two nodes at least: a lone one is not scored
     @given(st.lists(nodes(keys), min_size=2, max_size=5), st.lists(pods(keys), min_size=1, max_size=8))
     def for_all(described: list[Words], pending: list[Words]) -> None:
