@@ -57,7 +57,11 @@ import gc, sys, time
 from stowplan.bench import decisions as bench
 from stowplan.bench.workloads import read_workloads
 [workload] = [each for each in read_workloads() if each.name == sys.argv[1]]
-planner = bench.Planner(bench.build(workload, int(sys.argv[2])))
+try:
+    cluster = bench.build(workload, int(sys.argv[2]), workload.measured)
+except TypeError:  # older versions have no objects that belong to pods
+    cluster = bench.build(workload, int(sys.argv[2]))
+planner = bench.Planner(cluster)
 if hasattr(bench, "nominated"):
     planner.keep_nominations(bench.nominated(workload, int(sys.argv[2])))
 pods = list(bench.pending(workload, workload.measured))
@@ -117,9 +121,13 @@ def decision_rows(
         was.stop(), now.stop()
         return tuple(statistics.median(side) for side in zip(*pairs, strict=True))
 
+    known = (before / "src/stowplan/bench/workloads.yaml").read_text()
+    names = [each.name for each in read_workloads()]
+    if new := [name for name in names if f"- name: {name}\n" not in known]:
+        click.echo(f"Not in the other version: {', '.join(new)}", err=True)
     for size in nodes:
-        for workload in [each.name for each in read_workloads()]:
-            if not only or workload in only:
+        for workload in names:
+            if workload not in new and (not only or workload in only):
                 name = f"{workload}, {size:,} nodes, µs a decision"
                 yield name, lambda number, w=workload, s=size: measure(w, s, number)  # type: ignore[misc]
 
