@@ -11,9 +11,12 @@ import json
 import os
 import ssl
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from controlplane.control_plane import ADMIN, ControlPlane, token_of
 
@@ -26,6 +29,17 @@ from conformance.conformance_cases import all_cases, answers, normal
 from conformance.conformance_steps import Case, Step
 
 PAUSE_SECONDS = 0.4
+
+
+@pytest.fixture(scope="module")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """One of their own: what the cases leave behind, such as objects with finalizers, cannot all be wiped."""
+    own = ControlPlane(tmp_path_factory.mktemp("conformance"))
+    try:
+        own.start()
+        yield own
+    finally:
+        own.stop()
 
 
 class Real:

@@ -476,7 +476,7 @@ RBAC_CASES = [
             review(resourceAttributes={"namespace": "{ns}", "verb": "get", "resource": "pods", "subresource": "log"}),
             review(resourceAttributes={"namespace": "{ns}", "verb": "delete", "group": "apps", "resource": "deployments", "name": "web"}),
             review(resourceAttributes={"verb": "get", "resource": "pods"}),
-            review(nonResourceAttributes={"verb": "get", "path": "/healthz"}),
+            review(nonResourceAttributes={"verb": "get", "path": "/openapi/v2"}),
             review(nonResourceAttributes={"verb": "get", "path": "/metrics"}),
             review(),
             review("subjectaccessreviews", user="x", resourceAttributes={"verb": "get", "resource": "pods"}),
