@@ -459,7 +459,13 @@ def _ask(
     observer.enter(point, plugin)
     try:
         state = seal_state(plugin, attempt.state)
-        return status_of(method, getattr(plugin, method)(state, placed, node_name)), ""
+        if method == "reserve":
+            answer = plugin.reserve(state, placed, node_name)
+        elif method == "permit":
+            answer = plugin.permit(state, placed, node_name)
+        else:
+            answer = plugin.pre_bind_pre_flight(state, placed, node_name)
+        return status_of(method, answer), ""
     except BaseException as error:
         return _error(error, plugin, method, placed, node_name)
     finally:
