@@ -174,6 +174,17 @@ async def test_a_bad_exec_plugin_is_explained(server: ScriptedServer, config, me
     assert str(caught.value).startswith(f"kubeconfig: {message}")
 
 
+async def test_an_exec_plugin_that_fails_runs_once_for_requests_that_start_together(tmp_path):
+    config = ExecConfig(api_version=VERSION, command="sh", args=("-c", f"echo >> {tmp_path}/runs; false"))
+    found = ExecPlugin(config, where="kubeconfig")
+    errors = await asyncio.gather(*(found.authorization() for _ in range(5)), return_exceptions=True)
+    assert all(isinstance(error, InputError) for error in errors)
+    assert (tmp_path / "runs").read_text() == "\n"
+    with pytest.raises(InputError):
+        await found.authorization()
+    assert (tmp_path / "runs").read_text() == "\n\n", "the next request tries again"
+
+
 @asynccontextmanager
 async def knowing_its_clients(
     tmp_path, authority: Authority

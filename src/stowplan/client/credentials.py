@@ -135,17 +135,23 @@ class ExecPlugin:
         self._context, self._now = context, now
         self._status: _CredentialStatus | None = None
         self._turn = asyncio.Lock()
+        self._failure: InputError | None = None
+        """Of the last run that failed."""
 
     async def authorization(self) -> str | None:
+        known = self._failure
         async with self._turn:  # requests that start together need one run of the program
             if self._status is None or self._has_expired(self._status):
+                self._raise_new(known)
                 self._status = await self._run()
         return f"Bearer {self._status.token}" if self._status.token else None
 
     async def renew(self) -> bool:
         refused = self._status
+        known = self._failure
         async with self._turn:
             if self._status is refused:  # and nobody else, refused at the same time, has run it since
+                self._raise_new(known)
                 self._status = await self._run()
         return self._status != refused
 
@@ -155,6 +161,18 @@ class ExecPlugin:
         )
 
     async def _run(self) -> _CredentialStatus:
+        try:
+            return await self._ask()
+        except InputError as error:
+            self._failure = error
+            raise
+
+    def _raise_new(self, known: InputError | None) -> None:
+        """Raise the failure of a run that ended while this request waited for its turn."""
+        if self._failure is not None and self._failure is not known:
+            raise self._failure
+
+    async def _ask(self) -> _CredentialStatus:
         command = self._config.command
         try:
             process = await asyncio.create_subprocess_exec(
