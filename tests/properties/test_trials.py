@@ -145,3 +145,17 @@ def test_many_nodes_at_once_and_one_by_one(seed):
             for planner in (together, one_by_one):
                 planner.nominations.remove(other)
                 planner.nominations.put(other, moved)
+
+
+def test_a_victim_does_not_free_the_port_of_a_nominated_pod():
+    cluster, ports = Cluster(), [{"containerPort": 80, "hostPort": 80}]
+    containers = [{"name": "main", "image": "web", "ports": ports}]
+    cluster.apply(make_node("n0", allocatable={"cpu": "4", "memory": "8Gi", "pods": "10"}))
+    cluster.apply(make_pod("victim", node="n0", priority=0, containers=containers))
+    planner = planner_on(cluster)
+    planner.nominations.put(make_pod("nominated", priority=5, containers=containers), "n0")
+    decision = planner.decide(make_pod("new", priority=5, containers=containers)).as_golden()
+    assert "victims" not in decision
+    assert decision["message"].endswith(
+        "preemption: 0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."
+    )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stowplan.api.affinity import PodTerms
 from stowplan.api.pod import HostPort, Pod
-from stowplan.cluster.columns import Ints, Mask, Rows
+from stowplan.cluster.columns import Ints, Mask, Rows, ports_conflict
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeSubset
 from stowplan.cluster.pod_table import PodTable
@@ -44,7 +44,9 @@ class TrialTable(NodeSubset):
         """Which slots of the live pod table are set aside."""
         self._added: PodChange | None = None
         self._port_changes: list[PodChange] = []
-        """Changes that `_ports` does not have yet: few filters look at ports."""
+        """Evictions that `_ports` does not have yet: few filters look at ports."""
+        self._added_ports: dict[int, set[HostPort]] | None = None
+        """The ports of nominated pods, apart: evicting a pod frees its ports, but never theirs."""
         self._matching: dict[tuple[int, PodQuery], NDArray[np.int8]] = {}
 
     def set_aside(self, slots: Rows) -> None:
@@ -60,7 +62,6 @@ class TrialTable(NodeSubset):
         places = self._places[rows]
         self._added = PodChange(pods, slots, places, 1)
         self._account_all(self._added)
-        self._port_changes.append(self._added)
 
     def pods_on(self, row: int) -> Sequence[Pod]:
         found = self._source.pods_on(int(self._local[row]))
@@ -76,7 +77,10 @@ class TrialTable(NodeSubset):
                     taken = self._ports_on(place)
                     taken.update(ports) if sign > 0 else taken.difference_update(ports)
         self._port_changes.clear()
-        return super().ports_taken(wanted)
+        mask = super().ports_taken(wanted)
+        for place, ports in self._ports_of_nominated().items():
+            mask[place] |= ports_conflict(wanted, ports)
+        return mask
 
     def change_of(self, query: PodQuery) -> Ints:
         """How many more pods that the query matches are on each row than on the live one."""
@@ -113,6 +117,16 @@ class TrialTable(NodeSubset):
             for slot, place in zip(slots.tolist(), places.tolist(), strict=True):
                 found[place] += number_of(pods.pods[slot])
         return found
+
+    def _ports_of_nominated(self) -> dict[int, set[HostPort]]:
+        if self._added_ports is None:
+            self._added_ports = {}
+            if self._added is not None:
+                pods, slots, places, _ = self._added
+                for slot, place in zip(slots.tolist(), places.tolist(), strict=True):
+                    if ports := pods.pods[slot].shape.ports:
+                        self._added_ports.setdefault(place, set()).update(ports)
+        return self._added_ports
 
     def _move(self, slots: Rows, sign: int) -> None:
         pods = self.live.pods
