@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Container images often turn bytecode files off; every process that a test starts would compile all modules.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 pytest.register_assert_rewrite("comparing", "plugin_world")
 

@@ -29,7 +29,7 @@ from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.scheduler import Scheduler, Settings
 
 V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
-INSTALLED = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+INSTALLED = {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINTS)}
 WAITING = ("waits", "waits-too", "backs-off")
 
 
@@ -112,7 +112,7 @@ PROBES = [
 class World:
     def __init__(self, plugin: type[Plugin], guard: Guard | None = None, sort: str = "PrioritySort") -> None:
         self.api = RecordingApi()
-        registry = Registry({plugin.__name__: plugin}, INSTALLED)
+        registry = Registry(INSTALLED | {plugin.__name__: plugin})
         profile = {
             "plugins": {
                 "multiPoint": {"enabled": [{"name": plugin.__name__}]},
@@ -186,7 +186,7 @@ class World:
 def anew() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What is known of a cluster built from scratch, and what is decided there."""
     cluster = Cluster.of(objects())
-    planner = Planner(cluster, registry=Registry({}, INSTALLED))
+    planner = Planner(cluster, registry=Registry(INSTALLED))
     return described(cluster), [planner.decide(probe).as_golden() for probe in PROBES]
 
 

@@ -91,12 +91,17 @@ async def holder_of(api: ApiClient) -> str:
     return str(lease["spec"].get("holderIdentity") or "")
 
 
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    return tmp_path_factory.mktemp("certificates")  # of the first scheduler, for all others, too
+
+
 @pytest.mark.parametrize("name", CORE_TASKS)
-async def test_the_end_of_a_core_task_is_the_end_of_the_process(tmp_path, caplog, name):
+async def test_the_end_of_a_core_task_is_the_end_of_the_process(tmp_path, certificates, caplog, name):
     caplog.set_level(logging.INFO, "stowplan")
     config, port = tmp_path / "config.yaml", free_port()
     config.write_text(yaml.safe_dump(V1))
-    flags = [f"--config={config}", f"--secure-port={port}", f"--cert-dir={tmp_path}"]
+    flags = [f"--config={config}", f"--secure-port={port}", f"--cert-dir={certificates}"]
     options = parse([*flags, "--bind-address=127.0.0.1"]).options
     server = ApiServer()
     connection, url = SlowLease(server), f"https://127.0.0.1:{port}/livez?verbose"
@@ -113,6 +118,7 @@ async def test_the_end_of_a_core_task_is_the_end_of_the_process(tmp_path, caplog
                 assert not running.done(), "it ended without a word"
                 async with session.get(url, ssl=False) as response:
                     seen = await response.text()
+                await asyncio.sleep(0.02)
         assert await asyncio.wait_for(running, 20) == 1
         assert await holder_of(api) == ""
         told = [getattr(each, "fields", {}) for each in caplog.records if each.levelno == logging.ERROR]

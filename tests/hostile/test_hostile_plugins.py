@@ -33,6 +33,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Json = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"
 SECONDS = 30.0
 ONLY_LOGGED = ("OneNode.unreserve", "OneNode.post_bind", "OneNode.queueing_hint")
@@ -42,8 +43,8 @@ ONLY_LOGGED = ("OneNode.unreserve", "OneNode.post_bind", "OneNode.queueing_hint"
 class World:
     """A running scheduler, and what people see of it."""
 
-    def __init__(self, service: Service, api: ApiClient, port: int) -> None:
-        self.service, self.api, self._port = service, api, port
+    def __init__(self, service: Service, api: ApiClient, session: aiohttp.ClientSession, port: int) -> None:
+        self.service, self.api, self._session, self._port = service, api, session, port
 
     async def until(self, read: Callable[[], Any]) -> Any:
         async with asyncio.timeout(SECONDS):
@@ -84,7 +85,7 @@ class World:
         """The first of the pod's warnings that has this text."""
 
         async def notes() -> Any:
-            events = (await self.api.get_json("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
+            events = (await self.api.get_json(EVENTS))["items"]
             found = [each for each in events if each["regarding"]["name"] == name]
             said = [each["note"] for each in found if each["reason"] == "FailedScheduling"]
             return next((each for each in said if text in each), None)
@@ -108,7 +109,7 @@ class World:
 
     async def livez(self) -> tuple[int, str]:
         url = f"https://127.0.0.1:{self._port}/livez?verbose"
-        async with aiohttp.ClientSession() as session, session.get(url, ssl=False) as response:
+        async with self._session.get(url, ssl=False) as response:
             return response.status, await response.text()
 
 
@@ -123,7 +124,7 @@ async def world(tmp_path_factory) -> AsyncIterator[World]:
     flags = [f"--config={folder / 'config.yaml'}", f"--secure-port={port}", f"--cert-dir={folder}"]
     options = parse([*flags, "--bind-address=127.0.0.1"], registry=registry).options
     server = ApiServer()
-    async with ApiClient(InProcess(server), qps=0) as api:
+    async with ApiClient(InProcess(server), qps=0) as api, aiohttp.ClientSession() as session:
         for number in range(3):
             amounts = {"cpu": "4", "memory": "8Gi", "pods": "100"}
             node = {"metadata": {"name": f"node-{number}"}, "status": {"allocatable": amounts}}
@@ -132,7 +133,7 @@ async def world(tmp_path_factory) -> AsyncIterator[World]:
         await api.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
         service = Service(options, registry, InProcess(server))
         running = asyncio.create_task(service.run())
-        world = World(service, api, port)
+        world = World(service, api, session, port)
 
         async def synced() -> bool:
             assert not running.done(), running.result()
@@ -162,8 +163,9 @@ def has_stack(found: list[Json], fault: str) -> bool:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def tidy(world) -> AsyncIterator[None]:
-    """No pods are left over, also of a test that failed."""
+    """No pods and no events are left over, also of a test that failed."""
     yield
+    await world.api.request("DELETE", EVENTS)
     pods = (await world.api.get_json(PODS))["items"]
     await world.delete(*(each["metadata"]["name"] for each in pods))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -19,6 +20,7 @@ from stowplan.config.duration import Duration
 T = TypeVar("T", bound=msgspec.Struct)
 Hook = Callable[[type, Any], Any]
 _UNUSABLE: Any = object()
+_FIELDS: WeakKeyDictionary[type, dict[str, msgspec.structs.FieldInfo]] = WeakKeyDictionary()
 
 
 def decode_hook(kind: type, value: Any) -> Any:
@@ -52,7 +54,7 @@ class Decoder:
         if not isinstance(raw, dict):
             self._malformed_error(path, raw, f"expected an object, got {_kind_of(raw)}")
             raw = {}
-        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+        fields = _fields_of(kind)
         if self.any_case:
             names = {name.casefold(): name for name in fields}
             raw = {names.get(name.casefold(), name): value for name, value in raw.items()}
@@ -108,6 +110,13 @@ class Decoder:
 
     def _malformed_error(self, path: str, raw: Any, detail: str) -> None:
         self.malformed.append(field_errors.invalid(path or "<root>", raw, detail))
+
+
+def _fields_of(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """The fields by their names in a file; cached, because msgspec evaluates the annotations at each call."""
+    if kind not in _FIELDS:
+        _FIELDS[kind] = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    return _FIELDS[kind]
 
 
 def _kind_of(raw: Any) -> str:

@@ -51,6 +51,7 @@ class Registry:
                     where=str(sys.modules[plugin.__module__].__file__),
                 )
         self._classes = self._given | self._files.classes
+        self._args_types: dict[str, type[PluginArgs] | None] = {}
 
     @classmethod
     def installed(
@@ -87,12 +88,15 @@ class Registry:
 
     def args_type(self, name: str) -> type[PluginArgs] | None:
         """The struct that the plugin's arguments must fit; None for one that takes none."""
-        plugin = self.find(name)
-        try:
-            found = args_of(plugin)
-        except (NameError, TypeError) as error:
-            raise ConfigError(f'"{name}" has args of an unknown type: {error}', stage="framework") from None
-        return None if found is PluginArgs else found
+        if name not in self._args_types:
+            try:
+                found = args_of(self.find(name))
+            except (NameError, TypeError) as error:
+                raise ConfigError(
+                    f'"{name}" has args of an unknown type: {error}', stage="framework"
+                ) from None
+            self._args_types[name] = None if found is PluginArgs else found
+        return self._args_types[name]
 
     def read_args(self, plugin: str, raw: Any, path: str) -> ReadArgs | None:
         try:
