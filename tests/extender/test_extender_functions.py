@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
+from pathlib import Path
 
 import pytest
 from extender_staging import asking, node, pod, serving, serving_functions
@@ -58,6 +60,20 @@ def raises(pod, node):
     return 1 // 0
 
 
+@predicate
+def says_nothing(pod, node): ...
+
+
+@priority
+def divides(pod, node):
+    return 2 // 0
+
+
+@priority(name="wordy")
+def answers_words(pod, node, *, words: str = "many"):
+    return words
+
+
 @priority
 def hangs(pod, node):
     time.sleep(5)
@@ -83,7 +99,7 @@ async def test_a_predicate():
 
 async def test_a_predicate_without_a_reason_gets_one():
     answer = await asked(refuses, node("n1"))
-    assert answer["FailedNodes"] == {"n1": "predicate refuses refuses the node"}
+    assert answer["FailedNodes"] == {"n1": "predicate refuses rejects the node"}
 
 
 @pytest.mark.parametrize(
@@ -105,6 +121,48 @@ async def test_functions_that_fail():
     began = time.monotonic()
     assert await asked(hangs, node("n1"), budget=0.2) == [{"Host": "n1", "Score": 0}]
     assert time.monotonic() - began < 3
+
+
+def line_of(text):
+    """Where the definition is, as errors say it."""
+    lines = Path(__file__).read_text().splitlines()
+    return f"test_extender_functions.py:{lines.index(text) + 1}"
+
+
+@pytest.mark.parametrize(
+    ("function", "settings", "expected", "line"),
+    [
+        pytest.param(
+            says_nothing,
+            [],
+            "predicate says_nothing: expected True, False or a reason, got None",
+            "def says_nothing(pod, node): ...",
+            id="a predicate",
+        ),
+        pytest.param(
+            answers_words,
+            ["answers_words.words=few"],
+            "priority wordy: expected a whole number as score, got 'few'",
+            'def answers_words(pod, node, *, words: str = "many"):',
+            id="a priority with an option",
+        ),
+        pytest.param(
+            divides,
+            [],
+            "priority divides: ZeroDivisionError: integer division or modulo by zero",
+            "    return 2 // 0",
+            id="one that raises",
+        ),
+    ],
+)
+async def test_an_error_names_the_line_of_the_function(caplog, function, settings, expected, line):
+    await asked(function, node("n1"), about=pod("a"), settings=settings)
+    (fields,) = [record.fields for record in caplog.records if record.levelno == logging.ERROR]
+    message, _, where = str(fields["err"]).partition(" (")
+    assert message == expected
+    assert where.startswith("pod default/a, node n1, at ")
+    assert where.endswith(f"{line_of(line)})")
+    assert line.strip() in fields["stacktrace"]
 
 
 async def test_names_need_a_view_of_the_cluster():

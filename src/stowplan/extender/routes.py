@@ -163,7 +163,8 @@ class VerbRoutes:
     def _fail(
         self, path: str, began: float, error: Exception | str, answer: bytes, status: int = 200
     ) -> Response:
-        log.error("Request failed", error, path=path)
+        stack = {"stacktrace": error.stack} if isinstance(error, PluginError) and error.stack else {}
+        log.error("Request failed", error, path=path, **stack)
         self._count(path, "error", began)
         return Response(status, answer)
 

@@ -30,13 +30,12 @@ from stowplan.errors import PluginError
 from stowplan.extender.functions import Function
 from stowplan.extender.requests import UNKNOWN, ExtenderRequest, Places, Scored, ScoreLines, pod_of
 from stowplan.framework.answers import (
-    describe,
+    Method,
     plain_text,
-    raise_interrupt,
+    plugin_error,
     score_of,
     shown,
-    stack_of,
-    where_text,
+    wrong_answer,
 )
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import Decision, Statuses, Verdicts
@@ -223,6 +222,11 @@ class FunctionVerb:
         kind = type(function.name, (Plugin,), {"__module__": function.module, "budget": math.inf})
         self._watched: Plugin = kind(PluginArgs(), Handle(view or ClusterView()))
         """Stands for the function where calls are watched; its budget is that of the request."""
+        call = getattr(function.call, "func", function.call)  # without its options
+        definition = type(function.name, (Plugin,), {call.__name__: staticmethod(call)})
+        self._method: Method = (definition, call.__name__)
+        """Where the function is defined, for errors."""
+        self._doing = f"{function.kind} {function.name}"
 
     def filter(self, request: ExtenderRequest) -> ExtenderFilterResult:
         kept, failed = [], {}
@@ -258,27 +262,24 @@ class FunctionVerb:
         if answer is True:
             return None
         if answer is False:
-            return f"predicate {self.function.name} refuses the node"
+            return f"predicate {self.function.name} rejects the node"
         if isinstance(answer, str) and answer:
             return plain_text(answer)
-        raise PluginError(self._failure(f"expected True, False or a reason, got {shown(answer)}", pod, node))
+        raise self._wrong_answer(f"expected True, False or a reason, got {shown(answer)}", pod, node)
 
     def _score(self, pod: Pod, node: NodeObject) -> int:
         answer = self._call(pod, node)
         try:
             return score_of(answer)
         except TypeError as error:
-            raise PluginError(self._failure(str(error), pod, node)) from None
+            raise self._wrong_answer(str(error), pod, node) from None
 
     def _call(self, pod: Pod, node: NodeObject) -> Any:
         try:
             with self._guard.calling(self.function.kind, self._watched):
                 return self.function.call(pod, node)
         except BaseException as error:
-            raise_interrupt(error)
-            raise PluginError(
-                self._failure(f"{describe(error)}{where_text(error)}", pod, node), stack_of(error)
-            ) from error
+            raise plugin_error(self._doing, error, pod, node.name) from error
 
-    def _failure(self, what: str, pod: Pod, node: NodeObject) -> str:
-        return f"{self.function.kind} {self.function.name}: {what} (pod {pod.key}, node {node.name})"
+    def _wrong_answer(self, text: str, pod: Pod, node: NodeObject) -> PluginError:
+        return wrong_answer(text, self._method, pod, node.name, doing=f"{self._doing}: ")
