@@ -122,7 +122,9 @@ def test_a_damaged_database_is_named_and_left_alone(
     assert str(path) in str(error.value)
     assert "move it away" in str(error.value) or "restore" in str(error.value)
     assert (path.read_bytes() if path.is_file() else b"") == before
-    assert [each.name for each in path.parent.iterdir()] == [FILE]
+    others = [each for each in path.parent.iterdir() if each.name != FILE]
+    # From Python 3.12 on SQLite does not clean up, which might change the database: its empty log stays.
+    assert [(each.name, each.stat().st_size) for each in others] in ([], [(f"{FILE}-wal", 0)])
 
 
 def test_flipped_bits_are_noticed_or_harmless(

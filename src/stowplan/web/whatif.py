@@ -25,6 +25,7 @@ from stowplan.api.custom import CustomResource
 from stowplan.api.manifests import STDIN, WORKLOADS, Manifests, read_into
 from stowplan.api.meta import Object
 from stowplan.api.names import kind_and_name
+from stowplan.api.nesting import TOO_DEEP, flattened
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
@@ -277,5 +278,7 @@ def check_pasted(text: str, what: str, max_values: int) -> None:
                 raise InputError(
                     f"has more than {max_values} values; use `stowplan whatif` instead", what=what
                 )
-    except yaml.YAMLError:
-        return
+    except yaml.YAMLError:  # it may still be JSON, such as with escaped surrogates
+        data = text.encode()
+        if flattened(data) != data:
+            raise InputError(TOO_DEEP, what=what) from None
