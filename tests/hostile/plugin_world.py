@@ -195,7 +195,8 @@ def described(cluster: Cluster) -> dict[str, Any]:
     nodes = cluster.nodes
     keys = sorted({key for item in nodes.objects for key in item.labels})
     resources = ("cpu", "memory", "ephemeral-storage", "pods", "example.com/gpu", "not-there")
-    found: dict[str, Any] = {"objects": {item.key: repr(item) for item in cluster.objects()}}
+    plain = {item.key: fields_of(item) if isinstance(item, Pod) else item for item in cluster.objects()}
+    found: dict[str, Any] = {"objects": {key: repr(item) for key, item in plain.items()}}
     for row, name in enumerate(nodes.names):
         labels = {key: nodes.label(key).ids[row] for key in keys}
         found[name] = {
@@ -204,7 +205,7 @@ def described(cluster: Cluster) -> dict[str, Any]:
             "allocatable": {each: int(nodes.allocatable[each][row]) for each in resources},
             "requested": {each: int(nodes.requested[each][row]) for each in resources},
             "nonzero": {each: int(nodes.nonzero_requested[each][row]) for each in ("cpu", "memory")},
-            "pods": sorted(repr(shown(pod)) for pod in nodes.pods_on(row)),
+            "pods": sorted(repr(fields_of(pod)) for pod in nodes.pods_on(row)),
             "count": int(nodes.pod_count[row]),
             "unschedulable": bool(nodes.unschedulable[row]),
             "taints": int(nodes.by_taints(len, int)[row]),
@@ -215,7 +216,8 @@ def described(cluster: Cluster) -> dict[str, Any]:
     return found
 
 
-def shown(pod: Pod) -> dict[str, Any]:
+def fields_of(pod: Pod) -> dict[str, Any]:
+    """What a pod says; its own repr has addresses, which differ between equal pods."""
     return {
         "key": pod.key,
         "node": pod.node_name,
