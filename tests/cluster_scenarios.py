@@ -22,6 +22,7 @@ SCENARIOS: list[Scenario] = []
 
 APPS, BATCH, CORE = (f"{root}/namespaces/default" for root in ("/apis/apps/v1", "/apis/batch/v1", "/api/v1"))
 PODS, CLAIMS = f"{CORE}/pods", f"{CORE}/persistentvolumeclaims"
+ENDLESS = {"containers": [{"name": "main", "image": "web:1", "command": ["sleep", "1000000"]}]}
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 
 
@@ -370,6 +371,20 @@ async def pods_that_own_one_another_go(cluster: Cluster) -> None:
         await cluster.patch(f"{PODS}/{name}", {"metadata": {"ownerReferences": [reference]}})
     await cluster.delete(f"{PODS}/first", propagationPolicy="Foreground")
     await cluster.until(PODS, lambda found: not found["items"])
+
+
+@scenario
+async def config_maps_that_own_one_another_go(cluster: Cluster) -> None:
+    """Nobody else changes them while they wait for one another."""
+    path, names = f"{CORE}/configmaps", ("first", "second", "third")
+    await cluster.create(path, *({"metadata": {"name": name}} for name in names))
+    for name, owner in zip(names, (*names[1:], names[0]), strict=True):
+        uid = (await cluster.get(f"{path}/{owner}"))["metadata"]["uid"]
+        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": uid}
+        reference |= {"controller": True, "blockOwnerDeletion": True}
+        await cluster.patch(f"{path}/{name}", {"metadata": {"ownerReferences": [reference]}})
+    await cluster.delete(f"{path}/first", propagationPolicy="Foreground")
+    await cluster.until(lambda: cluster.names(path), lambda found: not set(names) & set(found))
 
 
 @scenario
@@ -1020,3 +1035,34 @@ async def a_deployment_scales_all_its_versions_in_proportion(cluster: Cluster) -
     await cluster.until(sizes, lambda found: found == [5, 8])
     await cluster.patch(path, {"spec": {"replicas": 30}})
     await cluster.until(sizes, lambda found: found == [13, 20])
+
+
+@scenario
+async def pods_of_a_deleted_job_go(cluster: Cluster) -> None:
+    await cluster.create(f"{BATCH}/jobs", job("work", parallelism=2, completions=2, pod=ENDLESS))
+    await cluster.until(
+        PODS, lambda found: [is_phase("Running")(each) for each in found["items"]] == [True] * 2
+    )
+    await cluster.delete(f"{BATCH}/jobs/work", propagationPolicy="Background")
+    await cluster.until(PODS, lambda found: not found["items"])
+
+
+@scenario
+async def a_job_counts_pods_that_ended_while_no_others_can_be_made(cluster: Cluster) -> None:
+    quota = {"metadata": {"name": "one"}, "spec": {"hard": {"count/pods": "1"}}}
+    await cluster.create(f"{CORE}/resourcequotas", quota)
+    await cluster.until(f"{CORE}/resourcequotas/one", lambda item: item.get("status", {}).get("used"))
+    await cluster.create(f"{BATCH}/jobs", job("work", completions=2))
+    await cluster.until(f"{BATCH}/jobs/work", lambda item: item.get("status", {}).get("succeeded") == 1)
+    await cluster.until(PODS, lambda found: "finalizers" not in found["items"][0]["metadata"])
+
+
+@scenario
+async def endpoints_go_with_their_service(cluster: Cluster) -> None:
+    service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "none"}, "ports": [{"port": 80}]}}
+    await cluster.create(f"{CORE}/services", service)
+    await cluster.create(f"{CORE}/endpoints", {"metadata": {"name": "alone"}})
+    await cluster.until(f"{CORE}/endpoints/web", lambda item: True)
+    await cluster.delete(f"{CORE}/services/web")
+    await cluster.until(lambda: cluster.names(f"{CORE}/endpoints"), lambda names: "web" not in names)
+    assert "alone" in await cluster.names(f"{CORE}/endpoints")

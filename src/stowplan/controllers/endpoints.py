@@ -55,10 +55,18 @@ class EndpointSlices(Controller):
         self._pods = self._pod_store.index(by_namespace)
         self._of_service = self._slices.index(by_service)
         self._of_namespace = self._services.index(by_namespace)
-        self._services.listen_keys(self.queue.add)
+        self._deleted: set[str] = set()
+        """Services whose Endpoints are to go, too."""
+        self._services.listen(self._on_service)
         self._endpoints.listen_keys(self.queue.add)
         self._slices.listen(self._on_slice)
         self._pod_store.listen(self._on_pod)
+
+    def _on_service(self, old: Plain | None, new: Plain | None) -> None:
+        item = new or old
+        if item is not None:
+            (self._deleted.add if new is None else self._deleted.discard)(item.key)
+            self.queue.add(item.key)
 
     def _on_slice(self, old: Slice | None, new: Slice | None) -> None:
         item = new or old
@@ -77,8 +85,13 @@ class EndpointSlices(Controller):
     async def reconcile(self, key: str) -> None:
         service = self._services.get(key)
         ours = [each for each in self._of_service.of(key) if each.labels.get(MANAGED_BY) in (SLICER, MIRROR)]
+        if service is None and key in self._deleted:
+            endpoints = self._endpoints.get(key)
+            if endpoints is not None and LEADER not in endpoints.metadata.annotations:
+                await self._endpoints.delete(endpoints)
+            self._deleted.discard(key)
         if service is None or service.is_terminating:
-            return  # what belongs to it goes with it
+            return  # its slices go with it
         if service.spec.get("type") == "ExternalName":
             wanted: list[Json] = []
         elif service.spec.get("selector"):

@@ -22,9 +22,24 @@ from stowplan.controllers.stores import Stores
 OURS = "kubernetes.io/job-controller"
 TRACKING = "batch.kubernetes.io/job-tracking"
 FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 600.0
+JOB_NAME = "batch.kubernetes.io/job-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 NO_LIMIT = 2**31 - 1
+
+
+def tracking_jobs(pod: PodView) -> Iterable[str]:
+    """The key of the job that has yet to count the pod."""
+    if TRACKING not in pod.metadata.finalizers:
+        return ()
+    owner = pod.metadata.controller()
+    return (f"{pod.namespace}/{owner.name if owner is not None else pod.labels.get(JOB_NAME, '')}",)
+
+
+def is_left_behind(pod: PodView, job: Plain | None) -> bool:
+    """Whether the job that should count the pod exists no more."""
+    owner = pod.metadata.controller()
+    return job is None or (owner is not None and owner.uid != job.uid)
 
 
 class Jobs(Controller):
@@ -34,11 +49,13 @@ class Jobs(Controller):
         super().__init__(stores)
         self._jobs = self.store(JOBS)
         self._pods = OwnedPods(self, self._jobs, self.store(PODS))
+        self._tracked = self._pods.store.index(tracking_jobs)
         self._failures: dict[str, dict[int | None, tuple[int, float]]] = {}
         """By job and index, if indexes have limits: how many pods have failed, and since when so many."""
 
     async def reconcile(self, key: str) -> None:
         job = self._jobs.get(key)
+        await self._let_go([pod for pod in self._tracked.of(key) if is_left_behind(pod, job)])
         if job is None or job.spec.get("managedBy", OURS) != OURS:
             self._failures.pop(key, None)
             return
