@@ -25,6 +25,18 @@ def pod(annotations=None, **spec):
             Behaviour(run_seconds=7), pod({"kubelet.stowplan/run-seconds": "3"}), 3.0, id="its own time"
         ),
         pytest.param(Behaviour(), pod({"kubelet.stowplan/run-seconds": "soon"}), None, id="no number"),
+        pytest.param(
+            Behaviour(),
+            pod(restartPolicy="Never", containers=[{"name": "c", "image": "registry.example/agnhost:2"}]),
+            None,
+            id="an image that is a server",
+        ),
+        pytest.param(
+            Behaviour(),
+            pod(restartPolicy="Never", containers=[{"name": "c", "image": "nginx", "command": ["true"]}]),
+            0.0,
+            id="an image that is a server, with another command",
+        ),
     ],
 )
 def test_how_long_pods_run(behaviour, asked, seconds):

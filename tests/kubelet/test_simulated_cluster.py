@@ -65,3 +65,52 @@ async def test_a_cluster_from_a_dump_looks_like_the_one_it_came_from():
         node = await cluster.get("/api/v1/nodes/node-2")
         assert node["metadata"]["labels"]["pool"] == "a"
         assert node["status"]["images"]
+
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+async def running_pod(cluster, **spec):
+    whole = {"nodeName": "node-1", "containers": [{"name": "main", "image": "web:1"}], **spec}
+    await cluster.create(PODS, {"metadata": {"name": "p"}, "spec": whole})
+    return await cluster.until(f"{PODS}/p", lambda item: item["status"]["phase"] == "Running")
+
+
+async def test_a_kubelet_says_which_generation_it_has_seen():
+    async with running_cluster(NodeTemplate(count=1)) as cluster:
+        pod = await running_pod(cluster)
+        assert (pod["metadata"]["generation"], pod["status"]["observedGeneration"]) == (1, 1)
+        for seconds in (9000, 8000, 7000):
+            await cluster.patch(f"{PODS}/p", {"spec": {"activeDeadlineSeconds": seconds}})
+        await cluster.until(f"{PODS}/p", lambda item: item["status"]["observedGeneration"] == 4)
+
+
+async def test_a_new_image_restarts_the_container():
+    async with running_cluster(NodeTemplate(count=1)) as cluster:
+        await running_pod(cluster)
+        image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "web:2"}]
+        await cluster.api.request("PATCH", f"{PODS}/p", image, content_type="application/json-patch+json")
+        found = await cluster.until(f"{PODS}/p", lambda item: item["status"]["observedGeneration"] == 2)
+        container = found["status"]["containerStatuses"][0]
+        assert (container["image"], container["restartCount"], container["ready"]) == ("web:2", 1, True)
+
+
+async def test_a_pod_does_not_run_longer_than_it_may():
+    async with running_cluster(NodeTemplate(count=1), speed=50) as cluster:
+        await running_pod(cluster, activeDeadlineSeconds=100000)
+        await cluster.patch(f"{PODS}/p", {"spec": {"activeDeadlineSeconds": 10}})
+        found = await cluster.until(f"{PODS}/p", lambda item: item["status"]["phase"] == "Failed")
+        assert found["status"]["reason"] == "DeadlineExceeded"
+
+
+async def test_ephemeral_containers_run():
+    async with running_cluster(NodeTemplate(count=1)) as cluster:
+        await running_pod(cluster)
+        loop = ["sh", "-c", "while true; do echo polo; sleep 2; done"]
+        added = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "busybox", "command": loop}]}}
+        await cluster.patch(f"{PODS}/p/ephemeralcontainers", added)
+        found = await cluster.until(
+            f"{PODS}/p", lambda item: item["status"].get("ephemeralContainerStatuses")
+        )
+        assert "running" in found["status"]["ephemeralContainerStatuses"][0]["state"]
+        assert cluster.kubelets.log(found, "debug") == "polo\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+import re
 import shlex
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -33,6 +34,9 @@ CPU_USAGE, MEMORY_USAGE = "kubelet.stowplan/cpu-usage", "kubelet.stowplan/memory
 IDLE_CPU, IDLE_MEMORY = 10, 20 * 1024 * 1024
 """Made usage of a pod that requests nothing, in thousandths of a CPU and bytes."""
 
+SERVERS = ("agnhost", "httpd", "nginx", "pause", "redis")
+"""Images that run until they are stopped, unless they are given a command."""
+
 
 class SleepAction(Wire, frozen=True):
     seconds: float = 0
@@ -56,7 +60,9 @@ class BoundPodSpec(PodSpec, frozen=True):
     """With what matters to a kubelet alone."""
 
     restart_policy: str = "Always"
+    active_deadline_seconds: float | None = None
     containers: tuple[BoundContainer, ...] = ()
+    ephemeral_containers: tuple[BoundContainer, ...] = ()
 
 
 class BoundMeta(ObjectMeta, frozen=True):
@@ -91,6 +97,20 @@ def pod_of(item: dict[str, Any]) -> Pod:
     return Pod.of(decode(BoundPod, item))
 
 
+def containers_of(pod: Pod) -> tuple[Container, ...]:
+    """Those of the spec that run side by side, ephemeral ones included."""
+    spec = pod.spec
+    return (
+        (*spec.containers, *spec.ephemeral_containers) if isinstance(spec, BoundPodSpec) else spec.containers
+    )
+
+
+def deadline_of(pod: Pod) -> float | None:
+    """When the pod must have ended, in seconds since 1970, if there is such a time."""
+    seconds = pod.spec.active_deadline_seconds if isinstance(pod.spec, BoundPodSpec) else None
+    return None if seconds is None or pod.start_time is None else pod.start_time + seconds
+
+
 def restarts(pod: Pod) -> str:
     """Always, OnFailure or Never."""
     return pod.spec.restart_policy if isinstance(pod.spec, BoundPodSpec) else "Always"
@@ -106,7 +126,7 @@ class Script(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def read_script(words: tuple[str, ...]) -> Script | None:
-    """Understand `sleep`, `echo`, `true`, `false`, `exit` and lists of them; None for all else."""
+    """Understand `sleep`, `echo`, `exit` and the like, lists and endless loops of them; None for all else."""
     if not words:
         return None
     name = words[0].rpartition("/")[2]
@@ -116,6 +136,9 @@ def read_script(words: tuple[str, ...]) -> Script | None:
 
 
 def _read_list(text: str) -> Script | None:
+    if loop := _LOOP.fullmatch(text):
+        body = _read_list(loop["body"])
+        return Script(math.inf, 0, body.output) if body is not None else None
     if any(character in text for character in "$`|<>(){}*?[]") or "||" in text:
         return None
     lexer = shlex.shlex(text.replace("\n", ";"), posix=True, punctuation_chars=";&")
@@ -163,11 +186,17 @@ def _exit(words: list[str]) -> Script | None:
     return Script(0.0, int(code) & 255, "") if code.isdecimal() else None
 
 
+_LOOP = re.compile(r"\s*while\s+(true|:)\s*[;\n]\s*do\s+(?P<body>.*?)[;\s]*\bdone[;\s]*", re.DOTALL)
+
+
+def _at_once(words: list[str]) -> Script | None:
+    return Script(0.0, 0, "")
+
+
 _COMMANDS: dict[str, Callable[[list[str]], Script | None]] = {
     "sleep": _sleep,
     "exit": _exit,
-    "true": lambda words: Script(0.0, 0, ""),
-    ":": lambda words: Script(0.0, 0, ""),
+    **dict.fromkeys(("true", ":", "date", "env", "hostname", "mkdir", "rm", "set", "touch"), _at_once),
     "false": lambda words: Script(0.0, 1, ""),
     "echo": lambda words: Script(0.0, 0, " ".join(words) + "\n"),
     "pause": lambda words: Script(math.inf, 0, ""),
@@ -175,11 +204,14 @@ _COMMANDS: dict[str, Callable[[list[str]], Script | None]] = {
 
 
 def script_of(container: Container) -> Script | None:
-    if isinstance(container, BoundContainer) and container.command:
-        return read_script(container.command + container.args)
-    if container.image.rpartition("/")[2].partition(":")[0].partition("@")[0] == "pause":
-        return Script(math.inf, 0, "")
-    return None
+    args: tuple[str, ...] = ()
+    if isinstance(container, BoundContainer):
+        if container.command:
+            return read_script(container.command + container.args)
+        args = container.args
+    image = container.image.rpartition("/")[2].partition(":")[0].partition("@")[0]
+    is_server = image in SERVERS and (not args or args[0] == "pause")
+    return Script(math.inf, 0, "") if is_server else None
 
 
 class ExecResult(NamedTuple):
@@ -268,7 +300,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         said = pod.annotations.get(f"{LOGS}.{container}", pod.annotations.get(LOGS))
         if said is not None:
             return said if said.endswith("\n") or not said else f"{said}\n"
-        script = next((script_of(each) for each in pod.spec.containers if each.name == container), None)
+        script = next((script_of(each) for each in containers_of(pod) if each.name == container), None)
         return script.output if script is not None else ""
 
     def answer(self, pod: Pod, container: str, command: list[str]) -> ExecResult | None:

@@ -30,7 +30,9 @@ from stowplan.kubelet.admission import Rejection, Usage, judge
 from stowplan.kubelet.behaviour import (
     READY,
     Behaviour,
+    BoundPodSpec,
     EndingPod,
+    deadline_of,
     decode_pod,
     full_name,
     images_of,
@@ -38,12 +40,16 @@ from stowplan.kubelet.behaviour import (
     restarts,
 )
 from stowplan.kubelet.statuses import (
+    KILLED,
+    TERMINATED,
     Json,
     ended_status,
     heartbeat_of,
     images_on_node,
     lease_of,
     node_of,
+    observed_status,
+    overdue_status,
     pod_address,
     ready_status,
     refused_status,
@@ -69,9 +75,6 @@ FIRST_RESTART, LONGEST_RESTART = 10.0, 300.0
 """How long containers that ended again and again wait before they are started once more."""
 NODE_USAGE = (100, 500 * 1024 * 1024)
 """What a node uses for itself: thousandths of a CPU and bytes."""
-KILLED = 137
-TERMINATED = 143
-"""The codes that containers exit with when they are killed, and when they are asked to stop."""
 
 
 class _NodeStatus(NodeStatus, frozen=True):
@@ -220,6 +223,8 @@ class SimulatedKubelets:
     def _on_pod(self, kind: str, old: Pod | Object | None, new: Pod | Object | None) -> None:
         if isinstance(new, Pod):
             self._look_at(new)
+            if isinstance(old, Pod) and old.uid == new.uid and old.generation != new.generation:
+                self._on_new_spec(old, new)
         elif isinstance(old, Pod):
             self._stopping.pop(old.uid, None)
             self._unready.discard(old.uid)
@@ -249,6 +254,7 @@ class SimulatedKubelets:
                 self._later(self.behaviour.start_time(pod), self._start, pod)
             else:
                 self._end_later(pod)
+                self._expire_later(pod)
         elif pod.phase == "Pending":
             if pod.uid in machine.blocked and not self.behaviour.start_error(pod):
                 machine.blocked.discard(pod.uid)
@@ -256,6 +262,49 @@ class SimulatedKubelets:
         elif (pod.uid in self._unready) == _is_to_be_ready(pod):
             (self._unready.discard if _is_to_be_ready(pod) else self._unready.add)(pod.uid)
             self._due.put_nowait(partial(self._set_ready, pod))
+
+    def _on_new_spec(self, old: Pod, pod: Pod) -> None:
+        """Handle what may change in the spec of a pod that is on a node."""
+        if self._is_on(pod) is None or pod.is_terminating or pod.phase != "Running":
+            return
+        self._expire_later(pod)
+        changed = [
+            new.name
+            for was, new in zip(old.spec.containers, pod.spec.containers, strict=False)
+            if was.image != new.image
+        ]
+        for name in changed:
+            self._record(pod, "Killing", f"Container {name} definition changed, will be restarted", name)
+        if changed:
+            codes = {each.name: TERMINATED for each in pod.spec.containers}
+            self._due.put_nowait(partial(self._restart, codes, pod, ends=False))
+        self._due.put_nowait(partial(self._observe, pod))
+
+    def _latest(self, pod: Pod) -> Pod:
+        """The pod as it is now: later changes may have been handled before."""
+        found = self._pods.objects.get(pod.key)
+        return found if isinstance(found, Pod) and found.uid == pod.uid else pod
+
+    async def _observe(self, pod: Pod) -> None:
+        pod = self._latest(pod)
+        if self._is_on(pod) is not None:
+            added = pod.spec.ephemeral_containers if isinstance(pod.spec, BoundPodSpec) else ()
+            status = observed_status(pod, added, self.clock.now())
+            await self._api.patch_pod_status(pod, {"status": status})
+
+    def _expire_later(self, pod: Pod) -> None:
+        if (deadline := deadline_of(pod)) is not None:
+            self._later(deadline - self.clock.now(), self._expire, pod)
+
+    async def _expire(self, pod: Pod) -> None:
+        """Stop a pod that has run longer than it may, unless it may run longer by now."""
+        pod = self._latest(pod)
+        machine, deadline = self._is_on(pod), deadline_of(pod)
+        if machine is None or deadline is None or pod.uid in self._stopping:
+            return
+        if deadline <= self.clock.now():
+            await self._api.patch_pod_status(pod, {"status": overdue_status(pod, self.clock.now())})
+            machine.release(pod)
 
     def _stop(self, pod: Pod, machine: Machine) -> None:
         """Let the containers of a deleted pod end, in the time that they take or are given."""
@@ -315,6 +364,7 @@ class SimulatedKubelets:
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._due.put_nowait, job)
 
     async def _start(self, pod: Pod) -> None:
+        pod = self._latest(pod)
         machine = self._is_on(pod)
         if machine is None:
             return
@@ -338,7 +388,9 @@ class SimulatedKubelets:
             if image not in machine.images:
                 machine.images[image] = self.behaviour.image_size(image)
                 self._new_images.add(pod.node_name)
-        self._end_later(msgspec.structs.replace(pod, start_time=self.clock.now()))
+        started = msgspec.structs.replace(pod, start_time=self.clock.now())
+        self._end_later(started)
+        self._expire_later(started)
 
     async def _end(self, pod: Pod) -> None:
         """The containers finish: finish the pod or restart them."""
@@ -366,8 +418,9 @@ class SimulatedKubelets:
             await self._api.patch_pod_status(pod, {"status": ended_status(pod, codes, now, count)})
             machine.release(pod)
 
-    async def _restart(self, codes: Json, pod: Pod) -> None:
-        """Start containers again that exited with these codes."""
+    async def _restart(self, codes: Json, pod: Pod, *, ends: bool = True) -> None:
+        """Start containers again that exited with these codes; `ends` unless it is known when they end."""
+        pod = self._latest(pod)
         machine, now = self._is_on(pod), self.clock.now()
         if machine is None or pod.uid in self._stopping:
             return
@@ -377,7 +430,8 @@ class SimulatedKubelets:
         await self._api.patch_pod_status(pod, {"status": status})
         for container in pod.spec.containers:
             self._record_start(pod, machine, container.name, container.image)
-        self._end_later(pod)
+        if ends:
+            self._end_later(pod)
 
     def _record_start(self, pod: Pod, machine: Machine, container: str, image: str) -> None:
         if full_name(image) in machine.images:

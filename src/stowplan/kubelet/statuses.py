@@ -22,6 +22,9 @@ NODE_CONDITIONS = (
 )
 POD_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
 LEASE_SECONDS = 40
+KILLED = 137
+TERMINATED = 143
+"""The codes that containers exit with when they are killed, and when they are asked to stop."""
 MAX_IMAGES = 50
 """A node lists its largest ones."""
 
@@ -172,6 +175,21 @@ def ended_status(pod: Pod, codes: Mapping[str, int], now: float, restarts: int =
             for each in pod.spec.containers
         ],
     }
+
+
+def overdue_status(pod: Pod, now: float) -> Json:
+    """Status of a pod that was stopped because it ran longer than it may."""
+    codes = {each.name: KILLED for each in pod.spec.containers}
+    why = "Pod was active on the node longer than the specified deadline"
+    return {**ended_status(pod, codes, now), "phase": "Failed", "reason": "DeadlineExceeded", "message": why}
+
+
+def observed_status(pod: Pod, ephemeral: Iterable[Container], now: float) -> Json:
+    """What changes in the status of a pod whose spec has changed."""
+    started = {"running": {"startedAt": wire_time(now)}}
+    statuses = [{**_container(pod, each, started), "ready": False} for each in ephemeral]
+    found: Json = {"observedGeneration": pod.generation}
+    return {**found, "ephemeralContainerStatuses": statuses} if statuses else found
 
 
 def refused_status(refusal: Rejection, now: float) -> Json:
