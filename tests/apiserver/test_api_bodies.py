@@ -23,6 +23,26 @@ async def test_protobuf_is_understood(api: Staged) -> None:
     assert (status, found["data"], found["metadata"]["labels"]) == (201, {"key": "value"}, {"a": "b"})
 
 
+def varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+async def test_times_of_early_years_are_kept(api: Staged) -> None:
+    path, zero = "/apis/coordination.k8s.io/v1/namespaces/default/leases", -62_135_596_800
+    spec = encode_message((3, b"\x08" + varint((zero + 2) % 2**64)), (4, b"\x08\x01"))
+    lease = encode_message((1, encode_message((1, "binary"))), (2, spec))
+    kind = encode_message((1, "coordination.k8s.io/v1"), (2, "Lease"))
+    status, made = await api(
+        "POST", path, MAGIC + encode_message((1, kind), (2, lease)), content_type=PROTOBUF
+    )
+    assert (status, made["spec"]) == (
+        201,
+        {"acquireTime": "0001-01-01T00:00:02.000000Z", "renewTime": "1970-01-01T00:00:01.000000Z"},
+    )
+    text = {"metadata": {"name": "text"}, "spec": {"renewTime": "0001-01-01T00:00:02.5Z"}}
+    assert (await api("POST", path, text))[1]["spec"] == {"renewTime": "0001-01-01T00:00:02.500000Z"}
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"k8s\0\xff\xff", b"{}", MAGIC + encode_message((1, encode_message((2, "Nonsense"))))]
 )

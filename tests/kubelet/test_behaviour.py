@@ -76,6 +76,12 @@ def test_an_image_has_the_same_size_everywhere():
         pytest.param(("/bin/sh", "-c", "echo hi; sleep 1m && exit 3"), (60.0, 3, "hi\n"), id="a list"),
         pytest.param(("sh", "-c", "false && echo never"), (0.0, 1, ""), id="a failure ends a list"),
         pytest.param(("sleep", "infinity"), (float("inf"), 0, ""), id="for ever"),
+        pytest.param(
+            ("sh", "-c", "trap exit TERM; while true; do echo hi; sleep 1; done"),
+            (float("inf"), 0, "hi\n"),
+            id="an endless loop",
+        ),
+        pytest.param(("sh", "-c", "env && sleep 9"), (9.0, 0, ""), id="output that is not known"),
         pytest.param(("sh", "-c", "exit $CODE"), None, id="variables are not known"),
         pytest.param(("nginx", "-g", "daemon off;"), None, id="a program"),
     ],

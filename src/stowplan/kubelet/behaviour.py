@@ -136,9 +136,11 @@ def read_script(words: tuple[str, ...]) -> Script | None:
 
 
 def _read_list(text: str) -> Script | None:
-    if loop := _LOOP.fullmatch(text):
-        body = _read_list(loop["body"])
-        return Script(math.inf, 0, body.output) if body is not None else None
+    if len(text) <= MAX_LOOP and (loop := _LOOP.fullmatch(text)):
+        first, body = _read_list(loop["first"]), _read_list(loop["body"])
+        if first is None or body is None:
+            return None
+        return Script(math.inf, 0, first.output + body.output)
     if any(character in text for character in "$`|<>(){}*?[]") or "||" in text:
         return None
     lexer = shlex.shlex(text.replace("\n", ";"), posix=True, punctuation_chars=";&")
@@ -186,7 +188,11 @@ def _exit(words: list[str]) -> Script | None:
     return Script(0.0, int(code) & 255, "") if code.isdecimal() else None
 
 
-_LOOP = re.compile(r"\s*while\s+(true|:)\s*[;\n]\s*do\s+(?P<body>.*?)[;\s]*\bdone[;\s]*", re.DOTALL)
+_LOOP = re.compile(
+    r"(?P<first>(.*[;\n])?)\s*while\s+(true|:)\s*[;\n]\s*do\s+(?P<body>.*?)[;\s]*\bdone[;\s]*", re.DOTALL
+)
+MAX_LOOP = 1000
+"""Characters of a script in which loops are looked for: the time for that grows with their square."""
 
 
 def _at_once(words: list[str]) -> Script | None:
@@ -196,7 +202,9 @@ def _at_once(words: list[str]) -> Script | None:
 _COMMANDS: dict[str, Callable[[list[str]], Script | None]] = {
     "sleep": _sleep,
     "exit": _exit,
-    **dict.fromkeys(("true", ":", "date", "env", "hostname", "mkdir", "rm", "set", "touch"), _at_once),
+    **dict.fromkeys(
+        ("true", ":", "date", "env", "hostname", "mkdir", "rm", "set", "touch", "trap"), _at_once
+    ),
     "false": lambda words: Script(0.0, 1, ""),
     "echo": lambda words: Script(0.0, 0, " ".join(words) + "\n"),
     "pause": lambda words: Script(math.inf, 0, ""),
