@@ -171,3 +171,20 @@ async def test_definitions_are_read_from_protobuf(api: Staged) -> None:
         "list": {"type": "array", "items": {"type": "string", "default": "x"}},
         "map": {"type": "object", "additionalProperties": {"type": "integer"}},
     }
+
+
+async def test_only_ephemeral_containers_are_written_through_their_subresource(api: Staged) -> None:
+    pods = "/api/v1/namespaces/default/pods"
+    spec = {"containers": [{"name": "c", "image": "app:1"}]}
+    await api("POST", pods, {"metadata": {"name": "p"}, "spec": spec})
+    change = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"activeDeadlineSeconds": 5, "ephemeralContainers": [{"name": "d", "image": "debug"}]},
+        "status": {"phase": "Running"},
+    }
+    merge = "application/merge-patch+json"
+    status, found = await api("PATCH", f"{pods}/p/ephemeralcontainers", change, content_type=merge)
+    assert (status, [each["name"] for each in found["spec"]["ephemeralContainers"]]) == (200, ["d"])
+    assert "labels" not in found["metadata"]
+    assert "activeDeadlineSeconds" not in found["spec"]
+    assert (found["status"]["phase"], found["metadata"]["generation"]) == ("Pending", 2)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.apiserver import ApiServer
+from stowplan.apiserver import ApiServer, Request
 from stowplan.apiserver.http import MAX_BODY, Endpoint, make_certificate, serve
 from stowplan.client.api import ApiClient
 from stowplan.client.kubeconfig import load
@@ -149,3 +149,16 @@ async def test_our_own_client_lists_watches_and_binds(front: Endpoint, tmp_path:
         assert (await asyncio.wait_for(bound, 5)).name == "p"
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_the_service_of_the_api_points_to_it() -> None:
+    server = ApiServer()
+    for _ in range(2):  # after the second start it is another port
+        async with serve(server, tls=make_certificate(), token=TOKEN) as front:
+            found = await server.handle(Request.of("GET", "/api/v1/namespaces/default/endpoints/kubernetes"))
+            subset = json.loads(found.body)["subsets"][0]
+            assert (subset["addresses"], subset["ports"][0]["port"]) == ([{"ip": front.host}], front.port)
+            path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+            chosen = f"{path}?labelSelector=kubernetes.io/service-name%3Dkubernetes"
+            slices = json.loads((await server.handle(Request.of("GET", chosen))).body)["items"]
+            assert [each["ports"][0]["port"] for each in slices] == [front.port]

@@ -16,16 +16,32 @@ from stowplan.api.quantity import NANO, Quantity, canonical, parse
 from stowplan.api.quota import Amounts
 from stowplan.apiserver import bodies, managed, policies, rbac, security, times, webhooks
 from stowplan.apiserver.context import RequestContext
-from stowplan.apiserver.failures import Failure, aggregate, bad_request, forbidden_request
+from stowplan.apiserver.failures import (
+    Failure,
+    FieldError,
+    aggregate,
+    bad_request,
+    forbidden,
+    forbidden_request,
+    invalid_object,
+)
 from stowplan.apiserver.forms import to_stored
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.matching import GROUP, Action, action_of, deletion_of
+from stowplan.apiserver.rbac import Attributes
 from stowplan.apiserver.store import Record
 
 Json = dict[str, Any]
 
 LIMIT_RANGES, QUOTAS = "limitranges", "resourcequotas"
 SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
+RESOURCE_CLAIMS = "resourceclaims.resource.k8s.io"
+_CLAIM_KINDS = (RESOURCE_CLAIMS, "resourceclaimtemplates.resource.k8s.io")
+ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
+_NO_ADMIN_ACCESS = (
+    f"admin access to devices requires the `{ADMIN_ACCESS}: true` label on the containing namespace"
+)
+NODE_NAME = "authentication.kubernetes.io/node-name"
 RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
 MUTATING_POLICIES, VALIDATING_POLICIES, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS = (
     f"{plural}.{GROUP}"
@@ -71,8 +87,90 @@ def check(context: RequestContext) -> None:
         if objects.has_any(VALIDATING_WEBHOOKS):
             _keep_identity(context)
             webhooks.validate(action_of(context))
+    if context.resource.collection in _CLAIM_KINDS:
+        _check_claim(context)
     if objects.has_any(QUOTAS):
         _charge(context)
+
+
+def _check_claim(context: RequestContext) -> None:
+    """Who may write a claim's status, and which namespaces get access to devices as administrators do."""
+    errors = list(_status_errors(context) if context.writes_status else _admin_errors(context))
+    if errors:
+        name, resource = context.data["metadata"]["name"], context.resource
+        raise invalid_object(resource.kind, name, errors, resource.error_group)
+
+
+def _admin_errors(context: RequestContext) -> Iterator[FieldError]:
+    spec = context.data.get("spec") or {}
+    if context.resource.collection != RESOURCE_CLAIMS:
+        spec = spec.get("spec") or {}
+    requests = (spec.get("devices") or {}).get("requests") or ()
+    asked = [number for number, each in enumerate(requests) if (each.get("exactly") or {}).get("adminAccess")]
+    if asked and context.before is None and not _has_admin_access(context):
+        yield forbidden(f"spec.devices.requests[{asked[0]}].adminAccess", _NO_ADMIN_ACCESS)
+
+
+def _status_errors(context: RequestContext) -> Iterator[FieldError]:
+    new, old = context.data.get("status") or {}, context.old.get("status") or {}
+    results = [(each.get("allocation") or {}).get("devices", {}).get("results") or [] for each in (new, old)]
+    asked, had = ([number for number, each in enumerate(part) if each.get("adminAccess")] for part in results)
+    if asked and not had and not _has_admin_access(context):
+        yield forbidden(f"status.allocation.devices.results[{asked[0]}].adminAccess", _NO_ADMIN_ACCESS)
+    if context.access is None or not context.access.authorizer.is_enforced:
+        return
+    verb = context.verb
+    if any(new.get(field) != old.get(field) for field in ("allocation", "reservedFor")):
+        wanted = Attributes(verb, "resource.k8s.io", "resourceclaims", "binding")
+        if said := _denial(context, [wanted]):
+            why = "changing status.allocation or status.reservedFor requires"
+            why = f'{why} resource="resourceclaims/binding", verb="{verb}" permission: {said}'
+            yield forbidden("status.allocation", why)
+    if not new.get("allocation"):
+        return
+    verbs = [f"arbitrary-node:{verb}"]
+    if _is_on_node(context.user, new["allocation"]):
+        verbs.insert(0, f"associated-node:{verb}")
+    parts = [{_device_key(each): each for each in status.get("devices") or ()} for status in (new, old)]
+    changed = {key[0] for key in parts[0].keys() | parts[1].keys() if parts[0].get(key) != parts[1].get(key)}
+    for driver in sorted(changed):
+        kind = ("resource.k8s.io", "resourceclaims", "driver")
+        if said := _denial(context, [Attributes(each, *kind, context.namespace, driver) for each in verbs]):
+            why = 'changing status.devices requires resource="resourceclaims/driver",'
+            yield forbidden("status.devices", f'{why} verb="[{" ".join(verbs)}]" permission: {said}')
+
+
+def _has_admin_access(context: RequestContext) -> bool:
+    found = context.objects.find("namespaces", context.namespace)
+    return found is not None and found.labels.get(ADMIN_ACCESS) == "true"
+
+
+def _denial(context: RequestContext, wanted: list[Attributes]) -> str:
+    """Why the user may do none of these; empty if he may."""
+    said = ""
+    assert context.access is not None
+    for each in wanted:
+        try:
+            context.access.authorizer.check(context.user, each)
+        except Failure as failure:
+            said = said or failure.message
+        else:
+            return ""
+    return said
+
+
+def _is_on_node(user: rbac.User, allocation: Json) -> bool:
+    """Whether a service account belongs to a pod on the one node that the devices are on."""
+    terms = (allocation.get("nodeSelector") or {}).get("nodeSelectorTerms") or []
+    fields = terms[0].get("matchFields") or [] if len(terms) == 1 else []
+    if len(fields) != 1 or terms[0].get("matchExpressions") or not user.name.startswith(rbac.ACCOUNT_PREFIX):
+        return False
+    name = {"key": "metadata.name", "operator": "In", "values": list(user.extra.get(NODE_NAME, ()))}
+    return len(name["values"]) == 1 and fields[0] == name
+
+
+def _device_key(device: Json) -> tuple[str, ...]:
+    return tuple(device.get(field, "") for field in ("driver", "pool", "device", "shareID"))
 
 
 def check_delete(context: RequestContext, record: Record) -> None:

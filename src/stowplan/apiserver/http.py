@@ -57,6 +57,7 @@ async def serve(
     server.access.token = token
     context = _context(tls) if tls is not None else None
     async with listen(_TokenAccess(server, token), host, port, tls=context, limits=limits) as listener:
+        await server.advertise(*listener)
         yield Endpoint(*listener, tls.certificate if tls else b"")
 
 

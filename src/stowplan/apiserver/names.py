@@ -12,12 +12,14 @@ SUBDOMAIN_FORM = rf"{LABEL_FORM}(\.{LABEL_FORM})*"
 DNS1035_FORM = "[a-z]([-a-z0-9]*[a-z0-9])?"
 QUALIFIED_FORM = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 VALUE_FORM = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"
+CONFIG_KEY_FORM = "[-._a-zA-Z0-9]+"
 
 _LABEL = re.compile(LABEL_FORM)
 _SUBDOMAIN = re.compile(SUBDOMAIN_FORM)
 _DNS1035 = re.compile(DNS1035_FORM)
 _QUALIFIED = re.compile(QUALIFIED_FORM)
 _VALUE = re.compile(VALUE_FORM)
+_CONFIG_KEY = re.compile(CONFIG_KEY_FORM)
 
 _ALNUM, _END = "alphanumeric characters", "an alphanumeric character"
 _REGEX = "regex used for validation is"
@@ -36,6 +38,10 @@ DNS1035_WORDS = (
 QUALIFIED_WORDS = (
     f"name part must consist of {_ALNUM}, '-', '_' or '.', and must start and end with "
     f"{_END} (e.g. 'MyName',  or 'my.name',  or '123-abc', {_REGEX} '{QUALIFIED_FORM}')"
+)
+CONFIG_KEY_WORDS = (
+    f"a valid config key must consist of {_ALNUM}, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
+    f"or 'key-name', {_REGEX} '{CONFIG_KEY_FORM}')"
 )
 VALUE_WORDS = (
     f"a valid label must be an empty string or consist of {_ALNUM}, '-', '_' or '.', and must start and "
@@ -69,6 +75,17 @@ def label_errors(name: str) -> tuple[str, ...]:
 def dns1035_errors(name: str) -> tuple[str, ...]:
     """For names that must begin with a letter."""
     return _checked(name, 63, _DNS1035, DNS1035_WORDS)
+
+
+def config_key_errors(key: str) -> tuple[str, ...]:
+    """For the keys of config maps and secrets."""
+    found = ["must be no more than 253 characters"] if len(key) > 253 else []
+    found += [] if _CONFIG_KEY.fullmatch(key) else [CONFIG_KEY_WORDS]
+    if key in (".", ".."):
+        found.append(f"must not be '{key}'")
+    elif key.startswith(".."):
+        found.append("must not start with '..'")
+    return tuple(found)
 
 
 def path_segment_errors(name: str) -> tuple[str, ...]:

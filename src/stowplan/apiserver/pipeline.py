@@ -250,6 +250,8 @@ def _admit_change(context: RequestContext, before: Record, meta: Json) -> None:
     if context.writes_status:
         strategy.prepare_status_update(data, old)
     else:
+        if context.subresource:
+            strategy.prepare_part(data, old, context.subresource)
         strategy.admit_update(data, old, context.objects)
         admission.mutate(context)
         strategy.prepare_update(data, old)
@@ -325,7 +327,12 @@ def validate(context: RequestContext) -> None:
         )
         if context.before is None or not strategy.checks_updates_whole:
             errors += strategy.errors(data)
-        errors += strategy.update_errors(data, old) if context.before is not None else ()
+        if context.before is None:
+            errors += strategy.create_errors(data)
+        elif context.subresource:
+            errors += strategy.part_errors(data, old, context.subresource)
+        else:
+            errors += strategy.update_errors(data, old)
     if errors:
         name = context.name if context.before is not None else meta.get("name", "")
         raise invalid_object(resource.kind, name, errors[:MAX_ERRORS], resource.error_group)

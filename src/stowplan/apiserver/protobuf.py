@@ -15,9 +15,12 @@ from typing import Any
 from stowplan.api.protobuf import MAGIC, fields
 from stowplan.apiserver import schemas
 from stowplan.apiserver.failures import bad_request, no_kind
+from stowplan.apiserver.times import written
 
 Json = dict[str, Any]
 
+ZERO_TIME = -62_135_596_800
+"""Go's zero time, the beginning of the year 1, in seconds since 1970."""
 _UNREADABLE = (
     IndexError, ValueError, struct.error, AttributeError, TypeError, OverflowError, OSError, RecursionError
 )  # fmt: skip
@@ -108,10 +111,10 @@ def _time(given: dict[int, Any]) -> str | None:
         return None
     seconds = given.get(1, 0)
     seconds = seconds - 2**64 if seconds >= 2**63 else seconds
-    if seconds < -(2**35):  # Go's zero time
+    if seconds <= ZERO_TIME:
         return None
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.replace(microsecond=given.get(2, 0) // 1000).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
+    return written(moment.replace(microsecond=given.get(2, 0) // 1000))
 
 
 def _int_or_string(given: dict[int, Any]) -> int | str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 import msgspec
 
@@ -330,7 +330,7 @@ def acting_user(request: Request, user: User, authorizer: Authorizer) -> User:
     groups = tuple(filter(None, headers.get("impersonate-group", "").split("\n")))
     uid = headers.get("impersonate-uid", "")
     extra = {
-        header.removeprefix("impersonate-extra-"): tuple(value.split("\n"))
+        unquote(header.removeprefix("impersonate-extra-")): tuple(value.split("\n"))
         for header, value in headers.items()
         if header.startswith("impersonate-extra-")
     }

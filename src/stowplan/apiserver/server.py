@@ -8,6 +8,7 @@ user and the server enforces RBAC.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +110,34 @@ class ApiServer:
             for collection, item in bootstrap_objects():
                 _create(self.objects, collection, item, item["metadata"].get("namespace", ""))
         self.store.commit()
+
+    async def advertise(self, host: str, port: int) -> None:
+        """Publish where the server listens, as the endpoints of the Service `kubernetes`."""
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            address = ipaddress.ip_address("127.0.0.1")
+        where, ports = str(address), [{"name": "https", "port": port, "protocol": "TCP"}]
+        family = {"addressType": f"IPv{address.version}"}
+        ready = {"addresses": [where], "conditions": {"ready": True}}
+        for collection, label, body in (
+            (
+                "endpoints",
+                "endpointslice.kubernetes.io/skip-mirror=true",
+                {"subsets": [{"addresses": [{"ip": where}], "ports": ports}]},
+            ),
+            (
+                "endpointslices.discovery.k8s.io",
+                "kubernetes.io/service-name=kubernetes",
+                {**family, "endpoints": [ready], "ports": ports},
+            ),
+        ):
+            resource = self.resources.kept_in(collection)
+            if (known := self.objects.latest(resource, "default", "kubernetes")) is not None:
+                self.objects.remove(resource, known.key, known.data())
+            metadata = {"name": "kubernetes", "labels": dict([label.split("=")])}
+            _create(self.objects, collection, {"metadata": metadata, **body}, "default")
+        await self.store.committed()
 
     async def handle(self, request: Request) -> Response | Stream:
         """Handle a request; never raises because of what a client sent."""

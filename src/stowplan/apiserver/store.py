@@ -318,7 +318,7 @@ class Store:
         now = self._clock()
         if now >= self._compact_at:
             self._compacted, self._compact_next = self._compact_next, self.version
-            self._compact_at = now + COMPACT_SECONDS
+            self._compact_at += COMPACT_SECONDS * (1 + (now - self._compact_at) // COMPACT_SECONDS)
         return self._compacted
 
     def compact(self) -> None:

@@ -32,13 +32,18 @@ def _written(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
+def written(moment: datetime.datetime, precision: str = "microseconds") -> str:
+    """A time in UTC; unlike strftime, with four digits for years before 1000."""
+    return f"{moment.replace(tzinfo=None).isoformat(timespec=precision)}Z"
+
+
 def canonical(value: Any) -> str:
     return _canonical(value) if isinstance(value, str) else _unreadable(value, _LAYOUT)
 
 
 @lru_cache(maxsize=4096)
 def _canonical(value: str) -> str:
-    return _at(value, "2006-01-02T15:04:05Z07:00").strftime("%Y-%m-%dT%H:%M:%SZ")
+    return written(_at(value, "2006-01-02T15:04:05Z07:00"), "seconds")
 
 
 def canonical_micro(value: Any) -> str:
@@ -49,7 +54,7 @@ def canonical_micro(value: Any) -> str:
     layout = "2006-01-02T15:04:05.000000Z07:00"
     if not isinstance(value, str):
         return _unreadable(value, layout)
-    return _at(value, layout).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return written(_at(value, layout))
 
 
 def _unreadable(value: Any, layout: str) -> NoReturn:

@@ -394,6 +394,20 @@ def review(kind: str = "selfsubjectaccessreviews", **spec: Any) -> Step:
 
 
 ALICE = "{ns}-alice"
+DEVICE_CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{ns}/resourceclaims"
+DEVICE: Json = {"driver": "d.example.com", "pool": "p", "device": "x"}
+ALLOCATION: Json = {"devices": {"results": [{"request": "r", **DEVICE}]}}
+
+
+def device_claim(**request: Any) -> Json:
+    requests = [{"name": "r", "exactly": {"deviceClassName": "d", **request}}]
+    return {"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}
+
+
+def claim_status(**status: Any) -> Step:
+    return Step("PATCH", DEVICE_CLAIMS + "/c/status", {"status": status}, MERGE_PATCH)
+
+
 RBAC_CASES = [
     Case("rbac: nothing is allowed to a stranger", by(ALICE,
         Step("GET", PODS),
@@ -495,10 +509,32 @@ RBAC_CASES = [
         PAUSE,
         *by(ALICE, review("selfsubjectrulesreviews", namespace="{ns}"), review("selfsubjectrulesreviews")),
     )),
+    Case("claims: access as an administrator", (
+        Step("POST", DEVICE_CLAIMS, device_claim(adminAccess=True)),
+        Step("POST", "/apis/resource.k8s.io/v1/namespaces/{ns}/resourceclaimtemplates", {"metadata": {"name": "c"}, "spec": {"spec": device_claim(adminAccess=True)["spec"]}}),
+        Step("PATCH", "/api/v1/namespaces/{ns}", {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}, MERGE_PATCH),
+        PAUSE,
+        Step("POST", DEVICE_CLAIMS, device_claim(adminAccess=True)),
+        Step("POST", "/apis/resource.k8s.io/v1/namespaces/{ns}/resourceclaimtemplates", {"metadata": {"name": "c"}, "spec": {"spec": device_claim(adminAccess=True)["spec"]}}),
+    )),
+    Case("rbac: the status of claims", (
+        Step("POST", DEVICE_CLAIMS, device_claim()),
+        role("r", rule("get,patch", "resourceclaims,resourceclaims/status", "resource.k8s.io")),
+        bound("r", user()),
+        PAUSE,
+        *by(ALICE, claim_status(allocation=ALLOCATION)),
+        claim_status(allocation=ALLOCATION),
+        *by(ALICE, claim_status(devices=[DEVICE]), claim_status(reservedFor=[{"resource": "pods", "name": "p", "uid": "u"}])),
+        role("s", rule("arbitrary-node:patch", "resourceclaims/driver", "resource.k8s.io", ("d.example.com",))),
+        bound("s", user(), name="s"),
+        PAUSE,
+        *by(ALICE, claim_status(devices=[DEVICE])),
+    )),
     Case("rbac: who one is", (
         *by(ALICE, Step("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}), groups=("a", "b")),
         *by("system:serviceaccount:{ns}:robot", Step("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})),
         Step("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, headers=(("Impersonate-User", "u"), ("Impersonate-Uid", "7"), ("Impersonate-Extra-Scopes", "view"))),
+        Step("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, headers=(("Impersonate-User", "u"), ("Impersonate-Extra-Example.com%2fNode-Name", "n"), ("Impersonate-Extra-100%zz", "x"))),
         Step("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, headers=(("Impersonate-Group", "a"),)),
     )),
     Case("rbac: impersonation needs a right", (

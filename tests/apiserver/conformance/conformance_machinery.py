@@ -605,6 +605,61 @@ RULE_CASES = [
     _refused("rules that cost too much", _ruled("self.u.all(x, x.all(y, self.u.all(z, z.all(w, w == y))))", u=UNBOUND), _ruled("self.u.all(x, x.all(y, y == y))", u=UNBOUND)),
 ]  # fmt: skip
 
+MAPS, SECRETS = "/api/v1/namespaces/{ns}/configmaps", "/api/v1/namespaces/{ns}/secrets"
+EPHEMERAL = PODS + "/p/ephemeralcontainers"
+
+
+def _new(path: str, *bodies: Json) -> tuple[Step, ...]:
+    return tuple(
+        Step("POST", path, {"metadata": {"name": f"m{number}"}, **body}) for number, body in enumerate(bodies)
+    )
+
+
+def _merge(path: str, *bodies: Json) -> tuple[Step, ...]:
+    return tuple(Step("PATCH", path, body, MERGE_PATCH) for body in bodies)
+
+
+def _debug(*containers: Json) -> Step:
+    return Step("PATCH", EPHEMERAL, {"spec": {"ephemeralContainers": [*containers]}}, STRATEGIC_PATCH)
+
+
+CORE_CASES = [
+    Case("config maps: keys", _new(MAPS, {"data": {"": "x"}}, {"data": {"a b": "x"}}, {"data": {"..a": "x"}}, {"data": {".": "x"}}, {"data": {"k" * 254: "x"}}, {"data": {"a": "x"}, "binaryData": {"a": "eA=="}}, {"binaryData": {"a/b": "eA=="}}, {"data": {"a": "x" * 700_000}, "binaryData": {"b": "eHh4" * 150_000}})),
+    Case("config maps: immutable", (
+        *_new(MAPS, {"data": {"a": "x"}}),
+        *_merge(MAPS + "/m0", {"immutable": True}, {"data": {"a": "y"}}, {"immutable": None}, {"immutable": False, "data": {"b": "z"}, "binaryData": {"c": "eA=="}}, {"data": {"a b": "z"}}, {"metadata": {"labels": {"a": "b"}}}),
+    )),
+    Case("secrets: keys", _new(SECRETS, {"data": {"": "eA=="}}, {"stringData": {"a b": "x"}}, {"data": {"..": "eA=="}}, {"stringData": {"a": "x" * 1_048_577}}, {"stringData": {"a": "x" * 1_048_576}})),
+    Case("secrets: types", _new(SECRETS, *({"type": f"kubernetes.io/{kind}", "stringData": given} for kind, given in (("tls", {}), ("tls", {"tls.crt": "", "tls.key": ""}), ("basic-auth", {}), ("basic-auth", {"password": ""}), ("ssh-auth", {"ssh-privatekey": ""}), ("dockercfg", {}), ("dockerconfigjson", {".dockerconfigjson": "{}"}), ("service-account-token", {}))))),
+    Case("secrets: immutable", (
+        *_new(SECRETS, {"stringData": {"a": "x"}, "immutable": True}),
+        *_merge(SECRETS + "/m0", {"data": {"a": "eQ=="}}, {"immutable": None}, {"type": "example.com/other"}, {"stringData": {"a": "x"}}, {"metadata": {"labels": {"a": "b"}}}),
+    )),
+    Case("pods: sysctls", tuple(
+        Step("POST", PODS + "?dryRun=All", pod(securityContext={"sysctls": [{"name": name, "value": "1"} for name in names]}))
+        for names in (("kernel.shm_rmid_forced", "net/ipv4/tcp_syncookies"), ("foo-", "kernel.shmmax", "safe-and-unsafe", "bar.."), ("a", "a"), ("",), ("a" * 254,))
+    )),
+    Case("pods: ephemeral containers", (
+        Step("POST", PODS, pod()),
+        Step("GET", EPHEMERAL),
+        _debug({"name": "d", "image": "i"}),
+        _debug({"name": "e", "image": "i", "targetContainerName": "c"}),
+        _debug({"name": "d", "image": "other"}),
+        _debug({"name": "c", "image": "i"}),
+        _debug({"name": "f", "image": "i", "targetContainerName": "none"}),
+        _debug({"name": "f", "image": "i", "resources": {"requests": {"cpu": "1"}}}),
+        _debug({"name": "f", "image": "i", "ports": [{"containerPort": 1}]}),
+        _debug({"name": "f", "image": "i", "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}),
+        _debug({"name": "f", "image": "i", "livenessProbe": {"httpGet": {"path": "/", "port": 1}}}),
+        _debug({"name": "f"}),
+        _debug({"image": "i"}),
+        Step("PATCH", EPHEMERAL, {"spec": {"ephemeralContainers": []}}, MERGE_PATCH),
+        Step("PATCH", PODS + "/p", {"spec": {"ephemeralContainers": [{"name": "g", "image": "i"}]}}, STRATEGIC_PATCH),
+        Step("POST", PODS, pod("q", ephemeralContainers=[{"name": "g", "image": "i"}])),
+        Step("GET", PODS + "/p"),
+    )),
+]  # fmt: skip
+
 
 def machinery_cases() -> list[Case]:
-    return WIRE_CASES + MORE_WIRE_CASES + THING_CASES + DEFINITION_CASES + RULE_CASES
+    return WIRE_CASES + MORE_WIRE_CASES + THING_CASES + DEFINITION_CASES + RULE_CASES + CORE_CASES

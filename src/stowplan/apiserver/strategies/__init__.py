@@ -24,6 +24,7 @@ STRATEGIES: dict[str, Strategy] = {
     "replicationcontrollers": core.ReplicationControllerStrategy(),
     "events": core.EventStrategy(),
     "events.events.k8s.io": core.NewEventStrategy(),
+    "configmaps": core.ConfigMapStrategy(),
     "secrets": core.SecretStrategy(),
     "serviceaccounts": core.ReturnsDeleted(),
     "podtemplates": core.ReturnsDeleted(),

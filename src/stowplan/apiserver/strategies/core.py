@@ -7,8 +7,22 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from stowplan.apiserver import times
-from stowplan.apiserver.failures import FieldError, duplicate, forbidden, invalid, required, unsupported
-from stowplan.apiserver.names import label_errors, label_key_errors, label_value_errors, subdomain_errors
+from stowplan.apiserver.failures import (
+    FieldError,
+    duplicate,
+    forbidden,
+    invalid,
+    required,
+    too_long,
+    unsupported,
+)
+from stowplan.apiserver.names import (
+    config_key_errors,
+    label_errors,
+    label_key_errors,
+    label_value_errors,
+    subdomain_errors,
+)
 from stowplan.apiserver.security import label_errors as security_label_errors
 from stowplan.apiserver.strategies.pod_defaults import default_template, round_amounts
 from stowplan.apiserver.strategies.pod_validation import EFFECTS, pod_spec_errors
@@ -19,6 +33,16 @@ Json = dict[str, Any]
 NAME_LABEL = "kubernetes.io/metadata.name"
 STORAGE_CLASSES = "storageclasses.storage.k8s.io"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+ACCOUNT_NAME = "kubernetes.io/service-account.name"
+MAX_CONTENT = 1024 * 1024
+"""Bytes in a config map or a secret."""
+_SECRET_KEYS = {
+    "dockercfg": (".dockercfg",),
+    "dockerconfigjson": (".dockerconfigjson",),
+    "ssh-auth": ("ssh-privatekey",),
+    "tls": ("tls.crt", "tls.key"),
+}
+"""What secrets of these types must contain."""
 _CLUSTER_IPS = 10 * 2**24 + 96 * 2**16
 """10.96.0.0, where cluster IPs are taken from."""
 
@@ -373,8 +397,29 @@ class CreatedOnUpdate(Strategy):
     creates_on_update = True
 
 
+class ConfigMapStrategy(Strategy):
+    checks_updates_whole = True
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        texts, binaries = data.get("data") or {}, data.get("binaryData") or {}
+        for key in sorted(texts):
+            yield from _key_errors(f"data[{key}]", key)
+            if key in binaries:
+                yield invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
+        for key in sorted(binaries):
+            yield from _key_errors(f"binaryData[{key}]", key)
+        size = sum(len(each.encode()) for each in texts.values()) + _decoded_size(binaries)
+        if size > MAX_CONTENT:
+            yield too_long("[]", MAX_CONTENT)
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        yield from _immutable_errors(data, old, "data", "binaryData")
+        yield from self.errors(data)
+
+
 class SecretStrategy(Strategy):
     fields = {"type": "type"}
+    checks_updates_whole = True
 
     def default(self, data: Json) -> None:
         data.setdefault("type", "Opaque")
@@ -382,3 +427,49 @@ class SecretStrategy(Strategy):
         if given:
             encoded = {key: base64.b64encode(value.encode()).decode() for key, value in given.items()}
             data["data"] = {**(data.get("data") or {}), **encoded}
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        content = data.get("data") or {}
+        for key in sorted(content):
+            yield from _key_errors(f"data[{key}]", key)
+        if _decoded_size(content) > MAX_CONTENT:
+            yield too_long("data", MAX_CONTENT)
+        kind = data["type"].removeprefix("kubernetes.io/")
+        if data["type"] == "kubernetes.io/service-account-token":
+            if not (data["metadata"].get("annotations") or {}).get(ACCOUNT_NAME):
+                yield required(f"metadata.annotations[{ACCOUNT_NAME}]")
+        elif kind == "basic-auth" and kind != data["type"]:
+            if not {"username", "password"} & set(content):
+                yield required("data[username]")
+                yield required("data[password]")
+        elif kind != data["type"]:
+            for key in _SECRET_KEYS.get(kind, ()):
+                if key not in content or (kind == "ssh-auth" and not content[key]):
+                    yield required(f"data[{key}]")
+
+    def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
+        if data["type"] != old["type"]:
+            yield invalid("type", data["type"], "field is immutable")
+        yield from _immutable_errors(data, old, "data")
+        yield from self.errors(data)
+
+
+def _key_errors(at: str, key: str) -> Iterator[FieldError]:
+    for said in config_key_errors(key):
+        yield invalid(at, key, said)
+
+
+def _immutable_errors(data: Json, old: Json, *fields: str) -> Iterator[FieldError]:
+    if not old.get("immutable"):
+        return
+    said = "field is immutable when `immutable` is set"
+    if not data.get("immutable"):
+        yield forbidden("immutable", said)
+    for field in fields:
+        if (data.get(field) or {}) != (old.get(field) or {}):
+            yield forbidden(field, said)
+
+
+def _decoded_size(content: dict[str, str]) -> int:
+    """The bytes that values in base64 stand for."""
+    return sum(len(each) // 4 * 3 - each[-2:].count("=") for each in content.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,12 @@ _RESTART = ("Always", "OnFailure", "Never")
 _DNS = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _STANDARD = ("cpu", "memory", "ephemeral-storage")
+_SEGMENT = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SYSCTL = re.compile(rf"({_SEGMENT}[\./])*{_SEGMENT}")
+_NOT_EPHEMERAL = (
+    *("ports", "resources", "resizePolicy", "restartPolicy", "restartPolicyRules", "livenessProbe"),
+    *("readinessProbe", "startupProbe", "lifecycle"),
+)
 _WHOLE = "must be an integer"
 
 
@@ -41,6 +48,19 @@ def pod_spec_errors(spec: Json, at: str, meta: Json) -> Iterator[FieldError]:
         yield from _container_errors(container, f"{at}.containers[{index}]", volumes, seen)
     for index, container in enumerate(spec.get("initContainers") or []):
         yield from _container_errors(container, f"{at}.initContainers[{index}]", volumes, seen)
+    others = frozenset(seen)
+    for index, container in enumerate(spec.get("ephemeralContainers") or []):
+        here, name = f"{at}.ephemeralContainers[{index}]", container.get("name", "")
+        yield from _container_errors(container, here, volumes, set())
+        if name in seen:
+            yield duplicate(f"{here}.name", name)
+        seen.add(name)
+        target = container.get("targetContainerName")
+        if target and target not in others:
+            yield not_found_value(f"{here}.targetContainerName", target)
+        for field in _NOT_EPHEMERAL:
+            if container.get(field):
+                yield forbidden(f"{here}.{field}", "cannot be set for an Ephemeral Container")
     yield from _host_port_errors(spec, at)
     if spec.get("restartPolicy") not in _RESTART:
         yield unsupported(f"{at}.restartPolicy", spec.get("restartPolicy", ""), _RESTART)
@@ -53,6 +73,8 @@ def pod_spec_errors(spec: Json, at: str, meta: Json) -> Iterator[FieldError]:
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= 2**31 - 1:
         yield invalid(f"{at}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive")
+    sysctls = (spec.get("securityContext") or {}).get("sysctls") or []
+    yield from _sysctl_errors(sysctls, f"{at}.securityContext.sysctls")
     for field in ("hostname", "subdomain"):
         for said in label_errors(spec[field]) if spec.get(field) else ():
             yield invalid(f"{at}.{field}", spec[field], said)
@@ -70,6 +92,19 @@ def pod_spec_errors(spec: Json, at: str, meta: Json) -> Iterator[FieldError]:
         else ()
     ):
         yield invalid(f"{at}.schedulerName", spec["schedulerName"], said)
+
+
+def _sysctl_errors(sysctls: list[Json], at: str) -> Iterator[FieldError]:
+    seen: set[str] = set()
+    for index, sysctl in enumerate(sysctls):
+        here, name = f"{at}[{index}].name", sysctl.get("name", "")
+        if not name:
+            yield required(here)
+        elif len(name) > 253 or not _SYSCTL.fullmatch(name):
+            yield invalid(here, name, f"must have at most 253 characters and match regex ^{_SYSCTL.pattern}$")
+        elif name in seen:
+            yield duplicate(here, name)
+        seen.add(name)
 
 
 def _container_errors(container: Json, at: str, volumes: Json, seen: set[str]) -> Iterator[FieldError]:

@@ -17,6 +17,7 @@ from stowplan.apiserver.strategies.strategy import Lookup, Strategy
 
 Json = dict[str, Any]
 
+EPHEMERAL = "ephemeralcontainers"
 CLASSES = "priorityclasses.scheduling.k8s.io"
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _SPEC_FORBIDDEN = (
@@ -87,8 +88,31 @@ class PodStrategy(Strategy):
             said = "may not be set on pods that are already bound to a node"
             yield forbidden("status.nominatedNodeName", said)
 
+    def prepare_part(self, data: Json, old: Json, part: str) -> None:
+        wanted, version = data["spec"], data["metadata"].get("resourceVersion")
+        data["spec"], data["status"] = copy.deepcopy(old["spec"]), old.get("status", {})
+        meta = data["metadata"]  # others hold on to it
+        meta.clear()
+        meta.update({**old["metadata"], "resourceVersion": version})
+        if part == EPHEMERAL:
+            _restore(data["spec"], wanted, "ephemeralContainers")
+
+    def part_errors(self, data: Json, old: Json, part: str) -> Iterator[FieldError]:
+        at, new = "spec.ephemeralContainers", data["spec"].get("ephemeralContainers") or []
+        known = {each["name"]: each for each in new}
+        for container in old["spec"].get("ephemeralContainers") or []:
+            name = container["name"]
+            if name not in known:
+                yield forbidden(at, f'existing ephemeral containers "{name}" may not be removed\n')
+            elif known[name] != container:
+                yield forbidden(at, f'existing ephemeral containers "{name}" may not be changed')
+
     def errors(self, data: Json) -> Iterable[FieldError]:
         return pod_spec_errors(data["spec"], "spec", data["metadata"])
+
+    def create_errors(self, data: Json) -> Iterator[FieldError]:
+        if data["spec"].get("ephemeralContainers"):
+            yield forbidden("spec.ephemeralContainers", "cannot be set on create")
 
     def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
         new, before = data["spec"], old["spec"]

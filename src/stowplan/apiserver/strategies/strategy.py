@@ -71,7 +71,18 @@ class Strategy:
         for field in {*data, *old} - {"status", "metadata", "kind", "apiVersion"}:
             _keep(data, old, field)
 
+    def prepare_part(self, data: Json, old: Json, part: str) -> None:
+        """Before `prepare_update`, for a write through this subresource: all but its part stays as it was."""
+
+    def part_errors(self, data: Json, old: Json, part: str) -> Iterable[FieldError]:
+        """As `update_errors`, for a write through this subresource."""
+        return self.update_errors(data, old)
+
     def errors(self, data: Json) -> Iterable[FieldError]:
+        return ()
+
+    def create_errors(self, data: Json) -> Iterable[FieldError]:
+        """Errors of a new object, in addition to `errors`."""
         return ()
 
     def update_errors(self, data: Json, old: Json) -> Iterable[FieldError]:
