@@ -18,7 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,17 +59,27 @@ GROUPS = {
     "scheduling": Group("Scheduling: all tests of sig-scheduling", ("sig-scheduling",)),
     "apps": conformance("Workloads", "sig-apps"),
     "machinery": conformance("API", "sig-api-machinery"),
-    "auth": conformance("Access", "sig-auth"),
-    "network": conformance("Network", "sig-network", "API|lifecycle|Endpoint|Service CIDR|IngressClass"),
-    "node": conformance("Nodes", "sig-node", "API|Lease|RuntimeClass|PodTemplates"),
-    "storage": conformance("Storage", "sig-storage", "API|CSI|StorageClass|VolumeAttach|PersistentVolumes"),
-    "events": conformance("Events", "sig-instrumentation"),
-    "devices": Group(
-        "Devices: the control plane tests of DRA",
-        ("Feature:DynamicResourceAllocation",),
-        (*ALPHA, "Slow"),
-        "control plane",
+    "auth": conformance("Access", "sig-auth", r"^(?!.*(OIDC|mount (an|projected)))"),
+    "network": conformance(
+        "Network",
+        "sig-network",
+        r"API Server|Endpoints?(Controller|Slice|SliceMirroring)? (?!.*multiple)|Ingress|ServiceCIDR|"
+        r"Services should (complete|delete|find)",
     ),
+    "node": conformance(
+        "Nodes",
+        "sig-node",
+        r"ConfigMap should (fail|run|update)|should update the ephemeral|Lease|TaintManager|Node Lifecycle|"
+        r"PodTemplates|Pods Extended|Pods should (allow|be|delete|get|patch|run)|RuntimeClass|"
+        r"Secrets should (fail|patch)|reject invalid sysctls|CRUD",
+    ),
+    "storage": conformance(
+        "Storage",
+        "sig-storage",
+        r"CSI|immutable|StorageClass|VolumeAttach|VolumeAttributes|PersistentVolumes",
+    ),
+    "events": conformance("Events", "sig-instrumentation"),
+    "devices": Group("Devices: the control plane tests of DRA", ("DRA",), ALPHA, "control plane"),
 }
 
 REASONS = (
@@ -127,7 +139,11 @@ def _command(kubeconfig: Path, *flags: str) -> list[str]:
 
 def run_batch(batch: list[Spec], kubeconfig: Path, seconds: float, folder: Path) -> list[Result]:
     """Run tests in one process; what follows a test that takes too long has no result."""
-    names, report, log = {spec.name for spec in batch}, folder / "report.json", folder / "e2e.log"
+    names, report, log = (
+        {spec.name for spec in batch},
+        folder / "report.json",
+        folder / f"e2e-{time.time():.0f}.log",
+    )
     report.unlink(missing_ok=True)
     focus = "|".join(re.escape(spec.name) for spec in batch)
     flags = [f"-ginkgo.focus={focus}", "-ginkgo.v", f"-ginkgo.json-report={report}"]
@@ -187,7 +203,8 @@ def embedded(folder: Path) -> Iterator[Path]:
     kubeconfig = folder / "up.kubeconfig"
     with _running(
         [
-            *(sys.executable, "-m", "stowplan.cli", "up", f"--nodes={NODES}", f"--kubeconfig={kubeconfig}"),
+            *(sys.executable, "-m", "stowplan.cli", "up", "--rbac"),
+            *(f"--nodes={NODES}", f"--kubeconfig={kubeconfig}"),
             *(f"--missing-image={pattern}" for pattern in MISSING),
         ],
         folder / "up.log",
@@ -329,6 +346,7 @@ def main() -> None:
         "--jobs", type=int, default=1, help="tests at the same time, except serial ones (default: 1)"
     )
     asked.add_argument("--write", action="store_true", help="write docs/conformance.md")
+    asked.add_argument("--logs", type=Path, help="folder to keep logs in (default: delete them)")
     asked.add_argument("--kubeconfig", type=Path, help="run on this cluster instead of a new one")
     given = asked.parse_args()
     results = cache_folder().parent.parent / "e2e"
@@ -337,9 +355,9 @@ def main() -> None:
         name: Kept(results / f"{name.replace(' ', '-')}.jsonl") for name in ("stowplan up", "stowplan run")
     }
     mine = kept["stowplan run" if given.real else "stowplan up"]
-    with tempfile.TemporaryDirectory(prefix="stowplan-e2e-") as folder:
+    with _folder(given.logs) as folder:
         start = real if given.real else embedded
-        with _given(given.kubeconfig) if given.kubeconfig else start(Path(folder)) as kubeconfig:
+        with _given(given.kubeconfig) if given.kubeconfig else start(folder) as kubeconfig:
             known = specs(kubeconfig)
             groups = {name: chosen(group, known) for name, group in GROUPS.items()}
             wanted = [spec for name in given.groups or GROUPS for spec in groups[name]]
@@ -351,9 +369,19 @@ def main() -> None:
                     for spec in wanted
                     if spec.name not in done or (given.failed and done[spec.name].outcome != "passed")
                 ]
-            run_all(wanted, kubeconfig, given.seconds, Path(folder), mine)
+            run_all(wanted, kubeconfig, given, folder, mine)
     if given.write:
         PAGE.write_text(page(kept, groups))
+
+
+@contextmanager
+def _folder(logs: Path | None) -> Iterator[Path]:
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
+        yield logs
+    else:
+        with tempfile.TemporaryDirectory(prefix="stowplan-e2e-") as folder:
+            yield Path(folder)
 
 
 @contextmanager
@@ -361,7 +389,21 @@ def _given(kubeconfig: Path) -> Iterator[Path]:
     yield kubeconfig
 
 
-def run_all(wanted: list[Spec], kubeconfig: Path, seconds: float, folder: Path, kept: Kept) -> None:
+def run_all(
+    wanted: list[Spec], kubeconfig: Path, given: argparse.Namespace, folder: Path, kept: Kept
+) -> None:
+    """Run tests, several at a time except those that must run alone."""
+    alone = [spec for spec in wanted if spec.labels & {"Serial", "Disruptive"}]
+    others = [spec for spec in wanted if spec not in alone]
+    shares = [others[start :: given.jobs] for start in range(given.jobs)]
+    folders = [Path(tempfile.mkdtemp(dir=folder)) for _ in shares]
+    run = partial(_run_share, kubeconfig=kubeconfig, seconds=given.seconds, kept=kept)
+    with ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(run, shares, folders))
+    run(alone, folder)
+
+
+def _run_share(wanted: list[Spec], folder: Path, kubeconfig: Path, seconds: float, kept: Kept) -> None:
     while wanted:
         batch = wanted[:BATCH]
         results = run_batch(batch, kubeconfig, seconds, folder)

@@ -136,8 +136,11 @@ def read_script(words: tuple[str, ...]) -> Script | None:
 
 
 def _read_list(text: str) -> Script | None:
-    if len(text) <= MAX_LOOP and (loop := _LOOP.fullmatch(text)):
-        first, body = _read_list(loop["first"]), _read_list(loop["body"])
+    whole = text.rstrip("; \n")
+    loops = list(_LOOP.finditer(whole)) if whole.endswith("done") else []
+    if len(loops) == 1:
+        loop = loops[0]
+        first, body = (_read_list(part) for part in (whole[: loop.start()], whole[loop.end() : -len("done")]))
         if first is None or body is None:
             return None
         return Script(math.inf, 0, first.output + body.output)
@@ -188,11 +191,7 @@ def _exit(words: list[str]) -> Script | None:
     return Script(0.0, int(code) & 255, "") if code.isdecimal() else None
 
 
-_LOOP = re.compile(
-    r"(?P<first>(.*[;\n])?)\s*while\s+(true|:)\s*[;\n]\s*do\s+(?P<body>.*?)[;\s]*\bdone[;\s]*", re.DOTALL
-)
-MAX_LOOP = 1000
-"""Characters of a script in which loops are looked for: the time for that grows with their square."""
+_LOOP = re.compile(r"(?:^|[;\n])\s*while\s+(?:true|:)\s*[;\n]\s*do\s")
 
 
 def _at_once(words: list[str]) -> Script | None:
