@@ -206,3 +206,28 @@ async def test_every_group_version_has_an_api_service(api: Staged) -> None:
     _, found = await api("GET", "/apis/apiregistration.k8s.io/v1/apiservices")
     names = {item["metadata"]["name"] for item in found["items"]}
     assert {"v1.", "v1.apps", "v1.admissionregistration.k8s.io"} <= names
+
+
+async def test_pods_mount_the_token_of_their_account(api: Staged) -> None:
+    accounts, pods = (f"/api/v1/namespaces/default/{kind}" for kind in ("serviceaccounts", "pods"))
+    await api("POST", accounts, {"metadata": {"name": "default"}})
+    shy = {"metadata": {"name": "shy"}, "automountServiceAccountToken": False}
+    await api("POST", accounts, {**shy, "imagePullSecrets": [{"name": "registry"}]})
+
+    async def made(name: str, **spec: Any) -> Json:
+        whole = {"containers": [{"name": "c", "image": "app:1"}], **spec}
+        return (await api("POST", pods, {"metadata": {"name": name}, "spec": whole}))[1]
+
+    spec = (await made("plain"))["spec"]
+    path = "/var/run/secrets/kubernetes.io/serviceaccount"
+    volume = spec["volumes"][0]["name"]
+    assert spec["serviceAccountName"] == "default"
+    assert spec["containers"][0]["volumeMounts"] == [{"name": volume, "readOnly": True, "mountPath": path}]
+    assert "volumes" not in (await made("no", automountServiceAccountToken=False))["spec"]
+    spec = (await made("shy", serviceAccountName="shy"))["spec"]
+    assert ("volumes" in spec, spec["imagePullSecrets"]) == (False, [{"name": "registry"}])
+    said = await made("lost", serviceAccountName="none")
+    assert said["message"] == (
+        'pods "lost" is forbidden: error looking up service account default/none: '
+        'serviceaccount "none" not found'
+    )

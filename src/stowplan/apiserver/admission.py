@@ -28,6 +28,7 @@ from stowplan.apiserver.failures import (
 from stowplan.apiserver.forms import to_stored
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.matching import GROUP, Action, action_of, deletion_of
+from stowplan.apiserver.metadata import generate_name
 from stowplan.apiserver.rbac import Attributes
 from stowplan.apiserver.store import Record
 
@@ -42,6 +43,8 @@ _NO_ADMIN_ACCESS = (
     f"admin access to devices requires the `{ADMIN_ACCESS}: true` label on the containing namespace"
 )
 NODE_NAME = "authentication.kubernetes.io/node-name"
+MIRROR_POD = "kubernetes.io/config.mirror"
+TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
 MUTATING_POLICIES, VALIDATING_POLICIES, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS = (
     f"{plural}.{GROUP}"
@@ -65,6 +68,8 @@ def mutate(context: RequestContext) -> None:
     if resource.collection == "pods" and context.before is None:
         for item in _limits(context) if objects.has_any(LIMIT_RANGES) else ():
             _set_container_defaults(context.data, item)
+        if context.access is not None and context.access.authorizer.is_enforced:
+            _apply_service_account(context)
         _apply_runtime_class(context)
     if not _is_reviewed(context):
         return
@@ -248,6 +253,53 @@ def _check_security(context: RequestContext) -> None:
         raise reject(context, f"violates {said}")
     if said := security.violations(labels, "warn", pod):
         context.warnings.append(f"would violate {said}")
+
+
+def _apply_service_account(context: RequestContext) -> None:
+    """A pod acts as a service account, and mounts its token; this matters only where rights are enforced."""
+    spec, meta = context.data["spec"], context.data["metadata"]
+    if MIRROR_POD in (meta.get("annotations") or {}):
+        return
+    name = spec.get("serviceAccountName") or "default"
+    found = context.objects.find("serviceaccounts", name, context.namespace)
+    if found is None and name != "default":
+        why = (
+            f'error looking up service account {context.namespace}/{name}: serviceaccount "{name}" not found'
+        )
+        raise reject(context, why)
+    if found is None:
+        return  # a namespace gets its default account a moment after it was created
+    spec["serviceAccountName"] = spec["serviceAccount"] = name
+    account = found.data()
+    if account.get("imagePullSecrets") and not spec.get("imagePullSecrets"):
+        spec["imagePullSecrets"] = account["imagePullSecrets"]
+    mounts = account.get("automountServiceAccountToken", True)
+    given = spec.get("automountServiceAccountToken")
+    containers = [each for kind in ("initContainers", "containers") for each in spec.get(kind) or ()]
+    without = [each for each in containers if not _mounts(each, TOKEN_PATH)]
+    if not without or not (mounts if given is None else given):
+        return
+    volume = {"generateName": "kube-api-access-"}
+    generate_name(volume)
+    volume["name"] = context.request.memory.setdefault("token volume", volume["name"])
+    for container in without:
+        mount = {"name": volume["name"], "readOnly": True, "mountPath": TOKEN_PATH}
+        container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
+    root, place = (
+        [{"key": "ca.crt", "path": "ca.crt"}],
+        {"apiVersion": "v1", "fieldPath": "metadata.namespace"},
+    )
+    sources: list[Json] = [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": root}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": place}]}},
+    ]
+    projected = {"defaultMode": 420, "sources": sources}
+    spec["volumes"] = [*(spec.get("volumes") or ()), {"name": volume["name"], "projected": projected}]
+
+
+def _mounts(container: Json, path: str) -> bool:
+    return any(each.get("mountPath") == path for each in container.get("volumeMounts") or ())
 
 
 def _apply_runtime_class(context: RequestContext) -> None:
