@@ -188,3 +188,10 @@ async def test_only_ephemeral_containers_are_written_through_their_subresource(a
     assert "labels" not in found["metadata"]
     assert "activeDeadlineSeconds" not in found["spec"]
     assert (found["status"]["phase"], found["metadata"]["generation"]) == ("Pending", 2)
+    log = f"{pods}/p/log?container=d"
+    assert (await api("GET", log))[0] == 400, "it has not started"
+    running = [{"name": "d", "state": {"running": {}}}]
+    await api(
+        "PATCH", f"{pods}/p/status", {"status": {"ephemeralContainerStatuses": running}}, content_type=merge
+    )
+    assert await api("GET", log) == (200, [])

@@ -75,7 +75,8 @@ def _simulated(what: str) -> Failure:
 
 def _log(containers: Containers | None, context: RequestContext, pod: Json) -> Response:
     query, name = context.query, _container(context, pod)
-    states = [*_statuses(pod, "containerStatuses"), *_statuses(pod, "initContainerStatuses")]
+    kinds = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    states = [each for kind in kinds for each in _statuses(pod, kind)]
     status = next((each for each in states if each["name"] == name), {})
     waiting = status.get("state", {}).get("waiting", {}) if status else {"reason": "ContainerCreating"}
     if waiting and not status.get("lastState"):
