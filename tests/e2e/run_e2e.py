@@ -84,14 +84,22 @@ GROUPS = {
 
 REASONS = (
     (r"checking pod responses|serve a basic image", "asks a program in a container"),
-    (r"job completed while waiting for its failure", "runs a shell script in a container"),
     (
-        r"waiting for webhook configuration to be ready|Aggregator|sample API server",
+        r"FailIndex|backoffLimitPerIndex|on exit code to fail|succeededCount|on DisruptionTarget",
+        "runs a shell script with conditions in a container",
+    ),
+    (
+        r"halt if any stateful pod is unhealthy|Burst scaling|rolling updates and roll backs",
+        "breaks the readiness probe of a program in a container",
+    ),
+    (
+        r"webhook configuration to be ready|ConversionWebhook|CustomResourceFieldSelectors|Aggregator",
         "runs a server in a container",
     ),
     (r"Workload API availability|PodGroup API availability", "an alpha API that is off by default"),
 )
 """Why a test cannot pass, by what its name or its failure says."""
+CONTAINER = "in a container"
 
 
 class Spec(NamedTuple):
@@ -273,6 +281,7 @@ class Kept:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.results: dict[str, Result] = {}
+        self.changed = path.stat().st_mtime if path.exists() else 0.0
         if path.exists():
             for line in path.read_text().splitlines():
                 result = Result(*json.loads(line))
@@ -290,9 +299,14 @@ def page(kept: dict[str, Kept], groups: dict[str, list[Spec]]) -> str:
     lines = [
         "# Conformance",
         "",
-        f"Kubernetes' own end-to-end tests ({version}, unmodified) against `stowplan up`, and against",
-        "`stowplan run` on a real control plane with simulated nodes. `make e2e` repeats them and writes",
-        "this page. Tests that need programs in containers cannot pass: containers are simulated.",
+        f"Kubernetes' own end-to-end tests ({version}, unmodified) against `stowplan up --rbac`, and against",
+        "`stowplan run` on a real control plane with simulated nodes. `make e2e` runs them and writes this",
+        "page; `tests/e2e/run_e2e.py --help` lists how to run some of them. Last run: "
+        + _last_run(kept)
+        + ".",
+        "",
+        "Containers are simulated, so tests that need the program in one cannot pass: the table counts them",
+        "separately, and all tests that do not pass are listed below it with the reason.",
         "",
         "| tests | " + " | ".join(f"`{name}`" for name in kept) + " |",
         "|---|" + "---|" * len(kept),
@@ -300,9 +314,12 @@ def page(kept: dict[str, Kept], groups: dict[str, list[Spec]]) -> str:
     for key, known in groups.items():
         cells = []
         for each in kept.values():
-            ran = [each.results[spec.name] for spec in known if spec.name in each.results]
-            passed = sum(result.outcome == "passed" for result in ran)
-            cells.append(f"{passed} of {len(ran)}" if ran else "not run")
+            ran = [(spec, each.results[spec.name]) for spec in known if spec.name in each.results]
+            passed = sum(result.outcome == "passed" for _, result in ran)
+            missed = [pair for pair in ran if pair[1].outcome != "passed"]
+            needing = sum(CONTAINER in _reason(spec, [result]) for spec, result in missed)
+            more = f"; {needing} more need containers" if needing else ""
+            cells.append(f"{passed} of {len(ran) - needing}{more}" if ran else "not run")
         lines.append(f"| {GROUPS[key].title} | " + " | ".join(cells) + " |")
     for key, known in groups.items():
         rows = []
@@ -317,6 +334,10 @@ def page(kept: dict[str, Kept], groups: dict[str, list[Spec]]) -> str:
             head = "| test | " + " | ".join(f"`{name}`" for name in kept) + " | why |"
             lines += ["", f"## {GROUPS[key].title}", "", head, "|---|" + "---|" * (len(kept) + 1), *rows]
     return "\n".join(lines) + "\n"
+
+
+def _last_run(kept: dict[str, Kept]) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(max(each.changed for each in kept.values())))
 
 
 def _plain(name: str) -> str:
