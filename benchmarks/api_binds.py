@@ -90,8 +90,9 @@ def ours(folder: Path, *flags: str) -> Iterator[Path]:
 async def be_ours(config: Path, data: Path | None) -> None:
     store, token = DurableStore(data) if data else Store(), secrets.token_urlsafe()
     async with serve(ApiServer(store), tls=make_certificate(), token=token) as front:
-        kubeconfig.write(config, host=front.host, port=front.port, certificate=front.certificate, token=token)
-        await asyncio.Event().wait()
+        address = f"https://{front.host}:{front.port}"
+        with kubeconfig.written(config, server=address, certificate=front.certificate, token=token):
+            await asyncio.Event().wait()
 
 
 def main(pods: int, connections: int) -> None:

@@ -14,7 +14,7 @@ STOWPLAN = str(Path(sys.executable).parent / "stowplan")
 
 
 class Up:
-    """Running and ready; `said` is all that it has printed by then."""
+    """Running and ready; `said` is all that it has printed by then, and in the end all of it."""
 
     def __init__(self, process: subprocess.Popen[str], kubeconfig: Path, said: str) -> None:
         self.process, self.kubeconfig, self.said = process, kubeconfig, said
@@ -28,7 +28,18 @@ class Up:
 
     @property
     def scheduler(self) -> str:
-        found = re.search(r"--server (\S+)", self.said)
+        found = re.search(r"Scheduler: (\S+)", self.said)
+        return found[1] if found else self.server
+
+    @property
+    def server(self) -> str:
+        found = re.search(r" at (https://\S+)", self.said)
+        assert found, self.said
+        return found[1]
+
+    @property
+    def page(self) -> str:
+        found = re.search(r"Web page: (\S+)", self.said)
         assert found, self.said
         return found[1]
 
@@ -56,11 +67,13 @@ def running_up(folder: Path, *flags: str) -> Iterator[Up]:
             line = process.stdout.readline()
             assert line, f"{said}{errors.read_text()}"
             said += line
-        yield Up(process, kubeconfig, said)
+        up = Up(process, kubeconfig, said)
+        yield up
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 0, errors.read_text()
             assert "Traceback" not in errors.read_text()
+            up.said += process.stdout.read()
     finally:
         process.kill()
         process.wait()

@@ -14,7 +14,8 @@ from stowplan.errors import InputError
 
 def write(path: Path) -> None:
     kubeconfig.check_may_write(path)
-    kubeconfig.write(path, host="::1", port=1, certificate=b"c", token="secret")
+    with kubeconfig.written(path, server="https://[::1]:1", certificate=b"c", token="secret"):
+        pass
 
 
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
@@ -47,8 +48,11 @@ def test_a_link_that_comes_after_the_check_is_not_followed(tmp_path: Path) -> No
     target, path = tmp_path / "target", tmp_path / "kubeconfig"
     kubeconfig.check_may_write(path)
     path.symlink_to(target)
-    with pytest.raises(InputError):
-        kubeconfig.write(path, host="::1", port=1, certificate=b"c", token="secret")
+    with (
+        pytest.raises(InputError),
+        kubeconfig.written(path, server="https://[::1]:1", certificate=b"c", token="secret"),
+    ):
+        pass
     assert not target.exists()
     assert sorted(os.listdir(tmp_path)) == ["kubeconfig"]
 
@@ -59,3 +63,13 @@ def test_what_is_no_kubeconfig_of_ours_stays(tmp_path: Path, make: object) -> No
     make(path)  # type: ignore[operator]
     with pytest.raises(InputError, match="not created by `stowplan up`"):
         write(path)
+
+
+def test_the_file_of_a_running_cluster_stays(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    with kubeconfig.written(path, server="https://[::1]:1", certificate=b"c", token="first"):
+        with pytest.raises(InputError, match="another `stowplan up` that is running uses this file"):
+            write(path)
+        assert "first" in path.read_text()
+    write(path)
+    assert "secret" in path.read_text()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -284,3 +285,123 @@ async def test_a_plugin_that_is_saved_decides_the_next_pod(tmp_path):
             )  # the scheduler looks at files before a pod, but not more often than this
             await api.request("POST", PODS, pod("second"))
             assert await node_of(api, "second") == "node-3"
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+async def fetch(session, url, token=""):
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with session.get(url, headers=headers, ssl=False) as response:
+        return response.status, response.content_type, await response.text()
+
+
+async def test_one_port_serves_the_api_the_page_and_the_scheduler(tmp_path):
+    port, secure = free_port(), free_port()
+    with running_up(tmp_path, "--nodes=1", f"--port={port}", f"--secure-port={secure}") as up:
+        assert up.server == f"https://127.0.0.1:{port}"
+        assert up.page.startswith(f"http://127.0.0.1:{port}/")
+        assert up.scheduler == f"https://127.0.0.1:{secure}"
+        token = re.search(r"token: ([^}\s]+)", up.kubeconfig.read_text())[1]
+        async with client(up) as api, aiohttp.ClientSession() as session:
+            await api.request("POST", PODS, pod("web"))
+            await node_of(api, "web")
+            for server in (up.server, up.scheduler):
+                status, kind, text = await fetch(session, f"{server}/metrics", token)
+                assert (status, kind) == (200, "text/plain")
+                assert "\nscheduler_schedule_attempts_total" in text
+                assert (await fetch(session, f"{server}/page/", token))[:2] == (200, "text/html")
+                assert (await fetch(session, f"{server}/page/page.css", token))[:2] == (200, "text/css")
+                assert (await fetch(session, f"{server}/configz", token))[:2] == (200, "application/json")
+                assert (await fetch(session, f"{server}/page/none", token))[0] == 404
+                for path in ("/metrics", "/page/", "/configz", "/debug/decisions"):
+                    assert (await fetch(session, f"{server}{path}"))[0] in (401, 403)
+            assert (await fetch(session, up.page))[0] == 200
+            assert (await fetch(session, f"http://127.0.0.1:{port}/"))[0] == 403
+            assert (await fetch(session, f"http://127.0.0.1:{port}/api/v1/nodes"))[0] == 403
+
+
+def run_explain(up, *words):
+    command = [STOWPLAN, "explain", *words, *up.config_flag]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+async def test_explain_finds_the_scheduler_through_the_kubeconfig(tmp_path):
+    with running_up(tmp_path, "--nodes=2") as up:
+        async with client(up) as api:
+            await api.request("POST", PODS, pod("web"))
+            node = await node_of(api, "web")
+            other = pod("other") | {"spec": pod("other")["spec"] | {"nodeName": "node-1"}}
+            await api.request("POST", PODS, other)
+        decided = run_explain(up, "web")
+        assert decided.stdout.startswith(f"Pod default/web went to {node}")
+        assert decided.stderr == ""
+        computed = run_explain(up, "other")
+        assert computed.stdout.startswith("Pod default/other goes to node-")
+        assert "computing what the default configuration would decide now" in computed.stderr
+        assert run_explain(up, "web", "--seed=1").stdout.startswith("Pod default/web goes to node-")
+
+
+OTHER_PROFILE = CONFIG.replace("- plugins:", "- schedulerName: mine\n  plugins:")
+
+
+async def test_pods_that_no_profile_schedules_are_announced(tmp_path):
+    plugins, config = tmp_path / "plugins", tmp_path / "scheduler.yaml"
+    plugins.mkdir()
+    (plugins / "favourite.py").write_text(PLUGIN.format("node-1"))
+    config.write_text(OTHER_PROFILE)
+    with running_up(tmp_path, f"--plugin-dir={plugins}", f"--config={config}", "--nodes=1"):
+        said = (tmp_path / "up.errors").read_text()
+        assert f"{config}: no profile is named default-scheduler" in said
+        assert "schedulerName: mine" in said
+
+
+def test_the_kubeconfig_of_a_running_cluster_is_not_overwritten(tmp_path):
+    with running_up(tmp_path, "--nodes=1") as up:
+        before = up.kubeconfig.read_text()
+        command = [STOWPLAN, "up", *up.config_flag]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert f"{up.kubeconfig}: another `stowplan up` that is running uses this file" in ended.stderr
+        assert "--kubeconfig" in ended.stderr
+        assert up.kubeconfig.read_text() == before
+    with running_up(tmp_path, "--nodes=1") as up:
+        assert up.kubeconfig.read_text() != before
+
+
+def test_the_end_says_what_it_leaves(tmp_path):
+    with running_up(tmp_path, "--nodes=1") as up:
+        pass
+    end = up.said.partition("Press Ctrl-C to stop.")[2]
+    assert "All objects are gone; use --data DIR to keep them." in end
+    assert f"{up.kubeconfig} no longer leads to a cluster" in end
+    data, journal = tmp_path / "data", tmp_path / "journal"
+    with running_up(tmp_path, "--nodes=1", f"--data={data}", f"--journal={journal}") as up:
+        pass
+    end = up.said.partition("Press Ctrl-C to stop.")[2]
+    assert f"--data {data}" in end
+    assert f"stowplan explain POD --journal {journal}" in end
+
+
+@pytest.mark.parametrize("level", [["-v=3"], ["-v", "3"], ["-v3"], ["--v=3"], ["--verbosity=3"]])
+def test_a_log_level_is_written_as_kubernetes_writes_it(tmp_path, level):
+    config = tmp_path / "scheduler.yaml"
+    config.write_text(CONFIG.partition("profiles")[0])
+    made = [STOWPLAN, "manifests", f"--config={config}", "--image=i", *level]
+    assert "- -v=3\n" in subprocess.run(made, capture_output=True, text=True, check=True).stdout
+    for command, said in (
+        (["up", "--config=nowhere.yaml", "--kubeconfig=k"], "nowhere.yaml"),
+        (["extender"], "nothing to serve"),
+        (["run", "--config=nowhere.yaml"], "nowhere.yaml"),
+    ):
+        if command[0] == "run" and level[0].startswith("--verbosity"):
+            continue  # as of kube-scheduler
+        ended = subprocess.run(
+            [STOWPLAN, *command, *level], capture_output=True, text=True, timeout=30, cwd=tmp_path
+        )
+        assert said in ended.stderr, ended.stderr
+    wrong = subprocess.run([STOWPLAN, "extender", "-v=x"], capture_output=True, text=True)
+    assert "'x' is not a valid integer" in wrong.stderr

@@ -15,7 +15,7 @@ from stowplan.apiserver.failures import Failure
 from stowplan.apiserver.rbac import ADMIN, NOBODY, User
 from stowplan.apiserver.server import ApiServer
 from stowplan.http11.messages import Request, Response, Stream
-from stowplan.http11.server import Limits, listen
+from stowplan.http11.server import Limits, Plain, listen
 from stowplan.serving.certificates import self_signed
 
 DEFAULT_LIMITS = Limits()
@@ -52,11 +52,17 @@ async def serve(
     tls: Pair | None = None,
     token: str = "",
     limits: Limits = DEFAULT_LIMITS,
+    plain: Plain | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """Serve until the end of the `async with`; in plain HTTP without `tls`, for everybody without a token."""
+    """Serve until the end of the `async with`; in plain HTTP without `tls`, for everybody without a token.
+
+    `plain` serves clients of this machine that do not speak TLS.
+    """
     server.access.token = token
     context = _context(tls) if tls is not None else None
-    async with listen(_TokenAccess(server, token), host, port, tls=context, limits=limits) as listener:
+    async with listen(
+        _TokenAccess(server, token), host, port, tls=context, limits=limits, plain=plain
+    ) as listener:
         await server.advertise(*listener)
         yield Endpoint(*listener, tls.certificate if tls else b"")
 

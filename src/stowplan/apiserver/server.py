@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from stowplan.apiserver import (
@@ -103,6 +103,8 @@ class ApiServer:
         self.custom = CustomResources(self.objects)
         self.containers: containers.Containers | None = None
         """Answers for containers on nodes, if somebody simulates them."""
+        self.proxied: dict[str, Callable[[Request], Awaitable[Response]]] = {}
+        """Answers for the pages of other components, by the first part of their paths."""
         containers.serve_metrics(self.resources)
         self.aggregation = Aggregation(self.objects)
         _create_defaults(self.objects)
@@ -148,6 +150,8 @@ class ApiServer:
             if self.access.authorizer.is_enforced or impersonates(request):
                 self._authorize(request)
             request.memory = {}
+            if self.proxied and (proxied := self.proxied.get(request.path.split("/", 2)[1])):
+                return await proxied(request)
             try:
                 answer = self._answer(request)
             except webhooks.Pending as pending:

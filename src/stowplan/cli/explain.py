@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -90,10 +90,10 @@ def explain(
 ) -> None:
     """Explain why a pod was placed on its node, or on none.
 
-    With --server or --journal, explain a decision that a Stowplan scheduler made. Otherwise, compute what
-    kube-scheduler would decide now for the cluster in the files (-f) or of the kubeconfig; nothing is
-    written to it. A pod that is already running is decided as if it were pending. Given several PODs, each
-    is placed before the next is decided.
+    With --server or --journal, or if the kubeconfig is that of `stowplan up`, explain a decision that a
+    Stowplan scheduler made. Otherwise, compute what kube-scheduler would decide now for the cluster in the
+    files (-f) or of the kubeconfig; nothing is written to it. A pod that is already running is decided as
+    if it were pending. Given several PODs, each is placed before the next is decided.
 
     POD is a name or namespace/name. Without --server and --journal it may also be a workload such as
     deployment/web, which stands for its next pod. With -o json, print one JSON object per POD and line. The
@@ -122,7 +122,11 @@ def explain(
         if files and (kubeconfig or context):
             raise click.UsageError("-f cannot be combined with --kubeconfig or --context")
         cluster = _Cluster(files, kubeconfig, context, namespace, verbose)
-        found = _explain_now(pods, cluster, _Scheduler(config, policy, plugin_dirs, seed), wanted)
+        scheduler = _Scheduler(config, policy, plugin_dirs, seed)
+        is_default = scheduler == _Scheduler(None, None, (), None)
+        found = (_explain_as_decided(pods, cluster, wanted) if is_default and not files else None) or (
+            _explain_now(pods, cluster, scheduler, wanted)
+        )
     _print(found)
 
 
@@ -177,6 +181,30 @@ class _Scheduler(NamedTuple):
     seed: int | None
 
 
+def _explain_as_decided(
+    pods: tuple[str, ...], cluster: _Cluster, wanted: _Wanted
+) -> Iterator[_Answer] | None:
+    """Explain decisions of the scheduler that the kubeconfig leads to, as that of `stowplan up` does.
+
+    None if there is none, or if it has not decided about all of the pods.
+    """
+    if any(kind_and_name(each)[0] not in (None, POD) for each in pods):
+        return None  # the next pod of a workload: nobody has decided about it yet
+    from stowplan.cli.scheduler_client import ask_if_there
+    from stowplan.client import kubeconfig as kubeconfigs
+
+    connection = kubeconfigs.load(cluster.kubeconfig, context=cluster.context)
+    keys = _keys(pods, cluster.namespace or connection.namespace)
+    found = ask_if_there(
+        connection, keys, node=wanted.node, as_data=wanted.as_data, all_nodes=wanted.all_nodes
+    )
+    if isinstance(found, str):
+        note = f"{connection.server}: {found}; computing what the default configuration would decide now"
+        click.echo(printable(f"{note} (see --server and --config)"), err=True)
+        return None
+    return _answers(connection, keys, found, wanted)
+
+
 def _explain_now(
     pods: tuple[str, ...], cluster: _Cluster, scheduler: _Scheduler, wanted: _Wanted
 ) -> Iterator[_Answer]:
@@ -212,7 +240,16 @@ def _explain_from_scheduler(
     connection: Connection, keys: tuple[str, ...], wanted: _Wanted
 ) -> Iterator[_Answer]:
     """Explain decisions of a running scheduler."""
-    from stowplan.cli.scheduler_client import ask, ask_changes
+    from stowplan.cli.scheduler_client import ask
+
+    found = ask(connection, keys, node=wanted.node, as_data=wanted.as_data, all_nodes=wanted.all_nodes)
+    return _answers(connection, keys, found, wanted)
+
+
+def _answers(
+    connection: Connection, keys: tuple[str, ...], found: Sequence[Printed], wanted: _Wanted
+) -> Iterator[_Answer]:
+    from stowplan.cli.scheduler_client import ask_changes
     from stowplan.client.errors import ApiError
 
     def changes_for(key: str) -> ChangesAnswer | None:
@@ -223,7 +260,6 @@ def _explain_from_scheduler(
             click.echo(f"{connection.server}: cannot compute alternative changes: {why}", err=True)
             return None
 
-    found = ask(connection, keys, node=wanted.node, as_data=wanted.as_data, all_nodes=wanted.all_nodes)
     for key, each in zip(keys, found, strict=True):
         yield _Answer(each, partial(changes_for, key))
 

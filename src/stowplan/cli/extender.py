@@ -9,7 +9,7 @@ from typing import Any
 import click
 import yaml
 
-from stowplan.cli.options import PLUGIN_DIRS
+from stowplan.cli.options import PLUGIN_DIRS, log_level
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.errors import InputError
 from stowplan.extender.functions import load_functions, with_settings
@@ -86,7 +86,7 @@ FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--tls-cert-file", type=FILE, help="Certificate of the HTTPS server.")
 @click.option("--tls-private-key-file", type=FILE, help="Private key of --tls-cert-file.")
 @click.option("--client-ca-file", type=FILE, help="Accept only clients with a certificate of this CA.")
-@click.option("-v", "--v", "verbosity", default=0, show_default=True, help="Log level; 4 logs every answer.")
+@log_level("Log level; 4 logs every answer.")
 @click.pass_context
 def extender(ctx: click.Context, /, **given: Any) -> None:
     """Serve plugins or functions to kube-scheduler as an extender."""

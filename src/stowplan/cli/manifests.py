@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from stowplan.cli.options import PLUGIN_DIRS
+from stowplan.cli.options import PLUGIN_DIRS, log_level
 from stowplan.deploy.manifests import as_yaml, notes
 from stowplan.deploy.manifests import manifests as second_scheduler
 from stowplan.deploy.setup import JOURNAL_SIZE, DeployOptions, read_setup
@@ -35,7 +35,7 @@ DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journ
 @click.option(
     "--replicas", default=2, show_default=True, help="Number of replicas; one is active, the others stand by."
 )
-@click.option("--verbosity", "-v", default=0, show_default=True, help="Log level of the scheduler.")
+@log_level("Log level of the scheduler.")
 @click.option("--service-monitor", is_flag=True, help="Add a ServiceMonitor for the Prometheus operator.")
 @click.option(
     "--journal",

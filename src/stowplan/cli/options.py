@@ -34,6 +34,29 @@ OUTPUT = click.option(
 VERBOSE = click.option("-v", "--verbose", is_flag=True, help="List the kinds of objects that were ignored.")
 
 
+class _LogLevel(click.types.IntParamType):
+    """Kubernetes' programs also take `-v=5`, where click would read "=5"."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        given: Any = value.removeprefix("=") if isinstance(value, str) else value
+        return super().convert(given, param, ctx)
+
+
+def log_level(text: str, default: int = 0) -> Callable[[Command], Command]:
+    """-v, as in all of Kubernetes' programs."""
+    shown = default >= 0
+    return click.option(
+        "-v",
+        "--v",
+        "--verbosity",
+        "verbosity",
+        type=_LogLevel(),
+        default=default,
+        show_default=shown,
+        help=text,
+    )
+
+
 def kubeconfig_options(command: Command) -> Command:
     """--kubeconfig and --context."""
     return _add(

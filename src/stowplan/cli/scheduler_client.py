@@ -72,6 +72,17 @@ def ask(
         raise InputError(_with_advice(error), where=connection.server) from None
 
 
+def ask_if_there(
+    connection: Connection, pods: tuple[str, ...], *, node: str | None, as_data: bool, all_nodes: bool
+) -> list[Printed] | str:
+    """Ask an API server that also answers for its scheduler, as that of `stowplan up`; or say why not."""
+    try:
+        found = ask(connection, pods, node=node, as_data=as_data, all_nodes=all_nodes)
+    except InputError:
+        return "no Stowplan scheduler answers here"
+    return next((each.fault for each in found if each.fault), found)
+
+
 def ask_changes(connection: Connection, pod: str) -> ChangesAnswer:
     """Ask for the smallest changes that would alter the outcome. An ApiError says why there are none."""
     (answer,) = asyncio.run(_ask(connection, CHANGES, _changes, [{"pod": pod}]))

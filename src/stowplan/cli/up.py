@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from stowplan.cli.options import CONFIG, PLUGIN_DIRS
+from stowplan.cli.options import CONFIG, PLUGIN_DIRS, log_level
+
+if TYPE_CHECKING:
+    from stowplan.embedded.up import UpOptions
 
 NEXT = """
   export KUBECONFIG={kubeconfig}
   kubectl get nodes
   kubectl create deployment web --image=web --replicas=3
   kubectl get pods -o wide
-  stowplan explain POD --server {scheduler}
+  stowplan explain POD
 
 Web page: {page}
-
+{scheduler}
 Press Ctrl-C to stop."""
 
 
@@ -51,12 +55,21 @@ COPIED = "set KUBECONFIG to the kubeconfig of the cluster to copy"
 @click.option(
     "--page-port",
     type=click.IntRange(0, 65535),
-    default=0,
-    help="Port for the web page (default: a free port).",
+    help="Port for the web page; 0 is a free port (default: the port of the API server).",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="Port of the API server (default: a free port)."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port for the API server, the web page and the scheduler's metrics (default: a free port).",
+)
+@click.option(
+    "--secure-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Also serve the scheduler's health, metrics and pages over HTTPS on this port of 127.0.0.1, as "
+    "`stowplan run` does.",
 )
 @click.option(
     "--speed",
@@ -90,13 +103,7 @@ COPIED = "set KUBECONFIG to the kubeconfig of the cluster to copy"
     show_default=True,
     help="Kubeconfig file to write.",
 )
-@click.option(
-    "-v",
-    "--verbosity",
-    type=int,
-    default=-1,
-    help="Log level of the scheduler, 0 or higher (default: no log).",
-)
+@log_level("Log level of the scheduler, 0 or higher (default: no log).", default=-1)
 def up(
     nodes: str | None,
     config: Path | None,
@@ -104,9 +111,10 @@ def up(
     files: tuple[str, ...],
     data: Path | None,
     journal: Path | None,
-    page_port: int,
+    page_port: int | None,
     host: str,
     port: int,
+    secure_port: int,
     speed: float,
     missing_images: tuple[str, ...],
     rbac: bool,
@@ -150,6 +158,7 @@ def up(
         page_port=page_port,
         host=host,
         port=port,
+        secure_port=secure_port,
         speed=speed,
         missing_images=missing_images,
         rbac=rbac,
@@ -161,10 +170,26 @@ def up(
             click.echo(warning, err=True)
         seconds = perf_counter() - began
         click.echo(f"Ready in {seconds:.1f} s: {ready.nodes} nodes, {ready.pods} pods, at {ready.server}")
-        urls = {"kubeconfig": options.kubeconfig, "scheduler": ready.scheduler, "page": ready.page}
-        click.echo(NEXT.format(**urls))
+        scheduler = f"Scheduler: {ready.scheduler}\n" if ready.scheduler else ""
+        click.echo(NEXT.format(kubeconfig=options.kubeconfig, scheduler=scheduler, page=ready.page))
 
     try:
-        sys.exit(asyncio.run(run(options, report)))
+        status = asyncio.run(run(options, report))
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
+    click.echo(_describe_end(options))
+    sys.exit(status)
+
+
+def _describe_end(options: UpOptions) -> str:
+    """What is left once the cluster has stopped."""
+    lines = [f"Stopped. {options.kubeconfig} no longer leads to a cluster; the next start replaces it."]
+    if options.data is None:
+        lines.append("All objects are gone; use --data DIR to keep them.")
+    else:
+        lines.append(f"All objects are in {options.data}: continue with stowplan up --data {options.data}")
+    if options.journal is not None:
+        lines.append(
+            f"All decisions are in {options.journal}: stowplan explain POD --journal {options.journal}"
+        )
+    return "\n" + "\n".join(lines)

@@ -7,19 +7,24 @@ import secrets
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from aiohttp import web
 
 from stowplan import log
 from stowplan.api.manifests import Found
 from stowplan.apiserver import Store
 from stowplan.apiserver.durable import DurableStore
 from stowplan.apiserver.http import Endpoint, Pair, make_certificate, serve
+from stowplan.client import kubeconfig as kubeconfigs
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, Conflict
+from stowplan.config import KubeSchedulerConfiguration
+from stowplan.config.types import DEFAULT_SCHEDULER_NAME
 from stowplan.embedded import kubeconfig, objects
 from stowplan.embedded.cluster import EmbeddedCluster
 from stowplan.embedded.live import look_at
@@ -30,11 +35,21 @@ from stowplan.kubelet import Behaviour, NodeTemplate
 from stowplan.kubelet.dump import Dump, dump_of
 from stowplan.scheduler.main import Service
 from stowplan.scheduler.options import RunOptions, parse
-from stowplan.web import answer_by_name, make_pages, make_source, mount, serve_locally
+from stowplan.web import (
+    answer_by_name,
+    make_page_server,
+    make_pages,
+    make_source,
+    mount,
+    relay,
+    serve_locally,
+)
 
 Json = dict[str, Any]
 
 DEFAULT_NODES = 10
+PROXIED = ("page", "metrics", "configz", "debug")
+"""Pages of the scheduler that the API server's port serves as well."""
 SYNC_SECONDS = 60.0
 
 
@@ -49,7 +64,10 @@ class UpOptions(msgspec.Struct, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     speed: float = 1.0
-    page_port: int = 0
+    page_port: int | None = None
+    """None: that of the API server."""
+    secure_port: int = 0
+    """Of the scheduler's own server."""
     missing_images: tuple[str, ...] = ()
     """Patterns of images that nodes cannot pull."""
     rbac: bool = False
@@ -64,6 +82,7 @@ class Ready(NamedTuple):
 
     server: str
     scheduler: str
+    """Where the scheduler answers, too; empty unless it was asked for."""
     page: str
     nodes: int
     pods: int
@@ -77,6 +96,7 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
     _check_manifests(options.manifests)
     registry = Registry.installed(options.plugin_dirs)
     config = _scheduler_options(options, registry).config  # what is wrong with it is said before all else
+    warnings += _check_profiles(options, config)
     kinds = watched_kinds(
         plugin for profile in resolve_profiles(config, registry) for plugin in profile.classes.values()
     )
@@ -84,12 +104,9 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
     if looked is not None:
         warnings += [f"{name} are not copied: {error}" for name, error in looked.missing.items()]
     with tempfile.TemporaryDirectory(prefix="stowplan-up-") as folder:
-        pair, token = make_certificate(), secrets.token_urlsafe(24)
-        async with _running(options, pair) as cluster, _served(options, cluster, pair, token) as front:
-            dump = None if looked is None else dump_of(looked.objects, cluster.clock.now())
-            await _fill(cluster, options, dump, warnings)
-            files = _written(Path(folder), pair)
-            port = _free_port()
+        pair, token, secret = make_certificate(), secrets.token_urlsafe(24), secrets.token_urlsafe(16)
+        files, port = _written(Path(folder), pair), options.secure_port or _free_port()
+        async with _running(options, pair) as cluster, AsyncExitStack() as stack:
             service = Service(
                 _scheduler_options(options, registry, *files, port),
                 registry,
@@ -97,15 +114,44 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
                 lambda _: mount(pages),
             )
             pages = make_pages(make_source(service))
-            async with serve_locally(answer_by_name(pages), options.page_port) as page:
-                running = asyncio.create_task(service.run())
-                try:
-                    await _synced(service, running)
-                    if not running.done():
-                        on_ready(_ready(cluster, front, port, page, warnings))
-                    return await running
-                finally:
-                    running.cancel()
+            answer = answer_by_name(pages)
+            plain = make_page_server(answer, secret) if _shares_port(options) else None
+            front = await stack.enter_async_context(_served(options, cluster, pair, token, plain))
+            if plain is None:
+                local = serve_locally(answer, options.page_port or 0, secret)
+                page = await stack.enter_async_context(local)
+            else:
+                stack.push_async_callback(plain.shutdown, 1)
+                page = f"http://{_reached_at(front.host)}:{front.port}/{secret}/"
+            pool = kubeconfigs.load(str(options.kubeconfig), master=f"https://127.0.0.1:{port}").open()
+            stack.push_async_callback(pool.close)
+            cluster.server.proxied = dict.fromkeys(PROXIED, partial(relay, pool))
+            dump = None if looked is None else dump_of(looked.objects, cluster.clock.now())
+            await _fill(cluster, options, dump, warnings)
+            running = asyncio.create_task(service.run())
+            try:
+                await _synced(service, running)
+                if not running.done():
+                    on_ready(_ready(cluster, front, options.secure_port, page, warnings))
+                return await running
+            finally:
+                running.cancel()
+
+
+def _shares_port(options: UpOptions) -> bool:
+    """Whether the page is served on the API server's port: it must be reached from this machine alone."""
+    return options.page_port is None and _reached_at(options.host) in ("localhost", "127.0.0.1", "[::1]")
+
+
+def _check_profiles(options: UpOptions, config: KubeSchedulerConfiguration) -> list[str]:
+    names = [profile.scheduler_name for profile in config.profiles]
+    if DEFAULT_SCHEDULER_NAME in names:
+        return []
+    return [
+        f"{options.config}: no profile is named {DEFAULT_SCHEDULER_NAME}, so pods without a schedulerName "
+        "stay Pending, including those of Deployments and Jobs whose templates have none: set "
+        f"schedulerName: {names[0]} there, or add a profile named {DEFAULT_SCHEDULER_NAME}"
+    ]
 
 
 def _check_manifests(manifests: list[Found]) -> None:
@@ -133,17 +179,14 @@ async def _running(options: UpOptions, pair: Pair) -> AsyncIterator[EmbeddedClus
 
 @asynccontextmanager
 async def _served(
-    options: UpOptions, cluster: EmbeddedCluster, pair: Pair, token: str
+    options: UpOptions, cluster: EmbeddedCluster, pair: Pair, token: str, plain: web.Server | None
 ) -> AsyncIterator[Endpoint]:
-    async with serve(cluster.server, options.host, options.port, tls=pair, token=token) as front:
-        kubeconfig.write(
-            options.kubeconfig,
-            host=_reached_at(front.host),
-            port=front.port,
-            certificate=front.certificate,
-            token=token,
-        )
-        yield front
+    async with serve(cluster.server, options.host, options.port, tls=pair, token=token, plain=plain) as front:
+        address = f"https://{_reached_at(front.host)}:{front.port}"
+        with kubeconfig.written(
+            options.kubeconfig, server=address, certificate=front.certificate, token=token
+        ):
+            yield front
 
 
 async def _fill(cluster: EmbeddedCluster, options: UpOptions, dump: Dump | None, warnings: list[str]) -> None:
@@ -232,11 +275,13 @@ async def _synced(service: Service, running: asyncio.Task[int]) -> None:
             await asyncio.sleep(0.005)
 
 
-def _ready(cluster: EmbeddedCluster, front: Endpoint, port: int, page: str, warnings: list[str]) -> Ready:
+def _ready(
+    cluster: EmbeddedCluster, front: Endpoint, secure_port: int, page: str, warnings: list[str]
+) -> Ready:
     collections = cluster.server.store.collections
     return Ready(
         f"https://{_reached_at(front.host)}:{front.port}",
-        f"https://127.0.0.1:{port}",
+        f"https://127.0.0.1:{secure_port}" if secure_port else "",
         page,
         len(collections["nodes"].records),
         len(collections["pods"].records),
@@ -245,5 +290,6 @@ def _ready(cluster: EmbeddedCluster, front: Endpoint, port: int, page: str, warn
 
 
 def _reached_at(host: str) -> str:
-    """An address to connect to where the server listens on all."""
-    return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host
+    """An address to connect to, as URLs write it, also where the server listens on all."""
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host

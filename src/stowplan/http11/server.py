@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import math
 import resource
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
@@ -28,6 +29,9 @@ from stowplan.log import warn
 SWEEP_SECONDS = 1.0
 WRITE_HIGH_WATER = 512 * 1024
 LARGE_RESPONSE = 256 * 1024
+MAX_PLAIN = 64
+"""Connections without TLS; beyond them the oldest is closed."""
+TLS_HANDSHAKE = b"\x16"
 _PIECE = 16 * 1024
 """Bytes parsed at once: all requests in them are parsed, however many wait already."""
 _LARGE_PIECE = 4096
@@ -82,13 +86,26 @@ class Listener(NamedTuple):
     port: int
 
 
+Plain = Callable[[], asyncio.BaseProtocol]
+"""Makes a protocol for a client of this machine that does not speak TLS."""
+
+
 @asynccontextmanager
 async def listen(
-    app: Application, host: str, port: int, *, tls: ssl.SSLContext | None = None, limits: Limits
+    app: Application,
+    host: str,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None = None,
+    limits: Limits,
+    plain: Plain | None = None,
 ) -> AsyncIterator[Listener]:
-    """Serve until the end of the `async with`; in plain HTTP without `tls`."""
+    """Serve until the end of the `async with`; in plain HTTP without `tls`.
+
+    With `plain`, clients of this machine that do not speak TLS are served by its protocols, on the same port.
+    """
     sockets = _listen(host, port)
-    connections = _Connections(app, tls, limits)
+    connections = _Connections(app, tls, limits, plain)
     tasks = [asyncio.ensure_future(connections.accept(each)) for each in sockets]
     tasks.append(asyncio.ensure_future(connections.sweep()))
     try:
@@ -127,8 +144,11 @@ def _listen(host: str, port: int) -> list[socket.socket]:
 class _Connections:
     """All connections of a server, and the limits that they share."""
 
-    def __init__(self, app: Application, tls: ssl.SSLContext | None, limits: Limits) -> None:
-        self.app, self._tls, self.limits = app, tls, limits
+    def __init__(
+        self, app: Application, tls: ssl.SSLContext | None, limits: Limits, plain: Plain | None
+    ) -> None:
+        self.app, self._tls, self.limits, self._plain = app, tls, limits, plain
+        self._plain_open: deque[asyncio.Transport] = deque()
         self._open: dict[_Connection, None] = {}
         self._shaking: dict[asyncio.Task[None], None] = {}
         """Both in the order in which they came."""
@@ -160,11 +180,39 @@ class _Connections:
         connection = _Connection(self)
         limit = self.limits.handshake_seconds if self._tls is not None else None
         try:
+            if self._plain is not None and not await self._speaks_tls(client):
+                await self._connect_plainly(self._plain, client)
+                return
             await loop.connect_accepted_socket(
                 lambda: connection, client, ssl=self._tls, ssl_handshake_timeout=limit
             )
         except OSError:  # it went away, or does not speak TLS
             client.close()
+
+    async def _speaks_tls(self, client: socket.socket) -> bool:
+        """Wait for the first byte, and leave it to be read."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(client, readable.set)
+        try:
+            async with asyncio.timeout(self.limits.handshake_seconds):
+                await readable.wait()
+        except BaseException:
+            loop.remove_reader(client)
+            client.close()
+            raise
+        loop.remove_reader(client)
+        return client.recv(1, socket.MSG_PEEK) in (TLS_HANDSHAKE, b"")
+
+    async def _connect_plainly(self, plain: Plain, client: socket.socket) -> None:
+        if not ipaddress.ip_address(client.getpeername()[0].partition("%")[0]).is_loopback:
+            client.close()  # whoever listens on the way could read the link
+            return
+        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(plain, client)
+        self._plain_open = deque(each for each in self._plain_open if not each.is_closing())
+        self._plain_open.append(transport)
+        if len(self._plain_open) > MAX_PLAIN:
+            self._plain_open.popleft().abort()
 
     def _make_room(self) -> bool:
         """Drop the oldest client that has not authenticated, else the one that has been idle for longest."""
@@ -215,6 +263,8 @@ class _Connections:
     async def close(self) -> None:
         for connection in list(self._open):
             connection.abort()
+        for transport in self._plain_open:
+            transport.abort()
         for task in list(self._shaking):
             task.cancel()
         await asyncio.gather(*self._shaking, return_exceptions=True)

@@ -6,11 +6,13 @@ The token in the link's path grants access. There is no cookie, so that other pa
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
@@ -20,7 +22,9 @@ from stowplan.client.errors import Unreachable, unreachable_scheduler
 from stowplan.client.http import Pool
 from stowplan.errors import InputError
 from stowplan.http11.client import Reply
+from stowplan.http11.messages import Request, Response
 from stowplan.log import error as log_error
+from stowplan.metrics import CONTENT_TYPE
 from stowplan.scheduler.main import Service
 from stowplan.serving.pages import Page
 from stowplan.web.pages import PATH, STATIC_HEADERS, content_type, make_pages
@@ -49,10 +53,8 @@ def answer_by_name(pages: Mapping[str, Page]) -> Answer:
     return answer
 
 
-@asynccontextmanager
-async def serve_locally(answer: Answer, port: int = 0, token: str = "") -> AsyncIterator[str]:
-    """Serve inside the block and yield the link. Port 0 is a free port; without a token, one is generated."""
-    secret = token or secrets.token_urlsafe(16)
+def make_page_server(answer: Answer, secret: str) -> web.Server:
+    """Serves the page under a path that is the secret."""
 
     async def handle(request: web.BaseRequest) -> web.Response:
         given, slash, name = request.path.removeprefix("/").partition("/")
@@ -67,9 +69,14 @@ async def serve_locally(answer: Answer, port: int = 0, token: str = "") -> Async
 
     quiet = logging.getLogger("stowplan.web.connections")
     quiet.disabled = True
-    runner = web.ServerRunner(
-        web.Server(handle, logger=quiet, access_log=None), shutdown_timeout=CLOSING_SECONDS
-    )
+    return web.Server(handle, logger=quiet, access_log=None)
+
+
+@asynccontextmanager
+async def serve_locally(answer: Answer, port: int = 0, token: str = "") -> AsyncIterator[str]:
+    """Serve inside the block and yield the link. Port 0 is a free port; without a token, one is generated."""
+    secret = token or secrets.token_urlsafe(16)
+    runner = web.ServerRunner(make_page_server(answer, secret), shutdown_timeout=CLOSING_SECONDS)
     await runner.setup()
     try:
         try:
@@ -154,6 +161,28 @@ async def _forward(pool: Pool, connection: Connection, name: str, request: web.B
         charset="utf-8",
         headers=STATIC_HEADERS,
     )
+
+
+async def relay(pool: Pool, request: Request) -> Response:
+    """Answer with what a scheduler's own server answers, to the credentials of the request."""
+    target = quote(request.path) + (f"?{request.query}" if request.query else "")
+    named = ("authorization", "content-type")
+    headers = [(name, request.headers[name]) for name in named if name in request.headers]
+    try:
+        # The server starts to answer without a task, and timeouts need one.
+        reply = await asyncio.ensure_future(
+            pool.request(request.method, target, headers, request.body or None, timeout=TIMEOUT_SECONDS)
+        )
+    except Unreachable as error:
+        return Response.of(502, {"message": str(error)})
+    kind = "application/json"
+    if request.path.startswith("/metrics"):
+        kind = CONTENT_TYPE
+    elif request.path.startswith(f"{PATH}/"):
+        kind = f"{content_type(request.path.removeprefix(f'{PATH}/') or '.html')}; charset=utf-8"
+    redirect = (("Location", f"{PATH}/"),) if reply.status == 302 else ()
+    more = (*HEADERS.items(), *STATIC_HEADERS.items(), *redirect)
+    return Response(reply.status, reply.data, kind if reply.status == 200 else "text/plain", more)
 
 
 async def _request(
