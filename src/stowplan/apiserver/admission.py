@@ -63,20 +63,19 @@ _QUOTA_MANAGER = Manager("kube-apiserver", "Update", "v1", "status")
 def mutate(context: RequestContext) -> None:
     """Change the object as admission does."""
     resource, objects = context.resource, context.objects
-    if resource.group in (rbac.GROUP, "certificates.k8s.io"):
-        _check_grants(context)
     if resource.collection == "pods" and context.before is None:
         for item in _limits(context) if objects.has_any(LIMIT_RANGES) else ():
             _set_container_defaults(context.data, item)
         if context.access is not None and context.access.authorizer.is_enforced:
             _apply_service_account(context)
         _apply_runtime_class(context)
-    if not _is_reviewed(context):
-        return
-    if objects.has_any(MUTATING_POLICIES):
-        policies.mutate(action_of(context), lambda new: _replaced(context, new))
-    if objects.has_any(MUTATING_WEBHOOKS):
-        webhooks.mutate(action_of(context), lambda new: _replaced(context, new))
+    if _is_reviewed(context):
+        if objects.has_any(MUTATING_POLICIES):
+            policies.mutate(action_of(context), lambda new: _replaced(context, new))
+        if objects.has_any(MUTATING_WEBHOOKS):
+            webhooks.mutate(action_of(context), lambda new: _replaced(context, new))
+    if resource.group in (rbac.GROUP, "certificates.k8s.io"):
+        _check_grants(context)
 
 
 def check(context: RequestContext) -> None:
@@ -220,11 +219,29 @@ def _check_grants(context: RequestContext) -> None:
         data["spec"] |= context.user.info()
     if resource.group != rbac.GROUP or access is None:
         return
-    part = "rules" if resource.plural.endswith("roles") else "subjects"
-    if context.before is not None and data.get(part) == context.old.get(part):
+    if context.before is not None and _granting(data) == _granting(context.old):
         return
-    check = access.authorizer.check_role if part == "rules" else access.authorizer.check_binding
+    authorizer = access.authorizer
+    check = authorizer.check_role if resource.plural.endswith("roles") else authorizer.check_binding
     check(context.user, resource.plural, context.namespace, data)
+
+
+def _granting(data: Json) -> Json:
+    """What of a role or binding grants rights, by itself or through roles that collect others by labels."""
+    meta = data.get("metadata") or {}
+    parts = ("rules", "aggregationRule", "subjects", "roleRef")
+    found = {part: data.get(part) or None for part in parts}
+    return {**found, **{part: meta.get(part) or None for part in ("labels", "annotations")}}
+
+
+def check_may_create(context: RequestContext) -> None:
+    """An update or a patch that creates the object needs the right to create it."""
+    access, resource = context.access, context.resource
+    if access is not None and access.authorizer.is_enforced:
+        asked = rbac.Attributes(
+            "create", resource.group, resource.plural, "", context.namespace, context.name
+        )
+        access.authorizer.check(context.user, asked)
 
 
 def _in_namespace(context: RequestContext, collection: str) -> list[Record]:

@@ -57,6 +57,8 @@ def run(context: RequestContext, decode: Decode | None = None) -> Response:
     """All five steps; a subresource with a body of its own decodes it itself."""
     form = context.form  # a client that accepts no form of ours learns it before anything is written
     (decode or _decode)(context)
+    if context.before is None and context.verb != "create":
+        admission.check_may_create(context)
     record = write(context)
     status = 200 if context.before is not None else 201
     return forms.render_object(form, context.resource, record, status, _warning_headers(context.warnings))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
 import msgspec
 
@@ -16,6 +16,7 @@ from stowplan.api.selectors import selector_of
 from stowplan.apiserver import schemas
 from stowplan.apiserver.failures import Failure, aggregate, bad_request, forbidden_request, not_found
 from stowplan.apiserver.objects import Objects
+from stowplan.apiserver.options import Query
 from stowplan.apiserver.store import Record
 from stowplan.errors import SelectorError
 from stowplan.http11.messages import Request
@@ -30,6 +31,10 @@ UNAUTHENTICATED = "system:unauthenticated"
 ACCOUNT_PREFIX = "system:serviceaccount:"
 MAX_MISSING = 1000
 """Rules that are looked at, at most, for what a role would grant beyond its author's rights."""
+FULL_AUTHORITY: list[Json] = [
+    {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
+    {"nonResourceURLs": ["*"], "verbs": ["*"]},
+]
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -83,23 +88,24 @@ def attributes_of(request: Request) -> Attributes:
 
 
 def _resource_attributes(request: Request, group: str, rest: list[str]) -> Attributes:
-    query = parse_qs(request.query)
-    watches = (rest[0] == "watch" and len(rest) > 1) or query.get("watch", ["false"])[0] in ("1", "true")
-    if rest[0] == "watch" and len(rest) > 1:
-        rest = rest[1:]
+    query = Query(request.query)  # read as the server reads it, or it would serve what was not asked here
+    is_watch = rest[0] == "watch" and len(rest) > 1
+    rest = rest[1:] if is_watch else rest
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 1:
         namespace = rest[1]
         if len(rest) > 2 and rest[2] not in ("status", "finalize"):
             rest = rest[2:]
     resource, name, below = rest[0], rest[1] if len(rest) > 1 else "", "/".join(rest[2:3])
-    if request.method in ("GET", "HEAD"):
-        verb = "watch" if watches else "get" if name else "list"
+    if is_watch or (request.method in ("GET", "HEAD") and query.flag("watch")):
+        verb = "watch"
+    elif request.method in ("GET", "HEAD"):
+        verb = "get" if name else "list"
     else:
         verb = _VERBS.get(request.method, request.method.lower())
         verb = "deletecollection" if verb == "delete" and not name else verb
     if not name and verb in ("list", "watch", "deletecollection"):
-        name = _selected_name(query.get("fieldSelector", [""])[0])
+        name = _selected_name(query("fieldSelector"))
     return Attributes(verb, group, resource, below, namespace, name)
 
 
@@ -218,7 +224,9 @@ class Authorizer:
         name = data["metadata"].get("name", "")
         asked = Attributes("escalate", GROUP, resource, "", namespace, name)
         if not self.allows(user, asked)[0]:
-            self._check_held(user, resource, namespace, name, data.get("rules") or [])
+            # Roles that are labelled for it later count as well, whatever they grant.
+            rules = FULL_AUTHORITY if data.get("aggregationRule") else data.get("rules") or []
+            self._check_held(user, resource, namespace, name, rules)
 
     def check_binding(self, user: User, resource: str, namespace: str, data: Json) -> None:
         """The same for a binding, which grants what its role has."""
@@ -362,8 +370,7 @@ def acting_user(request: Request, user: User, authorizer: Authorizer) -> User:
 
 
 def impersonates(request: Request) -> bool:
-    headers = request.headers  # every request comes here
-    return "impersonate-user" in headers or "impersonate-group" in headers
+    return any(name.startswith("impersonate-") for name in request.headers)
 
 
 def _impersonated(name: str) -> Attributes:

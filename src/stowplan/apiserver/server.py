@@ -275,6 +275,8 @@ class ApiServer:
             return SUBRESOURCES[below](context)
         if group == containers.METRICS:
             return containers.metrics(self.containers, context)
+        if is_watch and request.method != "GET":
+            raise method_not_allowed()
         if is_watch or (request.method == "GET" and query.flag("watch")):
             return _watch(context)
         if context.verb not in resource.verbs:
