@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import msgspec
 
-from stowplan.api.cel import MAX_COST, Message, Meter, Program, compile_cel
+from stowplan.api.cel import MAX_COST, Message, Meter, Program
 from stowplan.api.cel.overloads import define, define_on_text, name_of
 from stowplan.api.cel.values import DYN, FIELDS, TYPE_NAMES
 from stowplan.api.meta import LabelSelector
@@ -16,6 +17,7 @@ from stowplan.api.selectors import selector_of
 from stowplan.apiserver import managed, patches
 from stowplan.apiserver.failures import Failure, bad_request, forbidden_request
 from stowplan.apiserver.matching import Action, all_of, matches_rules, matches_selectors, request_facts
+from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.rbac import Attributes, Authorizer, User
 from stowplan.apiserver.strategies import registration
 from stowplan.errors import CelError, SelectorError
@@ -25,6 +27,8 @@ Json = dict[str, Any]
 COST_BUDGET = 3 * MAX_COST
 """What all expressions of all policies may cost for one request: half a second without other answers."""
 MAX_MESSAGE, MAX_PARAMS = 5120, 100
+MAX_KEPT, PROGRAM_SIZE = 2 * 1024 * 1024, 1000
+"""Characters of the expressions whose programs are kept, and what each counts for besides."""
 _CODES = {"Forbidden": 403, "Invalid": 422, "RequestEntityTooLarge": 413, "Unauthorized": 401}
 _WORDS = {"bool": bool, "string": str}
 
@@ -142,9 +146,32 @@ class Variables(dict[str, Any]):
 TYPE_NAMES[Variables] = "map"
 
 
+class _Programs(dict[tuple[str, tuple[str, ...]], Program]):
+    """Programs of the last expressions: policies need all of theirs for every request.
+
+    Those that are only checked when a policy is written are not kept.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._size = 0
+
+    def keep(self, text: str, names: tuple[str, ...]) -> Program:
+        self._size += len(text) + PROGRAM_SIZE
+        if self._size > MAX_KEPT:
+            self.clear()
+            self._size = len(text) + PROGRAM_SIZE
+        self[text, names] = program = _compile(text, names)
+        return program
+
+
+_programs: WeakKeyDictionary[Objects, _Programs] = WeakKeyDictionary()
+"""Those of each server."""
+
+
 def _compile(text: str, names: tuple[str, ...]) -> Program:
     declared = [*_BASE, *((name, DYN) for name in names)]
-    return compile_cel(text, (*declared, ("Object", Message), ("JSONPatch", Message)))
+    return Program(text, (*declared, ("Object", Message), ("JSONPatch", Message)))
 
 
 def _problem(text: str, names: tuple[str, ...], kind: str) -> str:
@@ -173,6 +200,7 @@ class _Evaluation:
         listed = spec.get("variables") or []
         self.names = (*names, "variables") if listed else names
         self._memory = context.request.memory
+        self._programs = _programs.setdefault(context.objects, _Programs())
         variables = Variables(listed, self.names)
         variables.evaluate = self.evaluate
         own = Attributes("", context.resource.group, context.resource.plural, context.subresource)
@@ -195,7 +223,8 @@ class _Evaluation:
         meter = Meter(min(MAX_COST, left))
         before = meter.left
         try:
-            return _compile(text, self.names if names is None else names).evaluate(self._values, meter)
+            key = text, self.names if names is None else names
+            return (self._programs.get(key) or self._programs.keep(*key)).evaluate(self._values, meter)
         finally:
             self._memory["policy budget"] = left - (before - max(meter.left, 0))
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from stowplan.api.cel import COST_EXCEEDED, MAX_COST, Meter, Program
-from stowplan.api.cel.parser import Call, Index, ListOf, Literal, MapOf, Name, Node, Select, parse
+from stowplan.api.cel.parser import Call, Index, ListOf, Literal, MapOf, Name, Node, Select
+from stowplan.api.cel.parser import parse as parse_cel
 from stowplan.api.cel.times import parsed_duration, parsed_timestamp
 from stowplan.api.cel.values import (
     DYN,
@@ -36,6 +38,8 @@ RULE_LIMIT, SCHEMA_LIMIT = 10_000_000, 100_000_000
 """What a rule, and all rules of a schema, may cost for the largest objects that the schema allows."""
 MAX_RULES = 1000
 """Rules of one schema: each of them takes a while to compile, and nobody else is served meanwhile."""
+MAX_RULE_TEXT = 64 * 1024
+"""Characters of all rules of one schema, for the same reason."""
 MAX_REQUEST = 3 * 1024 * 1024
 REASONS = {
     "FieldValueDuplicate": "Duplicate value",
@@ -52,6 +56,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
 _META = {"type": "object", "properties": {"name": {"type": "string"}, "generateName": {"type": "string"}}}
 
+
+parse = lru_cache(4)(parse_cel)
+"""Each rule is looked at several times in a row."""
 
 # Values and types.
 
@@ -301,8 +308,17 @@ def _below(schema: Json) -> Iterator[Any]:
 def rule_errors(schema: Json, path: str) -> Iterator[FieldError]:
     if not has_rules(schema):
         return
-    if (count := _count_rules(schema)) > MAX_RULES:
-        yield FieldError(path, "Too many", f"{count}: must have at most {MAX_RULES} {RULES}")
+    rules = list(_all_rules(schema))
+    if len(rules) > MAX_RULES:
+        yield FieldError(path, "Too many", f"{len(rules)}: must have at most {MAX_RULES} {RULES}")
+        return
+    parts = (
+        each.get(key) for each in rules if isinstance(each, dict) for key in ("rule", "messageExpression")
+    )
+    if (size := sum(len(text) for text in parts if isinstance(text, str))) > MAX_RULE_TEXT:
+        yield FieldError(
+            path, "Too long", f"{size}: may not have more than {MAX_RULE_TEXT} characters of {RULES}"
+        )
         return
     checker = _Checker(path)
     yield from checker.errors(schema, path, 1, "", True)
@@ -314,10 +330,11 @@ def rule_errors(schema: Json, path: str) -> Iterator[FieldError]:
         yield forbidden(path, f"{said} {_by_factor(checker.total, SCHEMA_LIMIT)}")
 
 
-def _count_rules(schema: Any) -> int:
-    if not isinstance(schema, dict):
-        return 0
-    return len(schema.get(RULES) or ()) + sum(map(_count_rules, _below(schema)))
+def _all_rules(schema: Any) -> Iterator[Any]:
+    if isinstance(schema, dict):
+        yield from schema.get(RULES) or ()
+        for each in _below(schema):
+            yield from _all_rules(each)
 
 
 def _by_factor(cost: float, limit: int) -> str:

@@ -9,9 +9,19 @@ from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from stowplan.api.patterns import Pattern
 from stowplan.apiserver.bodies import BuiltIn
-from stowplan.apiserver.failures import FieldError, duplicate, invalid, required, unsupported, wrong_type
+from stowplan.apiserver.failures import (
+    Failure,
+    FieldError,
+    duplicate,
+    invalid,
+    required,
+    unsupported,
+    wrong_type,
+)
 from stowplan.apiserver.formats import FORMATS
 from stowplan.apiserver.metadata import label_errors_of
 from stowplan.apiserver.names import dns1035_errors
@@ -71,24 +81,47 @@ def prune(schema: Json, value: Any, path: str, unknown: list[str]) -> Any:
     return value
 
 
-def set_defaults(schema: Json, value: Any) -> Any:
+MAX_DEFAULTS = 3 * 1024 * 1024
+"""Bytes that defaults may add to an object: one in the schema of a list counts for each item."""
+MAX_STEPS = 200_000
+"""Parts of a schema that may be compared with parts of an object, where the schema has alternatives."""
+
+
+class _Room:
+    """What defaults may still add."""
+
+    def __init__(self) -> None:
+        self.left = MAX_DEFAULTS
+
+    def take(self, default: Any) -> Any:
+        self.left -= len(msgspec.json.encode(default))
+        if self.left < 0:
+            said = f"Request entity too large: the default values of the schema exceed {MAX_DEFAULTS} bytes"
+            raise Failure(413, "RequestEntityTooLarge", said)
+        return copy.deepcopy(default)
+
+
+def set_defaults(schema: Json, value: Any, room: _Room | None = None) -> Any:
     """The value with the defaults of fields that were left out."""
+    room = room or _Room()
     if "$ref" in schema:
         return value
     if isinstance(value, dict):
         found = dict(value)
         for key, each in (schema.get("properties") or {}).items():
             if key not in found and "default" in each:
-                found[key] = copy.deepcopy(each["default"])
+                found[key] = room.take(each["default"])
             if key in found:
-                found[key] = set_defaults(each, found[key])
+                found[key] = set_defaults(each, found[key], room)
         others = schema.get("additionalProperties")
         if isinstance(others, dict):
             known = schema.get("properties") or {}
-            found = {key: each if key in known else set_defaults(others, each) for key, each in found.items()}
+            found = {
+                key: each if key in known else set_defaults(others, each, room) for key, each in found.items()
+            }
         return found
     if isinstance(value, list) and isinstance(schema.get("items"), dict):
-        return [set_defaults(schema["items"], each) for each in value]
+        return [set_defaults(schema["items"], each, room) for each in value]
     return value
 
 
@@ -104,6 +137,9 @@ class Validator:
 
         self._patterns: dict[str, tuple[str, str]] = {}
         self._declared, self._has_more = schema, has_more(schema)
+        self._has_alternatives = any(
+            f'"{word}":' in msgspec.json.encode(schema).decode() for word in _ALTERNATIVES
+        )
         self._schema = self._translated(schema)
         formats: dict[str, Callable[..., bool]] = {
             name: partial(_matches, *checked) for name, checked in self._patterns.items()
@@ -111,6 +147,9 @@ class Validator:
         self._validator = Draft7Validator(self._schema, formats=formats, validate_formats=True)
 
     def errors(self, value: Any) -> Iterator[FieldError]:
+        if self._has_alternatives and _is_too_costly(self._declared, value):
+            yield invalid("<nil>", "", f"the schema has too many alternatives for this object: {MAX_STEPS}")
+            return
         if not self._validator.is_valid(value):
             yield from self._worded(list(self._validator.iter_errors(value)))
         if self._has_more:
@@ -235,6 +274,31 @@ class Validator:
         at = _path_text(tuple(example.instance_path)[: _value_depth(prefix)])
         none = ". None validated" if len(failed) == len(branches) else ""
         return _of_no_field(at, f"must validate all the schemas (allOf){none}")
+
+
+_ALTERNATIVES = ("allOf", "anyOf", "oneOf", "not")
+
+
+def _is_too_costly(schema: Json, value: Any) -> bool:
+    """Whether too many alternatives would have to be tried: those within others multiply."""
+    waiting, count = [(schema, value)], 0
+    while waiting:
+        part, each = waiting.pop()
+        count += 1
+        if count + len(waiting) > MAX_STEPS:
+            return True
+        for word in ("allOf", "anyOf", "oneOf"):
+            waiting += [(branch, each) for branch in part.get(word) or ()]
+        if isinstance(part.get("not"), dict):
+            waiting.append((part["not"], each))
+        if isinstance(each, dict):
+            properties, others = part.get("properties") or {}, part.get("additionalProperties")
+            for key, inner in each.items():
+                if isinstance(found := properties.get(key, others), dict):
+                    waiting.append((found, inner))
+        elif isinstance(each, list) and isinstance(part.get("items"), dict):
+            waiting += [(part["items"], item) for item in each]
+    return False
 
 
 def _out_of_format(comment: str, at: str) -> FieldError:

@@ -61,6 +61,9 @@ class WebhookStrategy(_Registration):
                 service.setdefault("port", 443)
 
     def errors(self, data: Json) -> Iterator[FieldError]:
+        if too_long := list(_size_errors(data.get("webhooks"), "webhooks")):
+            yield from too_long
+            return
         names: set[str] = set()
         for index, hook in enumerate(data.get("webhooks") or ()):
             at, name = f"webhooks[{index}]", hook.get("name", "")
@@ -160,6 +163,26 @@ def rule_errors(rule: Json, at: str, operations: tuple[str, ...] = _OPERATIONS) 
         yield unsupported(f"{at}.scope", rule["scope"], _SCOPES)
 
 
+MAX_CEL = 64 * 1024
+"""Characters of all expressions of one object: nobody else is served while they are compiled."""
+
+
+def _size_errors(part: Any, at: str) -> Iterator[FieldError]:
+    if (size := _cel_size(part)) > MAX_CEL:
+        yield FieldError(at, "Too long", f"{size}: may not have more than {MAX_CEL} characters of CEL")
+
+
+def _cel_size(part: Any) -> int:
+    if isinstance(part, list):
+        return sum(map(_cel_size, part))
+    if not isinstance(part, dict):
+        return 0
+    return sum(
+        len(each) if isinstance(each, str) and key.lower().endswith("expression") else _cel_size(each)
+        for key, each in part.items()
+    )
+
+
 Check = Callable[[str, tuple[str, ...], str], str]
 check_expression: list[Check] = []
 """Compiles an expression for the policies: what is wrong with it, or nothing. Set by policies.py."""
@@ -224,6 +247,9 @@ class PolicyStrategy(_Registration):
 
     def errors(self, data: Json) -> Iterator[FieldError]:
         spec = data["spec"]
+        if too_long := list(_size_errors(spec, "spec")):
+            yield from too_long
+            return
         if spec["failurePolicy"] not in _FAILURE:
             yield unsupported("spec.failurePolicy", spec["failurePolicy"], _FAILURE)
         if (kind := spec.get("paramKind")) is not None:
