@@ -22,7 +22,7 @@ from stowplan.apiserver.forms import Form
 from stowplan.apiserver.options import FieldTerms, ListOptions, field_selector, fields_match, label_selector
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Change, Collection, Key, Record
-from stowplan.http11.messages import Response
+from stowplan.http11.messages import Request, Response
 
 Json = dict[str, Any]
 
@@ -173,6 +173,8 @@ class Watch:
     ) -> None:
         self.resource, self.collection, self.selection, self.form = resource, collection, selection, form
         self.options = options
+        self.request = Request("", "")
+        self._is_dropped = False
         self._key = (resource.group_version, form)
         asked = watch_version(options.version) if options.version else 0
         current = collection.store.version
@@ -194,6 +196,11 @@ class Watch:
         self.position = collection.position_after(asked)
         self._told_columns = False
 
+    def drop(self) -> None:
+        """Break off the connection, as when a server dies."""
+        self._is_dropped = True
+        self.collection.wake()
+
     async def chunks(self) -> AsyncIterator[bytes]:
         """The events as lines, some at a time, until the watch's time is up."""
         if self.gone:
@@ -209,6 +216,10 @@ class Watch:
         if self.options.initial_events and self.options.bookmarks:
             yield self._bookmark(self._asked, is_end=True)
         while True:
+            if self._is_dropped:
+                if self.request.is_bare:
+                    return  # without a connection there is nothing to break
+                raise ConnectionAbortedError("the watch was dropped")
             changes = self.collection.changes_from(self.position)
             if changes is None:
                 yield self._gone(self.collection.forgotten)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -137,8 +136,7 @@ def request_token(context: RequestContext) -> Response:
         raise invalid_object("TokenRequest", "", errors, "authentication.k8s.io")
     bound = _bound_to(context, spec.get("boundObjectRef"))
     token = _access(context).tokens.issue(account, spec["audiences"], seconds, bound)
-    until = datetime.fromtimestamp(int(datetime.now(UTC).timestamp()) + seconds, UTC)
-    data["status"] = {"token": token, "expirationTimestamp": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    data["status"] = {"token": token, "expirationTimestamp": times.later(seconds)}
     meta = account["metadata"]
     data["metadata"] = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
     data["metadata"]["creationTimestamp"] = times.now()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ from stowplan.apiserver.failures import (
     not_found,
     unknown_resource,
 )
+from stowplan.apiserver.faults import Faults
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.options import Query, delete_options, list_options
@@ -91,13 +93,19 @@ _ON_COLLECTION = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 
 
 class ApiServer:
-    """One Kubernetes API over one store."""
+    """One Kubernetes API over one store; `now` is its clock, in seconds since 1970."""
 
-    def __init__(self, store: Store | None = None, *, rbac: bool = False) -> None:
+    def __init__(
+        self, store: Store | None = None, *, rbac: bool = False, now: Callable[[], float] = time.time
+    ) -> None:
+        self._now = now
+        times.CLOCK.set(now)
         self.store = store or Store()
+        self.faults = Faults()
+        """What goes wrong on purpose."""
         self.resources = Resources()
         self.objects = Objects(self.store, self.resources)
-        self.access = Access(self.objects, rbac=rbac)
+        self.access = Access(self.objects, rbac=rbac, now=now)
         for resource in self.resources:
             self.objects.collection(resource)
         self.custom = CustomResources(self.objects)
@@ -144,11 +152,14 @@ class ApiServer:
     async def handle(self, request: Request) -> Response | Stream:
         """Handle a request; never raises because of what a client sent."""
         answer: Response | Stream
+        times.CLOCK.set(self._now)
         try:
             if request.body and bodies.is_yaml(bodies.media_of(request), request.body):
                 await self._convert_yaml(request)
             if self.access.authorizer.is_enforced or impersonates(request):
                 self._authorize(request)
+            if self.faults:
+                await self.faults.act(request)
             request.memory = {}
             if self.proxied and (proxied := self.proxied.get(request.path.split("/", 2)[1])):
                 return await proxied(request)
@@ -278,7 +289,7 @@ class ApiServer:
         if is_watch and request.method != "GET":
             raise method_not_allowed()
         if is_watch or (request.method == "GET" and query.flag("watch")):
-            return _watch(context)
+            return self._watch(context)
         if context.verb not in resource.verbs:
             raise method_not_allowed()
         if resource.namespaced and not namespace and context.verb != "list":
@@ -286,6 +297,15 @@ class ApiServer:
         if plural in CREATED_ONLY and "list" not in resource.verbs:
             return CREATED_ONLY[plural](context)
         return _VERBS[context.verb](context)
+
+    def _watch(self, context: RequestContext) -> Stream:
+        resource, options = context.resource, list_options(context.query)
+        options.watch = True
+        selection = selection_of(resource, context.namespace, options, context.name)
+        watch = Watch(resource, context.objects.collection(resource), selection, options, context.form)
+        watch.request = context.request
+        self.faults.watches.add(watch)
+        return Stream(watch.chunks())
 
     def _is_below_namespace(self, part: str) -> bool:
         namespaces = self.resources.find("", "v1", "namespaces")
@@ -296,14 +316,6 @@ def _list(context: RequestContext) -> Response:
     resource, options, form = context.resource, list_options(context.query), context.form
     selection = selection_of(resource, context.namespace, options)
     return answer_list(resource, context.objects.collection(resource), selection, options, form)
-
-
-def _watch(context: RequestContext) -> Stream:
-    resource, options = context.resource, list_options(context.query)
-    options.watch = True
-    selection = selection_of(resource, context.namespace, options, context.name)
-    watch = Watch(resource, context.objects.collection(resource), selection, options, context.form)
-    return Stream(watch.chunks())
 
 
 def _delete(context: RequestContext) -> Response:

@@ -205,10 +205,14 @@ class Collection:
         if len(self._log) > LOG_LENGTH:
             self.forget(LOG_LENGTH // 4)
         if self._waiting:
-            waiting, self._waiting = self._waiting, set()
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+            self.wake()
+
+    def wake(self) -> None:
+        """Let watches that wait for changes look again."""
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     def count_log_bytes(self, change: Change, count: int) -> None:
         """Count bytes that the log holds for a change: its object, or an event encoded for watches."""
@@ -260,6 +264,10 @@ class Collection:
             pass
         finally:
             self._waiting.discard(future)
+
+
+Snapshot = dict[str, dict[Key, Record]]
+"""By collection, the objects that it had."""
 
 
 class Store:
@@ -325,6 +333,43 @@ class Store:
         """Forget all changes; every watch from a version before now must list again."""
         for collection in self.collections.values():
             collection.forget_all()
+
+    def expire(self) -> None:
+        """Forget all changes, so that nothing can be resumed from a version that anybody has seen."""
+        self.version = self.next_version()
+        self.compact()
+
+    def snapshot(self) -> Snapshot:
+        """All objects as they are now."""
+        return {name: dict(each.records) for name, each in self.collections.items()}
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Make all objects as they were; watches see that as changes, and versions go on.
+
+        What was changed is written anew, so that its version is a new one. Finalizers do not count.
+        """
+        names = sorted(self.collections, key=lambda name: not name.startswith("customresourcedefinitions."))
+        for name in names:
+            collection, wanted = self.collections[name], snapshot.get(name, {})
+            for key in [key for key in collection.records if key not in wanted]:
+                collection.remove(key)
+            for key, record in wanted.items():
+                known = collection.records.get(key)
+                if known is record:
+                    continue
+                # Nothing is ever unbound or un-deleted: clients see the object go and another one come.
+                if known is not None and (known.uid != record.uid or name == "pods"):
+                    collection.remove(key)
+                wanted[key] = collection.put(key, record.data(), record.managed)
+
+    def purge(self, namespace: str) -> None:
+        """Remove a namespace with everything in it at once, whatever the finalizers."""
+        for name, collection in self.collections.items():
+            keys = [key for key in collection.records if key[0] == namespace]
+            if name == "namespaces" and ("", namespace) in collection.records:
+                keys.append(("", namespace))
+            for key in keys:
+                collection.remove(key)
 
     async def committed(self) -> None:
         """Wait until everything written so far is published; raises Failure if it is lost."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -155,7 +154,7 @@ def since(moment: str | None) -> str:
     if not moment:
         return _UNKNOWN
     try:
-        return human(time.time() - times.seconds_of(moment))
+        return human(times.seconds_now() - times.seconds_of(moment))
     except ValueError:
         return "<invalid>"
 
@@ -384,7 +383,8 @@ def _job(item: Json) -> list[Any]:
     )
     took = ""
     if status.get("startTime"):
-        end = times.seconds_of(status["completionTime"]) if status.get("completionTime") else time.time()
+        done_at = status.get("completionTime")
+        end = times.seconds_of(done_at) if done_at else times.seconds_now()
         took = human(end - times.seconds_of(status["startTime"]))
     return [
         item["metadata"]["name"],

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -19,12 +21,21 @@ _MICRO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 """Already as it is to be written."""
 
 
+CLOCK: ContextVar[Callable[[], float]] = ContextVar("CLOCK", default=time.time)
+"""The clock of the server that handles the current request, in seconds since 1970."""
+
+
 class TimeError(ValueError):
     """Says what Go's parser says."""
 
 
+def seconds_now() -> float:
+    """Seconds since 1970."""
+    return CLOCK.get()()
+
+
 def now() -> str:
-    return _written(int(time.time()))
+    return _written(int(seconds_now()))
 
 
 @lru_cache(maxsize=4)  # many objects are written in one second
@@ -87,4 +98,4 @@ def _zone(text: str) -> datetime.timezone:
 
 
 def later(seconds: float) -> str:
-    return _written(int(time.time() + seconds))
+    return _written(int(seconds_now() + seconds))

@@ -6,8 +6,8 @@ import base64
 import hashlib
 import hmac
 import json
-import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -29,8 +29,8 @@ _CREDENTIAL = "authentication.kubernetes.io/credential-id"
 class Tokens:
     """Issues and verifies tokens with a key of this server's own."""
 
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
+    def __init__(self, objects: Objects, now: Callable[[], float]) -> None:
+        self._objects, self._now = objects, now
         self._key: ec.EllipticCurvePrivateKey | None = None
         self._verified: dict[str, Json] = {}
 
@@ -54,7 +54,7 @@ class Tokens:
         return {"keys": [key]}
 
     def issue(self, account: Json, audiences: list[str], seconds: int, bound: Json) -> str:
-        meta, now = account["metadata"], int(time.time())
+        meta, now = account["metadata"], int(self._now())
         about = {"name": meta["name"], "uid": meta["uid"]}
         claims = {
             "aud": audiences,
@@ -76,7 +76,7 @@ class Tokens:
     ) -> tuple[User | None, list[str], str]:
         """The user of a valid token with the audiences it is good for; or None and what is wrong."""
         claims = self._claims(token)
-        if claims is None or not claims["nbf"] - 60 <= time.time() < claims["exp"]:
+        if claims is None or not claims["nbf"] - 60 <= self._now() < claims["exp"]:
             return None, [], "invalid bearer token"
         given = [each for each in claims["aud"] if each in audiences]
         if not given:
@@ -124,9 +124,9 @@ class Tokens:
 class Access:
     """Who clients are, and what they may do."""
 
-    def __init__(self, objects: Objects, *, rbac: bool) -> None:
+    def __init__(self, objects: Objects, *, rbac: bool, now: Callable[[], float]) -> None:
         self.authorizer = Authorizer(objects, is_enforced=rbac)
-        self.tokens = Tokens(objects)
+        self.tokens = Tokens(objects, now)
         self.token = ""
         """The token of the administrator."""
 

@@ -15,6 +15,10 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import count
 
+MIN_JUMP = 0.05
+SOON_SECONDS = 0.5
+"""Retries that come sooner are waited for when time is moved."""
+
 
 class Clock:
     """`speed` is the simulated seconds per real second. It can be changed at any time; 0 stops the clock."""
@@ -25,6 +29,8 @@ class Clock:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
+        self.retries_soon = 0
+        """Retries that come within SOON_SECONDS of real time."""
 
     def now(self) -> float:
         """Seconds since 1970."""
@@ -48,6 +54,28 @@ class Clock:
         heapq.heappush(self._due, (self.now() + max(seconds, 0.0), next(self._numbers), call))
         if self._due[0][2] is call:
             self._set_timer()
+
+    def jump(self, seconds: float) -> None:
+        """Move on to the next thing that is due, at most by `seconds`, and do what is due by then.
+
+        Things that are due within MIN_JUMP of each other are done in one jump.
+        """
+        now = self.now()
+        if self._due:
+            seconds = min(seconds, max(self._due[0][0] - now, MIN_JUMP))
+        self._at, self._from = now + seconds, self._loop.time()
+        self._ring()
+
+    def retry_after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call once so much real time has passed: what failed is retried even if the clock stands still."""
+        is_soon = seconds <= SOON_SECONDS
+        self.retries_soon += is_soon
+
+        def retry() -> None:
+            self.retries_soon -= is_soon
+            call()
+
+        self._loop.call_later(seconds, retry)
 
     async def sleep(self, seconds: float) -> None:
         over: asyncio.Future[None] = self._loop.create_future()

@@ -44,6 +44,10 @@ class WorkQueue:
             if key not in self._working:
                 self._put(key)
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting and not self._working
+
     def add_after(self, key: str, seconds: float) -> None:
         """By the cluster's clock; of several times for a key the first counts."""
         due = self._clock.now() + seconds
@@ -81,7 +85,7 @@ class WorkQueue:
             return
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         wait = min(FIRST_BACKOFF * 2.0 ** min(failures - 1, 20), LONGEST_BACKOFF)
-        self._loop.call_later(wait, self.add, key)
+        self._clock.retry_after(wait, lambda: self.add(key))
 
     def _put(self, key: str) -> None:
         now = self._loop.time()

@@ -68,6 +68,11 @@ class Controllers:
             Quotas(self.stores, discovered),
         )
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no controller has anything to do before a timer or a change."""
+        return all(each.queue.is_idle for each in self.controllers)
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.stores.run())

@@ -7,19 +7,22 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from stowplan import log
 from stowplan.api.crd import crd_of, needs_crd
 from stowplan.apiserver import ApiServer, Store
+from stowplan.apiserver.store import Snapshot
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import NotFound
-from stowplan.config import load
+from stowplan.config import Duration, load
 from stowplan.config.types import V1
 from stowplan.controllers.clock import Clock
 from stowplan.controllers.running import Controllers
-from stowplan.embedded import objects
+from stowplan.embedded import objects, waiting
 from stowplan.embedded.pool import InProcess
+from stowplan.embedded.waiting import Condition
+from stowplan.errors import InputError
 from stowplan.explain.recorded import explain_record, undecided_text
 from stowplan.explain.text import render
 from stowplan.framework.plugin import Plugin
@@ -35,8 +38,16 @@ Json = dict[str, Any]
 Nodes = int | NodeTemplate | Iterable[NodeTemplate]
 
 WAIT_SECONDS = 10.0
+QUIET_TURNS, SETTLE_SECONDS = 30, 2.0
+"""Turns of the event loop in which nothing happens before a cluster counts as settled, and the time limit."""
 
 T = TypeVar("T")
+
+
+class ClusterSnapshot(NamedTuple):
+    objects: Snapshot
+    dead: frozenset[str]
+    """Names of the nodes that were killed."""
 
 
 class EmbeddedCluster:
@@ -55,9 +66,9 @@ class EmbeddedCluster:
         certificate: str = "",
         rbac: bool = False,
     ) -> None:
-        self.server = ApiServer(store, rbac=rbac)
-        self.connection = InProcess(self.server)
         self.clock = Clock(speed)
+        self.server = ApiServer(store, rbac=rbac, now=self.clock.now)
+        self.connection = InProcess(self.server)
         self.api = self._client("stowplan")
         self._kubelet_api, self._controller_api = self._client("kubelet"), self._client("controller-manager")
         self.kubelets = SimulatedKubelets(self._kubelet_api, clock=self.clock, behaviour=behaviour)
@@ -104,7 +115,12 @@ class EmbeddedCluster:
             await self.kubelets.add(template.nodes(self.clock.now()))
 
     async def schedule(
-        self, config: Path | Json | None = None, *, registry: Registry | None = None, seed: int | None = None
+        self,
+        config: Path | Json | None = None,
+        *,
+        registry: Registry | None = None,
+        seed: int | None = None,
+        owns_process: bool = True,
     ) -> Scheduler:
         """Start Stowplan's scheduler, and wait until it knows the cluster."""
         registry = registry or Registry.installed()
@@ -116,7 +132,13 @@ class EmbeddedCluster:
             loaded,
             api,
             events,
-            Settings(registry=registry, draw=random.Random(seed), decisions=self.decisions),
+            Settings(
+                registry=registry,
+                now=self.clock.now,
+                draw=random.Random(seed),
+                decisions=self.decisions,
+                owns_process=owns_process,
+            ),
         )
         scheduler.start()
         self.work(scheduler.run())
@@ -124,6 +146,53 @@ class EmbeddedCluster:
             await reflector.synced.wait()
         await scheduler.kinds_synced()
         return scheduler
+
+    async def tick(self, duration: float | str) -> None:
+        """Let so much of the cluster's time pass at once: seconds, or a text such as "5m".
+
+        All that is due meanwhile is done in order: timers of pods and controllers, heartbeats, backoffs.
+        """
+        seconds = Duration.parse(duration) if isinstance(duration, str) else duration
+        if seconds < 0:
+            raise InputError(f"time does not go backwards: {duration}")
+        await self.settle()
+        end, beat_at = self.clock.now() + seconds, self.clock.now()
+        while (left := end - self.clock.now()) > 0:
+            # A node that lives is heard of at least twice before it would be given up.
+            pause = self.kubelets.grace_seconds / 2.5
+            self.clock.jump(min(left, pause))
+            if self.clock.now() >= beat_at:
+                beat_at = self.clock.now() + pause
+                await self.kubelets.beat()
+            if self.scheduler is not None:
+                self.scheduler.flush_queue()
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until nodes, controllers and scheduler have done what there is to do now."""
+        loop = asyncio.get_running_loop()
+        end, quiet, seen = loop.time() + SETTLE_SECONDS, 0, self.server.store.version
+        while quiet < QUIET_TURNS and loop.time() < end:
+            is_idle = self.kubelets.is_idle and self.controllers.is_idle and not self.clock.retries_soon
+            if self.scheduler is not None:
+                is_idle = is_idle and not self.scheduler.tasks_under_way
+            version = self.server.store.version
+            quiet = quiet + 1 if is_idle and version == seen else 0
+            # What is not idle may wait for something outside of this loop, such as a webhook.
+            await asyncio.sleep(0 if is_idle or version != seen else 0.001)
+            seen = version
+
+    def snapshot(self) -> ClusterSnapshot:
+        """All objects as they are now, and which nodes are dead."""
+        return ClusterSnapshot(self.server.store.snapshot(), self.kubelets.dead)
+
+    async def restore(self, snapshot: ClusterSnapshot) -> None:
+        """Make all objects and nodes as they were. The clock goes on, and so do resource versions."""
+        dead = self.kubelets.dead
+        self.server.store.restore(snapshot.objects)
+        self.kubelets.kill(*snapshot.dead - dead)
+        self.kubelets.revive(*dead - snapshot.dead)
+        await self.settle()
 
     # What tests and demonstrations do with it.
 
@@ -191,6 +260,33 @@ class EmbeddedCluster:
                     raise TimeoutError(f"{what}: not within {seconds:g} seconds")
                 await asyncio.sleep(0.002)
 
+    async def wait_for(
+        self,
+        thing: Any,
+        condition: Condition = "Ready",
+        namespace: str = "default",
+        *,
+        timeout: float = WAIT_SECONDS,
+    ) -> Json:
+        """Wait until an object is as expected, and return it; fail with what is known about it.
+
+        `thing` is a text such as "pod/web", a manifest, or an object of a Python client. `condition` is the
+        type of a condition ("Ready", "Available", "Ready=False"), a phase ("Running"), "exists", "deleted", a
+        field ("spec.nodeName", "status.readyReplicas=3"), or a function of the object.
+        """
+        about = waiting.which(self.server, thing, namespace)
+
+        async def look() -> tuple[Json] | None:
+            found = waiting.read_object(self.server, about)
+            return (found or {},) if waiting.is_met(found, condition) else None
+
+        try:
+            return (await self.until(look, seconds=timeout))[0]
+        except TimeoutError:
+            known = waiting.report(self.server, about, self.explain)
+            said = f"{about} is not {waiting.describe(condition)} after {timeout:g} s\n{known}"
+        raise AssertionError(said)
+
     def explain(self, pod: str, namespace: str = "default", *, node: str | None = None) -> str:
         """Why the scheduler decided as it did when it last attempted the pod, and what the pod waits for."""
         known = look_up(f"{namespace}/{pod}", self.decisions, self.scheduler, None)
@@ -219,12 +315,17 @@ async def embedded_cluster(
     seed: int | None = None,
     behaviour: Behaviour | None = None,
     manifests: Iterable[Json | Path] = (),
+    rbac: bool = False,
+    certificate: str = "",
+    owns_process: bool = True,
 ) -> AsyncIterator[EmbeddedCluster]:
     """A cluster with its scheduler, ready: nodes by number or from templates, the objects of manifests.
 
     `plugins` are enabled besides the default ones, or, with a `config`, may be named there. The
     CustomResourceDefinitions of the kinds that enabled plugins watch are installed. `config` and `manifests`
-    are plain data, or paths of files (and folders).
+    are plain data, or paths of files (and folders). With `rbac`, service accounts and impersonated users may
+    do only what roles allow. With `owns_process` the garbage collector is tuned for speed, which affects all
+    of the process.
     """
     registry = Registry.installed(plugin_dirs, {each.__name__: checked(each) for each in plugins})
     if config is None:
@@ -233,9 +334,11 @@ async def embedded_cluster(
         config = {"apiVersion": V1, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
     profiles = resolve_profiles(load(config, registry).config, registry)
     kinds = watched_kinds(kind for each in profiles for kind in each.classes.values())
-    async with EmbeddedCluster(speed=speed, behaviour=behaviour) as cluster:
+    async with EmbeddedCluster(
+        speed=speed, behaviour=behaviour, rbac=rbac, certificate=certificate
+    ) as cluster:
         await cluster.apply(*(crd_of(kind) for kind in kinds if needs_crd(kind)))
         await cluster.add_nodes(nodes)
         await cluster.apply(*manifests)
-        await cluster.schedule(config, registry=registry, seed=seed)
+        await cluster.schedule(config, registry=registry, seed=seed, owns_process=owns_process)
         yield cluster

@@ -122,6 +122,7 @@ class SimulatedKubelets:
         self._pods = Reflector(api, BOUND_PODS, on_event=self._on_pod)
         self._nodes = Reflector(api, NODES, on_event=self._on_node)
         self._due: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+        self._writing = 0
 
     @property
     def grace_seconds(self) -> float:
@@ -161,6 +162,24 @@ class SimulatedKubelets:
                 self._due.put_nowait(partial(self._report, machine.node))
             for pod in self._pods_on(name):
                 self._look_at(pod)
+
+    def slow_down(self, name: str, seconds: float) -> None:
+        """Let pods on the node take so much longer to start and to stop; 0 ends that."""
+        self._machine(name).delay = seconds
+
+    @property
+    def dead(self) -> frozenset[str]:
+        """Names of the nodes that were killed."""
+        return frozenset(name for name, machine in self._machines.items() if machine.is_dead)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to be written before a timer or a change."""
+        return self._due.empty() and not self._writing
+
+    async def beat(self) -> None:
+        """Renew the leases of all nodes that live."""
+        await self._heartbeats.beat()
 
     # What the API server asks about containers.
 
@@ -251,7 +270,7 @@ class SimulatedKubelets:
                 return
             machine.take(pod)
             if pod.phase == "Pending":
-                self._later(self.behaviour.start_time(pod), self._start, pod)
+                self._later(self.behaviour.start_time(pod) + machine.delay, self._start, pod)
             else:
                 self._end_later(pod)
                 self._expire_later(pod)
@@ -309,7 +328,7 @@ class SimulatedKubelets:
     def _stop(self, pod: Pod, machine: Machine) -> None:
         """Let the containers of a deleted pod end, in the time that they take or are given."""
         is_running = pod.phase == "Running" and pod.uid in machine.pods
-        seconds = self.behaviour.stop_time(pod) if is_running else 0.0
+        seconds = self.behaviour.stop_time(pod) + machine.delay if is_running else 0.0
         due, known = self.clock.now() + seconds, self._stopping.get(pod.uid)
         if known is None and is_running:
             for container in pod.spec.containers:
@@ -355,6 +374,7 @@ class SimulatedKubelets:
         """Do what is due, and do again after a pause what failed for no fault of its own."""
         while True:
             job = await self._due.get()
+            self._writing += 1
             try:
                 await job()
             except (NotFound, Conflict):
@@ -362,6 +382,8 @@ class SimulatedKubelets:
             except ApiError as error:
                 log.warn("Kubelet's write failed; retrying", err=error.explanation)
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._due.put_nowait, job)
+            finally:
+                self._writing -= 1
 
     async def _start(self, pod: Pod) -> None:
         pod = self._latest(pod)
@@ -459,6 +481,8 @@ class SimulatedKubelets:
     async def _remove(self, pod: Pod) -> None:
         """What a kubelet does once the last container has ended: no more time is needed."""
         machine = self._machines.get(pod.node_name)
+        if pod.uid not in self._stopping:
+            return  # gone, or no longer being deleted
         if machine is None or machine.is_dead:
             self._stopping.pop(pod.uid, None)  # once the node is back, it begins again
             return
@@ -550,6 +574,10 @@ class Heartbeats:
                     due.append(node)
             await asyncio.gather(*map(self._beat, due))
 
+    async def beat(self) -> None:
+        nodes = [each.node for each in self._machines.values() if each.node is not None and not each.is_dead]
+        await asyncio.gather(*map(self._beat, nodes))
+
     def _next(self) -> NodeObject | None:
         """The node whose turn it is, if it lives."""
         if not self._turns:
@@ -581,11 +609,12 @@ class Heartbeats:
 
 
 class Machine:
-    __slots__ = ("_numbers", "_ports", "_requests", "blocked", "images", "is_dead", "node", "pods")
+    __slots__ = ("_numbers", "_ports", "_requests", "blocked", "delay", "images", "is_dead", "node", "pods")
 
     def __init__(self) -> None:
         self.node: NodeObject | None = None
         self.is_dead = False
+        self.delay = 0.0
         self.pods: dict[str, int] = {}
         """By uid, those that were taken and have not ended, with how often they were restarted."""
         self.blocked: set[str] = set()

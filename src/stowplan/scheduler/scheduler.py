@@ -61,6 +61,8 @@ class Settings:
     """Where decisions are kept."""
     takes_pods: bool = True
     """Without it no pods are queued: the scheduler follows the cluster for others who decide."""
+    owns_process: bool = True
+    """Whether the garbage collector may be tuned for the scheduler, which affects the whole process."""
     max_in_unschedulable: float = 300
     extender_max_response_bytes: int = MAX_RESPONSE_BYTES
 
@@ -100,7 +102,7 @@ class Scheduler:
         )
         self._started, self._started_at = asyncio.Event(), math.inf
         self._watches_when_started = config.delay_cache_until_active
-        self._core = CoreTasks()
+        self._core, self._owns_process = CoreTasks(), settings.owns_process
         self._use_plugins()
 
     def _follow(self, objects: WholeObjects, resources: Iterable[WatchedResource]) -> ClusterFollower:
@@ -238,12 +240,18 @@ class Scheduler:
 
     async def _schedule(self) -> None:
         await self.follower.sync()
-        settle_memory()
+        if self._owns_process:
+            settle_memory()
         await self._started.wait()
         await self.follower.catch_up(self._started_at)
         self.run_controllers()
         log.log(0, "Starting to schedule", nodes=len(self.cluster.nodes), pods=len(self.handlers.pending))
         await self.loop.run()
+
+    def flush_queue(self) -> None:
+        """Attempt pods whose time has come, right after the clock was moved."""
+        self.queue.flush_backoff()
+        self.queue.flush_unschedulable()
 
     async def _tick(self) -> None:
         """Do what is due every second: backoffs that are over, and now and then pods that waited too long."""
