@@ -26,6 +26,9 @@ JOB_NAME = "batch.kubernetes.io/job-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 NO_LIMIT = 2**31 - 1
+MAX_CREATED = 500
+"""Pods made at a time, as in Kubernetes; more follow once these are seen."""
+MAX_INDEXES = 1_000_000
 
 
 def tracking_jobs(pod: PodView) -> Iterable[str]:
@@ -133,7 +136,7 @@ class Jobs(Controller):
         per_index = job.spec.get("backoffLimitPerIndex") is not None
         if len(active) >= wanted or not (per_index or self._is_time(job, None, counts.failed_all)):
             return []
-        free = self._free(job, pods, counts, wanted - len(active))
+        free = self._free(job, pods, counts, min(wanted - len(active), MAX_CREATED))
         failures = counts.index_failures if per_index else {}
         return await one_then_all([partial(self._create, job, each, failures) for each in free])
 
@@ -447,11 +450,11 @@ class Counts(msgspec.Struct):
 
 
 def indexes_of(text: str) -> set[int]:
-    """`1,3-5` as numbers."""
+    """`1,3-5` as numbers. A status may be written by anyone who has the right to: its ranges are limited."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
+        found.update(range(int(first), min(int(last or first), MAX_INDEXES) + 1))
     return found
 
 

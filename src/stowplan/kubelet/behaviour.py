@@ -124,11 +124,17 @@ class Script(NamedTuple):
     output: str
 
 
-@lru_cache(maxsize=1024)
+MAX_SCRIPT = 4096
+"""Characters of a command that is understood: reading takes time, and what was read is kept."""
+
+
 def read_script(words: tuple[str, ...]) -> Script | None:
     """Understand `sleep`, `echo`, `exit` and the like, lists and endless loops of them; None for all else."""
-    if not words:
-        return None
+    return _read_script(words) if words and sum(map(len, words)) <= MAX_SCRIPT else None
+
+
+@lru_cache(maxsize=1024)
+def _read_script(words: tuple[str, ...]) -> Script | None:
     name = words[0].rpartition("/")[2]
     if name in ("sh", "bash", "ash") and len(words) > 2 and words[1] in ("-c", "-ec"):
         return _read_list(words[2])
