@@ -151,6 +151,26 @@ IN_SELECTOR = (
             id="a limit of an init container below zero",
         ),
         pytest.param(
+            bad_pod(containers=[None]),
+            "Pod default/web: spec.containers[0]: is null; remove it, or say what it is",
+            id="a container that is null",
+        ),
+        pytest.param(
+            bad_pod(tolerations=[{"operator": "Exists"}, None]),
+            "Pod default/web: spec.tolerations[1]: is null",
+            id="a toleration that is null",
+        ),
+        pytest.param(
+            bad_pod(containers=[{"resources": {"requests": {"cpu": "1e3000000000"}}}]),
+            "Pod default/web: spec.containers[0].resources.requests.cpu: '1e3000000000' is not a",
+            id="a request of too many digits",
+        ),
+        pytest.param(
+            yaml.safe_dump(node("n", cpu="1e4294967299")),
+            "Node n: status.allocatable.cpu: '1e4294967299' is not a quantity that",
+            id="a capacity whose exponent wraps",
+        ),
+        pytest.param(
             bad_pod(overhead={"example.com/x": -2}),
             "Pod default/web: spec.overhead.example.com/x: -2 is negative",
             id="an overhead below zero",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from stowplan.api.meta import Object
 from stowplan.api.node import NodeObject
@@ -15,6 +17,10 @@ _UNITS = (("Ei", 2**60), ("Pi", 2**50), ("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**
 _DECIMAL_UNITS = (("E", 10**18), ("P", 10**15), ("T", 10**12), ("G", 10**9))
 MAX_EXACT = 10**9
 """Counts and cores below this are shown to the last digit."""
+_ENDLESS = re.compile(r"[+-]?[0-9.]+[eE][+-]?0*[0-9]{6,}")
+_OF_QUANTITIES = frozenset(("requests", "limits", "overhead", "podFixed", "capacity", "allocatable"))
+_OPAQUE = ("metadata", "parameters")
+"""What schedulers do not look into."""
 Amounts = tuple[str, Mapping[str, Quantity]]
 
 
@@ -46,6 +52,27 @@ def _in_units(amount: int, units: Iterable[tuple[str, int]]) -> str:
         if abs(amount) >= size:
             return f"{amount / size:.1f}".removesuffix(".0") + suffix
     return str(amount)
+
+
+def reject_unserved_values(data: Mapping[str, Any]) -> None:
+    """Raise an InputError for what no API server returns: null in a list, and endless quantities.
+
+    A decoder would ignore the one and calculate with the other modulo 2^32, as Go does.
+    """
+    waiting: list[tuple[str, str, Any]] = [("", "", data)]
+    while waiting:
+        at, within, value = waiting.pop()
+        if isinstance(value, dict):
+            name = at.rpartition(".")[2]
+            waiting += [(f"{at}.{key}", name, each) for key, each in value.items() if key not in _OPAQUE]
+        elif isinstance(value, list):
+            if None in value:
+                field = f"{at}[{value.index(None)}]".removeprefix(".")
+                raise InputError("is null; remove it, or say what it is", field=field)
+            waiting += [(f"{at}[{index}]", "", each) for index, each in enumerate(value)]
+        elif within in _OF_QUANTITIES and _ENDLESS.fullmatch(str(value)):
+            said = f"{str(value)[:40]!r} is not a quantity that can be stored: its exponent is too large"
+            raise InputError(said, field=at.removeprefix("."))
 
 
 def reject_negative_amounts(item: Pod | Object) -> None:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 import msgspec
 import yaml
 
-from stowplan.api.amounts import reject_negative_amounts
+from stowplan.api.amounts import reject_negative_amounts, reject_unserved_values
 from stowplan.api.custom import CustomResource
 from stowplan.api.defaults import Plain, default_storage_class, with_defaults, with_namespace
 from stowplan.api.kinds import KINDS, describe, object_of
@@ -132,6 +132,7 @@ class Manifests:
     def decode_object(self, data: Plain) -> Pod | Object:
         """Decode an object as a scheduler sees it; for a kind it does not use, only the metadata."""
         try:
+            reject_unserved_values(data)
             item = object_of(with_defaults(data, self.priority_classes, self.storage_class))
             item = item or decode(Object, data)
             if not item.name:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from stowplan.api.amounts import reject_unserved_values
 from stowplan.api.kinds import object_of
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
@@ -103,6 +104,8 @@ def object_in(case: Case, field: str) -> Pod | Object | None:
 
 def _object(data: Any, field: str) -> Pod | Object | None:
     try:
+        if isinstance(data, dict):
+            reject_unserved_values(data)
         return object_of(data)
     except InputError as error:
         raise InputError(str(error), field=field) from None
