@@ -153,3 +153,24 @@ async def test_pods_of_a_dead_node_come_back_elsewhere():
             return (await nodes()).count("node-2") == 2
 
         await cluster.until(moved, "its pod is on the other node")
+
+
+async def test_a_policy_says_that_it_was_looked_at(cluster):
+    rules = [{"apiGroups": [""], "apiVersions": ["*"], "resources": ["pods"], "operations": ["*"]}]
+    spec = {"matchConstraints": {"resourceRules": rules}, "validations": [{"expression": "true"}]}
+    policy = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "p"},
+        "spec": spec,
+    }
+    await cluster.create(policy)
+
+    async def status(generation):
+        found = (await cluster.get("ValidatingAdmissionPolicy", "p")).get("status", {})
+        return found if found.get("observedGeneration") == generation else None
+
+    assert await cluster.until(lambda: status(1)) == {"observedGeneration": 1, "typeChecking": {}}
+    spec["validations"] = [{"expression": "1 > 0"}]
+    await cluster.apply(policy)
+    assert await cluster.until(lambda: status(2)) == {"observedGeneration": 2, "typeChecking": {}}

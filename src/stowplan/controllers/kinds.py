@@ -279,6 +279,13 @@ CRON_JOBS = Kind("batch/v1", "CronJob", "cronjobs", Plain)
 SERVICES = Kind("v1", "Service", "services", Plain)
 ENDPOINTS = Kind("v1", "Endpoints", "endpoints", EndpointsView)
 SLICES = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", Slice)
+POLICIES = Kind(
+    "admissionregistration.k8s.io/v1",
+    "ValidatingAdmissionPolicy",
+    "validatingadmissionpolicies",
+    Plain,
+    namespaced=False,
+)
 ACCOUNTS = Kind("v1", "ServiceAccount", "serviceaccounts", Known)
 CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps", ConfigMap)
 JOBS = Kind("batch/v1", "Job", "jobs", Plain)

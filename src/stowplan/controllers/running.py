@@ -19,6 +19,7 @@ from stowplan.controllers.jobs import Jobs
 from stowplan.controllers.namespaces import NamespaceContents, Namespaces
 from stowplan.controllers.node_lifecycle import GRACE_SECONDS, NodeLifecycle
 from stowplan.controllers.pod_claims import ClaimHolders, PodClaims
+from stowplan.controllers.policies import PolicyStatus
 from stowplan.controllers.quota import Quotas
 from stowplan.controllers.replica_sets import ReplicaSets, ReplicationControllers
 from stowplan.controllers.stateful_sets import StatefulSets
@@ -66,6 +67,7 @@ class Controllers:
             Namespaces(self.stores, discovered),
             Autoscalers(self.stores, discovered),
             Quotas(self.stores, discovered),
+            PolicyStatus(self.stores),
         )
 
     @property
