@@ -32,8 +32,9 @@ test-cluster: $(READY) ## tests on a real control plane, which Go builds once (m
 	$(BIN)/python tests/controlplane/binaries.py
 	$(BIN)/pytest tests/cluster_suite
 
-e2e: $(READY) ## Kubernetes' own end-to-end tests on `stowplan up`, as docs/conformance.md has them; hours, and minutes to build
-	$(BIN)/python tests/e2e/run_e2e.py --write
+e2e: $(READY) ## Kubernetes' own end-to-end tests, with results in docs/conformance.md; an hour, and minutes to build
+	$(BIN)/python tests/e2e/run_e2e.py --jobs 3
+	$(BIN)/python tests/e2e/run_e2e.py scheduling --real --write
 
 test-page: $(READY) ## the page in a real Chromium, which must be installed
 	$(BIN)/pytest tests/page

@@ -114,3 +114,15 @@ async def test_ephemeral_containers_run():
         )
         assert "running" in found["status"]["ephemeralContainerStatuses"][0]["state"]
         assert cluster.kubelets.log(found, "debug") == "polo\n"
+
+
+async def test_a_container_that_is_not_ready_still_runs():
+    async with running_cluster(NodeTemplate(count=1)) as cluster:
+        before = (await running_pod(cluster))["status"]["containerStatuses"][0]
+        for is_ready in (False, True):
+            annotations = {"kubelet.stowplan/ready": str(is_ready).lower()}
+            await cluster.patch(f"{PODS}/p", {"metadata": {"annotations": annotations}})
+            wanted = [{**before, "ready": is_ready}]
+            await cluster.until(
+                f"{PODS}/p", lambda item, wanted=wanted: item["status"]["containerStatuses"] == wanted
+            )

@@ -51,7 +51,7 @@ from stowplan.kubelet.statuses import (
     observed_status,
     overdue_status,
     pod_address,
-    ready_status,
+    readiness,
     refused_status,
     renewal,
     running_status,
@@ -471,7 +471,14 @@ class SimulatedKubelets:
 
     async def _set_ready(self, pod: Pod) -> None:
         if self._is_on(pod) is not None:
-            status = ready_status(pod, pod.uid not in self._unready, self.clock.now())
+            is_ready, path = (
+                pod.uid not in self._unready,
+                f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}",
+            )
+            known = (await self._api.get_json(path)).get("status") or {}
+            statuses = [{**each, "ready": is_ready} for each in known.get("containerStatuses") or ()]
+            conditions = readiness(is_ready, self.clock.now())
+            status = {"conditions": conditions, "containerStatuses": statuses}
             await self._api.patch_pod_status(pod, {"status": status})
 
     async def _refuse(self, pod: Pod, refusal: Rejection) -> None:
@@ -500,8 +507,8 @@ class SimulatedKubelets:
         await self._patch_status(node.name, heartbeat_of(node, self.clock.now()))
         for pod in self._pods_on(node.name):
             if pod.phase == "Running" and self._is_on(pod) is not None:
-                status = ready_status(pod, pod.uid not in self._unready, self.clock.now())
-                await self._api.patch_pod_status(pod, {"status": {"conditions": status["conditions"]}})
+                conditions = readiness(pod.uid not in self._unready, self.clock.now())
+                await self._api.patch_pod_status(pod, {"status": {"conditions": conditions}})
 
     async def _report_images(self) -> None:
         while True:

@@ -138,12 +138,6 @@ def readiness(is_ready: bool, now: float, reason: str = "ContainersNotReady") ->
     return _conditions("True", kinds, at) if is_ready else _conditions("False", kinds, at, reason)
 
 
-def ready_status(pod: Pod, is_ready: bool, now: float) -> Json:
-    """Status of a running pod that is ready from now on, or is not."""
-    states = [{"name": each.name, "ready": is_ready} for each in pod.spec.containers]
-    return {"conditions": readiness(is_ready, now), "containerStatuses": states}
-
-
 def waiting_status(
     pod: Pod, reason: str, message: str, now: float, restarts: int = 0, last: Json | None = None
 ) -> Json:
