@@ -623,6 +623,11 @@ def _debug(*containers: Json) -> Step:
     return Step("PATCH", EPHEMERAL, {"spec": {"ephemeralContainers": [*containers]}}, STRATEGIC_PATCH)
 
 
+def _resize(resources: Json) -> Step:
+    body = {"spec": {"containers": [{"name": "c", "resources": resources}]}}
+    return Step("PATCH", PODS + "/p/resize", body, STRATEGIC_PATCH)
+
+
 CORE_CASES = [
     Case("config maps: keys", _new(MAPS, {"data": {"": "x"}}, {"data": {"a b": "x"}}, {"data": {"..a": "x"}}, {"data": {".": "x"}}, {"data": {"k" * 254: "x"}}, {"data": {"a": "x"}, "binaryData": {"a": "eA=="}}, {"binaryData": {"a/b": "eA=="}}, {"data": {"a": "x" * 700_000}, "binaryData": {"b": "eHh4" * 150_000}})),
     Case("config maps: immutable", (
@@ -638,6 +643,19 @@ CORE_CASES = [
     Case("pods: sysctls", tuple(
         Step("POST", PODS + "?dryRun=All", pod(securityContext={"sysctls": [{"name": name, "value": "1"} for name in names]}))
         for names in (("kernel.shm_rmid_forced", "net/ipv4/tcp_syncookies"), ("foo-", "kernel.shmmax", "safe-and-unsafe", "bar.."), ("a", "a"), ("",), ("a" * 254,))
+    )),
+    Case("pods: resize", (
+        Step("POST", PODS, pod(container={"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "example.com/gpu": "1"}}})),
+        Step("GET", PODS + "/p/resize"),
+        *(_resize({"requests": requests}) for requests in ({"cpu": "2"}, {"cpu": "3"}, {"memory": "1Gi"}, {"ephemeral-storage": "1Gi"})),
+        _resize({"limits": {"cpu": "4"}}),
+        _resize({"limits": {"example.com/gpu": "2"}, "requests": {"example.com/gpu": "2"}}),
+        Step("PATCH", PODS + "/p/resize", {"spec": {"containers": [{"name": "other", "image": "i"}]}}, STRATEGIC_PATCH),
+        Step("PATCH", PODS + "/p/resize", {"spec": {"containers": [{"name": "c", "image": "i"}]}}, MERGE_PATCH),
+        Step("PATCH", PODS + "/p/status", {"status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "i", "ready": True, "restartCount": 0, "state": {"running": {}}}]}}, MERGE_PATCH),
+        _resize({"limits": {"cpu": "5"}}),
+        Step("PATCH", PODS + "/p", {"spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": "5"}}}]}}, STRATEGIC_PATCH),
+        Step("GET", PODS + "/p"),
     )),
     Case("pods: ephemeral containers", (
         Step("POST", PODS, pod()),

@@ -18,6 +18,7 @@ from stowplan.apiserver.strategies.strategy import Lookup, Strategy
 Json = dict[str, Any]
 
 EPHEMERAL = "ephemeralcontainers"
+_RESIZABLE = ("cpu", "memory")
 CLASSES = "priorityclasses.scheduling.k8s.io"
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _SPEC_FORBIDDEN = (
@@ -96,8 +97,19 @@ class PodStrategy(Strategy):
         meta.update({**old["metadata"], "resourceVersion": version})
         if part == EPHEMERAL:
             _restore(data["spec"], wanted, "ephemeralContainers")
+        elif _names(wanted) != _names(data["spec"]):
+            data["spec"] = wanted  # which is an error
+        else:
+            _restore(data["spec"], wanted, "resources")
+            for kind in ("containers", "initContainers"):
+                for container, new in zip(data["spec"].get(kind) or (), wanted.get(kind) or (), strict=True):
+                    _restore(container, new, "resources")
+                    _restore(container, new, "resizePolicy")
 
     def part_errors(self, data: Json, old: Json, part: str) -> Iterator[FieldError]:
+        if part == "resize":
+            yield from _resize_errors(data, old)
+            return
         at, new = "spec.ephemeralContainers", data["spec"].get("ephemeralContainers") or []
         known = {each["name"]: each for each in new}
         for container in old["spec"].get("ephemeralContainers") or []:
@@ -248,6 +260,61 @@ def _fixed(spec: Json, old: Json) -> Json:
             _restore(found, old, "nodeSelector")
         _restore(found, old, "affinity")
     return found
+
+
+def _names(spec: Json) -> list[list[str]]:
+    return [
+        [each.get("name", "") for each in spec.get(kind) or ()] for kind in ("containers", "initContainers")
+    ]
+
+
+def _resize_errors(data: Json, old: Json) -> Iterator[FieldError]:
+    spec, before, status = data["spec"], old["spec"], old.get("status", {})
+    if quality_of(spec) != status.get("qosClass"):
+        said = "Pod QOS Class may not change as a result of resizing"
+        yield invalid("spec", status.get("qosClass", ""), said)
+    running = [each for each in status.get("containerStatuses") or () if "running" in each.get("state", {})]
+    if running and running[0].get("resources") is None:
+        yield forbidden("spec", "Pod running on node without support for resize")
+    if before.get("resources") and not spec.get("resources"):
+        yield forbidden("spec.resources", "pod-level resources cannot be removed")
+    kinds = ("containers", "initContainers")
+    if errors := [each for kind in kinds for each in _order_errors(spec, before, kind)]:
+        yield from errors
+        return
+    parts = [
+        (f"spec.{kind}[{index}]", new, was)
+        for kind in reversed(kinds)
+        for index, (new, was) in enumerate(zip(spec.get(kind) or (), before.get(kind) or (), strict=True))
+    ]
+    for at, new, was in parts:
+        for part in ("requests", "limits"):
+            if set((was.get("resources") or {}).get(part) or ()) - set(new["resources"].get(part) or ()):
+                yield forbidden(f"{at}.resources.{part}", f"resource {part} cannot be removed")
+    for at, new, was in reversed(parts):
+        if _beyond_cpu_and_memory(new) != _beyond_cpu_and_memory(was):
+            is_init = "initContainers" in at
+            what = " for init or sidecar containers" if is_init else ""
+            yield forbidden(at if is_init else "spec", f"only cpu and memory resources{what} are mutable")
+
+
+def _order_errors(new: Json, old: Json, kind: str) -> Iterator[FieldError]:
+    names, known = ([each["name"] for each in spec.get(kind) or ()] for spec in (new, old))
+    if len(names) != len(known):
+        yield forbidden(f"spec.{kind}", f"{kind} may not be added or removed on resize")
+        return
+    for index, (name, was) in enumerate(zip(names, known, strict=True)):
+        if name != was:
+            yield forbidden(f"spec.{kind}[{index}].name", f"{kind} may not be renamed or reordered on resize")
+
+
+def _beyond_cpu_and_memory(container: Json) -> Json:
+    resources = container.get("resources") or {}
+    found = {
+        part: {name: amount for name, amount in (resources.get(part) or {}).items() if name not in _RESIZABLE}
+        for part in ("requests", "limits")
+    }
+    return {**found, "claims": resources.get("claims"), "policy": container.get("resizePolicy")}
 
 
 def _only_tightened(new: Json, old: Json) -> bool:
