@@ -31,7 +31,7 @@ import msgspec
 
 from api_server_work import Reading, Work, difference, moved_bytes, read, work
 from stowplan.api.pod import Pod
-from stowplan.bench.workloads import Workload, filled, read_workloads
+from stowplan.bench.workloads import Workload, fill_template, read_workloads
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import NotFound
 from stowplan.client.events import EventRecorder
@@ -138,7 +138,7 @@ class Bench:
 
     async def create_nodes(self, workload: Workload) -> None:
         async def create(number: int) -> None:
-            node = {"apiVersion": "v1", "kind": "Node", **filled(workload.node_template, number)}
+            node = {"apiVersion": "v1", "kind": "Node", **fill_template(workload.node_template, number)}
             await self.api.request("POST", "/api/v1/nodes", node)
             status = node["status"] | {
                 "capacity": node["status"]["allocatable"],
@@ -228,7 +228,7 @@ class Bench:
         return [(bindings.seen[name] - at) * 1000 for name, at in created.items()]
 
     async def _create_pod(self, name: str, template: Json, number: int, **spec: Any) -> None:
-        pod = filled(template, number)
+        pod = fill_template(template, number)
         body = {
             "apiVersion": "v1",
             "kind": "Pod",

@@ -44,7 +44,7 @@ from controlplane.process import Process
 from stowplan.api.extender import ExtenderArgs, ExtenderFilterResult, HostPriority, read, write
 from stowplan.api.kinds import object_of
 from stowplan.bench.memory import plain_node
-from stowplan.bench.workloads import Workload, filled, read_workloads
+from stowplan.bench.workloads import Workload, fill_template, read_workloads
 from stowplan.client.api import ApiClient
 from stowplan.client.kubeconfig import load
 from stowplan.config import KubeSchedulerConfiguration
@@ -115,7 +115,7 @@ def _placed(template: Json, number: int, node: str) -> Any:
 
 
 def _pod(template: Json, number: int, **spec: Any) -> Json:
-    made = filled(template, number)
+    made = fill_template(template, number)
     meta = {**made.get("metadata", {}), "name": f"p-{number}", "namespace": "default", "uid": f"uid-{number}"}
     return {"kind": "Pod", "metadata": meta, "spec": {**made["spec"], **spec}}
 

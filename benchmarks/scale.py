@@ -37,7 +37,7 @@ from cluster import (
     pods_for,
 )
 from stowplan.bench.memory import plain_node, plain_pod
-from stowplan.bench.workloads import Workload, filled, read_workloads
+from stowplan.bench.workloads import Workload, fill_template, read_workloads
 from stowplan.client.api import ApiClient
 from stowplan.client.http import HttpPool
 from stowplan.client.kubeconfig import load
@@ -99,7 +99,7 @@ class ScaleBench(Bench):
 def nodes_of(size: Size, workload: Workload) -> Iterator[tuple[str, Json]]:
     """Yield keys and nodes; they have the names, labels and resources of the workload's."""
     for number in range(size.nodes):
-        node = filled(workload.node_template, number)
+        node = fill_template(workload.node_template, number)
         name = node["metadata"]["name"]
         whole: Json = {"metadata": {}, "spec": {}, "status": {}} if size.is_small else plain_node(number)
         labels = {**whole["metadata"].get("labels", {}), **node["metadata"].get("labels", {})}

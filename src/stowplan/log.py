@@ -189,7 +189,7 @@ def klog_line(line: Line) -> str:
     severity = _SEVERITIES.get(line.level, "I")
     header = f"{severity}{_moment(seconds)}.{micros:06} {os.getpid():7} {line.place}]"
     shown = "".join([f" {key}={_text(value)}" for key, value in line.fields.items()])
-    return f"{header} {_quoted(_cut(line.message))}{shown}"
+    return f"{header} {_quote(_truncate(line.message))}{shown}"
 
 
 def json_line(line: Line) -> str:
@@ -200,11 +200,11 @@ def json_line(line: Line) -> str:
     shown: dict[str, object] = {
         "ts": round(line.seconds * 1000, 4),
         "caller": line.place,
-        "msg": _cut(line.message),
+        "msg": _truncate(line.message),
     }
     if line.level < logging.ERROR:
         shown["v"] = line.verbosity
-    shown |= {key: _bounded(_plain(value)) for key, value in line.fields.items() if key not in shown}
+    shown |= {key: _limit_length(_plain(value)) for key, value in line.fields.items() if key not in shown}
     try:
         return msgspec.json.encode(shown, enc_hook=_str).decode()
     except UnicodeError:  # half of a surrogate pair
@@ -252,7 +252,7 @@ def _plugin_of(record: logging.LogRecord) -> str:
 def _text(value: Any) -> str:
     """A field's value in a line of text: words in quotes, numbers bare, the rest as JSON."""
     if isinstance(value, str) and "\n" not in value:
-        return _quoted(_cut(value))
+        return _quote(_truncate(value))
     if value is None:
         return "<nil>"
     if isinstance(value, bool):
@@ -260,14 +260,14 @@ def _text(value: Any) -> str:
     if isinstance(value, int | float):
         return f"{value}"
     if _is_object(value):
-        return _quoted(f"{value.namespace}/{value.name}" if value.namespace else value.name)
-    plain = _bounded(_plain(value))
+        return _quote(f"{value.namespace}/{value.name}" if value.namespace else value.name)
+    plain = _limit_length(_plain(value))
     if not isinstance(plain, str):
         return msgspec.json.encode(plain, enc_hook=_str).decode()
     if "\n" in plain:
-        indented = "".join(f"\t{_escaped(line)}\n" for line in plain.splitlines())
+        indented = "".join(f"\t{_escape(line)}\n" for line in plain.splitlines())
         return f"<\n{indented} >"
-    return _quoted(plain)
+    return _quote(plain)
 
 
 def _plain(value: Any) -> Any:
@@ -280,20 +280,20 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _bounded(value: Any) -> Any:
+def _limit_length(value: Any) -> Any:
     """The value itself, or the beginning of its text if that is too long."""
     if isinstance(value, str):
-        return _cut(value)
+        return _truncate(value)
     if value is None or isinstance(value, bool | int | float):
         return value
     try:
         text = msgspec.json.encode(value, enc_hook=_str).decode()
     except (UnicodeError, RecursionError, TypeError, OverflowError):
-        return _cut(_str(value))
-    return value if len(text) <= MAX_VALUE else _cut(text)
+        return _truncate(_str(value))
+    return value if len(text) <= MAX_VALUE else _truncate(text)
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     if len(text) <= MAX_VALUE or isinstance(text, Whole):
         return text
     return f"{text[:MAX_VALUE]} ... ({len(text) - MAX_VALUE} more characters)"
@@ -321,12 +321,12 @@ def _is_object(value: object) -> bool:
         return False
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return json.dumps(text)
 
 
-def _escaped(line: str) -> str:
+def _escape(line: str) -> str:
     """A line of several: as it is, but for what would confuse a terminal."""
     return line if line.replace("\t", "").isprintable() else json.dumps(line)[1:-1]

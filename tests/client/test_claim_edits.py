@@ -10,7 +10,7 @@ from stowplan.api.meta import decode
 from stowplan.api.protobuf import MAGIC
 from stowplan.api.resource import ResourceClaim
 from stowplan.apiserver.protobuf import decode as decoded
-from stowplan.client.claim_edits import edited, must_edit
+from stowplan.client.claim_edits import edit_claim, must_edit
 from stowplan.client.errors import ApiError, Conflict
 
 RECORDED = base64.b64decode(
@@ -36,7 +36,7 @@ def user(uid: str, name: str = "p"):
 
 @pytest.mark.parametrize("finalizers", [["example.com/x", "own"], ["own"], []], ids=str)
 def test_finalizers_are_replaced(finalizers):
-    found = edited(RECORDED, claim(metadata={"finalizers": finalizers}), status=False)
+    found = edit_claim(RECORDED, claim(metadata={"finalizers": finalizers}), status=False)
     assert SETTINGS in found
     after, before = decoded(found), decoded(RECORDED)
     assert after["metadata"].pop("finalizers", []) == finalizers
@@ -47,7 +47,7 @@ def test_finalizers_are_replaced(finalizers):
 def test_consumers_come_and_go():
     data, expected = RECORDED, []
     for uids in (["u1"], ["u1", "u2"], ["u2", "u3" * 100], []):
-        data = edited(data, claim(status={"reservedFor": [user(uid) for uid in uids]}), status=True)
+        data = edit_claim(data, claim(status={"reservedFor": [user(uid) for uid in uids]}), status=True)
         expected = [user(uid) for uid in uids]
         consumers = decoded(data)["status"].get("reservedFor", [])
         assert [{key: value for key, value in each.items() if value} for each in consumers] == expected
@@ -57,7 +57,7 @@ def test_consumers_come_and_go():
 
 def test_another_version_is_a_conflict():
     with pytest.raises(Conflict, match="default/c has been changed"):
-        edited(RECORDED, claim(metadata={"resourceVersion": "204"}), status=False)
+        edit_claim(RECORDED, claim(metadata={"resourceVersion": "204"}), status=False)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_another_version_is_a_conflict():
 )
 def test_an_answer_that_makes_no_sense_is_an_error_of_the_api(data):
     with pytest.raises(ApiError):
-        edited(data, claim(), status=False)
+        edit_claim(data, claim(), status=False)
 
 
 ALLOCATED = {"allocation": {"devices": {"config": [{"source": "FromClass", "opaque": {"driver": "d"}}]}}}

@@ -11,7 +11,7 @@ import pytest
 
 from make import make_pod
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound, TooMany, Unreachable
-from stowplan.client.events import MOST_SERIES, QUEUED, EventRecorder, event_name, micro_time, truncated
+from stowplan.client.events import MOST_SERIES, QUEUED, EventRecorder, event_name, micro_time, truncate
 from stowplan.http11.client import Reply
 from virtual_time import elapsed, in_virtual_time
 
@@ -439,8 +439,8 @@ async def test_drain_gives_up_in_time():
     ],
 )
 def test_truncation(note, expected):
-    assert truncated(note) == expected
-    assert len(truncated(note).encode()) <= 1024
+    assert truncate(note) == expected
+    assert len(truncate(note).encode()) <= 1024
 
 
 @in_virtual_time

@@ -20,7 +20,7 @@ from controlplane.pods import condition, placed
 from controlplane.waiting import eventually
 from stowplan.cli import stowplan
 from stowplan.cluster import Cluster
-from stowplan.deploy.rights import granted, plugin_rights, rules
+from stowplan.deploy.rights import plugin_rights, render_role, rules
 from stowplan.framework.handle import Handle
 from stowplan.framework.plugin import Right
 from stowplan.sticky.memory import StickyArgs, record_name
@@ -60,7 +60,7 @@ def sticky_scheduler(control_plane: ControlPlane, *, but: tuple[Right, ...] = ()
     plugin = Sticky(StickyArgs(), Handle(Cluster()))
     allowed = rules(right for right in plugin_rights([plugin]) if right not in but)
     user = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": SCHEDULER}
-    objects = list(granted("stowplan-tests-sticky", allowed, [user]))
+    objects = list(render_role("stowplan-tests-sticky", allowed, [user]))
     control_plane.kubectl("apply", "-f", "-", objects=objects)
     try:
         with control_plane.stowplan(profiles=CONFIG["profiles"]) as running:

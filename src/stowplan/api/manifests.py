@@ -21,7 +21,7 @@ from stowplan.api.defaults import Plain, default_storage_class, with_defaults, w
 from stowplan.api.kinds import KINDS, describe, object_of
 from stowplan.api.meta import Object, decode
 from stowplan.api.names import POD
-from stowplan.api.nesting import flattened
+from stowplan.api.nesting import cut_deep_values
 from stowplan.api.pod import Pod
 from stowplan.api.storage import StorageClass
 from stowplan.api.workloads import PriorityClass
@@ -315,7 +315,7 @@ def _parse_json(text: bytes) -> Any:
     try:
         return msgspec.json.decode(text)
     except RecursionError:  # a cluster may hold such objects; nothing that matters is nested that deep
-        return msgspec.json.decode(flattened(text))
+        return msgspec.json.decode(cut_deep_values(text))
 
 
 def _split_list(found: Found) -> Iterator[Found]:

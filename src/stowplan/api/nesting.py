@@ -45,7 +45,7 @@ def decode_deep(decode: Callable[[bytes], T], data: bytes) -> T:
         raise
 
 
-def flattened(data: bytes) -> bytes:
+def cut_deep_values(data: bytes) -> bytes:
     """The text with null for what is nested too deep to be parsed."""
     parts = _Parts()
     return parts.marked.sub(b"null", parts.cut_out(data))

@@ -306,7 +306,7 @@ class DeviceClassIndex:
     def _by_resource(self) -> dict[str, DeviceClass]:
         found = {f"{DEVICE_CLASS_PREFIX}{each.name}": each for each in self._classes}
         # The newest comes last and so wins, among equally old ones the lower name.
-        for each in sorted(sorted(self._classes, key=_name, reverse=True), key=_created):
+        for each in sorted(sorted(self._classes, key=_name, reverse=True), key=_creation_time):
             if each.spec.extended_resource_name:
                 found[each.spec.extended_resource_name] = each
         return found
@@ -323,6 +323,6 @@ def _name(device_class: DeviceClass) -> str:
     return device_class.name
 
 
-def _created(device_class: DeviceClass) -> float:
+def _creation_time(device_class: DeviceClass) -> float:
     created = device_class.metadata.creation_timestamp
     return parse_time(created) if created else 0.0

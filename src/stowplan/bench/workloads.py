@@ -56,15 +56,15 @@ def build(workload: Workload, nodes: int, pods: int | None = None) -> Cluster:
     """The cluster before the clock runs, with the objects that so many pods need."""
     cluster = Cluster.of(_make(each) for each in workload.objects)
     for number in range(nodes):
-        cluster.apply(_make({"kind": "Node", **filled(workload.node_template, number)}))
+        cluster.apply(_make({"kind": "Node", **fill_template(workload.node_template, number)}))
         for each in workload.node_objects:
-            cluster.apply(_make(filled(each, number)))
+            cluster.apply(_make(fill_template(each, number)))
     for number in range(pods or workload.measured):
         for each in workload.pod_objects:
-            cluster.apply(_make(filled(each, number)))
+            cluster.apply(_make(fill_template(each, number)))
     initial = workload.initial_pods
     for number in range(initial.per_node * nodes):
-        plain = filled(initial.template, number)
+        plain = fill_template(initial.template, number)
         plain["spec"] = {**plain["spec"], "nodeName": f"node-{number % nodes}"}
         plain["status"] = {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}
         cluster.apply(_pod(f"initial-{number}", plain))
@@ -75,7 +75,7 @@ def nominated(workload: Workload, nodes: int) -> Iterator[Pod]:
     """The pods that wait, while others are measured, for a node that they are nominated to."""
     every_nth = workload.nominated_pods.every_nth
     for number in range(0, nodes, every_nth) if every_nth else ():
-        plain = filled(workload.nominated_pods.template, number)
+        plain = fill_template(workload.nominated_pods.template, number)
         plain["status"] = {"nominatedNodeName": f"node-{number}"}
         yield _pod(f"nominated-{number}", plain)
 
@@ -83,7 +83,7 @@ def nominated(workload: Workload, nodes: int) -> Iterator[Pod]:
 def pending(workload: Workload, count: int) -> Iterator[Pod]:
     """The pods to measure."""
     for number in range(count):
-        yield _pod(f"pod-{number}", filled(workload.pod_template, number))
+        yield _pod(f"pod-{number}", fill_template(workload.pod_template, number))
 
 
 def _pod(name: str, plain: dict[str, Any]) -> Pod:
@@ -99,12 +99,12 @@ def _make(plain: dict[str, Any]) -> Any:
     return found
 
 
-def filled(template: Any, number: int) -> Any:
+def fill_template(template: Any, number: int) -> Any:
     """The template with its choices made for the pod or node of this number."""
     if isinstance(template, str):
         return template.replace("$n", str(number)).replace("$i", str(number))
     if isinstance(template, list):
-        return [filled(each, number) for each in template]
+        return [fill_template(each, number) for each in template]
     if not isinstance(template, dict):
         return template
     if "choose" in template:
@@ -112,4 +112,4 @@ def filled(template: Any, number: int) -> Any:
     if "vary" in template:
         start, step = template["vary"]
         return f"{start + number * step}{template.get('unit', '')}"
-    return {key: filled(value, number) for key, value in template.items()}
+    return {key: fill_template(value, number) for key, value in template.items()}

@@ -22,7 +22,7 @@ from stowplan.client.errors import (
     Unreachable,
     unreachable_scheduler,
 )
-from stowplan.client.reading import checked
+from stowplan.client.reading import decode_checked
 from stowplan.errors import InputError
 from stowplan.explain.changes import ChangesAnswer, Printed
 
@@ -118,4 +118,4 @@ async def _ask(
 ) -> list[T]:
     async with ApiClient(connection, user_agent="stowplan/explain", timeout=SECONDS) as api:
         requests = [api.request("GET", path, query=query) for query in queries]
-        return [checked(decoder, answer.data) for answer in await asyncio.gather(*requests)]
+        return [decode_checked(decoder, answer.data) for answer in await asyncio.gather(*requests)]

@@ -320,7 +320,7 @@ class ApiClient:
         data = (await self.request("GET", path, accept=accept)).data
         if not data.startswith(protobuf.MAGIC):
             return None
-        body = claim_edits.edited(data, item, status=bool(subresource))
+        body = claim_edits.edit_claim(data, item, status=bool(subresource))
         return await self.request("PUT", path + subresource, body, content_type=protobuf.CONTENT_TYPE)
 
     async def _base_of(self, item: T, path: str) -> Object:

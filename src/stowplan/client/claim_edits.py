@@ -29,7 +29,7 @@ def must_edit(before: Object, after: Object, *, status: bool) -> bool:
     return kept is not None and kept == after.allocation and _has_settings(kept.devices.config)
 
 
-def edited(data: bytes, claim: Object, *, status: bool) -> bytes:
+def edit_claim(data: bytes, claim: Object, *, status: bool) -> bytes:
     """Return an encoded claim with the finalizers, or the consumers, of `claim`."""
     assert isinstance(claim, ResourceClaim)
     try:
@@ -41,11 +41,11 @@ def edited(data: bytes, claim: Object, *, status: bool) -> bytes:
         if status:
             found = _only(raw, STATUS)
             consumers = _consumers(found, claim.status.reserved_for)
-            raw = _replaced(raw, STATUS, [_replaced(found, RESERVED_FOR, consumers)])
+            raw = _replace_fields(raw, STATUS, [_replace_fields(found, RESERVED_FOR, consumers)])
         else:
             finalizers = [each.encode() for each in claim.metadata.finalizers]
-            raw = _replaced(raw, METADATA, [_replaced(metadata, FINALIZERS, finalizers)])
-        return MAGIC + _replaced(envelope, RAW, [raw])
+            raw = _replace_fields(raw, METADATA, [_replace_fields(metadata, FINALIZERS, finalizers)])
+        return MAGIC + _replace_fields(envelope, RAW, [raw])
     except (IndexError, ValueError, AttributeError, TypeError) as error:
         raise ApiError(0, "", f"the API server's answer is no claim in binary form: {error}") from error
 
@@ -77,7 +77,7 @@ def _all(message: bytes, number: int) -> Iterator[bytes]:
     return (field.value for field in fields(message) if field.number == number)
 
 
-def _replaced(message: bytes, number: int, contents: Iterable[bytes]) -> bytes:
+def _replace_fields(message: bytes, number: int, contents: Iterable[bytes]) -> bytes:
     """The message with these contents in place of all fields with that number."""
     others = b"".join(field.text for field in fields(message) if field.number != number)
     return others + encode_message(*((number, content) for content in contents))

@@ -25,7 +25,7 @@ class Connection:
         proxy: str = "",
         server_hostname: str = "",
     ) -> None:
-        self.server = _checked(server).rstrip("/")
+        self.server = _check_url(server).rstrip("/")
         self.ssl_context, self.namespace = ssl_context, namespace
         self.server_hostname = server_hostname or None
         self.proxy = proxy or proxy_of_environment(self.server)
@@ -56,7 +56,7 @@ class Connection:
         return any([await credential.renew() for credential in self._credentials])
 
 
-def _checked(server: str) -> str:
+def _check_url(server: str) -> str:
     parts = urlsplit(server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(

@@ -43,7 +43,7 @@ _LONGEST_INSTANCE = 128
 _SCHEDULED = "Scheduled"
 
 
-def truncated(text: str, limit: int = NOTE_BYTES) -> str:
+def truncate(text: str, limit: int = NOTE_BYTES) -> str:
     """Shorten a text to so many bytes, with ` ...` at its end, without cutting a character in half."""
     if len(text) <= limit // 4 and text.isascii():
         return text  # no character takes more than four bytes
@@ -76,7 +76,7 @@ class EventRecorder:
 
     def record(self, item: Pod | Object, kind: str, reason: str, action: str, note: str) -> None:
         """Record an event of a pod or any other object; `kind` is Normal or Warning."""
-        now, note = self._now(), truncated(note)
+        now, note = self._now(), truncate(note)
         if reason == _SCHEDULED:  # happens to a pod once: there is no series to look for
             self._enqueue(_event_of(_regarding(item), kind, reason, action, note, now))
             return

@@ -114,7 +114,7 @@ def load(
             return in_cluster()
         raise InputError(f"no kubeconfig found; {remedy}")
     where = os.pathsep.join(map(str, paths))
-    return _connection(_merged([_read(found) for found in paths]), where, context, master)
+    return _connection(_merge([_read(found) for found in paths]), where, context, master)
 
 
 def in_cluster(*, environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> Connection:
@@ -183,7 +183,7 @@ def _with_whole_paths(config: Kubeconfig, folder: Path) -> Kubeconfig:
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def _merged(configs: list[Kubeconfig]) -> Kubeconfig:
+def _merge(configs: list[Kubeconfig]) -> Kubeconfig:
     """Merge several kubeconfigs; the first file that sets a value wins."""
     return Kubeconfig(
         current_context=next((config.current_context for config in configs if config.current_context), ""),
@@ -195,9 +195,9 @@ def _merged(configs: list[Kubeconfig]) -> Kubeconfig:
 
 def _connection(config: Kubeconfig, where: str, context_name: str | None, master: str) -> Connection:
     context = _chosen_context(config, where, context_name)
-    named_cluster = _named(config.clusters, context.cluster, "cluster", where)
+    named_cluster = _find_by_name(config.clusters, context.cluster, "cluster", where)
     cluster = named_cluster.cluster if named_cluster else ClusterEntry()
-    named_user = _named(config.users, context.user, "user", where)
+    named_user = _find_by_name(config.users, context.user, "user", where)
     user = named_user.user if named_user else UserEntry()
     place = f"user {context.user!r}"
     server = master or cluster.server
@@ -222,14 +222,14 @@ def _chosen_context(config: Kubeconfig, where: str, name: str | None) -> Context
     wanted = name or config.current_context
     if not wanted and len(config.contexts) != 1:
         raise InputError("has no current-context; choose one of its contexts", where=where)
-    found = _named(config.contexts, wanted, "context", where) if wanted else config.contexts[0]
+    found = _find_by_name(config.contexts, wanted, "context", where) if wanted else config.contexts[0]
     return found.context if found else ContextEntry()
 
 
 N = TypeVar("N", NamedCluster, NamedUser, NamedContext)
 
 
-def _named(entries: tuple[N, ...], name: str, what: str, where: str) -> N | None:
+def _find_by_name(entries: tuple[N, ...], name: str, what: str, where: str) -> N | None:
     if not name:
         return None
     for entry in entries:
@@ -242,7 +242,7 @@ def _named(entries: tuple[N, ...], name: str, what: str, where: str) -> N | None
 def _tls_context(cluster: ClusterEntry, where: str, what: str) -> ssl.SSLContext:
     place, text = f"{where}: {what}", ""
     if cluster.certificate_authority_data:
-        text = _decoded(cluster.certificate_authority_data, place, "certificate-authority-data")
+        text = _decode_base64(cluster.certificate_authority_data, place, "certificate-authority-data")
     elif cluster.certificate_authority:
         place = cluster.certificate_authority
         text = _text(Path(place))
@@ -270,12 +270,12 @@ def _certificate(user: UserEntry, tls: ssl.SSLContext, where: str) -> Iterator[C
         raise InputError("has a client certificate but no client-key or client-key-data", where=where)
     if user.client_certificate_data or user.client_key_data:
         certificate = (
-            _decoded(user.client_certificate_data, where, "client-certificate-data")
+            _decode_base64(user.client_certificate_data, where, "client-certificate-data")
             if user.client_certificate_data
             else _text(Path(user.client_certificate))
         )
         key = (
-            _decoded(user.client_key_data, where, "client-key-data")
+            _decode_base64(user.client_key_data, where, "client-key-data")
             if user.client_key_data
             else _text(Path(user.client_key))
         )
@@ -317,7 +317,7 @@ def _fixed_headers(user: UserEntry) -> Iterable[tuple[str, str]]:
             yield f"Impersonate-Extra-{key}", value
 
 
-def _decoded(data: str, where: str, field: str) -> str:
+def _decode_base64(data: str, where: str, field: str) -> str:
     try:
         return base64.b64decode("".join(data.split()), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

@@ -145,7 +145,7 @@ async def pages(api: ApiClient, resource: WatchedResource, size: int = PAGE) -> 
     coming = request()
     try:
         while True:
-            page = checked(page_of, (await coming).data)
+            page = decode_checked(page_of, (await coming).data)
             if page.metadata.continue_:
                 coming = request(**{"continue": page.metadata.continue_})
             yield page
@@ -170,7 +170,7 @@ async def _list(api: ApiClient, resource: WatchedResource, reading: Reading) -> 
     found: list[Watched] = []
     try:
         async for page in pages(api, resource):
-            found += _decoded(resource, page, reading)
+            found += _decode_page(resource, page, reading)
     except (NotFound, Forbidden) as error:
         if resource.kind in ESSENTIAL:
             raise
@@ -178,7 +178,7 @@ async def _list(api: ApiClient, resource: WatchedResource, reading: Reading) -> 
     return found
 
 
-def _decoded(resource: WatchedResource, page: Page, reading: Reading) -> Iterator[Watched]:
+def _decode_page(resource: WatchedResource, page: Page, reading: Reading) -> Iterator[Watched]:
     for raw in page.items or ():
         item, fault = read_object(resource, raw)
         if fault is not None:
@@ -215,7 +215,7 @@ def _fault_of(resource: WatchedResource, raw: bytes, error: Exception) -> InputE
     return InputError(str(error) or type(error).__name__, what=what)
 
 
-def checked(decoder: Callable[[bytes], T], data: bytes) -> T:
+def decode_checked(decoder: Callable[[bytes], T], data: bytes) -> T:
     try:
         return decode_deep(decoder, data)
     except (ValueError, InputError) as error:

@@ -22,7 +22,7 @@ from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone, NotFound, Unreachable, error_of
-from stowplan.client.reading import PAGE, Identity, checked, identity_of, page_of, pages, read_object
+from stowplan.client.reading import PAGE, Identity, decode_checked, identity_of, page_of, pages, read_object
 from stowplan.client.resources import RESOURCES, Watched, WatchedResource
 from stowplan.errors import InputError
 
@@ -252,7 +252,7 @@ class Reflector:
     async def _set_checkpoint(self) -> None:
         """Asks how far the server is; what is told up to there is all that it had when it was asked."""
         answer = await self._api.request("GET", self.resource.path, query={"limit": "1"})
-        latest = checked(page_of, answer.data).metadata.resource_version
+        latest = decode_checked(page_of, answer.data).metadata.resource_version
         if not (latest.isdecimal() and self._version.isdecimal()):
             self._version = ""  # versions that cannot be compared, before Kubernetes 1.35: list instead
             raise Gone(410, "Expired", "resource versions are not numbers")
@@ -379,7 +379,7 @@ def _event_of(line: bytes) -> _Event:
         # An object that is nested too deep to be skipped is taken out as it stands, and decoded by itself.
         if found := _EVENT.fullmatch(line):
             return _Event(found[1].decode(), msgspec.Raw(found[2]))
-        return checked(_event, line)
+        return decode_checked(_event, line)
 
 
 def _stamp(item: Watched) -> tuple[str, str]:

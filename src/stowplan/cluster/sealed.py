@@ -338,7 +338,7 @@ class SealedCluster(ReadOnly, ClusterView):
         return self._cluster.is_assumed(pod)
 
 
-def unsealed(cluster: ClusterView) -> ClusterView:
+def unseal(cluster: ClusterView) -> ClusterView:
     """The cluster behind the view that a plugin of others has, for parts of ours that such a plugin uses."""
     return cluster._cluster if isinstance(cluster, SealedCluster) else cluster
 

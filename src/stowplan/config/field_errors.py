@@ -27,7 +27,7 @@ def child(path: str, name: str) -> str:
 
 
 def invalid(path: str, value: object, detail: str) -> str:
-    return f"{path}: Invalid value: {shown(value)}: {detail}"
+    return f"{path}: Invalid value: {format_value(value)}: {detail}"
 
 
 def required(path: str, detail: str = "") -> str:
@@ -35,24 +35,25 @@ def required(path: str, detail: str = "") -> str:
 
 
 def duplicate(path: str, value: object) -> str:
-    return f"{path}: Duplicate value: {shown(value)}"
+    return f"{path}: Duplicate value: {format_value(value)}"
 
 
 def unsupported(path: str, value: object, supported: Iterable[str]) -> str:
-    return f"{path}: Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, supported))}"
+    values = ", ".join(map(format_value, supported))
+    return f"{path}: Unsupported value: {format_value(value)}: supported values: {values}"
 
 
 def forbidden(path: str, detail: str) -> str:
     return f"{path}: Forbidden: {detail}"
 
 
-def joined(errors: Sequence[str]) -> str:
+def join_errors(errors: Sequence[str]) -> str:
     """Join errors as `[e1, e2]`, without duplicates; a single error stays as it is."""
     distinct = list(dict.fromkeys(errors))
     return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     plain = msgspec.to_builtins(value, enc_hook=str)
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 

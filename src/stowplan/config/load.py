@@ -8,7 +8,7 @@ import msgspec
 
 from stowplan.config import document, validation
 from stowplan.config.document import Source
-from stowplan.config.field_errors import joined
+from stowplan.config.field_errors import join_errors
 from stowplan.config.old import convert_document
 from stowplan.config.strict import Decoder
 from stowplan.config.types import GROUP, V1, KubeSchedulerConfiguration, PluginConfig, fill_dependent_defaults
@@ -96,7 +96,7 @@ def _check(
         client_connection=_zero_as_default(config.client_connection),
     )
     if found := list(validation.faults(config, faults)):
-        raise ConfigError(joined(found), stage="validate")
+        raise ConfigError(join_errors(found), stage="validate")
     return config
 
 

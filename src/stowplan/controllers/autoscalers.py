@@ -12,7 +12,7 @@ from stowplan.controllers.discovery import Discovered
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.kinds import AUTOSCALERS, PODS, Json, Plain, PodView
 from stowplan.controllers.owned_pods import with_condition
-from stowplan.controllers.stores import Stores, by_namespace, encoded
+from stowplan.controllers.stores import Stores, by_namespace, encode_sorted
 
 SYNC_SECONDS = 15.0
 TOLERANCE = 0.1
@@ -112,7 +112,9 @@ class Autoscalers(Controller):
         return with_condition(conditions, kind, status, reason, text, self.clock.stamp())
 
     async def _write(self, item: Plain, status: Json) -> None:
-        if any(encoded(item.status.get(name)) != encoded(value) for name, value in status.items()):
+        if any(
+            encode_sorted(item.status.get(name)) != encode_sorted(value) for name, value in status.items()
+        ):
             await self._autoscalers.patch_status(item, status)
 
     def _scale_path(self, item: Plain) -> str:

@@ -53,7 +53,7 @@ class DaemonSets(Controller):
         wanted = Placement(owner.spec["template"]).nodes(self._nodes)
         by_node = _by_node(pods)
         surge = surge_of(owner, len(wanted))
-        doomed = _misplaced(by_node, wanted, revision if surge else None)
+        doomed = _find_misplaced(by_node, wanted, revision if surge else None)
         for pod in doomed:
             if pod.phase == "Failed":
                 name = f"{pod.namespace}/{pod.name}"
@@ -186,7 +186,9 @@ def _by_node(pods: list[PodView]) -> dict[str, list[PodView]]:
     return found
 
 
-def _misplaced(by_node: dict[str, list[PodView]], wanted: set[str], surging: str | None) -> list[PodView]:
+def _find_misplaced(
+    by_node: dict[str, list[PodView]], wanted: set[str], surging: str | None
+) -> list[PodView]:
     """Pods where none should be, second ones, and those that have ended.
 
     While pods of a newer revision are created beside others, `surging`, one of each may stay.

@@ -17,7 +17,7 @@ from stowplan.controllers.owned_pods import (
     with_condition,
     without_owners,
 )
-from stowplan.controllers.stores import Stores, encoded, owner_keys
+from stowplan.controllers.stores import Stores, encode_sorted, owner_keys
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -153,7 +153,7 @@ class Deployments(Controller):
         new, old = versions.new, [each for each in versions.old if each.replicas]
         await self._scale(deployment, new, self._new_size(deployment, new, old))
         _, unavailable = limits_of(deployment)
-        spare = _wanted(versions.all) - (deployment.replicas - unavailable)
+        spare = _sum_replicas(versions.all) - (deployment.replicas - unavailable)
         spare -= max(new.replicas - _available(new), 0)
         for item in old:  # those that are not there yet are no loss
             broken = min(max(item.replicas - _available(item), 0), max(spare, 0))
@@ -173,9 +173,9 @@ class Deployments(Controller):
     def _room(self, deployment: Plain, sets: list[Plain]) -> int:
         """How many pods more there may be."""
         if (deployment.spec.get("strategy") or {}).get("type") == "Recreate":
-            return 0 if _wanted(sets) else deployment.replicas
+            return 0 if _sum_replicas(sets) else deployment.replicas
         surge, _ = limits_of(deployment)
-        return max(deployment.replicas + surge - _wanted(sets), 0)
+        return max(deployment.replicas + surge - _sum_replicas(sets), 0)
 
     async def _recreate(self, deployment: Plain, new: Plain, old: list[Plain]) -> None:
         for item in old:
@@ -198,7 +198,7 @@ class Deployments(Controller):
         if (deployment.spec.get("strategy") or {}).get("type") == "Recreate":
             return
         largest = deployment.replicas + limits_of(deployment)[0] if deployment.replicas else 0
-        change = left = largest - _wanted(active)
+        change = left = largest - _sum_replicas(active)
         newest_first = active[::-1] if change > 0 else active
         order = sorted(newest_first, key=lambda each: -each.replicas)
         sizes = {}
@@ -287,7 +287,7 @@ def revision_of(item: Plain) -> int:
 
 def hash_of(template: Json, collisions: int = 0) -> str:
     """A name for a template, of letters and digits that spell no words."""
-    digest = hashlib.sha256(encoded([template, collisions])).digest()
+    digest = hashlib.sha256(encode_sorted([template, collisions])).digest()
     return "".join("bcdfghjklmnpqrstvwxz2456789"[byte % 27] for byte in digest[:10])
 
 
@@ -302,7 +302,7 @@ def _bare(template: Json) -> Json:
     return {**template, "metadata": {**rest, "labels": labels}}
 
 
-def _wanted(sets: list[Plain]) -> int:
+def _sum_replicas(sets: list[Plain]) -> int:
     return sum(each.replicas for each in sets)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from stowplan import log
 from stowplan.client.api import MERGE_PATCH, METADATA_ALONE, ApiClient
 from stowplan.client.errors import ApiError, NotFound
-from stowplan.client.events import event_name, truncated
+from stowplan.client.events import event_name, truncate
 from stowplan.controllers.clock import Clock, wire_time
 
 Json = dict[str, Any]
@@ -45,7 +45,7 @@ class Events:
         self, component: str, regarding: Json, kind: str, reason: str, message: str, host: str = ""
     ) -> None:
         """`regarding` is a reference to the object; `kind` is Normal or Warning."""
-        message, now = truncated(message), self._clock.now()
+        message, now = truncate(message), self._clock.now()
         key = (component, regarding.get("uid", ""), regarding.get("fieldPath", ""), kind, reason, message)
         event = self._series.get(key)
         if event is None:

@@ -20,7 +20,7 @@ MAX_SHARED = 100_000
 _shared: dict[Any, Any] = {}
 
 
-def shared(what: str, key: Hashable, value: T) -> T:
+def share(what: str, key: Hashable, value: T) -> T:
     """Return one shared object for equal values: pods of an owner have most of them in common."""
     if len(_shared) > MAX_SHARED:  # what was shared comes and goes: start over rather than keep it all
         _shared.clear()
@@ -36,10 +36,8 @@ class Meta(ObjectMeta, frozen=True):
     finalizers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        force_setattr(self, "labels", shared("labels", tuple(self.labels.items()), self.labels))
-        force_setattr(
-            self, "owner_references", shared("owners", self.owner_references, self.owner_references)
-        )
+        force_setattr(self, "labels", share("labels", tuple(self.labels.items()), self.labels))
+        force_setattr(self, "owner_references", share("owners", self.owner_references, self.owner_references))
 
 
 class Known(Object, frozen=True):
@@ -124,11 +122,11 @@ class PodSpecView(Wire, frozen=True):
     resource_claims: tuple[PodResourceClaim, ...] = ()
 
     def __post_init__(self) -> None:
-        force_setattr(self, "tolerations", shared("tolerations", self.tolerations, self.tolerations))
-        force_setattr(self, "containers", shared("containers", self.containers, self.containers))
+        force_setattr(self, "tolerations", share("tolerations", self.tolerations, self.tolerations))
+        force_setattr(self, "containers", share("containers", self.containers, self.containers))
         if self.init_containers:
             force_setattr(
-                self, "init_containers", shared("containers", self.init_containers, self.init_containers)
+                self, "init_containers", share("containers", self.init_containers, self.init_containers)
             )
 
     @property
@@ -169,7 +167,7 @@ class PodStatusView(Wire, frozen=True):
         kept = tuple(each for each in self.conditions if each.type not in UNUSED_CONDITIONS)
         force_setattr(self, "conditions", kept)
         statuses = self.container_statuses
-        force_setattr(self, "container_statuses", shared("statuses", statuses, statuses))
+        force_setattr(self, "container_statuses", share("statuses", statuses, statuses))
 
 
 class PodView(Known, frozen=True):

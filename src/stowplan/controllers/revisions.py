@@ -11,7 +11,7 @@ from stowplan.client.errors import Conflict
 from stowplan.controllers.deployments import hash_of
 from stowplan.controllers.kinds import Json, Kind, Plain, Revision
 from stowplan.controllers.owned_pods import owner_of
-from stowplan.controllers.stores import Store, encoded, owner_keys
+from stowplan.controllers.stores import Store, encode_sorted, owner_keys
 
 HASH_LABEL = "controller-revision-hash"
 
@@ -56,7 +56,9 @@ class Revisions:
                 "ownerReferences": [owner_of(self._kind, owner)],
             },
             # With its keys in order, as clients that compare it byte for byte make it.
-            "data": msgspec.json.decode(encoded({"spec": {"template": {**template, "$patch": "replace"}}})),
+            "data": msgspec.json.decode(
+                encode_sorted({"spec": {"template": {**template, "$patch": "replace"}}})
+            ),
             "revision": revision,
         }
         try:

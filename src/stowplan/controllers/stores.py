@@ -227,6 +227,6 @@ def by_namespace(item: Known) -> Iterable[str]:
     return (item.namespace,)
 
 
-def encoded(value: Any) -> bytes:
+def encode_sorted(value: Any) -> bytes:
     """The same bytes for equal plain data."""
     return msgspec.json.encode(value, order="sorted")

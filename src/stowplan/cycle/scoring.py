@@ -83,16 +83,14 @@ def _column(
     step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, observer: Observer | None
 ) -> ScoreColumn:
     if not step.is_cached:
-        asked = _asked(step, state, pod, nodes)
-        return ScoreColumn(
-            step.name, step.weight, _normalized(step, state, pod, nodes, asked, observer), None
-        )
-    kept = _kept(step, state, pod, nodes)
+        asked = _call_score(step, state, pod, nodes)
+        return ScoreColumn(step.name, step.weight, _normalize(step, state, pod, nodes, asked, observer), None)
+    kept = _cached_scores(step, state, pod, nodes)
     if kept.final is None or kept.final[0] is not nodes.rows or kept.final[1].weight != step.weight:
         scores: Any = kept.raw if nodes is nodes.live else kept.raw[nodes.rows]
         everywhere: SmallScores | None = kept.raw
         if step.normalize is not None:
-            scores, everywhere = _normalized(step, state, pod, nodes, scores, observer), None
+            scores, everywhere = _normalize(step, state, pod, nodes, scores, observer), None
         uniform = None if step.reads_usage else _uniform(scores)
         kept.final = (nodes.rows, ScoreColumn(step.name, step.weight, scores, uniform, everywhere))
     return kept.final[1]
@@ -102,19 +100,19 @@ def _uniform(scores: SmallScores) -> int | None:
     return int(scores[0]) if np.count_nonzero(scores == scores[0]) == len(scores) else None
 
 
-def _kept(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> KeptScores:
+def _cached_scores(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> KeptScores:
     try:
         key = ("score", step.plugin.serial, step.sign(pod))
         found: KeptScores = nodes.live.still(key, step.reads_usage)
-        return _refreshed(step, state, pod, nodes, key) if found is CHANGED else found
+        return _refresh(step, state, pod, nodes, key) if found is CHANGED else found
     except BaseException as error:
         raise _score_failure(step, error, pod) from error
 
 
-def _refreshed(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, key: Hashable) -> KeptScores:
+def _refresh(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, key: Hashable) -> KeptScores:
     def compute(part: NodeTable) -> Columns:
         scores = scores_of(step.score_nodes(state, pod, part), len(part))
-        return (scores if step.normalize is not None else _checked(step, pod, part, scores),)
+        return (scores if step.normalize is not None else _check_range(step, pod, part, scores),)
 
     def compute_row(row: NodeRow) -> tuple[int]:
         answer = step.score_row(state, pod, row)
@@ -133,7 +131,7 @@ def _refreshed(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable, k
     return found
 
 
-def _asked(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+def _call_score(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
     if not step.takes_columns:
         return _score_each(step, state, pod, nodes)
     try:
@@ -142,7 +140,7 @@ def _asked(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) -> Sc
         raise _score_failure(step, error, pod) from error
 
 
-def _normalized(
+def _normalize(
     step: ScoreStep,
     state: CycleState,
     pod: Pod,
@@ -164,7 +162,7 @@ def _normalized(
         finally:
             if observer is not None:
                 observer.leave("ScoreExtensionNormalize", step.plugin)
-    return _checked(step, pod, nodes, scores)
+    return _check_range(step, pod, nodes, scores)
 
 
 def _score_failure(step: ScoreStep, error: BaseException, pod: Pod, node_name: str = "") -> CycleError:
@@ -184,7 +182,7 @@ def _score_each(step: ScoreStep, state: CycleState, pod: Pod, nodes: NodeTable) 
     return scores
 
 
-def _checked(step: ScoreStep, pod: Pod, nodes: NodeTable, scores: Scores) -> SmallScores:
+def _check_range(step: ScoreStep, pod: Pod, nodes: NodeTable, scores: Scores) -> SmallScores:
     """Check that scores are 0 to 100, and store them in a smaller type."""
     unsigned = scores.view(np.uint64)  # in which negative ones are huge
     # argmax has less to set up than max, as long as the column may be written to

@@ -11,7 +11,7 @@ import yaml
 from stowplan.api.crd import crd_of, needs_crd
 from stowplan.client.kubeconfig import ACCOUNT
 from stowplan.config.types import DEFAULT_SCHEDULER_NAME, LeaderElection
-from stowplan.deploy.rights import RBAC, bound, granted, lease_rules, rules, scheduler_rights, viewer
+from stowplan.deploy.rights import RBAC, bound, lease_rules, render_role, rules, scheduler_rights, viewer
 from stowplan.deploy.setup import CONFIG, JOURNAL_SIZE, MAX_CONFIG_MAP_BYTES, PORT, DeployOptions, Setup
 from stowplan.errors import ConfigError, InputError
 
@@ -117,10 +117,10 @@ def _service_account(options: DeployOptions) -> Json:
 
 def _rights(setup: Setup, options: DeployOptions, lease: LeaderElection | None) -> Iterator[Json]:
     account = [{"kind": "ServiceAccount", "name": options.name, "namespace": options.namespace}]
-    yield from granted(options.account, rules(scheduler_rights(setup.plugins)), account)
+    yield from render_role(options.account, rules(scheduler_rights(setup.plugins)), account)
     if lease is not None:
         where = lease.resource_namespace
-        yield from granted(f"{options.account}:lease", lease_rules(lease.resource_name), account, where)
+        yield from render_role(f"{options.account}:lease", lease_rules(lease.resource_name), account, where)
     # The cluster has this role; with it the CA of client certificates can be read.
     reader = "extension-apiserver-authentication-reader"
     yield bound(f"{options.account}:authentication", "Role", reader, account, "kube-system")

@@ -76,7 +76,7 @@ def viewer(name: str) -> Json:
     return {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": allowed}
 
 
-def granted(name: str, allowed: list[Json], subjects: list[Json], namespace: str = "") -> Iterator[Json]:
+def render_role(name: str, allowed: list[Json], subjects: list[Json], namespace: str = "") -> Iterator[Json]:
     """Return a role and its binding, in a namespace or for the cluster."""
     kind = "Role" if namespace else "ClusterRole"
     meta = {"name": name} | ({"namespace": namespace} if namespace else {})

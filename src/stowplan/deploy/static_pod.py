@@ -17,7 +17,7 @@ from stowplan.deploy.manifests import (
     probes,
     read_only,
 )
-from stowplan.deploy.rights import RBAC, granted, lease_rules, plugin_rights, rules, viewer
+from stowplan.deploy.rights import RBAC, lease_rules, plugin_rights, render_role, rules, viewer
 from stowplan.deploy.setup import CONFIG, DeployOptions, Setup
 from stowplan.errors import ConfigError
 
@@ -95,8 +95,8 @@ def _needed_files(setup: Setup) -> list[Json]:
     has_own_lease = election.leader_elect and (where, name) != KUBE_SCHEDULERS_LEASE
     return [
         *custom_resource_definitions(setup),
-        *(granted("stowplan:plugins", needed, user) if needed else ()),
-        *(granted("stowplan:lease", lease_rules(name), user, where) if has_own_lease else ()),
+        *(render_role("stowplan:plugins", needed, user) if needed else ()),
+        *(render_role("stowplan:lease", lease_rules(name), user, where) if has_own_lease else ()),
     ]
 
 

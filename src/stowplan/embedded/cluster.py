@@ -26,7 +26,7 @@ from stowplan.errors import InputError
 from stowplan.explain.recorded import explain_record, undecided_text
 from stowplan.explain.text import render
 from stowplan.framework.plugin import Plugin
-from stowplan.framework.plugin_check import checked
+from stowplan.framework.plugin_check import check_plugin
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
 from stowplan.journal import Decisions
@@ -327,7 +327,7 @@ async def embedded_cluster(
     do only what roles allow. With `owns_process` the garbage collector is tuned for speed, which affects all
     of the process.
     """
-    registry = Registry.installed(plugin_dirs, {each.__name__: checked(each) for each in plugins})
+    registry = Registry.installed(plugin_dirs, {each.__name__: check_plugin(each) for each in plugins})
     if config is None:
         enabled = [{"name": each.__name__} for each in plugins]
         profile = {"plugins": {"multiPoint": {"enabled": enabled}}}

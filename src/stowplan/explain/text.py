@@ -126,7 +126,7 @@ def _tie_rule(explanation: Explanation) -> str:
 
 
 def _leads(margin: Margin) -> str:
-    return ", ".join(f"{plugin} {_signed(lead)}" for plugin, lead in margin.plugins.items())
+    return ", ".join(f"{plugin} {_format_signed(lead)}" for plugin, lead in margin.plugins.items())
 
 
 def _ranking(explanation: Explanation, shown: int) -> Iterator[str]:
@@ -192,7 +192,7 @@ def _about_node(explanation: Explanation, node: NodeExplanation) -> Iterator[str
     yield "\n".join(_verdict(explanation, node))
     if node.scores:
         rows = [
-            (each.plugin, each.weight, each.points, each.winner, _signed(each.points - each.winner))
+            (each.plugin, each.weight, each.points, each.winner, _format_signed(each.points - each.winner))
             for each in node.scores
         ]
         header = ("PLUGIN", "WEIGHT", "POINTS", "WINNER", "DIFFERENCE")
@@ -251,7 +251,7 @@ def _changes(explanation: Explanation) -> str:
     return changes_text(explanation.changes, is_placed=explanation.decision.chosen is not None)
 
 
-def _signed(number: int) -> str:
+def _format_signed(number: int) -> str:
     return f"{number:+}" if number else "0"
 
 

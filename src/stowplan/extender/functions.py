@@ -69,7 +69,7 @@ def predicate(
     call: Call | None = None, /, *, path: str = "", name: str = ""
 ) -> Function | Callable[[Call], Function]:
     """`f(pod, node)`: True takes the node; False, or a text that says why, drops it."""
-    return _decorated("predicate", call, path, name)
+    return _decorate("predicate", call, path, name)
 
 
 @overload
@@ -80,7 +80,7 @@ def priority(
     call: Call | None = None, /, *, path: str = "", name: str = ""
 ) -> Function | Callable[[Call], Function]:
     """`f(pod, node)`: a whole number, 0 to 10 as kube-scheduler foresees it. It is answered as it is."""
-    return _decorated("priority", call, path, name)
+    return _decorate("priority", call, path, name)
 
 
 def background(call: Call) -> Function:
@@ -88,7 +88,7 @@ def background(call: Call) -> Function:
     return Function("background", call, "", "")
 
 
-def _decorated(kind: Kind, call: Call | None, path: str, name: str) -> Function | Callable[[Call], Function]:
+def _decorate(kind: Kind, call: Call | None, path: str, name: str) -> Function | Callable[[Call], Function]:
     if call is not None:
         return Function(kind, call, path, name)
     return lambda call: Function(kind, call, path, name)
@@ -96,14 +96,14 @@ def _decorated(kind: Kind, call: Call | None, path: str, name: str) -> Function 
 
 def load_functions(source: str) -> list[Function]:
     """The decorated functions of a file (`rules.py`) or an importable module (`acme.rules`)."""
-    module = _from_file(Path(source)) if source.endswith(".py") else _imported(source)
+    module = _from_file(Path(source)) if source.endswith(".py") else _import_module(source)
     found = list(dict.fromkeys(each for each in vars(module).values() if isinstance(each, Function)))
     if not any(each.kind != "background" for each in found):
         raise InputError("nothing in it is decorated with @predicate or @priority", where=source)
     return found
 
 
-def _imported(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except BaseException as error:

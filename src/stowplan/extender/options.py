@@ -66,7 +66,7 @@ def checked_paths(options: ExtenderOptions, profiles: Sequence[str]) -> None:
         taken[path] = what
 
 
-def unreached(profile: Profile, verbs: Sequence[str]) -> list[str]:
+def find_unreached(profile: Profile, verbs: Sequence[str]) -> list[str]:
     """Plugins that none of the verbs brings to any of their points."""
     reached = {point for verb in verbs or VERBS for point in POINTS[verb]}
     names = {name for point in reached for name in profile.points.get(point, ())}

@@ -95,7 +95,9 @@ class VerbRoutes:
             with self._context.answering():
                 result = self._verbs.filter(request)
         except (InputError, PluginError) as error:
-            return self._fail(path, began, error, write(ExtenderFilterResult(error=_named(path, error))))
+            return self._fail(
+                path, began, error, write(ExtenderFilterResult(error=_prefix_path(path, error)))
+            )
         self._count(path, "success", began)
         if log.is_verbose(4):
             _log_filter(path, request, result)
@@ -133,7 +135,7 @@ class VerbRoutes:
         except InputError as error:
             return self._reject(path, began, error)
         except PluginError as error:
-            return self._fail(path, began, error, _named(path, error).encode(), 500)
+            return self._fail(path, began, error, _prefix_path(path, error).encode(), 500)
         self._count(path, "success", began)
         return Response(200, write(result))
 
@@ -152,7 +154,7 @@ class VerbRoutes:
         except TimeoutError:
             failure = f"took longer than the time budget of {self._context.budget:g}s"
         if failure:
-            answer = write(ExtenderBindingResult(error=_named(path, failure)))
+            answer = write(ExtenderBindingResult(error=_prefix_path(path, failure)))
             return self._fail(path, began, failure, answer)
         self._count(path, "success", began)
         return Response(200, write(ExtenderBindingResult()))
@@ -175,7 +177,7 @@ class VerbRoutes:
         return text(400, str(error))
 
 
-def _named(path: str, error: object) -> str:
+def _prefix_path(path: str, error: object) -> str:
     return f"Stowplan extender {path}: {error}"
 
 

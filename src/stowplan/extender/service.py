@@ -21,7 +21,7 @@ from stowplan.config import KubeSchedulerConfiguration
 from stowplan.extender.binding import ExtenderBinder
 from stowplan.extender.functions import Function
 from stowplan.extender.http import LIMITS, Route, Routes, text
-from stowplan.extender.options import VERBS, ExtenderOptions, checked_paths, unreached
+from stowplan.extender.options import VERBS, ExtenderOptions, checked_paths, find_unreached
 from stowplan.extender.routes import Counting, RouteContext, VerbRoutes
 from stowplan.extender.verbs import FunctionVerb, ProfileVerbs
 from stowplan.framework.registry import Registry
@@ -120,7 +120,7 @@ class Extender:
     def _profile_routes(self, name: str, context: RouteContext) -> Iterator[tuple[str, Route]]:
         assert self.scheduler is not None
         profile, options = self.scheduler.profiles[name], self.options
-        if missed := unreached(profile, options.verbs):
+        if missed := find_unreached(profile, options.verbs):
             log.warn(
                 "Plugins have no part in what is served: no verb comes to their extension points",
                 profile=name,

@@ -103,12 +103,12 @@ class QueueingHints:
         """Plugins that give pods that are alike the same hint."""
         for name, plugin in profile.plugins.items():
             if overrides(plugin, "events_to_register"):
-                wanted = _wanted(name, plugin)
+                wanted = _read_events(name, plugin)
             elif name in refusing:
                 wanted = EVERYTHING
             else:
                 continue
-            self._registered[name] = _registered(wanted, _asking(name, plugin, profile.observer))
+            self._registered[name] = _register(wanted, _asking(name, plugin, profile.observer))
         self._listeners: dict[ClusterEvent, dict[str, AskHint]] = {}
 
     def events_of(self, plugin: str) -> tuple[ClusterEvent, ...]:
@@ -144,7 +144,7 @@ def _is_by_spec(plugin: Plugin) -> bool:
     return True
 
 
-def _wanted(name: str, plugin: Any) -> Iterable[ClusterEvent]:
+def _read_events(name: str, plugin: Any) -> Iterable[ClusterEvent]:
     try:
         return events_of(plugin.events_to_register())
     except BaseException as error:
@@ -153,7 +153,7 @@ def _wanted(name: str, plugin: Any) -> Iterable[ClusterEvent]:
         ) from error
 
 
-def _registered(wanted: Iterable[ClusterEvent], ask: AskHint) -> list[tuple[ClusterEvent, AskHint]]:
+def _register(wanted: Iterable[ClusterEvent], ask: AskHint) -> list[tuple[ClusterEvent, AskHint]]:
     found = [(event, ask) for event in wanted]
     of_nodes = [event.action for event, _ in found if event.resource is Resource.NODE]
     if any(action & Action.ADD for action in of_nodes) and not any(
@@ -316,14 +316,14 @@ def _subject(resource: str) -> str:
 
 def _actions(action: Action) -> str:
     passive = [text for each, text in PASSIVE.items() if each in action]
-    verbs = [f"is {_joined(passive)}"] if passive else []
+    verbs = [f"is {_join_with_or(passive)}"] if passive else []
     if Action.UPDATE not in action:
         verbs += [text for each, text in ACTIVE.items() if each in action]
         if changed := [text for each, text in CHANGING.items() if each in action]:
             verbs.append(f"changes its {' or '.join(changed)}")
-    return _joined(verbs)
+    return _join_with_or(verbs)
 
 
-def _joined(texts: Sequence[str]) -> str:
+def _join_with_or(texts: Sequence[str]) -> str:
     *others, last = texts
     return f"{', '.join(others)} or {last}" if others else last

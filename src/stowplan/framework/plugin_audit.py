@@ -124,7 +124,7 @@ def _wrong_parts(plain: Any, registry: Registry, has_all: bool) -> Iterator[tupl
     """What is wrong in a configuration, by path."""
     for index, profile in _items(plain, "profiles"):
         configured = {_get(entry, "name") for _, entry in _items(profile, "pluginConfig")}
-        for path, name in _enabled(profile, f"profiles[{index}]"):
+        for path, name in _enabled_plugins(profile, f"profiles[{index}]"):
             if said := _why_not(name, registry):
                 if has_all or ":" in name:
                     yield f"{path}.name", said
@@ -138,7 +138,7 @@ def _wrong_parts(plain: Any, registry: Registry, has_all: bool) -> Iterator[tupl
                 yield path, said
 
 
-def _enabled(profile: Any, path: str) -> Iterator[tuple[str, str]]:
+def _enabled_plugins(profile: Any, path: str) -> Iterator[tuple[str, str]]:
     """The path and the name of each plugin that a profile enables."""
     for point in ("multiPoint", *EXTENSION_POINTS):
         for place, entry in _items(_get(_get(profile, "plugins"), point), "enabled"):

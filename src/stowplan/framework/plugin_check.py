@@ -45,14 +45,16 @@ CLOSE = 0.85
 def faults_of(plugin: type[Plugin]) -> list[Fault]:
     """Everything that would keep the plugin from doing what its author means, by line."""
     found = [
-        *_misspelt(plugin),
+        *_find_misspelt(plugin),
         *_wrong_methods(plugin),
         *_contradictions(plugin),
         *_wrong_attributes(plugin),
         *_wrong_args(plugin),
     ]
     if not found and not methods_of(plugin, EXTENSION_METHODS):
-        found = [_fault(plugin, "", f"takes part in no extension point: define {_listed(EXTENSION_METHODS)}")]
+        found = [
+            _fault(plugin, "", f"takes part in no extension point: define {_join_with_or(EXTENSION_METHODS)}")
+        ]
     return sorted(found)
 
 
@@ -60,7 +62,7 @@ _SOUND: WeakSet[type[Plugin]] = WeakSet()
 """Classes without faults: an inspection takes 5 ms, and every registry asks for the same classes again."""
 
 
-def checked(plugin: type[Plugin]) -> type[Plugin]:
+def check_plugin(plugin: type[Plugin]) -> type[Plugin]:
     """The plugin, or a ConfigError with all that is wrong with it."""
     if plugin in _SOUND:
         return plugin
@@ -77,17 +79,17 @@ def methods_of(plugin: type[Plugin], among: tuple[str, ...] = tuple(PARAMETERS))
     return [name for name in among if overrides(plugin, name)]
 
 
-def _misspelt(plugin: type[Plugin]) -> Iterator[Fault]:
+def _find_misspelt(plugin: type[Plugin]) -> Iterator[Fault]:
     for kind in _own_classes(plugin):
         for name, member in vars(kind).items():
             if name.startswith("_") or name in PARAMETERS or not inspect.isroutine(_function(member)):
                 continue
-            if meant := _meant(name):
+            if meant := _suggest(name):
                 way_out = "start the name of a method of your own with an underscore"
                 yield _fault(plugin, name, f"is not an extension point; did you mean {meant}? ({way_out})")
 
 
-def _meant(name: str) -> str | None:
+def _suggest(name: str) -> str | None:
     plain = name.replace("_", "").lower()
     for known in PARAMETERS:
         if plain == known.replace("_", ""):
@@ -141,7 +143,7 @@ def _contradictions(plugin: type[Plugin]) -> Iterator[Fault]:
             yield _fault(plugin, one, f"is never called because {other} is defined, too; keep one of them")
     for name, needed in NEEDS.items():
         if methods_of(plugin, (name,)) and not methods_of(plugin, needed):
-            yield _fault(plugin, name, f"is never called without {_listed(needed)}")
+            yield _fault(plugin, name, f"is never called without {_join_with_or(needed)}")
     if not isinstance(reads := plugin.reads, Reads):
         yield _fault(plugin, "reads", f"is {reads!r}; expected Reads.ANYTHING, NODE, USAGE or OBJECTS")
         return
@@ -278,7 +280,7 @@ def _call(name: str, parameters: tuple[str, ...]) -> str:
     return f"{name}({', '.join(('self', *parameters))})"
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _join_with_or(names: tuple[str, ...]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 
 

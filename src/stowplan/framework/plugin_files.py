@@ -22,7 +22,7 @@ from typing import Any
 from stowplan.errors import ConfigError
 from stowplan.framework.answers import describe, raise_interrupt, short_path
 from stowplan.framework.plugin import Plugin
-from stowplan.framework.plugin_check import checked
+from stowplan.framework.plugin_check import check_plugin
 
 Stamp = tuple[int, int, int]
 """Tells one content of a file from the next: when it was written, its size and its number on the disk."""
@@ -94,7 +94,7 @@ class PluginFiles:
                     other = Path(sys.modules[known.__module__].__file__ or "")
                     text = f'"{plugin.__name__}" is the name of a plugin in {other}; rename one of them'
                     raise ConfigError(text, stage="framework", where=str(path))
-                found[plugin.__name__] = checked(plugin)
+                found[plugin.__name__] = check_plugin(plugin)
         return found
 
 

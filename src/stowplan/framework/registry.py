@@ -16,7 +16,7 @@ from stowplan.errors import ConfigError
 from stowplan.framework.answers import describe, raise_interrupt
 from stowplan.framework.args import PluginArgs, args_of
 from stowplan.framework.plugin import METHODS_OF_POINT, Plugin, overrides
-from stowplan.framework.plugin_check import checked
+from stowplan.framework.plugin_check import check_plugin
 from stowplan.framework.plugin_files import PluginFiles
 
 ENTRY_POINTS = "stowplan.plugins"
@@ -120,7 +120,7 @@ class Registry:
             raise ConfigError(f'"{name}" cannot be imported: {_text(error)}', stage="framework") from error
         if not (isinstance(found, type) and issubclass(found, Plugin)):
             raise ConfigError(f'"{name}" is not a class derived from stowplan.Plugin', stage="framework")
-        return checked(found)
+        return check_plugin(found)
 
     def _attribute(self, name: str) -> Any:
         module, _, attribute = name.partition(":")

@@ -15,7 +15,7 @@ from stowplan.config import (
     PluginSet,
     ProfileConfig,
 )
-from stowplan.config.field_errors import joined
+from stowplan.config.field_errors import join_errors
 from stowplan.config.types import DEFAULT_PLUGINS
 from stowplan.errors import ConfigError
 from stowplan.framework.args import PluginArgs
@@ -73,7 +73,7 @@ def resolve_profiles(config: KubeSchedulerConfiguration, registry: Registry) -> 
         except ConfigError as error:
             faults.append(f"creating profile for scheduler name {profile.scheduler_name}: {error.message}")
     if faults:
-        raise ConfigError(f"initializing profiles: {joined(faults)}", stage="framework")
+        raise ConfigError(f"initializing profiles: {join_errors(faults)}", stage="framework")
     for found in resolved:
         _leave_to_extenders(config, found)
     return resolved
@@ -110,7 +110,7 @@ def resolve_profile(
     args, faults = _args(profile, multi_point, registry)
     faults += _explicit_faults(profile, registry) + _multi_point_faults(multi_point, registry)
     if faults:
-        raise ConfigError(joined(faults), stage="framework")
+        raise ConfigError(join_errors(faults), stage="framework")
     weights = _weights(profile.plugins.score.enabled + multi_point)
     points = {
         point: [
@@ -121,7 +121,7 @@ def resolve_profile(
         if point in _TYPES
     }
     if faults := _incomplete(profile.scheduler_name, points):
-        raise ConfigError(joined(faults), stage="framework")
+        raise ConfigError(join_errors(faults), stage="framework")
     own = profile.percentage_of_nodes_to_score
     used = dict.fromkeys(name for entries in points.values() for name, _ in entries)
     classes = {name: registry.find(name) for name in used}
@@ -153,7 +153,7 @@ def _args(
         if kind.checked_late and not wrong:
             wrong = list(args[name].validate(""))
         if wrong:
-            faults.append(f'initializing plugin "{name}": {joined(wrong)}')
+            faults.append(f'initializing plugin "{name}": {join_errors(wrong)}')
     return args, faults
 
 

@@ -34,12 +34,12 @@ def judge(pod: Pod, node: NodeObject, used: Usage) -> Rejection | None:
 def _refusals(pod: Pod, node: NodeObject, used: Usage) -> Iterator[Rejection]:
     yield from _lacking(pod, node.allocatable, used)
     if not _is_wanted_there(pod, node):
-        yield _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
+        yield _reject("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     if any(_conflict(wanted, taken) for wanted in pod.shape.ports for taken in used.ports):
-        yield _failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+        yield _reject("NodePorts", "node(s) didn't have free ports for the requested pod ports")
     tolerations = pod.spec.tolerations
     if any(taint.effect == "NoExecute" and not is_tolerated(taint, tolerations) for taint in node.taints):
-        yield _failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
+        yield _reject("TaintToleration", "node(s) had taints that the pod didn't tolerate")
 
 
 def _lacking(pod: Pod, capacity: Mapping[str, int], used: Usage) -> Iterator[Rejection]:
@@ -62,7 +62,7 @@ def _out_of(resource: str, wanted: int, taken: int, most: int) -> Rejection:
     return Rejection(f"OutOf{resource}", f"Node didn't have enough resource: {resource}, {text}")
 
 
-def _failed(rule: str, why: str) -> Rejection:
+def _reject(rule: str, why: str) -> Rejection:
     return Rejection(rule, f"Predicate {rule} failed: {why}")
 
 

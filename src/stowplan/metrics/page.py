@@ -131,7 +131,7 @@ class Page:
 
 def sample(name: str, labels: Labels, values: Labels, number: float) -> str:
     """One line of a page; labels in alphabetical order, but `le` last."""
-    pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True))
+    pairs = ",".join(f'{label}="{_escape(value)}"' for label, value in zip(labels, values, strict=True))
     return f"{name}{{{pairs}}} {_number(number)}" if pairs else f"{name} {_number(number)}"
 
 
@@ -147,5 +147,5 @@ def _number(value: float) -> str:
     return f"{'' if value < 0 else '+'}{shown.replace('inf', 'Inf')}" if shown.endswith("inf") else shown
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

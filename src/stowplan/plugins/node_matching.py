@@ -71,7 +71,7 @@ def node_affinity_key(pod: Pod) -> Hashable:
     return key
 
 
-def untolerated(nodes: NodeTable, pod: Pod) -> Mask:
+def find_untolerated(nodes: NodeTable, pod: Pod) -> Mask:
     """Nodes with a taint that keeps the pod away."""
     tolerations = pod.spec.tolerations
     return nodes.by_taints(lambda taints: first_untolerated(taints, tolerations) is not None)

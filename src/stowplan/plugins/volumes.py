@@ -178,7 +178,7 @@ def _match(waiting: Unbound, nodes: NodeTable, earlier: Sequence[Match]) -> Matc
     chosen = np.full(len(nodes), -1, np.intp)
     undecided = np.ones(len(nodes), np.bool_)
     for place, volume in enumerate(volumes):
-        free = undecided & ~_taken(volume, earlier, nodes)
+        free = undecided & ~_find_taken(volume, earlier, nodes)
         fits = free & reached_from(volume, nodes)
         chosen[fits] = place
         undecided &= ~(free if place < len(waiting.own) else fits)
@@ -187,7 +187,7 @@ def _match(waiting: Unbound, nodes: NodeTable, earlier: Sequence[Match]) -> Matc
     return Match(waiting, volumes, {volume.name: place for place, volume in enumerate(volumes)}, chosen)
 
 
-def _taken(volume: PersistentVolume, earlier: Sequence[Match], nodes: NodeTable) -> Mask:
+def _find_taken(volume: PersistentVolume, earlier: Sequence[Match], nodes: NodeTable) -> Mask:
     """Rows on which an earlier claim of the pod has chosen the volume."""
     taken = np.zeros(len(nodes), np.bool_)
     for match in earlier:

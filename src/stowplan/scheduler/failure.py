@@ -12,7 +12,7 @@ from stowplan import log
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, Conflict, NotFound
-from stowplan.client.events import EventRecorder, truncated
+from stowplan.client.events import EventRecorder, truncate
 from stowplan.errors import PluginError
 from stowplan.framework.answers import stack_of
 from stowplan.framework.decision import Decision
@@ -260,7 +260,7 @@ def unscheduled_patch(
 ) -> dict[str, Any]:
     """A strategic merge patch; empty if the pod says so already. `nominated` None leaves that as it is."""
     status: dict[str, Any] = {}
-    message = truncated(message, MAX_MESSAGE_BYTES)
+    message = truncate(message, MAX_MESSAGE_BYTES)
     known = pod.condition("PodScheduled")
     if known is None or (known.status, known.reason, known.message) != ("False", reason, message):
         condition: dict[str, Any] = {

@@ -23,7 +23,7 @@ from stowplan.config import (
     load,
 )
 from stowplan.config.document import Source
-from stowplan.config.field_errors import joined
+from stowplan.config.field_errors import join_errors
 from stowplan.config.load import LoadedConfig
 from stowplan.config.types import (
     DEFAULT_PLUGINS,
@@ -297,7 +297,7 @@ def _apply_flags(config: KubeSchedulerConfiguration, given: Given) -> KubeSchedu
         **_fields(_OTHER_FIELDS, given),
     )
     if found := list(faults(changed, {})):
-        raise ConfigError(joined(found), stage="validate")
+        raise ConfigError(join_errors(found), stage="validate")
     return changed
 
 

@@ -71,7 +71,7 @@ class Authentication:
     async def _review(self, token: str) -> User | None:
         assert self._reviewer is not None
         found = await self._reviewer.review_token(token)
-        return None if found is None else _authenticated(found.username, found.groups)
+        return None if found is None else _make_user(found.username, found.groups)
 
 
 class Authorization:
@@ -133,12 +133,10 @@ def _named_in(subject: Subject) -> User | None:
     """A certificate names the user in CN and the groups in O."""
     parts = [part for parts in subject for part in parts]
     name = next((value for key, value in parts if key == "commonName"), "")
-    return (
-        _authenticated(name, [value for key, value in parts if key == "organizationName"]) if name else None
-    )
+    return _make_user(name, [value for key, value in parts if key == "organizationName"]) if name else None
 
 
-def _authenticated(name: str, groups: Iterable[str]) -> User:
+def _make_user(name: str, groups: Iterable[str]) -> User:
     return User(name, tuple(dict.fromkeys((*groups, AUTHENTICATED))))
 
 

@@ -68,7 +68,7 @@ class ServerCertificates:
         """Reload files that have changed; half-written ones are retried next time."""
         for (cert, key), context in self._files.items():
             try:
-                written = _written(cert, key)
+                written = _modification_times(cert, key)
                 if written != self._read[cert, key]:
                     context.load_cert_chain(cert, key)
                     self._read[cert, key] = written
@@ -83,7 +83,7 @@ class ServerCertificates:
             _load_self_signed(context)
             return context
         try:
-            self._read[cert, key] = _written(cert, key)
+            self._read[cert, key] = _modification_times(cert, key)
             context.load_cert_chain(cert, key)
         except OSError as error:  # what OpenSSL says is an OSError too
             raise InputError(
@@ -140,7 +140,7 @@ def _names_in(named: NamedCertificate) -> list[str]:
     return names.get_values_for_type(x509.DNSName)
 
 
-def _written(*files: str) -> tuple[int, int]:
+def _modification_times(*files: str) -> tuple[int, int]:
     first, second = (os.stat(file).st_mtime_ns for file in files)
     return first, second
 

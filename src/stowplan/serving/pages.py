@@ -160,7 +160,10 @@ def _amounts(pod: Pod) -> tuple[Amounts, Amounts]:
     """Requests and limits, worked out once for all pods of a shape."""
     found: tuple[Amounts, Amounts] | None = pod.shape.memo.get(_amounts)
     if found is None:
-        found = pod.shape.memo[_amounts] = (_shown(requests.of_spec(pod.spec)), _shown(_limits(pod.spec)))
+        found = pod.shape.memo[_amounts] = (
+            _format_amounts(requests.of_spec(pod.spec)),
+            _format_amounts(_limits(pod.spec)),
+        )
     return found
 
 
@@ -182,7 +185,7 @@ def _limits_as_requests(container: Container) -> Container:
     return msgspec.structs.replace(container, resources=swapped)
 
 
-def _shown(nanos: Mapping[str, int]) -> Amounts:
+def _format_amounts(nanos: Mapping[str, int]) -> Amounts:
     return tuple((name, _unit(name), approximate(amount)) for name, amount in sorted(nanos.items()) if amount)
 
 

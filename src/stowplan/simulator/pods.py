@@ -64,7 +64,7 @@ OF_CONDITIONS = "node.kubernetes.io/"
 def copy_node(cluster: Cluster, row: int, name: str) -> Iterator[Pod | Object]:
     """The node under a new name, schedulable and healthy, its drivers, devices and the pods of daemons."""
     node = cluster.nodes.objects[row]
-    yield _renamed(node, name)
+    yield _rename(node, name)
     if (drivers := cluster.csi_nodes.get(node.name)) is not None:
         yield msgspec.structs.replace(drivers, metadata=_meta(drivers, name))
     for devices in tuple(cluster.resource_slices):
@@ -80,7 +80,7 @@ def copy_node(cluster: Cluster, row: int, name: str) -> Iterator[Pod | Object]:
             yield msgspec.structs.replace(pod, name=own, uid=f"{pod.namespace}/{own}", node_name=name)
 
 
-def _renamed(node: NodeObject, name: str) -> NodeObject:
+def _rename(node: NodeObject, name: str) -> NodeObject:
     labels = node.labels | ({HOSTNAME: name} if HOSTNAME in node.labels else {})
     taints = tuple(taint for taint in node.spec.taints if not taint.key.startswith(OF_CONDITIONS))
     return msgspec.structs.replace(

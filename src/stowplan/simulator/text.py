@@ -24,8 +24,8 @@ def render(outcome: Outcome, *, all_pods: bool = False) -> str:
     shown = None if all_pods else ROWS_SHOWN
     paragraphs = [
         "\n".join(_summary(outcome)),
-        "\n".join(_placed(outcome, shown)),
-        "\n".join(_evicted(outcome, shown)),
+        "\n".join(_list_placed(outcome, shown)),
+        "\n".join(_list_evicted(outcome, shown)),
         *("\n".join(each) for each in _pending(outcome, shown)),
         *("\n".join(_others(outcome, ending, shown)) for ending in OTHERS),
     ]
@@ -49,7 +49,7 @@ def _summary(outcome: Outcome) -> Iterator[str]:
     yield wrap(f"{', '.join(parts)}.")
 
 
-def _placed(outcome: Outcome, shown: int | None) -> Iterator[str]:
+def _list_placed(outcome: Outcome, shown: int | None) -> Iterator[str]:
     """List the placed pods; those that were pending before come last."""
     fates = [each for each in outcome.placed if each.cause is not Cause.AFRESH or each.is_moved]
     fates.sort(key=_waits_now)
@@ -64,13 +64,18 @@ def _placed(outcome: Outcome, shown: int | None) -> Iterator[str]:
         yield wrap(f"Most of them land on {join_names(most)}.")
 
 
-def _evicted(outcome: Outcome, shown: int | None) -> Iterator[str]:
+def _list_evicted(outcome: Outcome, shown: int | None) -> Iterator[str]:
     fates = outcome.evicted
     if not fates:
         return
     yield f"Evicted: {count_text(len(fates), 'pod')}"
     rows = [
-        (f"  {each.pod.key} (priority {each.pod.priority})", each.before, each.evicted_by, _then(each))
+        (
+            f"  {each.pod.key} (priority {each.pod.priority})",
+            each.before,
+            each.evicted_by,
+            _describe_ending(each),
+        )
         for each in fates[:shown]
     ]
     yield from _left_table(("  POD", "FROM", "FOR", "THEN"), rows)
@@ -128,7 +133,7 @@ def _origin(fate: Fate) -> str:
     return f"{found}, evicts {join_names(fate.victims, 3)}" if fate.victims else found
 
 
-def _then(fate: Fate) -> str:
+def _describe_ending(fate: Fate) -> str:
     return f"lands on {fate.node}" if fate.ending is Ending.PLACED else f"is {fate.ending}"
 
 

@@ -167,7 +167,7 @@ def compute_status(
 ) -> StickyJobStatus:
     """`fault` is the reason why pods cannot be created."""
     ours = [slot for index, slot in sorted(slots.items()) if index < job.spec.replicas]
-    conditions = {"Sticky": _sticky(ours), "Degraded": _degraded(job, ours, pods, nodes, fault)}
+    conditions = {"Sticky": _sticky(ours), "Degraded": _degraded_condition(job, ours, pods, nodes, fault)}
     return StickyJobStatus(
         last_node=slots[0].last_node if 0 in slots else "",
         slots=tuple(slot for _, slot in sorted(slots.items())),
@@ -191,7 +191,7 @@ def _sticky(slots: Iterable[Slot]) -> tuple[str, str, str]:
     return "False", "Moved", text
 
 
-def _degraded(
+def _degraded_condition(
     job: StickyJob,
     slots: Iterable[Slot],
     pods: Mapping[int, JobPod],

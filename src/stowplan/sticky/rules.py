@@ -77,7 +77,7 @@ def same_node(nodes: LiveNodeTable, name: str, uid: str, policy: Stickiness) -> 
 
 
 def in_domain(policy: Stickiness, domain: str, nodes: NodeTable) -> Mask:
-    return _labelled(policy.scope, domain, nodes)
+    return _match_label(policy.scope, domain, nodes)
 
 
 def domain_of(policy: Stickiness, node: NodeObject | None) -> str:
@@ -108,7 +108,7 @@ def score_rows(found: Standing, nodes: NodeTable, now: float) -> Scores:
     column = np.zeros(len(nodes), np.int64)
     node = same_node(nodes.live, place.last_node, place.last_node_uid, policy)
     if node is not None and (zone := node.labels.get(ZONE)):
-        column[_labelled(ZONE, zone, nodes)] = ZONE_POINTS * policy.weight // MAX_SCORE
+        column[_match_label(ZONE, zone, nodes)] = ZONE_POINTS * policy.weight // MAX_SCORE
     if found.domain:
         here = in_domain(policy, found.domain, nodes)
         column[here] = np.maximum(column[here], _score_place(policy, place.finished_at, now, 0))
@@ -149,7 +149,7 @@ def _grace_end(policy: Stickiness, pod: Pod, now: float) -> float | None:
     return (now if created is None else created) + policy.grace_seconds
 
 
-def _labelled(key: str, value: str, nodes: NodeTable) -> Mask:
+def _match_label(key: str, value: str, nodes: NodeTable) -> Mask:
     labels = nodes.label(key)
     mask: Mask = labels.ids == labels.index.get(value, -2)
     return mask

@@ -22,7 +22,7 @@ from stowplan.explain.report import explain_decision
 from stowplan.framework.answers import nothing_of, plugin_error
 from stowplan.framework.decision import Decision
 from stowplan.framework.plugin import Plugin, overrides
-from stowplan.framework.plugin_check import checked
+from stowplan.framework.plugin_check import check_plugin
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import watched_kinds
 from stowplan.framework.sealed import seal_state
@@ -81,7 +81,7 @@ class PolicyCluster:
             raise InputError("the cluster has a configuration: name its plugins there")
         name = plugin if isinstance(plugin, str) else plugin.__name__
         if isinstance(plugin, type):
-            self._classes[name] = checked(plugin)
+            self._classes[name] = check_plugin(plugin)
         self._enabled.append({"name": name, "weight": weight})
         if args is not None:
             self._args.append({"name": name, "args": dict(args)})

@@ -183,7 +183,7 @@ def describe_cluster(nodes: LiveNodeTable) -> ClusterAnswer:
 def encode_fill(nodes: LiveNodeTable, resource: str) -> str:
     """How full each node is, a byte for each, in base64."""
     asked = EVERYWHERE if resource == FULLEST else (resource,)
-    columns = [_filled(nodes, each) for each in asked]
+    columns = [_used_share(nodes, each) for each in asked]
     filled = np.max(columns, axis=0)
     return base64.b64encode(np.where(filled < 0, NONE, filled * FULL).astype(np.uint8).tobytes()).decode()
 
@@ -206,7 +206,7 @@ def describe_node(scheduler: Scheduler, name: str) -> NodeAnswer:
 
 
 def _amount(nodes: LiveNodeTable, resource: str, row: int) -> AmountRow:
-    has, taken = int(nodes.allocatable[resource][row]), int(_taken(nodes, resource)[row])
+    has, taken = int(nodes.allocatable[resource][row]), int(_used_amount(nodes, resource)[row])
     return AmountRow(
         resource=resource,
         allocatable=amount_text(resource, has),
@@ -233,14 +233,14 @@ def _resources(nodes: LiveNodeTable, row: int | None = None) -> list[str]:
     return [name for name in nodes.allocatable if np.any(nodes.allocatable[name][rows] > 0)]
 
 
-def _filled(nodes: LiveNodeTable, resource: str) -> NDArray[np.float64]:
+def _used_share(nodes: LiveNodeTable, resource: str) -> NDArray[np.float64]:
     """From 0 to 1; -1 if a node does not have the resource."""
     has = nodes.allocatable[resource]
-    part = np.clip(_taken(nodes, resource) / np.maximum(has, 1), 0, 1)
+    part = np.clip(_used_amount(nodes, resource) / np.maximum(has, 1), 0, 1)
     return np.where(has > 0, part, -1.0)
 
 
-def _taken(nodes: LiveNodeTable, resource: str) -> NDArray[np.int64]:
+def _used_amount(nodes: LiveNodeTable, resource: str) -> NDArray[np.int64]:
     return nodes.pod_count if resource == "pods" else nodes.requested[resource]
 
 
@@ -321,7 +321,7 @@ def describe_pod(source: Source, key: str) -> PodFacts | None:
         is_assumed=scheduler.cluster.is_assumed(pod),
         phase=pod.phase,
         nominated=pod.nominated_node_name,
-        queued=None if queued is None else _queued(source, queued),
+        queued=None if queued is None else _queued_row(source, queued),
         first_tried=None if queued is None else queued.initial_attempt_timestamp,
     )
 
@@ -329,13 +329,13 @@ def describe_pod(source: Source, key: str) -> PodFacts | None:
 def _waiting(source: Source, scheduler: Scheduler, search: str) -> Iterator[QueuedRow]:
     for queued in scheduler.queue:
         if search in queued.pod.key:
-            yield _queued(source, queued)
+            yield _queued_row(source, queued)
     for held in scheduler.waiting:
         if search in held.pod.key:
             yield _row(source, held.pod, "permit", plugins=list(held.plugins))
 
 
-def _queued(source: Source, queued: QueuedPod) -> QueuedRow:
+def _queued_row(source: Source, queued: QueuedPod) -> QueuedRow:
     is_gated = queued.place is Place.GATED
     row = _row(
         source,

@@ -25,7 +25,7 @@ from stowplan.api.custom import CustomResource
 from stowplan.api.manifests import STDIN, WORKLOADS, Manifests, read_into
 from stowplan.api.meta import Object
 from stowplan.api.names import kind_and_name
-from stowplan.api.nesting import TOO_DEEP, flattened
+from stowplan.api.nesting import TOO_DEEP, cut_deep_values
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
@@ -280,5 +280,5 @@ def check_pasted(text: str, what: str, max_values: int) -> None:
                 )
     except yaml.YAMLError:  # it may still be JSON, such as with escaped surrogates
         data = text.encode()
-        if flattened(data) != data:
+        if cut_deep_values(data) != data:
             raise InputError(TOO_DEEP, what=what) from None

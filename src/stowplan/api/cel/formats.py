@@ -11,7 +11,7 @@ from typing import Any
 
 from stowplan.api.cel.networks import parse_url
 from stowplan.api.cel.overloads import Meter, define, name_of
-from stowplan.api.cel.standard import decoded, float_text
+from stowplan.api.cel.standard import decode_text, float_text
 from stowplan.api.cel.times import parsed_timestamp, seconds_text, timestamp_text
 from stowplan.api.cel.values import (
     MISSING,
@@ -21,7 +21,7 @@ from stowplan.api.cel.values import (
     Optional,
     Timestamp,
     UInt,
-    shown,
+    format_value,
 )
 from stowplan.errors import CelError
 
@@ -114,11 +114,11 @@ def _literal(meter: Meter, value: Any) -> str:
     if kind in (Timestamp, Duration):
         return f'{"timestamp" if kind is Timestamp else "duration"}("{text}")'
     if kind in (str, bytes):
-        return ("b" if kind is bytes else "") + quoted(text)
+        return ("b" if kind is bytes else "") + quote(text)
     return text
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """As Go quotes text: what cannot be seen is escaped."""
     return f'"{"".join(_escape(char) for char in text)}"'
 
@@ -143,7 +143,7 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     UInt: str,
     float: float_text,
     bool: lambda flag: "true" if flag else "false",
-    bytes: decoded,
+    bytes: decode_text,
     NoneType: lambda value: "null",
     type: name_of,
     Duration: lambda span: f"{seconds_text(span)}s",
@@ -223,7 +223,7 @@ def _uri_errors(text: str) -> list[str]:
     try:
         parse_url(text, is_request=True)
     except CelError as error:
-        return [f'parse "{shown(text)}": {error}']
+        return [f'parse "{format_value(text)}": {error}']
     return []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stowplan.api.cel.overloads import define, define_on_text
-from stowplan.api.cel.values import MAX_INT, MIN_INT, Amount, Version, shown
+from stowplan.api.cel.values import MAX_INT, MIN_INT, Amount, Version, format_value
 from stowplan.api.quantity import NANO, approximate, parse
 from stowplan.errors import CelError, QuantityError
 
@@ -40,7 +40,7 @@ def to_quantity(text: str) -> Amount:
     try:
         return Amount(parse(text), _scale_of(text))
     except QuantityError as error:
-        raise CelError(shown(str(error))) from None
+        raise CelError(format_value(str(error))) from None
 
 
 def _scale_of(text: str) -> int | None:

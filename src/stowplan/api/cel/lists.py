@@ -15,9 +15,9 @@ from stowplan.api.cel.values import (
     Optional,
     Timestamp,
     UInt,
+    format_value,
     has_key,
     is_equal,
-    shown,
 )
 from stowplan.errors import CelError
 
@@ -44,9 +44,9 @@ def define_lists() -> None:
     define(".indexOf", list, DYN, result=int, function=position_in, is_metered=True)
     define(".lastIndexOf", list, DYN, result=int, function=last_position_in, is_metered=True)
     define("lists.range", int, result=list, function=numbers_below, is_metered=True)
-    define(".slice", list, int, int, result=list, function=sliced, is_metered=True)
-    define(".flatten", list, result=list, function=flattened, is_metered=True)
-    define(".flatten", list, int, result=list, function=flattened, is_metered=True)
+    define(".slice", list, int, int, result=list, function=slice_list, is_metered=True)
+    define(".flatten", list, result=list, function=flatten_list, is_metered=True)
+    define(".flatten", list, int, result=list, function=flatten_list, is_metered=True)
     define(".distinct", list, result=list, function=distinct, is_metered=True)
     define(".sort", list, result=list, function=sort, is_metered=True)
     define_on_text(".reverse", list, result=list, function=lambda items: items[::-1])
@@ -82,14 +82,14 @@ def is_key(key: Any) -> bool:
 
 def item_of_list(items: list[Any], index: Any) -> Any:
     if type(index) not in NUMBERS or index != index or index not in range(len(items)):
-        raise CelError(f"index out of bounds: {shown(index)}")
+        raise CelError(f"index out of bounds: {format_value(index)}")
     return items[int(index)]
 
 
 def item_of_map(holder: dict[Any, Any], key: Any) -> Any:
     if is_key(key) and (has_key(holder, key) or type(holder) is Domains):
         return holder[key]
-    raise CelError(f"no such key: {shown(key)}")
+    raise CelError(f"no such key: {format_value(key)}")
 
 
 def contains_all(meter: Meter, items: list[Any], wanted: list[Any]) -> bool:
@@ -172,7 +172,7 @@ def numbers_below(meter: Meter, end: int) -> list[int]:
     return list(range(end))
 
 
-def sliced(meter: Meter, items: list[Any], start: int, end: int) -> list[Any]:
+def slice_list(meter: Meter, items: list[Any], start: int, end: int) -> list[Any]:
     where = f"cannot slice({start}, {end})"
     if start < 0 or end < 0:
         raise CelError(f"{where}, negative indexes not supported")
@@ -184,7 +184,7 @@ def sliced(meter: Meter, items: list[Any], start: int, end: int) -> list[Any]:
     return items[start:end]
 
 
-def flattened(meter: Meter, items: list[Any], depth: int = 1) -> list[Any]:
+def flatten_list(meter: Meter, items: list[Any], depth: int = 1) -> list[Any]:
     if depth < 0:
         raise CelError("level must be non-negative")
     meter.charge(11)

@@ -22,9 +22,9 @@ from stowplan.api.cel.values import (
     Optional,
     Timestamp,
     fields_of,
+    format_value,
     has_key,
     item_type,
-    shown,
 )
 from stowplan.errors import CelError
 
@@ -282,7 +282,7 @@ def _transform_map_entry(compiler: Compiler, target: Node, *arguments: Node) -> 
             frame[0].charge(len(entries))
             for key, value in entries.items():
                 if has_key(found, key):
-                    raise CelError(f"insert failed: key {shown(key)} already exists")
+                    raise CelError(f"insert failed: key {format_value(key)} already exists")
                 found[key] = value
         return found
 

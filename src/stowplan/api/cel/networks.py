@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from stowplan.api.cel.overloads import Meter, define, define_on_text
-from stowplan.api.cel.values import OPAQUE, TYPE_NAMES, shown
+from stowplan.api.cel.values import OPAQUE, TYPE_NAMES, format_value
 from stowplan.errors import CelError
 
 
@@ -22,7 +22,9 @@ class IP(NamedTuple):
                 raise ValueError
             address = ip_address(text)
         except ValueError:
-            raise CelError(f'IP Address "{shown(text)}" parse error during conversion from string') from None
+            raise CelError(
+                f'IP Address "{format_value(text)}" parse error during conversion from string'
+            ) from None
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             raise CelError(f'IPv4-mapped IPv6 address "{text}" is not allowed')
         return cls(address)
@@ -48,7 +50,9 @@ class Cidr(NamedTuple):
             or not re.fullmatch("0|[1-9][0-9]{0,2}", length)
             or int(length) > ip.address.max_prefixlen
         ):
-            raise CelError(f'network address parse error during conversion from string: "{shown(text)}"')
+            raise CelError(
+                f'network address parse error during conversion from string: "{format_value(text)}"'
+            )
         return cls(ip, int(length))
 
     def includes(self, other: IP) -> bool:
@@ -229,7 +233,7 @@ def _authority(text: str) -> tuple[str, str]:
 
 def _check_port(text: str) -> None:
     if text and not re.fullmatch(":[0-9]*", text):
-        raise CelError(f'invalid port "{shown(text)}" after host')
+        raise CelError(f'invalid port "{format_value(text)}" after host')
 
 
 def _check_escapes(text: str) -> None:
@@ -253,7 +257,7 @@ def to_url(text: str) -> Url:
         parse_url(text, is_request=True)
         return parse_url(text)
     except CelError as error:
-        said = f'parse "{shown(text)}": {error}'
+        said = f'parse "{format_value(text)}": {error}'
         raise CelError(f"URL parse error during conversion from string: {said}") from None
 
 

@@ -23,8 +23,8 @@ from stowplan.api.cel.values import (
     Timestamp,
     UInt,
     equal,
+    format_value,
     is_equal,
-    shown,
 )
 from stowplan.errors import CelError
 
@@ -56,8 +56,8 @@ def to_timestamp(nanos: int) -> Timestamp:
 
 def define_arithmetic() -> None:
     for sign, combine in (("-", operator.sub), ("*", operator.mul), ("/", quotient), ("%", rest)):
-        define(sign, int, int, result=int, function=then(to_int, combine))
-        define(sign, UInt, UInt, result=UInt, function=then(to_uint, combine))
+        define(sign, int, int, result=int, function=chain_check(to_int, combine))
+        define(sign, UInt, UInt, result=UInt, function=chain_check(to_uint, combine))
     for sign, combine in (("-", operator.sub), ("*", operator.mul), ("/", divide)):
         define(sign, float, float, result=float, function=combine)
     define("-_", int, result=int, function=lambda number: to_int(-number))
@@ -70,37 +70,46 @@ def define_arithmetic() -> None:
         (Duration, Duration, Duration, to_duration),
     )
     for left, right, kind, check in sums:
-        define("+", left, right, result=kind, function=unmetered(then(check, operator.add)), is_metered=True)
-    define("+", Timestamp, Duration, result=Timestamp, function=unmetered(shifted), is_metered=True)
+        define(
+            "+",
+            left,
+            right,
+            result=kind,
+            function=ignore_meter(chain_check(check, operator.add)),
+            is_metered=True,
+        )
+    define("+", Timestamp, Duration, result=Timestamp, function=ignore_meter(add_duration), is_metered=True)
     define(
         "+", Duration, Timestamp, result=Timestamp,
-        function=unmetered(lambda span, moment: shifted(moment, span)), is_metered=True,
+        function=ignore_meter(lambda span, moment: add_duration(moment, span)), is_metered=True,
     )  # fmt: skip
     for text in (str, bytes, list):
-        define("+", text, text, result=text, function=joined, is_metered=True)
-    define("-", Duration, Duration, result=Duration, function=then(to_duration, operator.sub))
-    define("-", Timestamp, Duration, result=Timestamp, function=lambda moment, span: shifted(moment, -span))
-    define("-", Timestamp, Timestamp, result=Duration, function=then(to_duration, operator.sub))
+        define("+", text, text, result=text, function=concatenate, is_metered=True)
+    define("-", Duration, Duration, result=Duration, function=chain_check(to_duration, operator.sub))
+    define(
+        "-", Timestamp, Duration, result=Timestamp, function=lambda moment, span: add_duration(moment, -span)
+    )
+    define("-", Timestamp, Timestamp, result=Duration, function=chain_check(to_duration, operator.sub))
 
 
-def shifted(moment: Timestamp, span: int) -> Timestamp:
+def add_duration(moment: Timestamp, span: int) -> Timestamp:
     found = to_timestamp(moment + span)
     if moment.offset:
         found.offset = moment.offset
     return found
 
 
-def unmetered(function: Callable[[Any, Any], Any]) -> Callable[[Meter, Any, Any], Any]:
+def ignore_meter(function: Callable[[Any, Any], Any]) -> Callable[[Meter, Any, Any], Any]:
     """A function that needs no meter, for a name whose other overloads do."""
     return lambda meter, left, right: function(left, right)
 
 
-def joined(meter: Meter, left: Any, right: Any) -> Any:
+def concatenate(meter: Meter, left: Any, right: Any) -> Any:
     meter.charge_text(len(left) + len(right))
     return left + right
 
 
-def then(check: Callable[[int], Any], combine: Callable[[Any, Any], int]) -> Callable[[Any, Any], Any]:
+def chain_check(check: Callable[[int], Any], combine: Callable[[Any, Any], int]) -> Callable[[Any, Any], Any]:
     return lambda left, right: check(combine(left, right))
 
 
@@ -135,7 +144,7 @@ def define_comparisons() -> None:
     pairs += [(kind, kind) for kind in (bool, Duration, Timestamp)]
     for sign, compare in (("<", operator.lt), ("<=", operator.le), (">", operator.gt), (">=", operator.ge)):
         for left, right in pairs:
-            function = unmetered(ordered(compare) if float in (left, right) else compare)
+            function = ignore_meter(reject_nan(compare) if float in (left, right) else compare)
             define(sign, left, right, result=bool, function=function, is_metered=True)
         for kind in (str, bytes):
             define(sign, kind, kind, result=bool, function=on_texts(compare), is_metered=True)
@@ -144,7 +153,7 @@ def define_comparisons() -> None:
     define("!_", bool, result=bool, function=operator.not_)
 
 
-def ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+def reject_nan(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def call(left: Any, right: Any) -> bool:
         if left != left or right != right:
             raise CelError("NaN values cannot be ordered")
@@ -213,7 +222,7 @@ def define_conversions() -> None:
     define_on_text("string", UInt, result=str, function=str)
     define_on_text("string", float, result=str, function=float_text)
     define_on_text("string", bool, result=str, function=lambda flag: "true" if flag else "false")
-    define_on_text("string", bytes, result=str, function=decoded)
+    define_on_text("string", bytes, result=str, function=decode_text)
     define_on_text("bytes", str, result=bytes, function=str.encode)
     define_on_text("bool", str, result=bool, function=parsed_bool)
 
@@ -239,7 +248,7 @@ def whole(number: float, above: float, below: float) -> int:
 def parsed_int(text: str, signs: str = "+-") -> int:
     digits = text[1:] if text[:1] and text[0] in signs else text
     if not (digits.isascii() and digits.isdigit()):
-        raise CelError(f"type conversion error: {shown(text)!r} is not a whole number")
+        raise CelError(f"type conversion error: {format_value(text)!r} is not a whole number")
     significant = digits.lstrip("0")[:20] or "0"  # more digits than 64 bits have: too large in any case
     return -int(significant) if text[0] == "-" else int(significant)
 
@@ -256,7 +265,7 @@ def parsed_float(text: str) -> float:
             raise ValueError
         return number
     except (ValueError, OverflowError):
-        raise CelError(f"type conversion error: {shown(text)!r} is not a number") from None
+        raise CelError(f"type conversion error: {format_value(text)!r} is not a number") from None
 
 
 def parsed_bool(text: str) -> bool:
@@ -264,7 +273,7 @@ def parsed_bool(text: str) -> bool:
         return True
     if text in ("0", "f", "false", "FALSE", "False"):
         return False
-    raise CelError(f"type conversion error: {shown(text)!r} is neither true nor false")
+    raise CelError(f"type conversion error: {format_value(text)!r} is neither true nor false")
 
 
 def float_text(number: float) -> str:
@@ -281,7 +290,7 @@ def float_text(number: float) -> str:
     return f"{'-' if sign else ''}{text[0]}{fraction}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
 
 
-def decoded(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from stowplan.api.cel.overloads import Meter, define, define_on_text
-from stowplan.api.cel.values import shown
+from stowplan.api.cel.values import format_value
 from stowplan.api.patterns import Pattern
 from stowplan.errors import CelError, PatternError
 
@@ -68,7 +68,7 @@ def literal_pattern(form: str) -> Pattern:
     try:
         return Pattern.of(form)
     except PatternError as error:
-        raise CelError(shown(str(error))) from None
+        raise CelError(format_value(str(error))) from None
 
 
 Use = Callable[[Meter, str, str, Callable[[Pattern], Any]], Any]
@@ -88,7 +88,7 @@ def _use(is_literal: bool, meter: Meter, text: str, form: str, function: Callabl
     try:
         return function(pattern)
     except PatternError as error:
-        raise CelError(shown(str(error))) from None
+        raise CelError(format_value(str(error))) from None
 
 
 def matches(use: Use, meter: Meter, text: str, form: str) -> bool:

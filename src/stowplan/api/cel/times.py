@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from stowplan.api.cel.overloads import Meter, define, define_on_text
 from stowplan.api.cel.standard import SECOND, parsed_int, to_duration, to_timestamp
-from stowplan.api.cel.values import Duration, Timestamp, shown
+from stowplan.api.cel.values import Duration, Timestamp, format_value
 from stowplan.errors import CelError
 
 _SPANS = {
@@ -81,7 +81,7 @@ def zone_of(name: str) -> tzinfo:
     """UTC, an offset such as `+05:30` or `-3:00`, or a name of the time zone database."""
     zone = _zone_of(name) if len(name) <= 100 else None
     if zone is None:
-        raise CelError(f"unknown time zone {shown(name)}")
+        raise CelError(f"unknown time zone {format_value(name)}")
     return zone
 
 
@@ -133,7 +133,7 @@ def parsed_duration(text: str) -> Duration:
         nanos += int(fraction[:18] or "0") * unit // 10 ** len(fraction[:18])
         position = match.end()
     if not unsigned or position != len(unsigned):
-        raise CelError(f"type conversion error: {shown(text)!r} is not a duration such as 1h30m")
+        raise CelError(f"type conversion error: {format_value(text)!r} is not a duration such as 1h30m")
     return to_duration(-nanos if negative else nanos)
 
 
@@ -147,7 +147,7 @@ def parsed_timestamp(text: str) -> Timestamp:
         if sign and (int(hours) > 24 or int(minutes) > 60):
             raise ValueError
     except ValueError:
-        said = f"{shown(text)!r} is not a time such as 2026-01-31T12:00:00Z"
+        said = f"{format_value(text)!r} is not a time such as 2026-01-31T12:00:00Z"
         raise CelError(f"type conversion error: {said}") from None
     offset = (int(hours) * 60 + int(minutes)) * (-1 if sign == "-" else 1) if sign else 0
     seconds = (moment - _EPOCH) // timedelta(seconds=1) - offset * 60

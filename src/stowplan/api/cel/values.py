@@ -117,9 +117,9 @@ class Version:
         numbers = match.groups()[:3] if match else ()
         names = match[4].split(".") if match and match[4] else []
         if match is None or any(_has_leading_zero(part) for part in (*numbers, *names)):
-            raise CelError(f"{shown(text)!r} is not a semantic version such as 1.2.3")
+            raise CelError(f"{format_value(text)!r} is not a semantic version such as 1.2.3")
         if any(len(part) > 20 or int(part) > MAX_UINT for part in (*numbers, *filter(str.isdigit, names))):
-            raise CelError(f"{shown(text)!r} is not a semantic version: a number does not fit 64 bits")
+            raise CelError(f"{format_value(text)!r} is not a semantic version: a number does not fit 64 bits")
         self.major, self.minor, self.patch = map(int, numbers)
         self.order = (self.major, self.minor, self.patch, not names, tuple(map(_precedence, names)))
 
@@ -273,7 +273,7 @@ def _has_exact(holder: dict[Any, Any], key: Any) -> bool:
     return any(each == key and (type(each) is bool) == (type(key) is bool) for each in holder)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """For messages: a string or a number, cut if it is long."""
     text = str(value) if isinstance(value, (str, bool, *NUMBERS)) else TYPE_NAMES.get(type(value), "value")
     return text if len(text) <= 80 else f"{text[:80]}..."

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stowplan.config.field_errors import joined, unsupported
+from stowplan.config.field_errors import join_errors, unsupported
 from stowplan.config.old import versions
 from stowplan.config.old.files import OldConfiguration, OldPlugins, OldProfile, Policy, Predicate, Priority
 from stowplan.config.old.versions import PointPlugins, Version
@@ -274,7 +274,7 @@ def policy_defaults(policy: Policy) -> OldDefaults:
             if not _known_priority(priority)
         ]
     if unknown:
-        raise ConfigError(joined(unknown))
+        raise ConfigError(join_errors(unknown))
     return OldDefaults(_policy_points(predicates, priorities), _policy_args(policy))
 
 

@@ -13,7 +13,7 @@ from stowplan.config.types import GROUP, Entries
 PointPlugins = Mapping[str, Entries]
 
 
-def _unweighted(*names: str) -> Entries:
+def _without_weights(*names: str) -> Entries:
     return tuple((name, 0) for name in names)
 
 
@@ -23,14 +23,14 @@ NEWER_THAN_V1BETA3 = ("DynamicResources", "NodeDeclaredFeatures")
 # SchedulingGates is newer than most of these versions. It affects no pod they knew, and a pod with gates must
 # not be attempted: the API server rejects its binding.
 ALWAYS: dict[str, Entries] = {
-    "preEnqueue": _unweighted("SchedulingGates"),
-    "queueSort": _unweighted("PrioritySort"),
-    "reserve": _unweighted("VolumeBinding"),
-    "preBind": _unweighted("VolumeBinding"),
-    "bind": _unweighted("DefaultBinder"),
-    "postFilter": _unweighted("DefaultPreemption"),
+    "preEnqueue": _without_weights("SchedulingGates"),
+    "queueSort": _without_weights("PrioritySort"),
+    "reserve": _without_weights("VolumeBinding"),
+    "preBind": _without_weights("VolumeBinding"),
+    "bind": _without_weights("DefaultBinder"),
+    "postFilter": _without_weights("DefaultPreemption"),
 }
-_FILTER_OF_1_19 = _unweighted(
+_FILTER_OF_1_19 = _without_weights(
     "NodeUnschedulable",
     "NodeName",
     "TaintToleration",
@@ -49,7 +49,7 @@ _FILTER_OF_1_19 = _unweighted(
 )
 _V1BETA2: PointPlugins = {
     **ALWAYS,
-    "preFilter": _unweighted(
+    "preFilter": _without_weights(
         "NodeResourcesFit",
         "NodePorts",
         "VolumeRestrictions",
@@ -60,7 +60,7 @@ _V1BETA2: PointPlugins = {
         "NodeAffinity",
     ),
     "filter": _FILTER_OF_1_19,
-    "preScore": _unweighted("InterPodAffinity", "PodTopologySpread", "TaintToleration", "NodeAffinity"),
+    "preScore": _without_weights("InterPodAffinity", "PodTopologySpread", "TaintToleration", "NodeAffinity"),
     "score": (
         ("NodeResourcesBalancedAllocation", 1),
         ("ImageLocality", 1),
@@ -73,7 +73,7 @@ _V1BETA2: PointPlugins = {
 }
 _V1BETA1: PointPlugins = {
     **ALWAYS,
-    "preFilter": _unweighted(
+    "preFilter": _without_weights(
         "NodeResourcesFit",
         "NodePorts",
         "PodTopologySpread",
@@ -82,7 +82,7 @@ _V1BETA1: PointPlugins = {
         "NodeAffinity",
     ),
     "filter": _FILTER_OF_1_19,
-    "preScore": _unweighted("InterPodAffinity", "PodTopologySpread", "TaintToleration", "NodeAffinity"),
+    "preScore": _without_weights("InterPodAffinity", "PodTopologySpread", "TaintToleration", "NodeAffinity"),
     "score": (
         ("NodeResourcesBalancedAllocation", 1),
         ("ImageLocality", 1),
@@ -97,8 +97,8 @@ _V1BETA1: PointPlugins = {
 # 1.18. Preemption and volume binding were not plugins yet, but always ran.
 _V1ALPHA: PointPlugins = {
     **ALWAYS,
-    "preFilter": _unweighted("NodeResourcesFit", "NodePorts", "InterPodAffinity", "PodTopologySpread"),
-    "filter": _unweighted(
+    "preFilter": _without_weights("NodeResourcesFit", "NodePorts", "InterPodAffinity", "PodTopologySpread"),
+    "filter": _without_weights(
         "NodeUnschedulable",
         "NodeResourcesFit",
         "NodeName",
@@ -115,7 +115,7 @@ _V1ALPHA: PointPlugins = {
         "InterPodAffinity",
         "PodTopologySpread",
     ),
-    "preScore": _unweighted(
+    "preScore": _without_weights(
         "InterPodAffinity", "DefaultPodTopologySpread", "TaintToleration", "PodTopologySpread"
     ),
     "score": (

@@ -50,11 +50,11 @@ class NodeDeclaredFeatures(Plugin):
 def needed_features(pod: Pod) -> frozenset[str]:
     found: frozenset[str] | None = pod.shape.memo.get(needed_features)
     if found is None:
-        found = pod.shape.memo[needed_features] = frozenset(_needed(pod.spec))
+        found = pod.shape.memo[needed_features] = frozenset(_required_features(pod.spec))
     return found
 
 
-def _needed(spec: PodSpec) -> Iterator[str]:
+def _required_features(spec: PodSpec) -> Iterator[str]:
     rules = (rule for each in (*spec.init_containers, *spec.containers) for rule in each.restart_policy_rules)
     if any(rule.action == "RestartAllContainers" for rule in rules):
         yield "RestartAllContainersOnContainerExits"

@@ -33,7 +33,7 @@ from stowplan.framework import (
     Status,
 )
 from stowplan.plugins.args import PodTopologySpreadArgs
-from stowplan.plugins.node_matching import node_affinity_key, required_nodes, untolerated
+from stowplan.plugins.node_matching import find_untolerated, node_affinity_key, required_nodes
 
 Ints = NDArray[np.int64]
 HARD, SOFT = "DoNotSchedule", "ScheduleAnyway"
@@ -288,7 +288,7 @@ class PodTopologySpread(Plugin):
             if constraint.honors_affinity:
                 mask &= required_nodes(pod).mask(nodes)
             if constraint.honors_taints:
-                mask &= ~untolerated(nodes, pod)
+                mask &= ~find_untolerated(nodes, pod)
             return (mask,)
 
         mask: Mask = live.keep(("eligible to spread", keys, affinity, tolerations), compute)[0]

@@ -24,7 +24,7 @@ from stowplan.framework import (
     Status,
     scale_to_max,
 )
-from stowplan.plugins.node_matching import untolerated
+from stowplan.plugins.node_matching import find_untolerated
 
 
 class TaintToleration(Plugin):
@@ -36,7 +36,7 @@ class TaintToleration(Plugin):
         return pod.spec.tolerations
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
-        yield Reject(untolerated(nodes, pod), "node(s) had untolerated taint(s)", unresolvable=True)
+        yield Reject(find_untolerated(nodes, pod), "node(s) had untolerated taint(s)", unresolvable=True)
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None

@@ -21,7 +21,7 @@ from stowplan.api.selectors import NodeTerm, node_terms_of
 from stowplan.cluster import ClusterView, Node
 from stowplan.cluster.columns import Mask
 from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.cluster.sealed import unsealed
+from stowplan.cluster.sealed import unseal
 from stowplan.framework import Handle
 from stowplan.plugins.devices.allocator import INVALID_POOLS, NO_SOLUTION, Tables
 from stowplan.plugins.devices.claims import Demand, Held, Usage, allocation_of
@@ -30,7 +30,7 @@ from stowplan.plugins.devices.pools import (
     Inventory,
     Offer,
     ReachablePool,
-    ordered,
+    sort_pools,
 )
 
 MAX_DEMANDS = 64
@@ -103,7 +103,7 @@ class NodeCases:
 
     @classmethod
     def of(cls, handle: Handle) -> NodeCases:
-        cluster = unsealed(handle.cluster)
+        cluster = unseal(handle.cluster)
         found = cls._known.get(cluster)
         if found is None:
             found = cls._known[cluster] = cls(cluster, ClaimLedger.of(handle))
@@ -192,7 +192,7 @@ class NodeCases:
         reach = int(self._reach[row])
         site = self._site(live, row)
         if site is not None:
-            return Offer(ordered((*site.pools, *self._shared_pools(live.node(row), reach))))
+            return Offer(sort_pools((*site.pools, *self._shared_pools(live.node(row), reach))))
         if reach not in self._offers:
             self._offers[reach] = Offer(self._shared_pools(live.node(row), reach))
         return self._offers[reach]
@@ -266,7 +266,7 @@ class NodeCases:
         if site is None:
             node = live.node(row)
             seen = (pool.seen_from(node) for pool in self.inventory.on_node[name].values())
-            pools = ordered(pool for pool in seen if pool is not None)
+            pools = sort_pools(pool for pool in seen if pool is not None)
             shared = [pool.order for pool in self._shared_pools(node, int(self._reach[row]))]
             key = tuple((bisect_left(shared, pool.order), pool.layout) for pool in pools)
             layout = self._layouts.setdefault(key, len(self._layouts))
@@ -279,7 +279,7 @@ class NodeCases:
         found = self._shared.get(reach)
         if found is None:
             seen = (pool.seen_from(node) for pool in self.inventory.everywhere.values())
-            found = self._shared[reach] = ordered(pool for pool in seen if pool is not None)
+            found = self._shared[reach] = sort_pools(pool for pool in seen if pool is not None)
         return found
 
     def _case(self, live: LiveNodeTable, row: int, usage: Usage) -> int:

@@ -26,7 +26,7 @@ from stowplan.api.resource import (
 )
 from stowplan.api.selectors import node_terms_of
 from stowplan.cluster.columns import Columns
-from stowplan.cluster.sealed import unsealed
+from stowplan.cluster.sealed import unseal
 from stowplan.errors import CelError
 from stowplan.framework import ClusterView, Handle, NodeTable
 from stowplan.plugins.devices.claims import Usage
@@ -43,7 +43,7 @@ class ClaimLedger:
 
     @classmethod
     def of(cls, handle: Handle) -> ClaimLedger:
-        cluster = unsealed(handle.cluster)
+        cluster = unseal(handle.cluster)
         found = cls._ledgers.get(cluster)
         if found is None:
             found = cls._ledgers[cluster] = cls(cluster, handle.now)

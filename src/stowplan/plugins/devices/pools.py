@@ -362,7 +362,7 @@ class Inventory:
         """What a node can reach, in the order in which it is allocated from."""
         self.renew()
         pools = (*self.on_node.get(node.name, {}).values(), *self.everywhere.values())
-        return ordered(seen for pool in pools if (seen := pool.seen_from(node)) is not None)
+        return sort_pools(seen for pool in pools if (seen := pool.seen_from(node)) is not None)
 
     def _mark(self, each: ResourceSlice) -> PoolKey:
         key = each.spec.driver, each.spec.pool.name
@@ -394,7 +394,7 @@ class Inventory:
         return pool
 
 
-def ordered(pools: Iterable[ReachablePool]) -> list[ReachablePool]:
+def sort_pools(pools: Iterable[ReachablePool]) -> list[ReachablePool]:
     """In the order in which they are allocated from."""
     return sorted(pools, key=lambda seen: seen.order)
 
