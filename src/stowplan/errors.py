@@ -7,7 +7,7 @@ StowplanError
 ├── SelectorError         a selector that cannot be built
 ├── PatternError          a regular expression that RE2 rejects, or that is too complex for a text
 ├── CelError              a CEL expression that does not compile or fails on a value
-├── ApiError              what an API server refuses; drawn in client/errors.py
+├── ApiError              an error of the API server; see client/errors.py
 ├── ExtenderError         an HTTP extender failed or talked nonsense; in client/extenders.py
 └── PluginError           a plugin raised or answered nonsense; plugin, pod and node are named
 """
@@ -28,7 +28,7 @@ class InputError(StowplanError):
 
 
 class ConfigError(InputError):
-    """A configuration that must be refused; `stage` is decode, validate or framework."""
+    """An invalid configuration; `stage` is decode, validate or framework."""
 
     def __init__(self, message: str, *, stage: str = "decode", where: str = "") -> None:
         super().__init__(message, where=where)

@@ -162,7 +162,7 @@ async def test_what_was_just_bound_counts(control_plane, tmp_path):
         create(control_plane, *(pod(f"p{number}", requests=BIG) for number in range(6)))
         found = await eventually(lambda: placed(control_plane), lambda each: all(each.values()))
     assert len(set(found.values())) == 6
-    assert "does not take the pod" not in extender.process.output
+    assert "rejects the pod" not in extender.process.output
 
 
 @pytest.mark.parametrize("is_ignorable", [False, True])

@@ -26,7 +26,9 @@ BROKEN = [
     pytest.param(b'{"NodeNames":["n1"]}', "pod", id="no pod"),
     pytest.param(b'{"Pod":{"metadata":{"name":5}},"NodeNames":[]}', "metadata.name", id="a pod that is none"),
     pytest.param(b'{"Pod":{},"NodeNames":["n1"]}', "metadata.name is missing", id="a pod without a name"),
-    pytest.param(b'{"Pod":{"metadata":{"name":"a"}}}', "there is no node to look at", id="no nodes at all"),
+    pytest.param(
+        b'{"Pod":{"metadata":{"name":"a"}}}', "expected Nodes or NodeNames, got neither", id="no nodes at all"
+    ),
     pytest.param(b'{"Pod":{"metadata":{"name":"a"}},"NodeNames":{"n1":1}}', "NodeNames", id="no list"),
     pytest.param(b'{"Pod":{"metadata":{"name":"a"}},"Nodes":{"items":[3]}}', "Nodes", id="no nodes in it"),
 ]

@@ -80,7 +80,7 @@ def test_a_policy_of_https_is_spelt_as_it_was_then(printed):
     ("words", "fault"),
     [
         ((), "nothing to serve: use --config to serve plugins, or --functions"),
-        ((IMAGE_SCORE, "config", "--url=http://x/other"), "does not begin with /other"),
+        ((IMAGE_SCORE, "config", "--url=http://x/other"), "does not start with /other"),
         ((IMAGE_SCORE, IMAGE_SCORE, "config", "--url=http://x"), "is the path of image_score too"),
     ],
 )

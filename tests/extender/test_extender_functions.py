@@ -180,7 +180,7 @@ async def test_names_need_a_view_of_the_cluster():
     [
         (["by_length.factor"], "expected FUNCTION.OPTION=VALUE"),
         (["by_length.size=1"], "by_length has no option 'size'; it takes factor, sign"),
-        (["nobody.factor=1"], "no function nobody; there is by_length"),
+        (["nobody.factor=1"], "unknown function nobody (known: by_length)"),
         (["by_length.factor=many"], "by_length.factor=many"),
     ],
 )
@@ -202,9 +202,9 @@ def test_functions_are_found_in_files_and_modules(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x = 1", "nothing in it is decorated"),
+        ("x = 1", "contains no function decorated"),
         ("1 / 0", "ZeroDivisionError"),
-        (None, "there is no such file"),
+        (None, "no such file"),
     ],
 )
 def test_files_that_are_refused(tmp_path, text, words):

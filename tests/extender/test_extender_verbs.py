@@ -259,7 +259,7 @@ async def test_what_the_api_server_says_of_a_binding_is_told():
 
 async def test_a_node_without_room_is_not_bound_to():
     error, seen, bindings, _ = await bound(about=pod(cpu="8"))
-    assert error == "Stowplan extender /p/bind: node n1 does not take the pod: Insufficient cpu"
+    assert error == "Stowplan extender /p/bind: node n1 rejects the pod: Insufficient cpu"
     assert (seen, bindings) == ([], {})
 
 
@@ -296,7 +296,7 @@ async def test_a_bound_pod_that_is_never_seen_does_not_count_for_ever(is_seen):
 async def test_plugins_that_no_verb_comes_to_are_named(caplog):
     async with serving(*NODES, plugins={"X": Steps}, profiles=[alone("X")], verbs=("filter", "prioritize")):
         pass
-    (record,) = [each for each in caplog.records if "no verb comes to" in each.getMessage()]
+    (record,) = [each for each in caplog.records if "Plugins are not used" in each.getMessage()]
     assert set(record.fields["plugins"]) == {"PrioritySort", "DefaultBinder", "X"}
 
 

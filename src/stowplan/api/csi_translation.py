@@ -25,7 +25,7 @@ class InTreePlugin(NamedTuple):
     source: str
     """The field that holds such a volume, in pods and in persistent volumes alike."""
     topology_key: str = ""
-    """What the driver calls a zone, if it speaks of zones in words of its own."""
+    """The driver's own topology key for zones, if it has one."""
     is_migrated: bool = True
 
 

@@ -76,7 +76,7 @@ class CoreTasks:
         raise CoreTaskError(self.fault)
 
     def _is_meant(self) -> bool:
-        """Whether the current task was told to end, with all others or alone."""
+        """Whether the current task was asked to end, alone or with all others."""
         assert self._owner is not None
         return (
             self.may_end

@@ -1,7 +1,7 @@
 """What happens to pods and other objects, as events that `kubectl describe` shows.
 
 `record` never waits and never fails: it queues, and `run` sends. The same event again does not become a
-second one: the API hears of the second occurrence, the others are counted here and told from time to time.
+second one: the second occurrence is sent to the API, the others are counted here and sent from time to time.
 """
 
 from __future__ import annotations

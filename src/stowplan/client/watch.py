@@ -2,7 +2,7 @@
 
 A Reflector lists the collection in pages, then follows its changes from that resourceVersion. A watch that
 ends, breaks or falls silent is resumed where it was; only when the server no longer has that version is the
-collection listed again, and the differences to what was known are told.
+collection listed again, and the differences from what was known are reported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHECKPOINT_SECONDS = 3  # the shortest watch that has a bookmark before its end
 SHORT_WATCH_SECONDS = 1.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.8, 30.0
 FAILURES_COUNTED = 8
-FAILURES_UNREACHABLE = 3  # to ask a server that is down every few seconds costs nobody anything
+FAILURES_UNREACHABLE = 3  # retrying a server that is down every few seconds is cheap
 MISSING_SECONDS = (1.0, 3.0)  # between two looks for a kind that the server does not have yet
 
 TOO_LARGE = "Too large resource version"
@@ -63,7 +63,7 @@ _EVENT = re.compile(rb'\{"type":"([A-Z]+)","object":(\{.*\})\}\s*', re.DOTALL)
 class Reflector:
     """`on_event` gets the kind of change with the object before and after it.
 
-    What has been told of is in `objects`; `synced` is set once the first list has been told of whole.
+    Everything that was reported is in `objects`; `synced` is set once the whole first list was reported.
     `catch_up` proves that what is known is current.
 
     With `on_served` the server need not have the kind, or let us read it: `on_served` hears, as often as that
@@ -101,7 +101,7 @@ class Reflector:
         self._step = asyncio.timeout(None)
         """What `run` is doing; `catch_up` ends it early."""
         self._current: asyncio.Event | None = None
-        """Set once all is told that the server had when `catch_up` was called."""
+        """Set once everything is reported that the server had when `catch_up` was called."""
         self._checkpoint: int | None = None
         """The version that shows this, on the way to it."""
 
@@ -116,7 +116,7 @@ class Reflector:
                     raise
 
     async def catch_up(self, since: float = math.inf) -> None:
-        """Returns once all is told that the server has now; at once if it was listed after `since`.
+        """Return once everything is reported that the server has now; at once if it was listed after `since`.
 
         A watch cannot show this: its connection may have broken without a word, or the server may be behind.
         """
@@ -130,7 +130,7 @@ class Reflector:
         await self._current.wait()
 
     def is_listed_since(self, moment: float) -> bool:
-        """Whether all that the server had then, by the loop's clock, is told."""
+        """Whether everything is reported that the server had then, by the loop's clock."""
         return self._listed_at >= moment
 
     async def _follow(self) -> None:
@@ -250,7 +250,7 @@ class Reflector:
             await self._back_off()
 
     async def _set_checkpoint(self) -> None:
-        """Asks how far the server is; what is told up to there is all that it had when it was asked."""
+        """Ask the server for its latest version: once that is reported, so is everything it had then."""
         answer = await self._api.request("GET", self.resource.path, query={"limit": "1"})
         latest = decode_checked(page_of, answer.data).metadata.resource_version
         if not (latest.isdecimal() and self._version.isdecimal()):

@@ -89,7 +89,7 @@ class Interned:
 
 
 class Resources:
-    """Amounts by resource and row: one array, with a line a resource. What nobody has named is all zeros."""
+    """Amounts by resource and row: one array with a line per resource. Unknown resources are all zeros."""
 
     __slots__ = ("_owns_index", "amounts", "index")
 

@@ -41,7 +41,7 @@ class _Memory:
 
 
 def sealed_array(array: NDArray[Any]) -> NDArray[Any]:
-    """A view that nobody can make writeable, as a read-only flag alone could be."""
+    """A view that cannot be made writeable; a read-only flag alone could be cleared."""
     return np.asarray(_Memory(array))
 
 

@@ -249,7 +249,7 @@ def _slice(service: Plain, manager: str, endpoints: list[Json], ports: list[Json
 
 
 def mirrored(endpoints: EndpointsView, service: Plain) -> list[Json]:
-    """Slices with the addresses of Endpoints that somebody else wrote."""
+    """Slices with the addresses of Endpoints that were not written by this controller."""
     if endpoints.labels.get(SKIP_MIRROR) == "true" or LEADER in endpoints.metadata.annotations:
         return []
     found = []

@@ -50,7 +50,7 @@ class ExtenderBinder:
         except (ApiError, InputError, PluginError) as error:
             return str(error)
         if refusal is not None:
-            return f"node {args.node} does not take the pod: {refusal.message}"
+            return f"node {args.node} rejects the pod: {refusal.message}"
         shared, binder = self._shared, self._binder
         attempt = Attempt(QueuedPod(pod, shared.now()), self._verbs.profile, decision, shared.clock())
         placed = binder.place(attempt, args.node)
@@ -83,5 +83,5 @@ class ExtenderBinder:
         if args.pod_uid and pod.uid != args.pod_uid:
             raise InputError(f"pod {pod.key} has the UID {pod.uid}, not {args.pod_uid}: it is another pod")
         if pod.node_name:
-            raise InputError(f"pod {pod.key} is on node {pod.node_name} already")
+            raise InputError(f"pod {pod.key} is already on node {pod.node_name}")
         return pod

@@ -1,10 +1,10 @@
-"""Plain functions as an extender: a predicate says of a node whether it takes a pod, a priority how well.
+"""Functions as an extender: a predicate accepts or rejects a node for a pod, a priority scores it.
 
     @priority
     def image_score(pod, node, *, scale: bool = False) -> int: ...
 
-What follows `*` are options, which `--set image_score.scale=true` changes. An async function decorated with
-`background` runs beside them, to fetch what they look at.
+Keyword-only parameters are options, set with `--set image_score.scale=true`. An async function decorated with
+`background` runs at the same time, for example to fetch data for the others.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from stowplan.errors import InputError
 from stowplan.framework.answers import describe, raise_interrupt
 
 Node = NodeObject
-"""What a function gets to see of a node."""
+"""The node that a function gets."""
 Kind = Literal["predicate", "priority", "background"]
 PREFIXES = {"predicate": "/predicates", "priority": "/priorities"}
 Call = Callable[..., Any]
 
 
 class Function:
-    """A decorated function; it can still be called as what it is."""
+    """A decorated function, which can still be called."""
 
     def __init__(self, kind: Kind, call: Call, path: str, name: str) -> None:
         self.kind, self.call, self.name = kind, call, name or call.__name__
@@ -46,7 +46,7 @@ class Function:
         return self.call(*args, **options)
 
     def with_options(self, given: Mapping[str, str]) -> Function:
-        """The same with these options, read as what the function says they are."""
+        """Return the function with these options, converted to the types of its parameters."""
         parameters = inspect.signature(self.call).parameters.values()
         known = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
         types, options = typing.get_type_hints(self.call), {}
@@ -68,7 +68,7 @@ def predicate(*, path: str = "", name: str = "") -> Callable[[Call], Function]: 
 def predicate(
     call: Call | None = None, /, *, path: str = "", name: str = ""
 ) -> Function | Callable[[Call], Function]:
-    """`f(pod, node)`: True takes the node; False, or a text that says why, drops it."""
+    """`f(pod, node)`: True accepts the node; False, or a reason as text, rejects it."""
     return _decorate("predicate", call, path, name)
 
 
@@ -79,12 +79,12 @@ def priority(*, path: str = "", name: str = "") -> Callable[[Call], Function]: .
 def priority(
     call: Call | None = None, /, *, path: str = "", name: str = ""
 ) -> Function | Callable[[Call], Function]:
-    """`f(pod, node)`: a whole number, 0 to 10 as kube-scheduler foresees it. It is answered as it is."""
+    """`f(pod, node)`: a whole number; kube-scheduler expects 0 to 10. It is returned unchanged."""
     return _decorate("priority", call, path, name)
 
 
 def background(call: Call) -> Function:
-    """`async def f()`: runs while the extender does, and is started over if it fails."""
+    """`async def f()`: runs as long as the extender, and is restarted if it fails."""
     return Function("background", call, "", "")
 
 
@@ -99,7 +99,7 @@ def load_functions(source: str) -> list[Function]:
     module = _from_file(Path(source)) if source.endswith(".py") else _import_module(source)
     found = list(dict.fromkeys(each for each in vars(module).values() if isinstance(each, Function)))
     if not any(each.kind != "background" for each in found):
-        raise InputError("nothing in it is decorated with @predicate or @priority", where=source)
+        raise InputError("contains no function decorated with @predicate or @priority", where=source)
     return found
 
 
@@ -113,7 +113,7 @@ def _import_module(name: str) -> ModuleType:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise InputError("there is no such file", where=str(path))
+        raise InputError("no such file", where=str(path))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -127,7 +127,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def with_settings(functions: Sequence[Function], settings: Iterable[str]) -> list[Function]:
-    """The functions with what `--set FUNCTION.OPTION=VALUE` says."""
+    """Return the functions with the options of `--set FUNCTION.OPTION=VALUE`."""
     given: dict[str, dict[str, str]] = {}
     for setting in settings:
         place, is_set, value = setting.partition("=")
@@ -137,7 +137,7 @@ def with_settings(functions: Sequence[Function], settings: Iterable[str]) -> lis
         given.setdefault(function, {})[option] = value
     if unknown := given.keys() - {each.call.__name__ for each in functions}:
         known = ", ".join(each.call.__name__ for each in functions)
-        raise InputError(f"no function {', '.join(sorted(unknown))}; there is {known}", what="--set")
+        raise InputError(f"unknown function {', '.join(sorted(unknown))} (known: {known})", what="--set")
     return [
         each.with_options(given[each.call.__name__]) if each.call.__name__ in given else each
         for each in functions

@@ -1,4 +1,4 @@
-"""What `stowplan extender` is told."""
+"""The options of `stowplan extender`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ POINTS = {
     "preempt": ("preFilter", "filter"),
     "bind": ("reserve", "permit", "preBind", "bind", "postBind"),
 }
-"""The extension points that a verb brings plugins to."""
+"""The extension points that each verb runs."""
 PATHS = {verb: f"/{{profile}}/{verb}" for verb in VERBS}
 
 
 class ExtenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     config: KubeSchedulerConfiguration | None = None
-    """Without one no plugins are served, and no cluster is followed unless it is asked for."""
+    """Without one, no plugins are served, and the cluster is followed only if `is_following` is set."""
     functions: tuple[Function, ...] = ()
     verbs: tuple[str, ...] = ()
     """The verbs to serve; all if empty."""
@@ -34,11 +34,11 @@ class ExtenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     kubeconfig: str = ""
     """The cluster to follow."""
     is_following: bool = False
-    """Whether to follow the cluster that we run in, for functions alone."""
+    """Whether to follow the cluster that this runs in, even to serve only functions."""
     address: str = "0.0.0.0"
     port: int = 8888
     health_port: int = 0
-    """Health and metrics in plain HTTP, besides those at the same port as the verbs; 0 is none."""
+    """A second port for health and metrics, over plain HTTP; 0 for none."""
     budget: float = 4.0
     max_body: int = 100 * 2**20
     tls_cert_file: str = ""
@@ -46,19 +46,19 @@ class ExtenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     client_ca_file: str = ""
 
     def routes_of(self, profile: str) -> Iterator[tuple[str, str]]:
-        """Verb and path."""
+        """Yield each verb with its path."""
         for verb in self.verbs or VERBS:
             yield verb, self.paths[verb].replace("{profile}", profile)
 
 
 def checked_paths(options: ExtenderOptions, profiles: Sequence[str]) -> None:
-    """Refuses paths that are none, or that two would have to share."""
+    """Raise an InputError for a path that is invalid or used twice."""
     taken: dict[str, str] = {}
     wanted = [(path, f"{verb} of {name}") for name in profiles for verb, path in options.routes_of(name)]
     wanted += [(each.path, each.name) for each in options.functions if each.kind != "background"]
     for path, what in wanted:
         if not path.startswith("/"):
-            raise InputError(f"a path begins with /, this does not: {path!r}", what=what)
+            raise InputError(f"{path!r} does not start with /", what=what)
         if path in taken:
             raise InputError(
                 f"{path} is the path of {taken[path]} too; {{profile}} tells them apart", what=what
@@ -67,7 +67,7 @@ def checked_paths(options: ExtenderOptions, profiles: Sequence[str]) -> None:
 
 
 def find_unreached(profile: Profile, verbs: Sequence[str]) -> list[str]:
-    """Plugins that none of the verbs brings to any of their points."""
+    """Find plugins with extension points that none of the verbs runs."""
     reached = {point for verb in verbs or VERBS for point in POINTS[verb]}
     names = {name for point in reached for name in profile.points.get(point, ())}
     return [name for name in profile.plugins if name not in names]

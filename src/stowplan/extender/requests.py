@@ -50,7 +50,7 @@ class ExtenderRequest(NamedTuple):
         if args.node_names is not None:
             return cls(pod, args.node_names, None)
         if args.nodes is None:
-            raise InputError("neither Nodes nor NodeNames: there is no node to look at")
+            raise InputError("expected Nodes or NodeNames, got neither")
         try:
             names = [_named(item).metadata.name for item in args.nodes.items]
         except msgspec.DecodeError as error:

@@ -172,7 +172,7 @@ class VerbRoutes:
 
     def _reject(self, path: str, began: float, error: InputError) -> Response:
         """For a verb whose answer has no place to say what is wrong with the request."""
-        log.error("Request refused", error, path=path)
+        log.error("Request rejected", error, path=path)
         self._count(path, "error", began)
         return text(400, str(error))
 

@@ -122,7 +122,7 @@ class Extender:
         profile, options = self.scheduler.profiles[name], self.options
         if missed := find_unreached(profile, options.verbs):
             log.warn(
-                "Plugins have no part in what is served: no verb comes to their extension points",
+                "Plugins are not used: none of the served verbs runs their extension points",
                 profile=name,
                 plugins=missed,
                 verbs=options.verbs or VERBS,
@@ -173,7 +173,7 @@ def _page(check: Callable[[], str | None]) -> Route:
 
 
 def _certificates(options: ExtenderOptions) -> ServerCertificates | None:
-    """With a CA of clients, nobody without a certificate of it gets as far as a request."""
+    """With a client CA, only clients that have a certificate of that CA can send requests."""
     if not (options.tls_cert_file or options.tls_private_key_file or options.client_ca_file):
         return None
     found = ServerCertificates(

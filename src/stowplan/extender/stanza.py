@@ -97,5 +97,5 @@ def _tls(stanza: StanzaOptions) -> ExtenderTLS:
 def _within(path: str, folder: str) -> str:
     """The path as a verb: what follows the URL."""
     if not path.startswith(f"{folder}/"):
-        raise InputError(f"the path {path} does not begin with {folder}", what="--url")
+        raise InputError(f"the path {path} does not start with {folder}", what="--url")
     return path.removeprefix(f"{folder}/")

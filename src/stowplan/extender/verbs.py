@@ -48,7 +48,7 @@ from stowplan.scheduler.guard import Guard
 
 
 class Looked(NamedTuple):
-    """What pre_filter and filter said of a pod; `places` is where the refusals have each node."""
+    """The results of pre_filter and filter for a pod; `places` has the place of each node in them."""
 
     cycle: Cycle
     places: Rows
@@ -171,7 +171,7 @@ class ProfileVerbs:
 
 
 def _refusals(looked: Looked, rows: Rows) -> Iterator[tuple[Status, Rows]]:
-    """Each reason to drop nodes, with the nodes as places among `rows`. The first to refuse has the word."""
+    """Each reason with the nodes rejected for it, as places in `rows`. The first filter to reject counts."""
     decision = looked.cycle.decision
     if decision.pre_filter is not None:
         yield decision.pre_filter, np.arange(len(rows))

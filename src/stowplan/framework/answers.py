@@ -354,7 +354,8 @@ def status_of(method: str, answer: Any) -> Status | None:
     if type(code) is not Code:
         _expect("a Status whose code is a Code", code)
     if code not in CODES[method]:
-        raise ValueError(f"{method} answered {code.wire_name}; expected {_listed(CODES[method])}")
+        expected = join_with_or([each.wire_name for each in sorted(CODES[method])])
+        raise ValueError(f"{method} answered {code.wire_name}; expected {expected}")
     if type(reasons) is not tuple:
         _expect("a Status whose reasons are a tuple of str", reasons)
     if type(status.plugin) is not str:
@@ -535,9 +536,9 @@ def _seconds(value: Any) -> float:
     return max(value, 0.0)
 
 
-def _listed(codes: frozenset[Code]) -> str:
-    names = [code.wire_name for code in sorted(codes)]
-    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+def join_with_or(texts: Sequence[str]) -> str:
+    *others, last = texts
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 # Keys to sort waiting pods by

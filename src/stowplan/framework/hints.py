@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from stowplan import log
@@ -26,7 +26,7 @@ from stowplan.api.storage import (
     StorageClass,
     VolumeAttachment,
 )
-from stowplan.framework.answers import events_of, hint_of, plugin_error, raise_interrupt
+from stowplan.framework.answers import events_of, hint_of, join_with_or, plugin_error, raise_interrupt
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
 from stowplan.framework.observer import Observer
 from stowplan.framework.plugin import Plugin, overrides
@@ -316,14 +316,9 @@ def _subject(resource: str) -> str:
 
 def _actions(action: Action) -> str:
     passive = [text for each, text in PASSIVE.items() if each in action]
-    verbs = [f"is {_join_with_or(passive)}"] if passive else []
+    verbs = [f"is {join_with_or(passive)}"] if passive else []
     if Action.UPDATE not in action:
         verbs += [text for each, text in ACTIVE.items() if each in action]
         if changed := [text for each, text in CHANGING.items() if each in action]:
             verbs.append(f"changes its {' or '.join(changed)}")
-    return _join_with_or(verbs)
-
-
-def _join_with_or(texts: Sequence[str]) -> str:
-    *others, last = texts
-    return f"{', '.join(others)} or {last}" if others else last
+    return join_with_or(verbs)

@@ -1,4 +1,4 @@
-"""Observers: told which plugin runs, so that a host can measure plugins or interrupt them."""
+"""Observers: notified which plugin runs, so that a host can measure plugins or interrupt them."""
 
 from __future__ import annotations
 

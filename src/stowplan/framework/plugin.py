@@ -44,7 +44,7 @@ class Reads(Enum):
 
 
 class Reject(msgspec.Struct, gc=False):
-    """Nodes that a filter refuses for one reason; `unresolvable` where evicting pods would not help."""
+    """Nodes that a filter rejects for one reason; `unresolvable` where evicting pods would not help."""
 
     mask: Mask
     reason: str

@@ -21,7 +21,7 @@ import numpy as np
 from stowplan.api.custom import CustomResource, Definition
 from stowplan.errors import ConfigError
 from stowplan.framework import exports
-from stowplan.framework.answers import describe, raise_interrupt, short_path
+from stowplan.framework.answers import describe, join_with_or, raise_interrupt, short_path
 from stowplan.framework.args import args_of
 from stowplan.framework.plugin import (
     ASYNC,
@@ -53,7 +53,7 @@ def faults_of(plugin: type[Plugin]) -> list[Fault]:
     ]
     if not found and not methods_of(plugin, EXTENSION_METHODS):
         found = [
-            _fault(plugin, "", f"takes part in no extension point: define {_join_with_or(EXTENSION_METHODS)}")
+            _fault(plugin, "", f"takes part in no extension point: define {join_with_or(EXTENSION_METHODS)}")
         ]
     return sorted(found)
 
@@ -143,7 +143,7 @@ def _contradictions(plugin: type[Plugin]) -> Iterator[Fault]:
             yield _fault(plugin, one, f"is never called because {other} is defined, too; keep one of them")
     for name, needed in NEEDS.items():
         if methods_of(plugin, (name,)) and not methods_of(plugin, needed):
-            yield _fault(plugin, name, f"is never called without {_join_with_or(needed)}")
+            yield _fault(plugin, name, f"is never called without {join_with_or(needed)}")
     if not isinstance(reads := plugin.reads, Reads):
         yield _fault(plugin, "reads", f"is {reads!r}; expected Reads.ANYTHING, NODE, USAGE or OBJECTS")
         return
@@ -278,10 +278,6 @@ def type_text(kind: Any) -> str:
 
 def _call(name: str, parameters: tuple[str, ...]) -> str:
     return f"{name}({', '.join(('self', *parameters))})"
-
-
-def _join_with_or(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _fault(plugin: type[Plugin], member: str, text: str) -> Fault:

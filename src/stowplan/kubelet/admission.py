@@ -27,7 +27,7 @@ class Usage(NamedTuple):
 
 
 def judge(pod: Pod, node: NodeObject, used: Usage) -> Rejection | None:
-    """The first thing that speaks against the pod, if anything does."""
+    """The first reason to reject the pod; None if there is none."""
     return next(_refusals(pod, node, used), None)
 
 

@@ -115,7 +115,7 @@ OTHERS = {
 def _others(outcome: Outcome, ending: Ending, shown: int | None) -> Iterator[str]:
     groups: dict[str, list[str]] = {}
     for each in outcome.having(ending):
-        if not (ending is Ending.GONE and each.evicted_by):  # told of among the evicted
+        if not (ending is Ending.GONE and each.evicted_by):  # listed among the evicted
             groups.setdefault(each.message, []).append(each.pod.key)
     for message, keys in groups.items():
         why = f" ({message})" if message else ""

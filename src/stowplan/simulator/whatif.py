@@ -96,7 +96,7 @@ class WhatIf:
     """Say what would be different, then `run` once. `objects` are those of a whole cluster; `cluster` is one
     of these objects that may be changed, where there is such a one already.
 
-    With a seed, ties are drawn at random; without one, the first node by name wins. `check` is called again
+    With a seed, ties are broken at random; without one, the first node by name wins. `check` is called again
     and again while there is work: what it raises ends that.
     """
 

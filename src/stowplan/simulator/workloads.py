@@ -34,7 +34,7 @@ class PodLimit:
         self._max_added, self._added = max_added, 0
 
     def add(self, number: int, what: str) -> None:
-        """Raises InputError, in the name of `what`, if there is no room for so many more."""
+        """Raise an InputError about `what` if so many more would exceed the limit."""
         self._added += number
         if self._added > self._max_added:
             elsewhere = f" here, {MAX_ADDED} by `stowplan whatif`" if self._max_added < MAX_ADDED else ""

@@ -1,7 +1,7 @@
 """CEL, the expression language of device selectors, compiled to Python closures.
 
 `compile_cel(text).evaluate({"device": …})` gives the value or raises CelError. Expressions are compiled
-once and kept. What an evaluation does is bounded by its cost (see overloads.py): whoever adds a function
+once and kept. What an evaluation does is bounded by its cost (see overloads.py): a new function
 charges for all work that depends on the size of a value.
 """
 

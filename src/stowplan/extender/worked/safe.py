@@ -100,7 +100,7 @@ async def _read(
 def overload_is_unlikely(
     pod: Pod, node: Node, *, utilization: int = 90, percentile: int = 30, forecast_weight: int = 20
 ) -> bool | str:
-    """Refuses a node where usage goes beyond `utilization` percent more often than `percentile` percent."""
+    """Rejects a node whose usage exceeds `utilization` percent more often than `percentile` percent."""
     limit = _percent(percentile, 30)
     for resource, load in _loads(pod, node, forecast_weight):
         risk = _risk(load, utilization)
