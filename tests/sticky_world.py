@@ -48,7 +48,7 @@ class World:
         """By what is written (`create`, `apply`, `update_status`): how it fails."""
         self.is_watching = True
         self._objects: dict[tuple[type, str], Any] = {}
-        self._version = 0
+        self.version = 0
         for node in nodes:
             self.cluster.apply(node)
         handle = self.handle = Handle(
@@ -85,14 +85,14 @@ class World:
     def add_job(
         self, name: str = "job", *, status: Json | None = None, spec: Json | None = None, **stickiness: Any
     ) -> None:
-        self._version += 1
+        self.version += 1
         plain = {
             "metadata": {"name": name, "namespace": "default", "uid": f"uid-of-{name}", "generation": 1},
             "spec": {"template": TEMPLATE, **(spec or {}), "stickiness": stickiness},
             "status": status or {},
         }
-        plain["metadata"]["resourceVersion"] = str(self._version)
-        self._store(decode(StickyJob, plain))
+        plain["metadata"]["resourceVersion"] = str(self.version)
+        self.store(decode(StickyJob, plain))
 
     def add_pod(
         self, name: str, *, annotations: Json | None = None, owner: Json | None = None, **fields: Any
@@ -114,14 +114,14 @@ class World:
         )
 
     def delete_pod(self, name: str) -> None:
-        self._show_pod(self.pods.pop(name), gone=True)
+        self.show_pod(self.pods.pop(name), gone=True)
 
     def end_pod(self, name: str, phase: str, *, told_to: bool = False) -> None:
         """By itself, or since it was deleted and has some time left."""
         self.pods[name]["status"]["phase"] = phase
         if told_to:
             self.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
-        self._show_pod(self.pods[name])
+        self.show_pod(self.pods[name])
 
     def change_node(self, node: NodeObject) -> None:
         self.cluster.apply(node)
@@ -177,7 +177,7 @@ class World:
         self.pods[name]["status"] = {"phase": "Running"}
         if not crash_after_bind:
             await self.plugin.post_bind(decision.state, placed, decision.chosen)
-        self._show_pod(self.pods[name])
+        self.show_pod(self.pods[name])
         return decision
 
     async def come_and_go(self, name: str) -> str:
@@ -212,14 +212,14 @@ class World:
             if item.status.last_node:
                 status["lastNode"] = item.status.last_node
             item = msgspec.structs.replace(known, status=msgspec.convert(status, type(known.status)))
-        return self._store(item)
+        return self.store(item)
 
     async def update_status(self, item: Any) -> Any:
         self._check("update_status")
         known = self._objects[type(item), item.key]
         if known.metadata.resource_version != item.metadata.resource_version:
             raise Conflict(409, "Conflict", "the object has been modified")
-        return self._store(msgspec.structs.replace(known, status=item.status))
+        return self.store(msgspec.structs.replace(known, status=item.status))
 
     async def delete(self, item: Any) -> None:
         self._check("delete")
@@ -233,26 +233,26 @@ class World:
         if what in self.refuse:
             raise self.refuse[what]
 
-    def _store(self, item: Any) -> Any:
-        self._version += 1
-        meta = msgspec.structs.replace(item.metadata, resource_version=str(self._version))
+    def store(self, item: Any) -> Any:
+        self.version += 1
+        meta = msgspec.structs.replace(item.metadata, resource_version=str(self.version))
         item = self._objects[type(item), item.key] = msgspec.structs.replace(item, metadata=meta)
         if self.is_watching:
             self.cluster.apply(item)
         return item
 
     def _put_pod(self, plain: Json) -> None:
-        self._version += 1
+        self.version += 1
         name = plain["metadata"]["name"]
-        made = {"uid": f"uid-{self._version}", "creationTimestamp": wire_time(self.now)}
+        made = {"uid": f"uid-{self.version}", "creationTimestamp": wire_time(self.now)}
         self.pods[name] = {**plain, "metadata": {**plain["metadata"], **made}, "status": {"phase": "Pending"}}
-        self._show_pod(self.pods[name])
+        self.show_pod(self.pods[name])
 
-    def _show_pod(self, plain: Json, *, gone: bool = False) -> None:
+    def show_pod(self, plain: Json, *, gone: bool = False) -> None:
         if not self.is_watching:
             return
-        self._version += 1
-        plain["metadata"]["resourceVersion"] = str(self._version)
+        self.version += 1
+        plain["metadata"]["resourceVersion"] = str(self.version)
         pod, seen = Pod.decode(plain), decode(JobPod, plain)
         known = self.cluster.pod(pod.uid)
         if known is not None:

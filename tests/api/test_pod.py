@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
 from make import make_pod
-from stowplan.api import pod as pods
 from stowplan.api.pod import HostPort, Pod
 from stowplan.errors import InputError
 
@@ -90,11 +90,10 @@ def test_volumes_that_do_not_matter_make_no_difference():
 
 def test_shapes_and_labels_go_with_the_last_pod_that_has_them():
     pod = make_pod("a", labels={"only": "here"}, requests={"cpu": "123456789m"})
-    gc.collect()
-    before = len(pods._shapes), len(pods._label_sets)
+    shape, labels = weakref.ref(pod.shape), weakref.ref(pod.label_set)
     del pod
     gc.collect()
-    assert (len(pods._shapes), len(pods._label_sets)) == (before[0] - 1, before[1] - 1)
+    assert (shape(), labels()) == (None, None)
 
 
 def test_on_a_node_everything_else_stays_the_same():

@@ -65,7 +65,7 @@ class Endless:
         self.sent, self._parts = 0, parts
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._serve)
+        self.thread = threading.Thread(target=self._serve)
 
     def _serve(self) -> None:
         with self._listener:
@@ -84,10 +84,10 @@ class Endless:
 @contextmanager
 def endless(*first: bytes, then: bytes) -> Iterator[Endless]:
     server = Endless(itertools.chain(first, itertools.repeat(then)))
-    server._thread.start()
+    server.thread.start()
     yield server
-    server._thread.join(30)
-    assert not server._thread.is_alive()
+    server.thread.join(30)
+    assert not server.thread.is_alive()
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -145,7 +145,7 @@ async def test_the_limit_is_the_size_of_the_body(extra, is_chunked):
     sent = CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if is_chunked else size + body
     config = ExtenderConfig(url_prefix="", filter_verb="filter", node_cache_capable=True)
     server = Endless(iter([OK + sent]))
-    server._thread.start()
+    server.thread.start()
     (asked,) = extenders_of([ExtenderConfig(**{**_fields(config), "url_prefix": server.url})], LIMIT)
     try:
         if extra:
@@ -155,7 +155,7 @@ async def test_the_limit_is_the_size_of_the_body(extra, is_chunked):
             assert (await call(asked, "filter"))[0] == ["n1"]
     finally:
         await asked.close()
-        server._thread.join()
+        server.thread.join()
 
 
 def _fields(config: ExtenderConfig) -> dict:
@@ -166,9 +166,9 @@ async def test_a_compressed_answer_is_not_unpacked():
     bomb = gzip.compress(b" " * (64 * MIB))
     head = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
     server = Endless(iter([OK + head + bomb]))
-    server._thread.start()
+    server.thread.start()
     assert "cannot decode the response" in await failure(server.url)
-    server._thread.join()
+    server.thread.join()
 
 
 DEEP = 100_000

@@ -191,7 +191,7 @@ async def test_fewer_replicas_take_pods_away_and_remember_their_places():
     world.add_job(spec={"replicas": 2})
     await running(world, "job-0")
     await running(world, "job-1")
-    world._store(
+    world.store(
         msgspec.structs.replace(world.job(), spec=msgspec.structs.replace(world.job().spec, replicas=1))
     )
     await world.reconcile()
@@ -203,7 +203,7 @@ async def test_nothing_is_made_for_a_job_on_its_way_out():
     world = world_of()
     world.add_job()
     meta = msgspec.structs.replace(world.job().metadata, deletion_timestamp="2027-01-15T08:00:00Z")
-    world._store(msgspec.structs.replace(world.job(), metadata=meta))
+    world.store(msgspec.structs.replace(world.job(), metadata=meta))
     await world.reconcile()
     assert world.pods == {}
 
@@ -339,7 +339,7 @@ async def test_the_time_of_a_bind_that_nobody_noted_is_the_pods():
     world.pods["job-0"]["status"]["conditions"] = [
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}
     ]
-    world._show_pod(world.pods["job-0"])
+    world.show_pod(world.pods["job-0"])
     await world.reconcile()
     assert slot(world).last_bind_time == at
 
@@ -382,7 +382,7 @@ async def test_conditions_of_others_and_times_of_unchanged_ones_stay():
     known = world.job().status.conditions
     other = Condition(type="Audited", status="True")
     status = msgspec.structs.replace(world.job().status, conditions=(*known, other))
-    world._store(msgspec.structs.replace(world.job(), status=status))
+    world.store(msgspec.structs.replace(world.job(), status=status))
     world.now += 100
     await running(world)
     assert other in world.job().status.conditions
@@ -420,7 +420,7 @@ async def test_degraded_says_why_a_pod_waits():
     world.pods["job-0"]["status"]["conditions"] = [
         {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient cpu."}
     ]
-    world._show_pod(world.pods["job-0"])
+    world.show_pod(world.pods["job-0"])
     await world.reconcile()
     assert world.condition("Degraded") == ("True", "InsufficientResources")
 
@@ -465,8 +465,8 @@ class TutorialWorld(World):
             return known
         return await super().update_status(msgspec.structs.replace(item, status=kept))
 
-    def _store(self, item):
-        fresh = super()._store(item)
+    def store(self, item):
+        fresh = super().store(item)
         if isinstance(fresh, StickyJob):
             self.cluster.apply(
                 msgspec.structs.replace(
@@ -523,9 +523,9 @@ async def test_a_record_that_was_never_written_is_made_up_for():
     await world.records.reconcile_all()
     (record,) = world.records_kept
     assert (record.spec.last_node, record.spec.pod_uid) == (world.where("a"), world.pod("a").uid)
-    before = world._version
+    before = world.version
     await world.records.reconcile_all()
-    assert world._version == before  # nothing more to write
+    assert world.version == before  # nothing more to write
 
 
 async def test_a_pod_that_is_only_assumed_is_not_recorded():
@@ -555,10 +555,10 @@ async def test_many_pods_with_one_key_do_not_fight_over_its_record():
     world = world_of()
     for name in "abcde":
         await sticky_pod(world, name)
-    before = world._version
+    before = world.version
     for _ in range(3):
         await world.records.reconcile_all()
-    assert world._version == before
+    assert world.version == before
 
 
 def test_long_names_become_labels_that_differ():

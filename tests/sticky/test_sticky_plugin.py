@@ -192,7 +192,7 @@ async def test_a_pod_whose_forerunner_still_runs_is_not_tied(is_terminating, nar
     await world.schedule("old")
     if is_terminating:
         world.pods["old"]["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
-        world._show_pod(world.pods["old"])
+        world.show_pod(world.pods["old"])
     world.add_pod("new", annotations=annotations)
     decision = await world.schedule("new")
     assert decision.narrowed_by == narrowed
