@@ -19,7 +19,7 @@ from stowplan.api.meta import decode
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.workloads import Namespace
 from stowplan.cluster import Cluster
-from stowplan.config import load
+from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle import Planner
 from stowplan.cycle.schedule import schedule
 from stowplan.framework import CustomResource, Definition, Plugin, Wire
@@ -112,14 +112,7 @@ PROBES = [
 class World:
     def __init__(self, plugin: type[Plugin], guard: Guard | None = None, sort: str = "PrioritySort") -> None:
         self.api = RecordingApi()
-        registry = Registry(INSTALLED | {plugin.__name__: plugin})
-        profile = {
-            "plugins": {
-                "multiPoint": {"enabled": [{"name": plugin.__name__}]},
-                "queueSort": {"enabled": [{"name": sort}], "disabled": [{"name": "*"}]},
-            }
-        }
-        config = load({**V1, "profiles": [profile]}, registry).config
+        registry, config = configuration_with(plugin, sort)
         self.scheduler = Scheduler(
             config,
             self.api,  # type: ignore[arg-type]
@@ -180,6 +173,18 @@ class World:
             self.queue.done(queued.pod.uid)
         assert set(popped) >= {pod.uid for pod in self.waiting.values()}
         assert len(set(popped)) == len(popped)
+
+
+@cache
+def configuration_with(plugin: type[Plugin], sort: str) -> tuple[Registry, KubeSchedulerConfiguration]:
+    registry = Registry(INSTALLED | {plugin.__name__: plugin})
+    profile = {
+        "plugins": {
+            "multiPoint": {"enabled": [{"name": plugin.__name__}]},
+            "queueSort": {"enabled": [{"name": sort}], "disabled": [{"name": "*"}]},
+        }
+    }
+    return registry, load({**V1, "profiles": [profile]}, registry).config
 
 
 @cache
