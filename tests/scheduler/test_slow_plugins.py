@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import threading
 import time
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from scheduler_staging import node, pod, staged
 from stowplan import Plugin
 from stowplan.metrics import Metrics
+from stowplan.scheduler import guard as guard_module
 from stowplan.scheduler.guard import Guard
 
 LONG = 20.0
@@ -193,3 +195,26 @@ def test_the_thread_ends_with_the_guard():
         (thread,) = [each for each in threading.enumerate() if each.name == "plugin guard"]
     thread.join(5)
     assert not thread.is_alive()
+
+
+def test_no_signal_arrives_after_the_guard_ended(monkeypatch):
+    """The default action of SIGALRM is to end the process."""
+    late = []
+    before = signal.signal(signal.SIGALRM, lambda *_: late.append(time.monotonic()))
+    find = guard_module.own_libraries
+
+    def find_slowly():
+        time.sleep(0.3)
+        return find()
+
+    monkeypatch.setattr(guard_module, "own_libraries", find_slowly)
+    plugin = object.__new__(slow("filter", sleeping))
+    try:
+        with Guard(Metrics()) as guard:
+            guard.enter("Filter", plugin)
+            time.sleep(0.2)
+            guard.leave("Filter", plugin)
+        time.sleep(0.5)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not late

@@ -95,13 +95,14 @@ class Guard(Observer):
     def __enter__(self) -> Guard:
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGALRM, self._interrupt)
-            watch = threading.Thread(target=self._watch, name="plugin guard", daemon=True)
-            watch.start()
+            self._watcher = threading.Thread(target=self._watch, name="plugin guard", daemon=True)
+            self._watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         if threading.current_thread() is threading.main_thread():
+            self._watcher.join()  # its next signal would end the process
             signal.signal(signal.SIGALRM, self._before)
 
     def check(self) -> str | None:
