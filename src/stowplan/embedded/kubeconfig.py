@@ -59,15 +59,14 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-@contextmanager
-def written(path: Path, *, server: str, certificate: bytes, token: str) -> Iterator[None]:
-    """Write the file readable by its owner only: the token may do everything. It is ours inside the block."""
-    text = f"""{HEADER}apiVersion: v1
+def text_of(*, server: str, certificate: bytes, token: str, namespace: str = "") -> str:
+    inside = f", namespace: {namespace}" if namespace else ""
+    return f"""{HEADER}apiVersion: v1
 kind: Config
 current-context: stowplan
 contexts:
 - name: stowplan
-  context: {{cluster: stowplan, user: stowplan}}
+  context: {{cluster: stowplan, user: stowplan{inside}}}
 clusters:
 - name: stowplan
   cluster:
@@ -78,6 +77,12 @@ users:
 - name: stowplan
   user: {{token: {token}}}
 """
+
+
+@contextmanager
+def written(path: Path, *, server: str, certificate: bytes, token: str) -> Iterator[None]:
+    """Write the file readable by its owner only: the token may do everything. It is ours inside the block."""
+    text = text_of(server=server, certificate=certificate, token=token)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A file of its own, put in place when it is complete: what is there is never written through.

@@ -1,0 +1,153 @@
+"""The fixtures `kube_cluster` and `kube_namespace`, as a project that installed Stowplan uses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+FIRST = """
+import json
+import os
+import ssl
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+
+def get(cluster, path):
+    context = ssl.create_default_context(cafile=cluster.certificate_file)
+    request = urllib.request.Request(cluster.url + path, headers={"Authorization": f"Bearer {cluster.token}"})
+    with urllib.request.urlopen(request, context=context) as answer:
+        return json.load(answer)
+
+
+def test_nodes(kube_cluster):
+    assert len(get(kube_cluster, "/api/v1/nodes")["items"]) == 3
+
+
+def test_namespace(kube_cluster, kube_namespace):
+    assert kube_namespace.startswith("test-namespace-")
+    assert type(kube_namespace) is str
+    assert get(kube_cluster, f"/api/v1/namespaces/{kube_namespace}")["status"]["phase"] == "Active"
+    assert f"namespace: {kube_namespace}" in Path(os.environ["KUBECONFIG"]).read_text()
+    script = "import os, pathlib; print(pathlib.Path(os.environ['KUBECONFIG']).read_text())"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert kube_cluster.url in said
+
+
+def test_namespaces_are_removed(kube_cluster):
+    names = [each["metadata"]["name"] for each in get(kube_cluster, "/api/v1/namespaces")["items"]]
+    assert sorted(names) == ["default", "kube-node-lease", "kube-public", "kube-system"]
+    assert "KUBECONFIG" not in os.environ
+"""
+MARKED = """
+import pytest
+
+SEEN = []
+
+
+@pytest.mark.kube_cluster(nodes=5, rbac=True)
+def test_own(kube_cluster, kube_namespace):
+    assert len(kube_cluster.list("Node")) == 5
+    assert kube_cluster.list("ClusterRole")
+    SEEN.append(kube_cluster)
+
+
+def test_default(kube_cluster):
+    assert len(kube_cluster.list("Node")) == 2
+    assert not kube_cluster.list("ClusterRole")
+
+
+@pytest.mark.kube_cluster(nodes=5, rbac=True)
+class TestAgain:
+    def test_same(self, kube_cluster):
+        assert SEEN == [kube_cluster]
+"""
+WRONG = """
+import pytest
+
+
+@pytest.mark.kube_cluster(node=5)
+def test_it(kube_cluster):
+    pass
+"""
+FAULTS = """
+def test_one(kube_cluster):
+    kube_cluster.fault(500)
+    assert list(kube_cluster.embedded.server.faults)
+
+
+def test_two(kube_cluster):
+    assert not list(kube_cluster.embedded.server.faults)
+"""
+UNUSED = """
+import sys
+import threading
+
+
+def test_nothing_is_loaded():
+    heavy = {"numpy", "aiohttp", "cryptography", "msgspec", "stowplan.embedded"} & set(sys.modules)
+    assert not heavy
+    assert threading.active_count() == 1
+"""
+
+
+def run(folder, *options, text=FIRST):
+    (folder / "test_it.py").write_text(text)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:asyncio",
+        "-W",
+        "error",
+    ]
+    done = subprocess.run([*command, *options], cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_fixtures(tmp_path):
+    said = run(tmp_path, "-p", "no:xdist")
+    assert "3 passed" in said, said
+
+
+def test_with_xdist(tmp_path):
+    said = run(tmp_path, "-n", "2")
+    assert "3 passed" in said, said
+
+
+def test_markers_and_ini(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\nkube_nodes = 2\naddopts = --strict-markers\n")
+    said = run(tmp_path, "-p", "no:xdist", text=MARKED)
+    assert "3 passed" in said, said
+
+
+def test_a_wrong_option_is_named(tmp_path):
+    said = run(tmp_path, "-p", "no:xdist", text=WRONG)
+    assert "the marker kube_cluster takes keyword arguments: nodes, rbac" in said, said
+
+
+def test_faults_end_with_the_test(tmp_path):
+    said = run(tmp_path, "-p", "no:xdist", text=FAULTS)
+    assert "2 passed" in said, said
+
+
+def test_runs_that_do_not_use_it_load_nothing(tmp_path):
+    said = run(
+        tmp_path,
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:asyncio",
+        "-p",
+        "no:hypothesispytest",
+        "-p",
+        "no:cov",
+        text=UNUSED,
+    )
+    assert "1 passed" in said, said
