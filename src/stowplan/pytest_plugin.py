@@ -11,6 +11,7 @@ fixtures need pytest-asyncio, with `asyncio_mode = "auto"`.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ PACKAGE = "stowplan"
 MARKER = "kube_cluster"
 OPTIONS = ("nodes", "rbac", "config", "plugins", "plugin_dirs", "manifests", "speed", "seed", "behaviour")
 MAX_NAME = 40
+READS_KUBECONFIG_ONCE = ("kubernetes.config.kube_config", "kubernetes_asyncio.config.kube_config")
+"""Modules that look at KUBECONFIG when they are imported, and would use the user's own cluster later."""
 _STASH = pytest.StashKey["Clusters"]()
 
 
@@ -93,7 +96,11 @@ def kube_namespace(
     words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:MAX_NAME].strip("-")
     name = f"{words}-{token_hex(3)}" if words else f"test-{token_hex(3)}"
     kube_cluster.create_namespace(name)
-    monkeypatch.setenv("KUBECONFIG", str(kube_cluster.kubeconfig_for(name)))
+    path = str(kube_cluster.kubeconfig_for(name))
+    monkeypatch.setenv("KUBECONFIG", path)
+    for module in READS_KUBECONFIG_ONCE:
+        if module in sys.modules:
+            monkeypatch.setattr(sys.modules[module], "KUBE_CONFIG_DEFAULT_LOCATION", path, raising=False)
     # Tests that run in a pod of a real cluster must not find that one.
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     yield name

@@ -25,8 +25,9 @@ PACKAGES = {
 OTHERS = {
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
     "e2e.test": "k8s.io/kubernetes/test/e2e",
+    "helm": "helm.sh/helm/v3/cmd/helm",
 }
-"""Built only when they are asked for: Kubernetes' own tests, and what they need besides."""
+"""Built only when they are asked for: Kubernetes' own tests and what they need besides, and Helm."""
 
 
 def program(name: str) -> Path:
@@ -89,7 +90,8 @@ def _compile(names: list[str], folder: Path) -> None:
     for name in names:
         verb = ["test", "-c", "-vet=off"] if name.endswith(".test") else ["build"]
         command = ["go", *verb, "-trimpath", f"-ldflags=-s -w {' '.join(stamps)}", "-o", str(folder / name)]
-        subprocess.run([*command, packages[name]], cwd=MODULE, check=True)
+        module = MODULE / name if (MODULE / name / "go.mod").exists() else MODULE  # Helm has one of its own
+        subprocess.run([*command, packages[name]], cwd=module, check=True)
 
 
 if __name__ == "__main__":
