@@ -1,15 +1,18 @@
-"""The examples of docs/testing-plugins.md are tests, and pass."""
+"""The examples of docs/testing-plugins.md and docs/testing.md are tests, and pass."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing-plugins.md"
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_examples_of_the_page_pass(tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+@pytest.mark.parametrize("page", ["testing-plugins.md", "testing.md"])
+def test_the_examples_of_the_page_pass(tmp_path, page):
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     text = "\n".join(blocks)
     (tmp_path / "test_page.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_page.py"]
