@@ -64,6 +64,38 @@ class TestAgain:
     def test_same(self, kube_cluster):
         assert SEEN == [kube_cluster]
 """
+SCHEDULER = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  plugins: {multiPoint: {enabled: [{name: OnlyTwo}]}}
+"""
+PLUGIN = """
+from stowplan import Plugin, Status
+
+
+class OnlyTwo(Plugin):
+    def filter(self, state, pod, node):
+        return None if node.name == "node-2" else Status.unschedulable("node is not the second")
+"""
+INI = """[pytest]
+pythonpath = .
+kube_config = scheduler.yaml
+kube_plugins = only_two:OnlyTwo
+kube_manifests = manifests
+"""
+CONFIGURED = """
+def test_it(kube_cluster):
+    assert kube_cluster.wait_for("pod/web", "Ready")["spec"]["nodeName"] == "node-2"
+    assert "node is not the second" in kube_cluster.explain("web")
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {containers: [{name: main, image: web}]}
+"""
 WRONG = """
 import pytest
 
@@ -125,6 +157,19 @@ def test_markers_and_ini(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nkube_nodes = 2\naddopts = --strict-markers\n")
     said = run(tmp_path, "-p", "no:xdist", text=MARKED)
     assert "3 passed" in said, said
+
+
+def test_plugins_and_manifests_of_the_ini_file(tmp_path):
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "pod.yaml").write_text(POD)
+    (tmp_path / "only_two.py").write_text(PLUGIN)
+    (tmp_path / "scheduler.yaml").write_text(SCHEDULER)
+    (tmp_path / "pytest.ini").write_text(INI)
+    said = run(tmp_path, "-p", "no:xdist", text=CONFIGURED)
+    assert "1 passed" in said, said
+    (tmp_path / "pytest.ini").write_text(INI.replace("only_two:OnlyTwo", "only_two:Three"))
+    said = run(tmp_path, "-p", "no:xdist", text=CONFIGURED)
+    assert "kube_plugins: cannot load 'only_two:Three', expected module:Class" in said, said
 
 
 def test_a_wrong_option_is_named(tmp_path):

@@ -112,6 +112,7 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
                 registry,
                 cluster.connection,
                 lambda _: mount(pages),
+                cluster.clock.now,
             )
             pages = make_pages(make_source(service))
             answer = answer_by_name(pages)

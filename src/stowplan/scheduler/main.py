@@ -41,7 +41,7 @@ from stowplan.scheduler.decision_pages import decision_pages
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measured_client import MeasuredClient
 from stowplan.scheduler.options import RELEASE, RunOptions, complete_config, parse
-from stowplan.scheduler.scheduler import Scheduler, Settings
+from stowplan.scheduler.scheduler import Scheduler, Settings, steady_clock
 from stowplan.serving.access import cluster_client_ca
 from stowplan.serving.pages import Page, scheduler_pages
 from stowplan.serving.server import Server
@@ -113,8 +113,11 @@ class Service:
         registry: Registry,
         connection: Connection | None = None,
         more_pages: MorePages = lambda _: {},
+        now: Callable[[], float] = time.time,
     ) -> None:
+        """`now` is the time of day, for what people and other programs read."""
         self.options, self._connection, self._more_pages = options, connection, more_pages
+        self._now = now
         self.registry, self.metrics = registry, Metrics()
         self.metrics.built(f"{RELEASE}+stowplan.{version('stowplan')}")
         self._guard = Guard(self.metrics)
@@ -260,6 +263,8 @@ class Service:
             Settings(
                 registry=self.registry,
                 metrics=self.metrics,
+                now=self._now,
+                clock=steady_clock(),
                 draw=self._draw,
                 is_leading=self._is_leading,
                 max_in_unschedulable=self.options.pod_max_in_unschedulable,
