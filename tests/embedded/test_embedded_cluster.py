@@ -174,3 +174,31 @@ async def test_a_policy_says_that_it_was_looked_at(cluster):
     spec["validations"] = [{"expression": "1 > 0"}]
     await cluster.apply(policy)
     assert await cluster.until(lambda: status(2)) == {"observedGeneration": 2, "typeChecking": {}}
+
+
+async def test_what_belongs_to_an_object_of_a_new_kind_goes_with_it(cluster):
+    """The kind is known to the garbage collector only after its object was deleted."""
+    names = {"kind": "Box", "plural": "boxes", "singular": "box"}
+    schema = {"openAPIV3Schema": {"type": "object"}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    await cluster.create(
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": "boxes.example.com"},
+            "spec": {
+                "group": "example.com",
+                "scope": "Namespaced",
+                "names": names,
+                "versions": [version],
+            },
+        }
+    )
+    box = {"apiVersion": "example.com/v1", "kind": "Box"}
+    (made,) = await cluster.create({**box, "metadata": {"name": "box"}})
+    owner = {**box, "name": "box", "uid": made["metadata"]["uid"]}
+    inside = {"name": "inside", "ownerReferences": [owner]}
+    await cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": inside})
+    await cluster.settle()
+    await cluster.delete("Box", "box")
+    await cluster.wait_for("configmap/inside", "deleted", timeout=20)

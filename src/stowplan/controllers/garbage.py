@@ -69,12 +69,17 @@ class Garbage(Controller):
             for node in list(self._nodes.values()):
                 if node.store.kind.path == path:
                     self._remove(node.item)
-        for path, kind in served.items():
-            if path not in self._watched:
-                self._watched[path] = kind
-                self._listen(self.stores.of(kind))
+        new = [kind for path, kind in served.items() if path not in self._watched]
+        for kind in new:
+            self._watched[kind.path] = kind
+            self._listen(self.stores.of(kind))
         for path in served:
             await self.stores.of(served[path]).synced()
+        names = {kind.name for kind in new}
+        for uid, node in self._nodes.items():
+            # As long as the kind of an owner was unknown, the owner was assumed to exist.
+            if any(owner.kind in names for owner in node.item.metadata.owner_references):
+                self.queue.add(uid)
 
     def _listen(self, store: Store[Known]) -> None:
         def on_change(old: Known | None, new: Known | None) -> None:
