@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from stowplan.kubelet.behaviour import Behaviour, decode_pod, full_name, images_of, read_script
+from stowplan.kubelet.behaviour import Behaviour, decode_pod, full_name, images_of, read_script, script_of
 
 
 def pod(annotations=None, **spec):
@@ -123,3 +123,11 @@ def test_images_that_cannot_be_pulled():
     assert behaviour.start_error(pod(containers=[{"name": "main", "image": "web:1"}])) == ""
     said = behaviour.start_error(pod(containers=[{"name": "main", "image": "web:broken"}]))
     assert said == 'ImagePullBackOff: Back-off pulling image "web:broken"'
+
+
+def test_arguments_without_a_command_are_run_as_busybox_would():
+    spec = {"nodeName": "n", "containers": [{"name": "c", "image": "busybox", "args": ["echo", "hi"]}]}
+    pod = decode_pod(msgspec.json.encode({"metadata": {"name": "p"}, "spec": spec}))
+    script = script_of(pod.spec.containers[0])
+    assert script is not None
+    assert script.output == "hi\n"

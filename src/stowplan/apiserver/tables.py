@@ -600,6 +600,116 @@ def _signing_request(item: Json) -> list[Any]:
     ]
 
 
+def _some(found: list[str], none: str = _NONE) -> str:
+    """The first three, and how many more there are."""
+    more = f" + {len(found) - 3} more..." if len(found) > 3 else ""
+    return ",".join(found[:3]) + more if found else none
+
+
+def _endpoints(item: Json) -> list[Any]:
+    found = [
+        f"{address['ip']}:{port['port']}" if port else address["ip"]
+        for subset in item.get("subsets") or ()
+        for port in subset.get("ports") or (None,)
+        for address in subset.get("addresses") or ()
+    ]
+    return [_name(item), _some(found), age(item)]
+
+
+def _endpoint_slice(item: Json) -> list[Any]:
+    ports = [str(each.get("port") or each.get("name") or "*") for each in item.get("ports") or ()]
+    addresses = [address for each in item.get("endpoints") or () for address in each.get("addresses") or ()]
+    shown = (_some(ports, _UNSET), _some(addresses, _UNSET))
+    return [_name(item), item.get("addressType", ""), *shown, age(item)]
+
+
+def _quota(item: Json) -> list[Any]:
+    hard, used = (_at(item, "status", field, default={}) for field in ("hard", "used"))
+    texts = {name: f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard)}
+    limits = [text for name, text in texts.items() if name.startswith("limits.")]
+    others = [text for name, text in texts.items() if not name.startswith("limits.")]
+    return [_name(item), ", ".join(others), ", ".join(limits), age(item)]
+
+
+def _ingress_class(item: Json) -> list[Any]:
+    parameters = _at(item, "spec", "parameters", default=None)
+    shown = _NONE
+    if parameters:
+        group = f".{parameters['apiGroup']}" if parameters.get("apiGroup") else ""
+        shown = f"{parameters.get('kind', '')}{group}/{parameters.get('name', '')}"
+    return [_name(item), _at(item, "spec", "controller", default=""), shown, age(item)]
+
+
+def _ingress(item: Json) -> list[Any]:
+    spec, balancer = item["spec"], _at(item, "status", "loadBalancer", default={})
+    hosts = [each["host"] for each in spec.get("rules") or () if each.get("host")]
+    places = [each.get("ip") or each.get("hostname", "") for each in balancer.get("ingress") or ()]
+    ports = "80, 443" if spec.get("tls") else "80"
+    kind = spec.get("ingressClassName") or _NONE
+    return [_name(item), kind, _some(hosts, "*"), ",".join(places), ports, age(item)]
+
+
+def _network_policy(item: Json) -> list[Any]:
+    return [_name(item), _selector(_at(item, "spec", "podSelector")), age(item)]
+
+
+def _autoscaler(item: Json) -> list[Any]:
+    spec, status = item["spec"], item.get("status") or {}
+    target = spec.get("scaleTargetRef") or {}
+    current = status.get("currentMetrics") or []
+    metrics = spec.get("metrics") or []
+    percent = spec.get("targetCPUUtilizationPercentage")
+    shown = [_metric(each, current[at] if at < len(current) else {}) for at, each in enumerate(metrics)]
+    if percent is not None:  # of v1
+        now = status.get("currentCPUUtilizationPercentage")
+        shown = [f"cpu: {_UNKNOWN if now is None else f'{now}%'}/{percent}%"]
+    more = f" + {len(shown) - 2} more..." if len(shown) > 2 else ""
+    return [
+        _name(item),
+        f"{target.get('kind', '')}/{target.get('name', '')}",
+        ", ".join(shown[:2]) + more if shown else _NONE,
+        str(spec["minReplicas"]) if spec.get("minReplicas") is not None else _UNSET,
+        spec.get("maxReplicas", 0),
+        status.get("currentReplicas", 0),
+        age(item),
+    ]
+
+
+def _metric(wanted: Json, current: Json) -> str:
+    """Only the resources of pods are measured here; of other metrics the kind is shown."""
+    resource = wanted.get("resource") or wanted.get("containerResource")
+    if resource is None:
+        return f"{_UNKNOWN}/{wanted.get('type', '')}"
+    now = (current.get("resource") or current.get("containerResource") or {}).get("current") or {}
+    target = resource.get("target") or {}
+    if (percent := target.get("averageUtilization")) is not None:
+        seen = now.get("averageUtilization")
+        return f"{resource['name']}: {_UNKNOWN if seen is None else f'{seen}%'}/{percent}%"
+    return f"{resource['name']}: {now.get('averageValue') or _UNKNOWN}/{target.get('averageValue', '')}"
+
+
+def _revision(item: Json) -> list[Any]:
+    owners = item["metadata"].get("ownerReferences") or ()
+    owner = next((each for each in owners if each.get("controller")), None)
+    shown = _NONE
+    if owner is not None:
+        group = owner["apiVersion"].rpartition("/")[0]
+        shown = f"{owner['kind'].lower()}{f'.{group}' if group else ''}/{owner['name']}"
+    return [_name(item), shown, item.get("revision", 0), age(item)]
+
+
+def _attachment(item: Json) -> list[Any]:
+    spec = item["spec"]
+    volume = _at(spec, "source", "persistentVolumeName", default="")
+    attached = bool(_at(item, "status", "attached", default=False))
+    return [_name(item), spec.get("attacher", ""), volume, spec.get("nodeName", ""), attached, age(item)]
+
+
+def _pod_template(item: Json) -> list[Any]:
+    labels = _labels(_at(item, "template", "metadata", "labels"))
+    return [_name(item), *_template(item, "template"), labels]
+
+
 _CELLS: dict[str, Cells] = {
     "pods": lambda item: pod_cells(item, age(item), since),
     "nodes": _node,
@@ -611,6 +721,16 @@ _CELLS: dict[str, Cells] = {
         age(item),
     ],
     "secrets": lambda item: [_name(item), item.get("type", ""), len(item.get("data") or {}), age(item)],
+    "endpoints": _endpoints,
+    "endpointslices.discovery.k8s.io": _endpoint_slice,
+    "resourcequotas": _quota,
+    "podtemplates": _pod_template,
+    "controllerrevisions.apps": _revision,
+    "horizontalpodautoscalers.autoscaling": _autoscaler,
+    "ingressclasses.networking.k8s.io": _ingress_class,
+    "ingresses.networking.k8s.io": _ingress,
+    "networkpolicies.networking.k8s.io": _network_policy,
+    "volumeattachments.storage.k8s.io": _attachment,
     "events": _event,
     "events.events.k8s.io": _event,
     "persistentvolumeclaims": _claim,

@@ -222,6 +222,10 @@ def script_of(container: Container) -> Script | None:
         if container.command:
             return read_script(container.command + container.args)
         args = container.args
+        if (
+            script := read_script(args)
+        ) is not None:  # as images without an entrypoint, such as busybox, run it
+            return script
     image = container.image.rpartition("/")[2].partition(":")[0].partition("@")[0]
     is_server = image in SERVERS and (not args or args[0] == "pause")
     return Script(math.inf, 0, "") if is_server else None
