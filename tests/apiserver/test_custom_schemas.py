@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from api_staging import Staged
 
+from stowplan.apiserver import ApiServer, Request
+
 AB = {"a": {"type": "string"}, "b": {"type": "string"}}
 NEEDS_A, NEEDS_B = {"required": ["a"]}, {"required": ["b"]}
 SPEC = {
@@ -170,3 +172,28 @@ async def test_what_was_invalid_before_may_stay() -> None:
     assert (await api("PATCH", f"{things}/t", {"metadata": {"labels": {"a": "b"}}}, **patch))[0] == 200
     assert (await api("PATCH", f"{things}/t", {"spec": {"list": [2]}}, **patch))[0] == 422
     assert (await api("PATCH", f"{things}/t", {"spec": {"a": 6}}, **patch))[0] == 200
+
+
+async def test_a_conversion_webhook_that_is_never_called_is_warned_of() -> None:
+    client = {"url": "https://127.0.0.1:1/"}
+    webhook = {"conversionReviewVersions": ["v1"], "clientConfig": client}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object"}},
+    }
+    spec = {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
+        "conversion": {"strategy": "Webhook", "webhook": webhook},
+        "versions": [version],
+    }
+    body = {"metadata": {"name": "things.example.com"}, "spec": spec}
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    answer = await ApiServer().handle(Request.of("POST", path, body))
+    assert answer.status == 201
+    ((name, text),) = answer.headers
+    assert name == "Warning"
+    assert "does not call conversion webhooks" in text

@@ -35,6 +35,7 @@ from stowplan.apiserver.store import Record
 Json = dict[str, Any]
 
 LIMIT_RANGES, QUOTAS = "limitranges", "resourcequotas"
+DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
 RESOURCE_CLAIMS = "resourceclaims.resource.k8s.io"
 _CLAIM_KINDS = (RESOURCE_CLAIMS, "resourceclaimtemplates.resource.k8s.io")
@@ -76,6 +77,11 @@ def mutate(context: RequestContext) -> None:
             webhooks.mutate(action_of(context), lambda new: _replaced(context, new))
     if resource.group in (rbac.GROUP, "certificates.k8s.io"):
         _check_grants(context)
+    if resource.collection == DEFINITIONS and _converts_by_webhook(context.data):
+        context.warnings.append(
+            "spec.conversion: this server does not call conversion webhooks; "
+            "objects are served in all versions as they are stored, with another apiVersion"
+        )
 
 
 def check(context: RequestContext) -> None:
@@ -210,6 +216,11 @@ def _replaced(context: RequestContext, new: Json) -> Action:
         part.update(wanted)
     resource.strategy.default(data)
     return action_of(context)
+
+
+def _converts_by_webhook(data: Json) -> bool:
+    conversion = (data.get("spec") or {}).get("conversion") or {}
+    return bool(conversion.get("strategy") == "Webhook")
 
 
 def _check_grants(context: RequestContext) -> None:
