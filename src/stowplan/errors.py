@@ -48,7 +48,8 @@ class PatternError(StowplanError, ValueError):
 
 
 class CelError(StowplanError):
-    pass
+    offset: int | None = None
+    """The character of the expression that is at fault, where that is known."""
 
 
 class PluginError(StowplanError):

@@ -6,6 +6,7 @@ import pytest
 from api_staging import Staged
 
 from stowplan.apiserver import ApiServer, Request
+from stowplan.apiserver.rules import rule_errors
 
 AB = {"a": {"type": "string"}, "b": {"type": "string"}}
 NEEDS_A, NEEDS_B = {"required": ["a"]}, {"required": ["b"]}
@@ -197,3 +198,30 @@ async def test_a_conversion_webhook_that_is_never_called_is_warned_of() -> None:
     ((name, text),) = answer.headers
     assert name == "Warning"
     assert "does not call conversion webhooks" in text
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("self.x > 1", "ERROR: <input>:1:5: undefined field 'x'\n | self.x > 1\n | ....^"),
+        (
+            "self.n == 'a'",
+            "ERROR: <input>:1:8: found no matching overload for '_==_' applied to '(int, string)'\n"
+            " | self.n == 'a'\n | .......^",
+        ),
+        (
+            "foo(self)",
+            "ERROR: <input>:1:4: undeclared reference to 'foo' (in container '')\n | foo(self)\n | ...^",
+        ),
+        (
+            "self.s.size() > 1 && nope",
+            "ERROR: <input>:1:22: undeclared reference to 'nope' (in container '')\n"
+            " | self.s.size() > 1 && nope\n | .....................^",
+        ),
+    ],
+)
+async def test_a_rule_that_does_not_compile_is_marked_as_kube_apiserver_does(rule: str, said: str) -> None:
+    spec = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}
+    schema = {"type": "object", "properties": {"spec": spec | {"x-kubernetes-validations": [{"rule": rule}]}}}
+    (found,) = rule_errors(schema, "at")
+    assert found.body.endswith(f"compilation failed: {said}")

@@ -260,3 +260,13 @@ async def test_what_was_not_granted_is_forbidden(api: Api, method: str, path: st
     await api.grant(rule("configmaps", "*"), rule("serviceaccounts", "get"))
     status, _ = await api.robot(method, path, body)
     assert status in (403, 404)
+
+
+@pytest.mark.parametrize("name", ["default", "kube-system", "kube-public"])
+async def test_the_namespaces_of_the_cluster_stay(api: Api, name: str) -> None:
+    status, said = await api.admin("DELETE", f"/api/v1/namespaces/{name}")
+    assert (status, said["message"]) == (
+        403,
+        f'namespaces "{name}" is forbidden: this namespace may not be deleted',
+    )
+    assert (await api.admin("DELETE", "/api/v1/namespaces"))[0] == 405

@@ -35,6 +35,7 @@ from stowplan.apiserver.store import Record
 Json = dict[str, Any]
 
 LIMIT_RANGES, QUOTAS = "limitranges", "resourcequotas"
+IMMORTAL = ("default", "kube-system", "kube-public")
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 SIGNING_REQUESTS = "certificatesigningrequests.certificates.k8s.io"
 RESOURCE_CLAIMS = "resourceclaims.resource.k8s.io"
@@ -185,6 +186,8 @@ def _device_key(device: Json) -> tuple[str, ...]:
 
 def check_delete(context: RequestContext, record: Record) -> None:
     """Raise Failure unless the object may be deleted."""
+    if context.resource.collection == "namespaces" and record.key[1] in IMMORTAL:
+        raise forbidden_request(record.key[1], "namespaces", "", "this namespace may not be deleted")
     if context.objects.has_any(VALIDATING_POLICIES):
         policies.validate(deletion_of(context, record))
     if context.objects.has_any(VALIDATING_WEBHOOKS):

@@ -19,6 +19,7 @@ from stowplan.apiserver.failures import Failure, bad_request, forbidden_request
 from stowplan.apiserver.matching import Action, all_of, matches_rules, matches_selectors, request_facts
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.rbac import Attributes, Authorizer, User
+from stowplan.apiserver.rules import located
 from stowplan.apiserver.strategies import registration
 from stowplan.errors import CelError, SelectorError
 
@@ -179,7 +180,7 @@ def _problem(text: str, names: tuple[str, ...], kind: str) -> str:
     try:
         program = _compile(text, names)
     except CelError as error:
-        return f"compilation failed: {error}"
+        return f"compilation failed: {located(text, error)}"
     wanted, is_open = _WORDS.get(kind), program.kind is DYN and "variables" in names
     if wanted is not None and program.kind is not wanted and not is_open:  # what variables are is seen later
         return f"must evaluate to {kind} but got {name_of(program.kind)}"

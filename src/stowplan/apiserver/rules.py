@@ -398,7 +398,7 @@ class _Checker:
                 yield invalid(f"{at}.rule", _go(given), "cel expression must evaluate to a bool")
                 return
         except CelError as error:
-            yield invalid(f"{at}.rule", _go(given), f"compilation failed: ERROR: <input>: {error}")
+            yield invalid(f"{at}.rule", _go(given), f"compilation failed: {located(rule, error)}")
             return
         if uses_old and uncorrelated:
             said = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelated}"
@@ -415,7 +415,7 @@ class _Checker:
                     yield invalid(f"{at}.messageExpression", _go(given), said)
                     return
             except CelError as error:
-                said = f"messageExpression compilation failed: ERROR: <input>: {error}"
+                said = f"messageExpression compilation failed: {located(expression, error)}"
                 yield invalid(f"{at}.messageExpression", _go(given), said)
                 return
             where = f"{at}.messageExpression"
@@ -431,6 +431,25 @@ class _Checker:
             self.expensive.append(at)
         if cost > RULE_LIMIT:
             yield forbidden(at, f"estimated {what} cost exceeds budget {_by_factor(cost, RULE_LIMIT)}")
+
+
+def located(text: str, error: CelError) -> str:
+    """What is wrong with an expression, in the words of CEL's own compiler, with the place marked."""
+    message = re.sub(r"(undeclared reference to '[^']*')$", r"\1 (in container '')", str(error))
+    message = re.sub(r"overload for '([^'\w]+|in)' applied", _overload, message)
+    if error.offset is None:
+        return f"ERROR: <input>: {message}"
+    start = text.rfind("\n", 0, error.offset) + 1
+    line, column = text.count("\n", 0, error.offset) + 1, error.offset - start
+    shown = text[start:].partition("\n")[0]
+    return f"ERROR: <input>:{line}:{column + 1}: {message}\n | {shown}\n | {'.' * column}^"
+
+
+def _overload(match: re.Match[str]) -> str:
+    """An operator as CEL calls its function."""
+    names = {"in": "@in", "[]": "_[_]", "?:": "_?_:_", "!_": "!_", "-_": "-_"}
+    name = names.get(match[1], f"_{match[1]}_")
+    return f"overload for '{name}' applied"
 
 
 def _go(given: Json) -> Json:

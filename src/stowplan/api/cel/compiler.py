@@ -24,7 +24,18 @@ from stowplan.api.cel.overloads import (
     is_assignable,
     name_of,
 )
-from stowplan.api.cel.parser import Call, Index, Item, ListOf, Literal, MapOf, Name, Node, Select, parse
+from stowplan.api.cel.parser import (
+    Call,
+    Index,
+    Item,
+    ListOf,
+    Literal,
+    MapOf,
+    Name,
+    Node,
+    Select,
+    parse_with_places,
+)
 from stowplan.api.cel.standard import TYPE_CONSTANTS
 from stowplan.api.cel.strings import LITERAL, MAX_PATTERN_SIZE, literal_pattern
 from stowplan.api.cel.values import (
@@ -58,7 +69,8 @@ class Program:
         compiler = Compiler(declarations)
         try:
             with _room():
-                typed = compiler.compile(parse(expression))
+                node, compiler.places = parse_with_places(expression)
+                typed = compiler.compile(node)
         except RecursionError:
             raise CelError(TOO_DEEP) from None
         self.kind, self._run, self._cost = typed.kind, typed.run, compiler.cost
@@ -131,11 +143,17 @@ class Compiler:
         self.depth = self.deepest = 0
         self.is_formatting = False
         self.pattern_size = 0
+        self.places: dict[int, int] = {}
 
     def compile(self, node: Node) -> Typed:
         self.depth += 1
         self.deepest = max(self.deepest, self.depth)
-        typed = self.compile_node(node)
+        try:
+            typed = self.compile_node(node)
+        except CelError as error:
+            if error.offset is None:  # the innermost node is the one at fault
+                error.offset = self.places.get(id(node))
+            raise
         self.depth -= 1
         return typed
 

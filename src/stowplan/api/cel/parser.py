@@ -103,11 +103,18 @@ def parse(text: str) -> Node:
     return _Parser(text).whole()
 
 
+def parse_with_places(text: str) -> tuple[Node, dict[int, int]]:
+    """The same, and where in the text each node is, by the node's id."""
+    parser = _Parser(text)
+    return parser.whole(), parser.places
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
             raise CelError(f"expression code point size exceeds limit: size: {len(text)}, limit {MAX_LENGTH}")
         self.tokens, self.position, self.depth = _tokens(text), 0, 0
+        self.places: dict[int, int] = {}
 
     def whole(self) -> Node:
         node = self.expression()
@@ -145,9 +152,14 @@ class _Parser:
         """Operators that bind at least as tightly as those of the level."""
         node = self.unary()
         while (level := _LEVELS.get(self.sign(), -1)) >= lowest:
-            sign = self.sign()
+            sign, place = self.sign(), self.position
             self.position += 1
-            node = Call(sign, (node, self.binary(level + 1)))
+            node = self.put(Call(sign, (node, self.binary(level + 1))), place)
+        return node
+
+    def put(self, node: Node, token: int) -> Node:
+        """Note where a node is: at its operator, dot or opening bracket, as CEL's own messages say it."""
+        self.places[id(node)] = self.tokens[token].match.start()
         return node
 
     def unary(self) -> Node:
@@ -175,6 +187,7 @@ class _Parser:
 
     def selectors(self, node: Node) -> Node:
         while True:
+            place = self.position
             if self.take("."):
                 optional = self.take("?")
                 kind, field = self.peek()
@@ -182,12 +195,13 @@ class _Parser:
                     raise self.unexpected()
                 self.position += 1
                 if not optional and self.take("("):
-                    node = Call(field, self.arguments(")"), node)
+                    place = self.position - 1
+                    node = self.put(Call(field, self.arguments(")"), node), place)
                 else:
-                    node = Select(node, field, optional)
+                    node = self.put(Select(node, field, optional), place)
             elif self.take("["):
                 optional = self.take("?")
-                node = Index(node, self.expression(), optional)
+                node = self.put(Index(node, self.expression(), optional), place)
                 self.expect("]")
             elif (name := qualified_name(node)) and self.take("{"):
                 node = Call("{}", (Literal(name), MapOf(self.fields())))
@@ -222,8 +236,11 @@ class _Parser:
         if kind == "name" and text not in _CONSTANTS:
             if text in _RESERVED or text == "in":
                 raise CelError(f"reserved identifier: {text}")
+            place = self.position
             self.position += 1
-            return Call(text, self.arguments(")")) if self.take("(") else Name(text)
+            if self.take("("):
+                return self.put(Call(text, self.arguments(")")), place + 1)
+            return self.put(Name(text), place)
         if kind not in ("int", "float", "string", "name"):
             raise self.unexpected()
         self.position += 1
