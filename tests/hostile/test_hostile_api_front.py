@@ -382,3 +382,48 @@ async def test_unknown_fields_do_not_become_headers(front: Endpoint) -> None:
         assert b"\nX-Evil" not in head
         assert b"Warning: 299" in head
         assert len(head) < 2000
+
+
+class _Echo(asyncio.Protocol):
+    """Stands for the web page, which is served without TLS on the same port."""
+
+    open = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        type(self).open += 1
+        self.transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        type(self).open -= 1
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+async def test_a_flood_without_tls_leaves_room_for_those_with_it(pair: Pair) -> None:
+    _Echo.open = 0
+    async with serve(ApiServer(), tls=pair, token=TOKEN, limits=QUICK, plain=_Echo) as front:
+        clients = [await asyncio.open_connection(front.host, front.port) for _ in range(200)]
+        try:
+            for _, writer in clients:
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            reader, _ = clients[-1]
+            assert await asyncio.wait_for(reader.read(4), 10) == b"GET "
+            assert _Echo.open <= 65
+            assert await is_well(front)
+        finally:
+            for _, writer in clients:
+                writer.transport.abort()
+
+
+async def test_a_client_that_says_nothing_is_dropped_on_a_port_that_serves_both(pair: Pair) -> None:
+    async with serve(ApiServer(), tls=pair, token=TOKEN, limits=QUICK, plain=_Echo) as front:
+        reader, writer = await asyncio.open_connection(front.host, front.port)
+        began = time.monotonic()
+        try:
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        finally:
+            writer.transport.abort()
+        assert 0.5 < time.monotonic() - began < 8
+        assert await is_well(front)
