@@ -370,7 +370,9 @@ def acting_user(request: Request, user: User, authorizer: Authorizer) -> User:
 
 
 def impersonates(request: Request) -> bool:
-    return any(name.startswith("impersonate-") for name in request.headers)
+    return "\nimpersonate-" in "\n".join(
+        ("", *request.headers)
+    )  # in half the time of a loop: all requests come here
 
 
 def _impersonated(name: str) -> Attributes:
