@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from stowplan.apiserver.failures import FieldError, invalid, required, unsupported
 from stowplan.apiserver.names import label_errors, path_segment_errors
@@ -211,8 +213,93 @@ class CronJobStrategy(Strategy):
         data["status"] = {}
 
     def errors(self, data: Json) -> Iterator[FieldError]:
-        if not data["spec"].get("schedule"):
+        schedule, zone = data["spec"].get("schedule"), data["spec"].get("timeZone")
+        if not schedule:
             yield required("spec.schedule")
+        elif "TZ" in schedule:
+            said = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+            yield invalid("spec.schedule", schedule, said)
+        else:
+            try:
+                _check_schedule(schedule)
+            except ValueError as error:
+                yield invalid("spec.schedule", schedule, str(error))
+        if zone is not None and (said := _zone_problem(zone)):
+            yield invalid("spec.timeZone", zone, said)
+
+
+_DESCRIPTORS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+_BOUNDS: tuple[tuple[int, int, tuple[str, ...]], ...] = (
+    (0, 59, ()),
+    (0, 23, ()),
+    (1, 31, ()),
+    (1, 12, ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")),
+    (0, 6, ("sun", "mon", "tue", "wed", "thu", "fri", "sat")),
+)
+_EVERY = re.compile(r"[+-]?(?:0|(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|ms|s|m|h))+)")
+
+
+def _check_schedule(text: str) -> None:
+    """Raise a ValueError in the words of the library that Kubernetes uses."""
+    if text.startswith("@every "):
+        if not _EVERY.fullmatch(given := text.removeprefix("@every ")):
+            raise ValueError(f'failed to parse duration {text}: time: invalid duration "{given}"')
+        return
+    if text.startswith("@"):
+        if text not in _DESCRIPTORS:
+            raise ValueError(f"unrecognized descriptor: {text}")
+        return
+    fields = text.split()
+    if len(fields) != len(_BOUNDS):
+        raise ValueError(f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
+    for field, bounds in zip(fields, _BOUNDS, strict=True):
+        for part in filter(None, field.split(",")):
+            _check_range(part, *bounds)
+
+
+def _check_range(text: str, lowest: int, highest: int, names: tuple[str, ...]) -> None:
+    def number(word: str) -> int:
+        if word.lower() in names:
+            return names.index(word.lower()) + lowest
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", word, re.ASCII):
+            raise ValueError(
+                f'failed to parse int from {word}: strconv.Atoi: parsing "{word}": invalid syntax'
+            )
+        if int(word) < 0:
+            raise ValueError(f"negative number ({int(word)}) not allowed: {word}")
+        return int(word)
+
+    whole, *steps = text.split("/")
+    first, *lasts = whole.split("-")
+    start, end = lowest, highest
+    if first not in ("*", "?"):
+        if len(lasts) > 1:
+            raise ValueError(f"too many hyphens: {text}")
+        start = number(first)
+        end = number(lasts[0]) if lasts else highest if steps else start
+    if len(steps) > 1:
+        raise ValueError(f"too many slashes: {text}")
+    step = number(steps[0]) if steps else 1
+    if start < lowest:
+        raise ValueError(f"beginning of range ({start}) below minimum ({lowest}): {text}")
+    if end > highest:
+        raise ValueError(f"end of range ({end}) above maximum ({highest}): {text}")
+    if start > end:
+        raise ValueError(f"beginning of range ({start}) beyond end of range ({end}): {text}")
+    if not step:
+        raise ValueError(f"step of range should be a positive number: {text}")
+
+
+def _zone_problem(zone: str) -> str:
+    if not zone:
+        return "timeZone must be nil or non-empty string"
+    if zone.lower() == "local":
+        return "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
+    try:
+        ZoneInfo(zone)
+    except (ValueError, KeyError, OSError):
+        return f"unknown time zone {zone}"
+    return ""
 
 
 class BudgetStrategy(Strategy):
