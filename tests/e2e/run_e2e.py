@@ -52,7 +52,8 @@ class Group(NamedTuple):
 
 
 def conformance(title: str, sig: str, pattern: str = "") -> Group:
-    return Group(f"{title}: conformance tests of {sig}", (sig, "Conformance"), (), pattern)
+    kind = "API-only conformance" if pattern else "conformance"
+    return Group(f"{title}: {kind} tests of {sig}", (sig, "Conformance"), (), pattern)
 
 
 GROUPS = {
