@@ -15,7 +15,17 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/plugin-api.md"
 SECTIONS = {
     "The base class": ("Plugin", "PluginArgs", "Reads"),
-    "What methods receive": ("Pod", "Node", "NodeTable", "CycleState", "Decision", "Queued", "SortKey"),
+    "What methods receive": (
+        "Pod",
+        "Node",
+        "NodeTable",
+        "CycleState",
+        "Decision",
+        "Queued",
+        "SortKey",
+        "Group",
+        "Placement",
+    ),
     "What methods return": ("Status", "Code", "Reject", "Mask", "Nomination", "Scores"),
     "Scores": ("MAX_SCORE", "scale_to_max"),
     "The handle": ("Handle", "WaitingPod", "Api", "ClusterView", "Right"),

@@ -524,7 +524,7 @@ def test_flags_without_effect_say_so_if_they_ask_for_something(flag, said):
     ("gates", "said"),
     [
         pytest.param("SchedulerQueueingHints=true,GangScheduling=false", [], id="as it is"),
-        pytest.param("kube:GangScheduling=true", ["GangScheduling=true"], id="not done"),
+        pytest.param("kube:StorageCapacityScoring=true", ["StorageCapacityScoring=true"], id="not done"),
         pytest.param("PodLevelResources=false", ["PodLevelResources=false"], id="always done"),
         pytest.param("Nonsense=true", ["Nonsense=true"], id="unknown"),
         pytest.param("AllAlpha=true,AllBeta=true", ["AllAlpha=true", "AllBeta=true"], id="whole classes"),

@@ -71,3 +71,7 @@ class CustomResource(Object, frozen=True):
     describes_node: ClassVar[bool] = False
     """Whether an object is about the node of its name. Plugins whose answers are kept, since they read nodes
     alone (`Reads.NODE`), may read such objects too: the answer for a node is renewed with its object."""
+    missing_advice: ClassVar[str] = ""
+    """What to do if the API server does not serve the kind; by default, to install its definition."""
+    is_optional: ClassVar[bool] = False
+    """Whether it is no surprise that the API server does not serve the kind: the log hardly mentions it."""

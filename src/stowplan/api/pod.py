@@ -223,6 +223,18 @@ class SchedulingGate(Wire, frozen=True):
     name: str = ""
 
 
+class SchedulingGroup(Wire, frozen=True):
+    pod_group_name: str = ""
+
+
+class WorkloadReference(Wire, frozen=True):
+    """How pods of Kubernetes 1.35 name their group."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str = ""
+
+
 class PodSpec(Wire, frozen=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
@@ -242,6 +254,8 @@ class PodSpec(Wire, frozen=True):
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     host_network: bool = False
     host_users: bool | None = None
+    scheduling_group: SchedulingGroup | None = None
+    workload_ref: WorkloadReference | None = None
 
 
 class StatusResources(Wire, frozen=True):
@@ -396,6 +410,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Why the pod cannot be read as a whole: then it has only what can be read of it."""
     is_illegible: bool = False
     """Whether the pod's usage on its node is unreadable."""
+    group_name: str = ""
+    """The pod group that its spec names; empty for a pod without one."""
 
     @classmethod
     def decode(cls, data: bytes | str | dict[str, Any]) -> Pod:
@@ -434,11 +450,12 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
             conditions=tuple(_kept(status.conditions)),
             resource_claim_statuses=_claim_names(status),
             assigned=requests.Assigned.of(spec, status) if requests.status_counts(status) else None,
+            group_name=_group_name(spec),
         )
 
     @property
     def spec(self) -> PodSpec:
-        """The spec without its nodeName, which is `node_name`."""
+        """The spec without its nodeName, which is `node_name`, and without its group (`group_name`)."""
         return self.shape.spec
 
     @property
@@ -494,13 +511,25 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
 def shape_of(spec: PodSpec) -> Shape:
     """Return the shared Shape for equal specs."""
     volumes = spec.volumes and tuple(volume for volume in spec.volumes if volume.matters)
-    if spec.node_name or len(volumes) != len(spec.volumes):
-        spec = msgspec.structs.replace(spec, node_name="", volumes=volumes)
+    if spec.node_name or spec.scheduling_group or spec.workload_ref or len(volumes) != len(spec.volumes):
+        # Groups are left out, too, so that pods of many groups can have one shape.
+        spec = msgspec.structs.replace(
+            spec, node_name="", volumes=volumes, scheduling_group=None, workload_ref=None
+        )
     key = _encode(spec)
     shape = _shapes.get(key)
     if shape is None:
         shape = _shapes[key] = Shape(spec)
     return shape
+
+
+def _group_name(spec: PodSpec) -> str:
+    if (group := spec.scheduling_group) is not None:
+        return sys.intern(group.pod_group_name)
+    if (workload := spec.workload_ref) is not None:
+        parts = (workload.name, workload.pod_group, workload.pod_group_replica_key)
+        return sys.intern("/".join(parts))  # a slash is in no name
+    return ""
 
 
 def label_set_of(namespace: str, labels: dict[str, str]) -> LabelSet:

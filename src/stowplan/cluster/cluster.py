@@ -28,6 +28,7 @@ from stowplan.api.workloads import (
     Service,
     StatefulSet,
 )
+from stowplan.cluster.groups import Groups
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.store import ObjectStore
 from stowplan.errors import StowplanError
@@ -64,6 +65,8 @@ class ClusterView:
         self._by_namespace: dict[str, dict[str, Pod]] | None = None
         """The same pods by namespace and uid; None until someone asks."""
         self._assumed: set[str] = set()
+        self.groups = Groups(self.watched, self._pods)
+        """Pod groups and their members; empty unless a plugin of the profiles reads groups."""
 
     def watched(self, kind: type[Kind]) -> ObjectStore[Kind]:
         """The objects of a kind that a plugin has declared in `watches`."""

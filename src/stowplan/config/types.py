@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from stowplan.config.duration import Duration
+from stowplan.config.gates import GANG_SCHEDULING, NO_GATES, TOPOLOGY, FeatureGates
 
 GROUP = "kubescheduler.config.k8s.io"
 V1 = f"{GROUP}/v1"
@@ -38,6 +39,12 @@ DEFAULT_PLUGINS: Entries = (
     ("NodeDeclaredFeatures", 0),
 )
 """The default plugins of Kubernetes 1.36, all in multiPoint. A weight of 0 is unset and counts as 1."""
+GATED_PLUGINS = (
+    (GANG_SCHEDULING, ("GangScheduling", 0)),
+    (TOPOLOGY, ("TopologyPlacementGenerator", 0)),
+    (TOPOLOGY, ("PodGroupPodsCount", 1)),
+)
+"""Plugins that are default ones while a feature gate is on; they follow all others."""
 RETIRED_RESOURCE_LOCKS = frozenset(("endpoints", "configmaps", "endpointsleases", "configmapsleases"))
 """Kinds of leader election locks that Kubernetes no longer has; Leases replace them."""
 
@@ -180,14 +187,44 @@ class KubeSchedulerConfiguration(Part, frozen=True):
     extenders: tuple[ExtenderConfig, ...] = ()
     delay_cache_until_active: bool = False
 
+    @property
+    def gates(self) -> FeatureGates:
+        """The feature gates that are on; files do not have them."""
+        return NO_GATES
+
+    @property
+    def default_plugins(self) -> Entries:
+        return DEFAULT_PLUGINS + tuple(entry for gate, entry in GATED_PLUGINS if gate in self.gates)
+
     def as_json(self) -> dict[str, Any]:
         """Plain data as in files, with defaults."""
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))
+        plain.pop("featureGates", None)
         return plain
 
     def without_defaults(self) -> dict[str, Any]:
         """Plain data as in files, without defaults; it reads back as the same configuration."""
-        return {"apiVersion": self.api_version, "kind": self.kind, **_without_defaults(self)}
+        plain = _without_defaults(self)
+        plain.pop("featureGates", None)
+        return {"apiVersion": self.api_version, "kind": self.kind, **plain}
+
+
+class GatedConfiguration(KubeSchedulerConfiguration, frozen=True):
+    """A configuration together with feature gates, which flags turn on."""
+
+    feature_gates: FeatureGates = NO_GATES
+
+    @property
+    def gates(self) -> FeatureGates:
+        return self.feature_gates
+
+
+def with_gates(config: KubeSchedulerConfiguration, gates: FeatureGates) -> KubeSchedulerConfiguration:
+    """The same configuration with these feature gates on."""
+    if not gates:
+        return config
+    names = KubeSchedulerConfiguration.__struct_fields__
+    return GatedConfiguration(**{name: getattr(config, name) for name in names}, feature_gates=gates)
 
 
 def _without_defaults(value: Any) -> Any:

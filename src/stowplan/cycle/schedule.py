@@ -104,10 +104,14 @@ def schedule(
     sampling: Sampling | None = None,
     *,
     preempts: bool = True,
+    within: Rows | None = None,
 ) -> Decision:
-    """Choose the highest-scoring node that no filter rejects; `chosen` stays None if there is none."""
+    """Choose the highest-scoring node that no filter rejects; `chosen` stays None if there is none.
+
+    With `within`, only these rows are candidates, and they are all that is reported.
+    """
     try:
-        next(Cycle(profile, pod, nodes, sampling).decide(tie_break, preempts=preempts))
+        next(Cycle(profile, pod, nodes, sampling, within).decide(tie_break, preempts=preempts))
     except StopIteration as end:
         decision: Decision = end.value
         return decision
@@ -121,13 +125,20 @@ class Cycle:
     calls them itself.
     """
 
-    __slots__ = ("decision", "names", "nodes", "profile", "sampling", "state")
+    __slots__ = ("decision", "names", "nodes", "profile", "sampling", "state", "within")
 
     def __init__(
-        self, profile: Profile, pod: Pod, nodes: LiveNodeTable, sampling: Sampling | None = None
+        self,
+        profile: Profile,
+        pod: Pod,
+        nodes: LiveNodeTable,
+        sampling: Sampling | None = None,
+        within: Rows | None = None,
     ) -> None:
-        self.profile, self.nodes, self.sampling = profile, nodes, sampling
+        self.profile, self.nodes, self.sampling, self.within = profile, nodes, sampling, within
         self.state, self.decision = CycleState(), Decision(pod, nodes)
+        if within is not None:
+            self.sampling, self.decision.candidate_count = None, len(within)
         self.decision.state = self.state
         self.names: frozenset[str] | None = None
         """The nodes that pre_filter plugins narrowed the search to; None for all."""
@@ -241,7 +252,7 @@ class Cycle:
         if decision.pre_filter is not None:
             return None
         nominated = nodes.row_of(decision.pod.nominated_node_name)
-        if nominated is None:
+        if nominated is None or (self.within is not None and nominated not in self.within):
             found = self._look_at(self._narrow(self.names), self.sampling)
         elif (only := self._look_at_nominated(nominated)) is None:
             found = self._look_further()
@@ -286,11 +297,12 @@ class Cycle:
         return self._look_at(self._narrow(names), self.sampling, refused_before=rows)
 
     def _narrow(self, names: frozenset[str] | None) -> NodeTable:
-        """The nodes with these names; all if None."""
+        """The candidates with these names; all if None."""
         if names is None:
-            return self.nodes
-        rows = (self.nodes.row_of(name) for name in names)
-        return self.nodes.take(sorted(row for row in rows if row is not None))
+            return self.nodes if self.within is None else self.nodes.take(self.within)
+        found = (self.nodes.row_of(name) for name in names)
+        rows = sorted(row for row in found if row is not None)
+        return self.nodes.take(rows if self.within is None else sorted(set(rows).intersection(self.within)))
 
     def _look_at(
         self, table: NodeTable, sampling: Sampling | None, *, refused_before: Sequence[int] = ()

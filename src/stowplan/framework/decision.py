@@ -92,6 +92,8 @@ class Evidence(msgspec.Struct, kw_only=True, eq=False):
     """The fields that a decision has in memory, in the journal and in JSON: each is named here alone."""
 
     node_count: int = 0
+    candidate_count: int | None = None
+    """How many nodes could be chosen, if the pod's group was confined to a domain."""
     narrowed_by: tuple[str, ...] = ()
     """Plugins whose PreFilter limited the search to some nodes."""
     pre_filter: Status | None = None
@@ -228,10 +230,14 @@ class Decision(Evidence):
             for reason in status.reasons:
                 counts[reason] = counts.get(reason, 0) + nodes
         if self.narrowed_by:
-            absent = self.node_count - len(self.looked_at)
+            absent = self._candidates - len(self.looked_at)
             if absent:
                 counts[self.narrowed_reason] = absent
         return counts
+
+    @property
+    def _candidates(self) -> int:
+        return self.node_count if self.candidate_count is None else self.candidate_count
 
     @property
     def totals(self) -> Scores | None:
@@ -254,7 +260,7 @@ class Decision(Evidence):
             return NO_NODES
         after = self.post_filter.message if self.post_filter is not None else ""
         text = fit_message(
-            self.node_count,
+            self._candidates,
             self.pre_filter.message if self.pre_filter is not None else "",
             {} if self.pre_filter is not None else self.histogram(),
         )

@@ -1,6 +1,7 @@
 """All that a plugin author imports, by the names of `stowplan` and `stowplan.framework`."""
 
 from stowplan.api.custom import Column, CustomResource, Definition, keyed_by
+from stowplan.api.groups import Group
 from stowplan.api.meta import Wire
 from stowplan.api.pod import Pod
 from stowplan.api.quantity import Quantity
@@ -13,6 +14,7 @@ from stowplan.framework.plugin import (
     FilterError,
     Mask,
     Nomination,
+    Placement,
     Plugin,
     Queued,
     Reads,
@@ -39,12 +41,14 @@ __all__ = [
     "Decision",
     "Definition",
     "FilterError",
+    "Group",
     "Handle",
     "Hint",
     "Mask",
     "Node",
     "NodeTable",
     "Nomination",
+    "Placement",
     "Plugin",
     "PluginArgs",
     "Pod",

@@ -19,6 +19,7 @@ from stowplan.cluster import ClusterView, PodTable
 from stowplan.cluster.columns import ChangeLog, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.store import ObjectStore
+from stowplan.config.gates import NO_GATES, FeatureGates
 from stowplan.errors import StowplanError
 from stowplan.framework.answers import (
     RaisedError,
@@ -246,6 +247,8 @@ class Handle:
         """Search for pods to evict, as DefaultPreemption does."""
         self.scheduler_name = ""
         """The name of the profile."""
+        self.gates: FeatureGates = NO_GATES
+        """The feature gates that are on."""
 
     @property
     def api(self) -> Api:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ from stowplan.framework.events import ClusterEvent, Hint
 from stowplan.framework.status import Status
 
 if TYPE_CHECKING:
+    from stowplan.api.groups import Group
     from stowplan.api.pod import Pod
     from stowplan.cluster import Node, NodeTable
     from stowplan.framework.decision import Decision
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 import inspect
 
 Mask = NDArray[np.bool_]
+Placements = Mapping[str, NDArray[np.intp]]
+"""Rows of nodes by the name of their domain."""
 _serials = itertools.count()
 
 
@@ -78,6 +81,18 @@ class Nomination(NamedTuple):
 
     node_name: str
     victims: tuple[Any, ...] = ()
+
+
+class Placement(NamedTuple):
+    """A domain in which members of a pod group found their nodes, for `placement_score`."""
+
+    name: str
+    nodes: NodeTable
+    """Its nodes, without these members."""
+    members: Sequence[Pod]
+    """The members that fit into it."""
+    placed_count: int
+    """How many members have a node already."""
 
 
 class Queued(Protocol):
@@ -226,6 +241,21 @@ class Plugin:
         """
         return None
 
+    # Where the members of a pod group may go together.
+
+    def placement_generate(
+        self, group: Group, placed: Sequence[Pod], nodes: NodeTable
+    ) -> Placements | Status:
+        """Return the domains of which one is to hold all members: rows of `nodes` by the domain's name.
+
+        `placed` are the members that have a node already. A rejection or an error ends the group's attempt.
+        """
+        return {}
+
+    def placement_score(self, group: Group, placements: Sequence[Placement]) -> Scores:
+        """Return a score from 0 to 100 for each domain into which enough of the members fit."""
+        return np.zeros(len(placements), np.int64)
+
     # Which of these nodes is best.
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
@@ -365,6 +395,8 @@ METHODS_OF_POINT = {
     "preBind": ("pre_bind",),
     "bind": ("bind",),
     "postBind": ("post_bind",),
+    "placementGenerate": ("placement_generate",),
+    "placementScore": ("placement_score",),
 }
 """Which methods make a plugin take part in an extension point, by its name in a configuration."""
 METHODS = {

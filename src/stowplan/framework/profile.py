@@ -114,8 +114,8 @@ class Profile:
     ) -> None:
         self.scheduler_name, self.observer = resolved.scheduler_name, observer
         self.percentage_of_nodes_to_score = resolved.percentage_of_nodes_to_score
-        self.handle = handle
-        handle.scheduler_name = resolved.scheduler_name
+        self.handle, self.gates = handle, resolved.gates
+        handle.scheduler_name, handle.gates = resolved.scheduler_name, resolved.gates
         self.plugins: dict[str, Plugin] = {
             name: _build(name, kind, resolved.args.get(name, PluginArgs()), handle, (kept or {}).get(name))
             for name, kind in resolved.classes.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,14 +16,13 @@ from stowplan.config import (
     ProfileConfig,
 )
 from stowplan.config.field_errors import join_errors
-from stowplan.config.types import DEFAULT_PLUGINS
+from stowplan.config.gates import NO_GATES, TOPOLOGY, FeatureGates
 from stowplan.errors import ConfigError
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
 
 # The points that run, with kube-scheduler's names of their interfaces, in the order in which it takes them.
-# placementGenerate and placementScore, of alpha features, are accepted in files and lead to nothing.
 _TYPES = {
     "preFilter": "PreFilterPlugin",
     "filter": "FilterPlugin",
@@ -39,17 +38,23 @@ _TYPES = {
     "queueSort": "QueueSortPlugin",
 }
 
+# They run with a feature gate only; without it they are accepted in files and lead to nothing.
+_PLACEMENT_TYPES = {
+    "placementGenerate": "PlacementGeneratePlugin",
+    "placementScore": "PlacementScorePlugin",
+}
 RESOURCES_FIT = "NodeResourcesFit"
 
 
 class ResolvedProfile(NamedTuple):
-    """`points` maps the name of a point in files to (plugin, weight) in order; the weights are score's."""
+    """`points` maps the name of a point in files to (plugin, weight) in order; only scores have weights."""
 
     scheduler_name: str
     percentage_of_nodes_to_score: int
     points: dict[str, list[tuple[str, int]]]
     args: dict[str, PluginArgs]
     classes: dict[str, type[Plugin]]
+    gates: FeatureGates = NO_GATES
 
     def as_json(self) -> dict[str, Any]:
         """Plain data: points that have plugins, arguments of the plugins that take any."""
@@ -69,7 +74,7 @@ def resolve_profiles(config: KubeSchedulerConfiguration, registry: Registry) -> 
     resolved, faults = [], []
     for profile in config.profiles:
         try:
-            resolved.append(resolve_profile(profile, registry, config.percentage_of_nodes_to_score))
+            resolved.append(resolve_profile(profile, registry, config))
         except ConfigError as error:
             faults.append(f"creating profile for scheduler name {profile.scheduler_name}: {error.message}")
     if faults:
@@ -103,22 +108,27 @@ def watched_kinds(plugins: Iterable[Plugin | type[Plugin]]) -> tuple[type[Custom
 
 
 def resolve_profile(
-    profile: ProfileConfig, registry: Registry, percentage_of_nodes: int = 0
+    profile: ProfileConfig, registry: Registry, config: KubeSchedulerConfiguration | None = None
 ) -> ResolvedProfile:
-    """One profile; `percentage_of_nodes` is for a profile that does not set its own."""
-    multi_point = profile.plugins.multi_point.over(DEFAULT_PLUGINS)
+    """One profile; the configuration has what it does not set itself, and the feature gates."""
+    config = config or KubeSchedulerConfiguration()
+    types = _TYPES | _PLACEMENT_TYPES if TOPOLOGY in config.gates else _TYPES
+    multi_point = profile.plugins.multi_point.over(config.default_plugins)
     args, faults = _args(profile, multi_point, registry)
-    faults += _explicit_faults(profile, registry) + _multi_point_faults(multi_point, registry)
+    faults += _explicit_faults(profile, registry, types) + _multi_point_faults(multi_point, registry)
     if faults:
         raise ConfigError(join_errors(faults), stage="framework")
-    weights = _weights(profile.plugins.score.enabled + multi_point)
+    weights = {
+        "score": _weights(profile.plugins.score.enabled + multi_point),
+        "placementScore": _weights(profile.plugins.placement_score.enabled + multi_point),
+    }
     points = {
         point: [
-            (name, weights[name] if point == "score" else 0)
+            (name, weights[point][name] if point in weights else 0)
             for name in _order(point, profile.plugins.at(point), multi_point, registry)
         ]
         for point in EXTENSION_POINTS
-        if point in _TYPES
+        if point in types
     }
     if faults := _incomplete(profile.scheduler_name, points):
         raise ConfigError(join_errors(faults), stage="framework")
@@ -126,7 +136,12 @@ def resolve_profile(
     used = dict.fromkeys(name for entries in points.values() for name, _ in entries)
     classes = {name: registry.find(name) for name in used}
     return ResolvedProfile(
-        profile.scheduler_name, percentage_of_nodes if own is None else own, points, args, classes
+        profile.scheduler_name,
+        config.percentage_of_nodes_to_score if own is None else own,
+        points,
+        args,
+        classes,
+        config.gates,
     )
 
 
@@ -157,10 +172,10 @@ def _args(
     return args, faults
 
 
-def _explicit_faults(profile: ProfileConfig, registry: Registry) -> list[str]:
+def _explicit_faults(profile: ProfileConfig, registry: Registry, types: Mapping[str, str]) -> list[str]:
     """What is wrong with the plugins that single points enable."""
     faults = []
-    for point, kind in _TYPES.items():
+    for point, kind in types.items():
         seen: set[str] = set()
         for entry in profile.plugins.at(point).enabled:
             try:
@@ -220,4 +235,7 @@ def _incomplete(scheduler: str, points: dict[str, list[tuple[str, int]]]) -> lis
         faults.append(f"{wanted}, but got {sorters}")
     if not points["bind"]:
         faults.append(f'at least one bind plugin is needed for profile with scheduler name "{scheduler}"')
+    if len(points.get("placementGenerate", ())) > 1:
+        wanted = f'profile with scheduler name "{scheduler}"'
+        faults.append(f"at most one placement generate plugin is allowed for {wanted}")
     return faults

@@ -348,8 +348,10 @@ FEATURE_GATE = (
         "feature-gates",
         SWITCHES,
         {},
-        "GATE=true or GATE=false, separated by commas. Features follow the defaults of kube-scheduler 1.36; "
-        "other values are accepted with a warning and have no effect.",
+        "GATE=true or GATE=false, separated by commas. The gates of pod groups, all off by default, are "
+        "GenericWorkload, GangScheduling, TopologyAwareWorkloadScheduling, WorkloadAwarePreemption, "
+        "WorkloadWithJob and DRAWorkloadResourceClaims. All other features follow the defaults of "
+        "kube-scheduler 1.36: other values are accepted with a warning and have no effect.",
     ),
     Flag("emulated-version", STRINGS, (), "kube=1.35: version to emulate.", no_effect=_ONE_VERSION),
     Flag(

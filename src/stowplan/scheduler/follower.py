@@ -339,10 +339,13 @@ class KindWatches:
                 f"give this account the verbs get, list and watch of {where.plural} in the API group "
                 f"{where.group!r}"
             )
+        elif kind.missing_advice:
+            advice = kind.missing_advice
         else:
             source = f"{kind.__module__}:{kind.__qualname__}"
             advice = f"install its CustomResourceDefinition: stowplan crd {source} | kubectl apply -f -"
-        log.warn(
+        report = partial(log.log, 2) if kind.is_optional and not isinstance(error, Forbidden) else log.warn
+        report(
             "Kind is not served; plugins that watch it see none until it is",
             kind=where.kind,
             resource=f"{where.plural}.{where.group}/{where.version}",

@@ -24,14 +24,16 @@ from stowplan.config import (
 )
 from stowplan.config.document import Source
 from stowplan.config.field_errors import join_errors
+from stowplan.config.gates import DEPENDENCIES as GROUP_GATES
+from stowplan.config.gates import enabled_gates
 from stowplan.config.load import LoadedConfig
 from stowplan.config.types import (
-    DEFAULT_PLUGINS,
     DEFAULT_SCHEDULER_NAME,
     GROUP,
     MULTI_POINT,
     RETIRED_RESOURCE_LOCKS,
     V1,
+    with_gates,
 )
 from stowplan.config.validation import faults
 from stowplan.errors import ConfigError, InputError
@@ -117,15 +119,10 @@ UNSUPPORTED_GATES = frozenset(
         "DRADeviceTaintRules",
         "DRAListTypeAttributes",
         "DRANodeAllocatableResources",
-        "DRAWorkloadResourceClaims",
-        "GangScheduling",
-        "GenericWorkload",
         "SchedulerAsyncAPICalls",
         "StorageCapacityScoring",
         "TaintTolerationComparisonOperators",
-        "TopologyAwareWorkloadScheduling",
         "VolumeLimitScaling",
-        "WorkloadAwarePreemption",
     )
 )
 
@@ -199,7 +196,7 @@ def parse(
     if bool(values["tls-cert-file"]) != bool(values["tls-private-key-file"]):
         raise InputError("--tls-cert-file and --tls-private-key-file must be given together")
     loaded = _load(given, registry or Registry.installed(values["plugin-dir"]), policy)
-    config = _apply_flags(loaded.config, given)
+    config = with_gates(_apply_flags(loaded.config, given), enabled_gates(values["feature-gates"]))
     options = RunOptions(
         argv=tuple(argv),
         config=config,
@@ -364,6 +361,8 @@ def gate_warnings(gates: Mapping[str, bool]) -> Iterator[str]:
     """A warning for every gate that has no effect."""
     for gate, on in gates.items():
         prefix = f"--feature-gates: {gate}={str(on).lower()} has no effect"
+        if gate in GROUP_GATES:
+            continue
         if gate in SUPPORTED_GATES:
             if not on:
                 yield f"{prefix}: Stowplan always enables it"
@@ -391,7 +390,7 @@ def complete_config(config: KubeSchedulerConfiguration, registry: Registry) -> d
         plain["profiles"], config.profiles, resolve_profiles(config, registry), strict=True
     ):
         args = resolved.as_json()["args"]
-        shown["plugins"] = _complete_plugins(profile)
+        shown["plugins"] = _complete_plugins(profile, config)
         shown["pluginConfig"] = [{"name": name, "args": args[name]} for name in sorted(args)]
         if shown["percentageOfNodesToScore"] is None:
             del shown["percentageOfNodesToScore"]
@@ -407,12 +406,12 @@ def write_config(config: KubeSchedulerConfiguration, registry: Registry, path: P
         raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
 
 
-def _complete_plugins(profile: ProfileConfig) -> dict[str, Any]:
+def _complete_plugins(profile: ProfileConfig, config: KubeSchedulerConfiguration) -> dict[str, Any]:
     """The plugins by extension point as in the file, with the default plugins merged into multiPoint."""
     points = {}
     for point in (*EXTENSION_POINTS, MULTI_POINT):
         found = profile.plugins.at(point)
-        enabled = found.over(DEFAULT_PLUGINS) if point == MULTI_POINT else found.enabled
+        enabled = found.over(config.default_plugins) if point == MULTI_POINT else found.enabled
         sets = {"enabled": enabled, "disabled": found.disabled}
         points[point] = {
             name: [_plugin_entry(entry) for entry in entries] for name, entries in sets.items() if entries

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stowplan.api.groups import IN_TREE
+from stowplan.config.gates import PREEMPTION, TOPOLOGY
 from stowplan.errors import PluginError
 from stowplan.framework import (
     Action,
@@ -57,6 +59,8 @@ class DefaultPreemption(Plugin):
         return preemption_status(answer)
 
     def _not_eligible(self, pod: Pod, decision: Decision) -> str:
+        if pod.group_name and (refusal := self._not_for_groups(pod)):
+            return refusal
         if pod.spec.preemption_policy == "Never":
             return "not eligible due to preemptionPolicy=Never."
         nodes = self.handle.cluster.nodes
@@ -65,6 +69,22 @@ class DefaultPreemption(Plugin):
             return ""
         if any(_is_leaving_for(pod, other) for other in nodes.pods_on(row)):
             return "not eligible due to a terminating pod on the nominated node."
+        return ""
+
+    def _not_for_groups(self, pod: Pod) -> str:
+        """Why a member of a pod group does not preempt by itself."""
+        groups, gates = self.handle.cluster.groups, self.handle.gates
+        key = groups.key_of(pod)
+        if key is None or key.family != IN_TREE:
+            return ""
+        if PREEMPTION in gates:
+            return "not eligible due to workload aware preemption enabled"
+        if TOPOLOGY in gates:
+            group = groups.find(key)
+            if group is None:
+                return "pod group for pod not found"
+            if group.topology is not None:
+                return "not eligible due to placement-based pod group scheduling limitation"
         return ""
 
     def events_to_register(self) -> tuple[ClusterEvent, ...]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api import requests
+from stowplan.api.groups import Group
+from stowplan.api.pod import Shape
 from stowplan.api.resource import DeviceClass, DeviceClassIndex
 from stowplan.framework import (
+    MAX_SCORE,
     Action,
     ClusterEvent,
     CycleState,
@@ -25,6 +29,7 @@ from stowplan.framework import (
     Scores,
     Status,
 )
+from stowplan.framework.plugin import Placement
 from stowplan.framework.scores import EXACT_BELOW, Number, larger, percent, smaller, whole
 from stowplan.plugins.args import (
     LEAST_ALLOCATED,
@@ -120,6 +125,33 @@ class NodeResourcesFit(Plugin):
             return cast(Scores, whole(points / larger(weights, 1) + 0.5))
         return cast(Scores, points // larger(weights, 1))
 
+    def placement_score(self, group: Group, placements: Sequence[Placement]) -> Scores:
+        """How full each domain would be, whatever the strategy: groups are packed."""
+        return np.array([self._fullness(each) for each in placements], np.int64)
+
+    def _fullness(self, placement: Placement) -> int:
+        points = weights = 0
+        shapes = Counter(member.shape for member in placement.members)
+        demands = [
+            (self._demand(_pod_of(shape, placement.members)), count) for shape, count in shapes.items()
+        ]
+        for each in self.args.scoring_strategy.resources:
+            wanted = sum(
+                amount * count
+                for demand, count in demands
+                for resource, amount, _ in demand.scored
+                if resource == each.name
+            )
+            capacity = int(placement.nodes.allocatable[each.name].sum())
+            if not capacity or (requests.is_scalar(each.name) and not wanted):
+                continue
+            nodes = placement.nodes
+            counted = nodes.nonzero_requested if each.name in requests.DEFAULTS else nodes.requested
+            used = int(counted[each.name].sum()) + wanted
+            points += min(used, capacity) * MAX_SCORE // capacity * each.weight
+            weights += each.weight
+        return points // weights if weights else 0
+
     def _score(self, used: Number, capacity: Number, exact: bool) -> Number:
         if self.args.scoring_strategy.type == LEAST_ALLOCATED:
             return percent(larger(capacity - used, 0), capacity, exact=exact)
@@ -196,6 +228,10 @@ class NodeResourcesFit(Plugin):
         names = {name for name, amount in pod.requests.items() if amount}
         implicit = old is None and f"{requests.DEVICE_CLASS_PREFIX}{new.name}" in names
         return implicit or new.spec.extended_resource_name in names
+
+
+def _pod_of(shape: Shape, pods: Sequence[Pod]) -> Pod:
+    return next(pod for pod in pods if pod.shape is shape)
 
 
 def _shrank(pod: Pod, old: Pod, new: Pod) -> bool:
