@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
+from stowplan.api.groups import KINDS_OF_FAMILY
 from stowplan.api.kinds import object_of
+from stowplan.api.meta import decode
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, NotFound
 from stowplan.client.resources import PODS
 from stowplan.config import load
+from stowplan.config.types import with_gates
 from stowplan.framework.registry import Registry
 from stowplan.http11.client import Reply
 from stowplan.journal import Decisions
@@ -29,6 +32,7 @@ class RecordingApi:
     def __init__(self) -> None:
         self.bound: dict[str, str] = {}
         self.patches: list[tuple[str, dict[str, Any]]] = []
+        self.group_patches: list[tuple[str, dict[str, Any]]] = []
         self.deleted: list[str] = []
         self.events: list[dict[str, Any]] = []
         self.pods: dict[str, dict[str, Any]] = {}
@@ -60,6 +64,10 @@ class RecordingApi:
             if path not in self.pods:
                 raise NotFound(404, "NotFound", "no such pod")
             return Reply(200, msgspec.json.encode(self.pods[path]))
+        if method == "PATCH":
+            self._check("patch group")
+            self.group_patches.append((path, msgspec.json.decode(msgspec.json.encode(body))))
+            return Reply(200, b"{}")
         self.events.append(msgspec.json.decode(msgspec.json.encode(body)))
         return Reply(201, b"{}")
 
@@ -71,6 +79,18 @@ class RecordingApi:
         return [each for name, status in self.patches if name == key for each in status.get("conditions", ())]
 
 
+GROUP_KINDS = {
+    (kind.definition.api_version, kind.definition.kind): kind
+    for kinds in KINDS_OF_FAMILY.values()
+    for kind in kinds
+}
+
+
+def _decoded(plain: dict[str, Any]) -> Any:
+    kind = GROUP_KINDS.get((plain.get("apiVersion", ""), plain["kind"]))
+    return object_of(plain) if kind is None else decode(kind, plain)
+
+
 class Stage:
     def __init__(self, scheduler: Scheduler, api: RecordingApi) -> None:
         self.scheduler, self.api = scheduler, api
@@ -79,13 +99,13 @@ class Stage:
     def see(self, *objects: dict[str, Any]) -> None:
         """The watch brings objects that are new."""
         for plain in objects:
-            item = object_of(plain)
+            item = _decoded(plain)
             self.store(plain, plain)
             self.scheduler.handlers.on_event("added", None, item)
 
     def change(self, old: dict[str, Any], new: dict[str, Any] | None) -> None:
         self.store(old, new)
-        before, after = object_of(old), None if new is None else object_of(new)
+        before, after = _decoded(old), None if new is None else _decoded(new)
         self.scheduler.handlers.on_event("deleted" if new is None else "modified", before, after)
 
     def store(self, old: dict[str, Any], new: dict[str, Any] | None) -> None:
@@ -116,10 +136,12 @@ async def staged(
     api: RecordingApi | None = None,
     now: Callable[[], float] = time.time,
     clock: Callable[[], float] | None = None,
+    gates: Iterable[str] = (),
 ) -> AsyncIterator[Stage]:
     registry = registry or Registry(plugins or {}, Registry.installed()._installed)
     version = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     api, found = api or RecordingApi(), load({**version, **(config or {})}, registry).config
+    found = with_gates(found, frozenset(gates))
     stage: list[Stage] = []
     scheduler = Scheduler(
         found,

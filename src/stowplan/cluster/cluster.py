@@ -239,6 +239,23 @@ class Cluster(ClusterView):
             raise StowplanError(f"pod {pod.uid}({pod.key}) wasn't assumed so cannot be forgotten")
         self.remove_pod(pod)
 
+    def set_aside(self, pods: Iterable[Pod]) -> list[tuple[Pod, bool]]:
+        """Count pods as gone, for a trial that ends with `bring_back` of what this returns."""
+        found = []
+        for pod in pods:
+            known = self._pods.get(pod.uid)
+            if known is not None:
+                found.append((known, pod.uid in self._assumed))
+                self.remove_pod(known)
+        return found
+
+    def bring_back(self, pods: Iterable[tuple[Pod, bool]]) -> None:
+        """Undo `set_aside`."""
+        for pod, is_assumed in pods:
+            self._put_in(pod)
+            if is_assumed:
+                self._assumed.add(pod.uid)
+
     @property
     def assumed_count(self) -> int:
         return len(self._assumed)

@@ -145,6 +145,10 @@ class Profile:
         self.scores = [
             ScoreStep(self.plugins[name], name, weight) for name, weight in resolved.points.get("score", ())
         ]
+        self.placement_scores = [
+            (name, self.plugins[name], weight) for name, weight in resolved.points.get("placementScore", ())
+        ]
+        """Plugins that score domains for pod groups, with their weights."""
         self.total_type = _total_type(self.scores)
         """Whole numbers that hold any total, the smaller the faster."""
 

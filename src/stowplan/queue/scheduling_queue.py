@@ -39,11 +39,13 @@ from stowplan.queue.waiting import (
     InFlight,
     Listeners,
     OnFault,
+    OnGated,
     Place,
     QueuedPod,
     Recorder,
     Strategy,
     UnschedulablePods,
+    ignore_gate,
     label_of,
     log_fault,
 )
@@ -71,8 +73,9 @@ class SchedulingQueue:
         nominations: Nominations | None = None,
         recorder: Recorder | None = None,
         on_fault: OnFault = log_fault,
+        on_gated: OnGated = ignore_gate,
     ) -> None:
-        self._clock, self._recorder, self._on_fault = clock, recorder, on_fault
+        self._clock, self._recorder, self._on_fault, self._on_gated = clock, recorder, on_fault, on_gated
         self._max_in_unschedulable = max_in_unschedulable
         self.nominations = Nominations() if nominations is None else nominations
         self.in_flight = InFlight(recorder)
@@ -96,7 +99,7 @@ class SchedulingQueue:
         """Use these plugins, which must be called before the first pod: they sort what is ready, and what
         waits is attempted again."""
         self._profile_names = tuple(hints)
-        self._gates = Gates(profiles, self._on_fault)
+        self._gates = Gates(profiles, self._on_fault, self._on_gated)
         self._listeners = Listeners(hints, clock=self._clock, recorder=self._recorder)
         # All profiles sort alike: the configuration was checked for that.
         self._sorter, self._sort_plugin, observer = next(
@@ -123,6 +126,11 @@ class SchedulingQueue:
 
     def counts(self) -> dict[str, int]:
         return {place.value: count for place, count in self._counts.items()}
+
+    def is_gated(self, uid: str) -> bool:
+        """Whether a plugin keeps the pod out of the queue."""
+        queued = self._pods.get(uid)
+        return queued is not None and queued.place is Place.GATED
 
     # Changes seen by the watch
 
@@ -197,12 +205,45 @@ class SchedulingQueue:
                 return None
             if self._recorder is not None:
                 self._recorder.pod_queued(POPPED_FROM_BACKOFF, "active")
+        self._start_attempt(queued)
+        return queued
+
+    def _start_attempt(self, queued: QueuedPod) -> None:
         self._take_out(queued)
         self._forget_rejectors(queued)
         queued.waits_out_backoff = False
         queued.attempts += 1
         self.in_flight.start(queued)
-        return queued
+
+    def take_members(self, pods: Iterable[Pod]) -> list[QueuedPod]:
+        """Take pods out to be attempted together with one that was popped, except for gated ones."""
+        taken = []
+        for pod in pods:
+            queued = self._pods.get(pod.uid)
+            if queued is None or queued.place is Place.GATED:
+                continue
+            if queued.place is Place.UNSCHEDULABLE and self._is_gated(queued):
+                self._put(queued, Place.GATED, FORCE_ACTIVATE)
+                continue
+            if self._recorder is not None and queued.place is not Place.ACTIVE:
+                self._recorder.pod_queued(FORCE_ACTIVATE, "active")
+            if queued.initial_attempt_timestamp is None:
+                queued.initial_attempt_timestamp = self._clock()
+            self._start_attempt(queued)
+            taken.append(queued)
+        return taken
+
+    def wake(self, pods: Iterable[Pod], event: str = POD_ADDED) -> None:
+        """Attempt these pods again, after their backoff, if they wait for something to happen."""
+        for pod in pods:
+            queued = self._pods.get(pod.uid)
+            if queued is not None and queued.place in _HELD:
+                self._requeue(queued, Strategy.AFTER_BACKOFF, event)
+
+    def give_back(self, queued: QueuedPod) -> None:
+        """Take back a pod that was popped and not attempted: what it needs is gone, so a gate holds it."""
+        self.in_flight.end(queued.pod.uid)
+        self._to_active(queued, FORCE_ACTIVATE)
 
     def close(self) -> None:
         self._closed = True
@@ -219,8 +260,12 @@ class SchedulingQueue:
         rejectors: Iterable[str] = (),
         pending: Iterable[str] = (),
         seconds: float = 0.0,
+        waits_out_backoff: bool = False,
     ) -> None:
-        """Take back a pod that plugins rejected or, without any, failed; deciding it took `seconds`."""
+        """Take back a pod that plugins rejected or, without any, failed; deciding it took `seconds`.
+
+        With `waits_out_backoff` it is not attempted before its backoff is over, even if nothing else is.
+        """
         changes = self.in_flight.end(queued.pod.uid)
         present = self._pods.get(queued.pod.uid)
         if present is not None:
@@ -238,7 +283,9 @@ class SchedulingQueue:
         self._start_backoff(queued)
         if seconds > SLOW_SECONDS:
             self._hold_back(queued, seconds)
-        self._requeue(queued, self._strategy_after(queued, changes), ATTEMPT_FAILED)
+        strategy = self._strategy_after(queued, changes)
+        queued.waits_out_backoff = queued.waits_out_backoff or waits_out_backoff
+        self._requeue(queued, strategy, ATTEMPT_FAILED)
 
     def activate(self, pods: Iterable[Pod], *, backoff: bool = False) -> None:
         """Attempt pods again at once or, if something failed for them, after a backoff from now on."""

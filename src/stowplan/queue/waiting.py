@@ -20,7 +20,7 @@ from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
 from stowplan.framework.hints import EVERYTHING, AskHint, ObjectChange, QueueingHints
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import EXTENDER, Profile
-from stowplan.framework.status import Code
+from stowplan.framework.status import Code, Status
 
 NOBODY: frozenset[str] = frozenset()
 
@@ -380,13 +380,21 @@ def _always_queue(pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
 OnFault = Callable[[Pod, PluginError], None]
 
 
+OnGated = Callable[[Pod, str, Status], None]
+"""Told of a pod that a plugin holds back, of the plugin's name and of what it said."""
+
+
+def ignore_gate(pod: Pod, plugin: str, status: Status) -> None:
+    pass
+
+
 def log_fault(pod: Pod, error: PluginError) -> None:
     log.error("Plugin failed", error, pod=pod, stacktrace=error.stack)
 
 
 class Gates:
-    def __init__(self, profiles: Mapping[str, Profile], on_fault: OnFault) -> None:
-        self._on_fault = on_fault
+    def __init__(self, profiles: Mapping[str, Profile], on_fault: OnFault, on_gated: OnGated) -> None:
+        self._on_fault, self._on_gated = on_fault, on_gated
         self._observers = {name: profile.observer for name, profile in profiles.items()}
         self._gates = {name: dict(profile.at("preEnqueue")) for name, profile in profiles.items()}
 
@@ -416,6 +424,8 @@ class Gates:
             return False
         if status is not None and status.code is Code.ERROR:
             self._on_fault(pod, PluginError(f"{_doing(name)}: {status.message} (pod {pod.key})"))
+        elif status is not None:
+            self._on_gated(pod, name, status)
         return status is None
 
 

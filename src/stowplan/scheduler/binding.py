@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 
@@ -12,6 +12,7 @@ from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, NotFound, Unreachable
 from stowplan.client.extenders import Extender, ExtenderError
 from stowplan.client.resources import PODS
+from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.errors import StowplanError
 from stowplan.framework.answers import (
     Method,
@@ -60,7 +61,11 @@ class PodBinder:
         placed = self.place(attempt, node_name)
         if isinstance(placed, Failure):
             self._failures.handle(attempt, placed, NOBODY)
-            return
+        else:
+            self.start_placed(attempt, placed, node_name)
+
+    def start_placed(self, attempt: Attempt, placed: Pod, node_name: str) -> None:
+        """Start to bind a pod that `place` has placed."""
         work = self._run(attempt, placed, node_name)
         self._shared.tasks.start(work, f"binding of pod {placed.key}")
 
@@ -236,11 +241,16 @@ class PodBinder:
                 (status or Status()).code.wire_name, self._shared.clock() - began
             )
             if status is not None:
+                rejection = Failure(f"waiting on permit for pod: {status.message}")
                 if status.code.is_rejection:
-                    return failure_at(status, status.plugin, "waiting on permit for pod")
-                return Failure(f"waiting on permit for pod: {status.message}")
+                    rejection = failure_at(status, status.plugin, "waiting on permit for pod")
+                if attempt.group is not None:
+                    attempt.group.drop(placed, rejection)
+                return rejection
         elif has_work:
             await self._show_node(placed, node_name)
+        if attempt.group is not None and (failed := await attempt.group.permitted(placed)) is not None:
+            return failed
         self._queue.done(placed.uid)
         failure = await self._run_pre_binds(attempt, placed, node_name, pre_binds)
         return await self._run_binds(attempt, placed, node_name) if failure is None else failure
@@ -298,6 +308,10 @@ class PodBinder:
     async def _run_binds(self, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
         if not self._shared.is_leading():
             return NOT_LEADING
+        if attempt.group is not None:
+            gone = attempt.group.check_nodes(self._shared.cluster.nodes)
+            if gone is not None:
+                return gone
         if self._shared.cluster.nodes.row_of(node_name) is None:
             return node_gone(node_name)
         is_bound, failure = await self._bind_by_extender(placed, node_name)
@@ -440,6 +454,49 @@ class PodBinder:
                 return bool(node_now), None if node_now else Failure(text)
             return True, None
         return False, None
+
+
+class GroupBinding:
+    """The members of a group that are bound together: none before all are permitted, and all nodes exist."""
+
+    def __init__(self, nodes: Mapping[str, str], waiting: Iterable[str], needed: int) -> None:
+        """`nodes` has the node of each member by uid, `waiting` the members that permit plugins hold."""
+        self._nodes, self._waiting, self._needed = dict(nodes), set(waiting), needed
+        self._is_ready = asyncio.Event()
+        self._failure: Failure | None = None
+        self._is_checked = False
+        if not self._waiting:
+            self._is_ready.set()
+
+    async def permitted(self, pod: Pod) -> Failure | None:
+        """Wait until all members are permitted. Returns why none of them is bound, if so."""
+        self._leave(pod)
+        await self._is_ready.wait()
+        return self._failure
+
+    def drop(self, pod: Pod, failure: Failure) -> None:
+        """A plugin rejected a member while it waited; the others go on if they are enough."""
+        self._nodes.pop(pod.uid, None)
+        if len(self._nodes) < self._needed:
+            text = f"pod group is unschedulable, pod {pod.key} was rejected: {failure.message}"
+            self._failure = Failure(text, failure.is_error, failure.rejectors, is_of_group=True)
+            self._is_ready.set()
+        self._leave(pod)
+
+    def check_nodes(self, nodes: LiveNodeTable) -> Failure | None:
+        """Called before each member is bound: before the first of them, all nodes must be there still."""
+        if not self._is_checked:
+            self._is_checked = True
+            gone = next((name for name in self._nodes.values() if nodes.row_of(name) is None), None)
+            if gone is not None:
+                text = f'node "{gone}" was deleted before the pod group could be bound'
+                self._failure = Failure(text, is_of_group=True)
+        return self._failure
+
+    def _leave(self, pod: Pod) -> None:
+        self._waiting.discard(pod.uid)
+        if not self._waiting:
+            self._is_ready.set()
 
 
 def node_gone(node_name: str) -> Failure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
@@ -17,13 +17,17 @@ from stowplan.errors import PluginError
 from stowplan.framework.answers import stack_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
-from stowplan.framework.status import Code
+from stowplan.framework.status import Code, Status
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.queue.waiting import QueuedPod
 from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, failure_of
 
 UNCHANGED: None = None
 NOBODY = ""
+GROUP_PLUGINS = frozenset(("GangScheduling", "Coscheduling"))
+"""Plugins whose gates are reported: people would not know what the pod waits for."""
+GATED_SECONDS = 2.0
+"""A pod that waits for the rest of its group says so after this time."""
 MAX_MESSAGE_BYTES = 2**18
 """kube-scheduler writes any message, but an API server rejects a pod that grows past about 1.5 MB by it."""
 
@@ -33,6 +37,8 @@ class PodReporter:
 
     def __init__(self, shared: Shared, recorders: Mapping[str, EventRecorder]) -> None:
         self._shared, self.recorders = shared, recorders
+        self._gated: dict[str, tuple[float, Pod, str]] = {}
+        """Pods of groups that are held back, by uid: since when, and why."""
 
     def record(
         self,
@@ -99,6 +105,20 @@ class PodReporter:
             return error
         return None
 
+    def note_gated(self, pod: Pod, plugin: str, status: Status) -> None:
+        """Remember why a member of a pod group is not attempted, unless the pod says something already."""
+        if plugin in GROUP_PLUGINS and pod.condition("PodScheduled") is None:
+            self._gated.setdefault(pod.uid, (self._shared.clock(), pod, status.message))
+
+    def report_gated(self, is_gated: Callable[[str], bool]) -> None:
+        """Report it for pods that are still held back after a while: the others of a group come soon."""
+        before = self._shared.clock() - GATED_SECONDS
+        due = [uid for uid, (since, _, _) in self._gated.items() if since <= before]
+        for uid in due:
+            _, pod, message = self._gated.pop(uid)
+            if self._shared.is_leading() and is_gated(uid):
+                self._report(self._shared.pending.get(uid, pod), Failure(message, is_error=False))
+
 
 class FailureHandler:
     """Ends attempts that failed. `pending` has the pods without a node, as last seen, by uid."""
@@ -111,7 +131,7 @@ class FailureHandler:
         reporter: PodReporter,
     ) -> None:
         self._shared, self._queue, self._pending, self._reporter = shared, queue, pending, reporter
-        self._evictor = Evictor(shared, queue, reporter)
+        self.evictor = Evictor(shared, queue, reporter)
 
     def is_pending(self, pod: Pod) -> bool:
         """Whether the pod is still there, and has no node."""
@@ -123,7 +143,7 @@ class FailureHandler:
         nominated = UNCHANGED if _keeps_nomination(decision) else decision.nominated or NOBODY
         self.handle(attempt, failure_of(decision), nominated)
         if decision.nominated is not None:
-            self._evictor.start(attempt.profile, attempt.pod, decision.nominated, decision.victims)
+            self.evictor.start(attempt.profile, attempt.pod, decision.nominated, decision.victims)
 
     def handle(self, attempt: Attempt, failure: Failure, nominated: str | None) -> None:
         """Requeue the pod, with its event and condition.
@@ -143,7 +163,11 @@ class FailureHandler:
             return
         queued.pod = pod
         queue.return_failed(
-            queued, rejectors=failure.rejectors, pending=failure.pending, seconds=attempt.seconds
+            queued,
+            rejectors=failure.rejectors,
+            pending=failure.pending,
+            seconds=attempt.seconds,
+            waits_out_backoff=failure.is_of_group,
         )
         queue.nominate(pod, nominated)
         profile = attempt.profile.scheduler_name
@@ -215,11 +239,47 @@ class Evictor:
                 # parity: kube-scheduler retries at once, and so spins as long as the eviction is rejected
                 self._queue.activate([pod], backoff=True)
 
-    async def _clear_nominations(self, pod: Pod, node_name: str) -> None:
+    def start_group(
+        self, profile: Profile, pods: Sequence[Pod], evictions: Sequence[tuple[Pod, str, tuple[Pod, ...]]]
+    ) -> None:
+        """Start the evictions for a pod group: a pod, its node and its victims each.
+
+        Until all of them are sent, all of these pods are held back.
+        """
+        shared = self._shared
+        last = [victims[-1].uid for _, _, victims in evictions if victims][-1:]
+        for pod in pods:
+            shared.nominations.evicting.update((pod.uid, uid) for uid in last)
+        shared.metrics.preempted(sum(len(victims) for _, _, victims in evictions))
+        if last:
+            work = self._evict_for_group(profile, pods, evictions)
+            shared.tasks.start(work, f"preemption for the group of pod {pods[0].key}")
+
+    async def _evict_for_group(
+        self, profile: Profile, pods: Sequence[Pod], evictions: Sequence[tuple[Pod, str, tuple[Pod, ...]]]
+    ) -> None:
+        shared = self._shared
+        began, has_failed = shared.clock(), True
+        try:
+            for pod, node_name, victims in evictions:
+                if victims:
+                    await self._clear_nominations(pod, node_name, spared=pods)
+                    await asyncio.gather(*(self._evict(profile, pod, node_name, each) for each in victims))
+            has_failed = False
+        except ApiError as error:
+            log.error("Error occurred during async preemption", error.explanation, pod=pods[0])
+        finally:
+            for pod in pods:
+                shared.nominations.evicting.pop(pod.uid, None)
+            shared.metrics.victims_evicted("error" if has_failed else "success", shared.clock() - began)
+            if has_failed:
+                self._queue.activate(pods, backoff=True)
+
+    async def _clear_nominations(self, pod: Pod, node_name: str, spared: Sequence[Pod] = ()) -> None:
         """Pods of lower priority that were nominated to the node must look again."""
-        nominations = self._shared.nominations
+        nominations, uids = self._shared.nominations, {each.uid for each in spared}
         for other in nominations.on(node_name):
-            if other.priority < pod.priority:
+            if other.priority < pod.priority and other.uid not in uids:
                 self._shared.changes.make(partial(nominations.remove, other))
                 await self._reporter.patch_status(other, {"status": {"nominatedNodeName": None}})
 

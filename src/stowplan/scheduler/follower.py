@@ -10,6 +10,7 @@ from typing import Any
 
 from stowplan import log
 from stowplan.api.custom import CustomResource
+from stowplan.api.groups import GroupKey
 from stowplan.api.meta import Object
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
@@ -209,6 +210,8 @@ class EventHandlers:
         else:
             self._cluster.update_pod(new)
         self.followers.tell(new)
+        if known is None and (key := self._cluster.groups.key_of(new)) is not None:
+            self._wake_group(key, new)
         self._notify(old, new)
         if was_assumed and known is not None and known.node_name != new.node_name:
             self.on_capacity_freed(known)  # someone else has bound it, elsewhere
@@ -218,10 +221,20 @@ class EventHandlers:
         self.pending[new.uid] = new
         if known is None:
             self._queue.add(new)
+            if (key := self._cluster.groups.key_of(new)) is not None:
+                self._wake_group(key, new)
         elif not self._cluster.is_assumed(new):
             self._queue.update(known, new)
             if known.nominated_node_name and known.nominated_node_name != new.nominated_node_name:
                 self._notify(known, new)
+
+    def _wake_group(self, key: GroupKey, pod: Pod) -> None:
+        """With a new member the group may be complete, or fit as it did not before."""
+        groups = self._cluster.groups
+        group = groups.find(key)
+        if group is not None and groups.known_count(key) >= group.min_count:
+            members = groups.members(key).values()
+            self._queue.wake(each for each in members if each.uid != pod.uid and not each.node_name)
 
     def _on_gone(self, pod: Pod) -> None:
         if self.pending.pop(pod.uid, None) is None:

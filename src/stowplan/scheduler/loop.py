@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from stowplan import log
+from stowplan.api.groups import GroupKey
 from stowplan.api.pod import Pod
 from stowplan.cycle.preempt import preempt
 from stowplan.cycle.sampling import Sampling
@@ -26,6 +27,7 @@ from stowplan.queue.waiting import QueuedPod
 from stowplan.scheduler.binding import NOT_LEADING, PodBinder, node_gone
 from stowplan.scheduler.extenders import ExtenderCalls
 from stowplan.scheduler.failure import NOBODY, UNCHANGED, FailureHandler, PodReporter
+from stowplan.scheduler.groups import GroupScheduler
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measuring import CycleObserver
 from stowplan.scheduler.shared import Attempt, Failure, Shared, failure_of
@@ -117,6 +119,9 @@ class SchedulingLoop:
         self._shared, self._queue, self._profiles = shared, queue, profiles
         self._binder, self._failures = binder, failures
         self._extenders, self._before_pod, self._tie_break = extenders, before_pod, draw_ties(draw)
+        self._groups = GroupScheduler(shared, queue, binder, failures)
+        self._taken: Sequence[QueuedPod] = ()
+        """The members of the group that is being decided."""
         shared.metrics.before_render()  # of a configuration before this one
         shared.metrics.before_render = profiles.hand_in
 
@@ -133,7 +138,9 @@ class SchedulingLoop:
             except BaseException as error:  # what nobody foresaw for one pod must not stop the others
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
-                self._give_back(queued, error)
+                for each in self._taken or (queued,):
+                    self._give_back(each, error)
+            self._taken = ()
             now = time.monotonic()
             if now >= turn_ends:
                 await _let_others_run(min(1 + int((now - began) / TURN_SECONDS), MAX_TURNS))
@@ -144,6 +151,10 @@ class SchedulingLoop:
     def schedule_one(self, queued: QueuedPod) -> None:
         """Decide one pod. Nothing here waits, so the cluster is the same from start to end."""
         shared, pod = self._shared, queued.pod
+        key = shared.cluster.groups.key_of(pod)
+        if key is not None:
+            self.schedule_group(key, queued)
+            return
         profile = self._begin(queued)
         if profile is None:
             return
@@ -156,6 +167,25 @@ class SchedulingLoop:
         except BaseException as error:  # such as a fault of our own: it concerns this pod alone
             decision = self._failed_decision(pod, error)
         self._hand_on(self._attempt_of(queued, profile, decision, began))
+
+    def schedule_group(self, key: GroupKey, queued: QueuedPod) -> None:
+        """Decide a pod together with all other members of its group."""
+        taken = self._groups.take_members(key, queued)
+        self._taken = taken
+        if self._groups.reject_mixed(taken, self._profiles.by_name):
+            return
+        left = [each for each in taken if self._begin(each) is not None]
+        if not left:
+            return
+        profile = self._profiles.by_name[left[0].pod.scheduler_name]
+        self._groups.schedule(
+            key,
+            left,
+            profile,
+            self._profiles.observers[profile.scheduler_name],
+            self._tie_break,
+            self._profiles.sampling.get(profile.scheduler_name),
+        )
 
     async def schedule_extended(self, queued: QueuedPod, extenders: ExtenderCalls) -> None:
         """Decide one pod with extenders. Changes of the cluster are deferred until they have answered."""

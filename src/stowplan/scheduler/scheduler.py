@@ -259,6 +259,7 @@ class Scheduler:
         while True:
             await asyncio.sleep(1 - time.time() % 1)
             self.queue.flush_backoff()
+            self.report_gated()
             if self.shared.recorder is not None:
                 decisions = self.shared.recorder.decisions
                 decisions.flush()
@@ -273,6 +274,10 @@ class Scheduler:
             metrics.cache_sizes(
                 nodes=len(cluster.nodes), pods=len(cluster.nodes.pods), assumed_pods=cluster.assumed_count
             )
+
+    def report_gated(self) -> None:
+        """Report members of pod groups that wait for the rest of their group."""
+        self._reporter.report_gated(self.queue.is_gated)
 
     def run_plugins_in(self, tasks: asyncio.TaskGroup) -> None:
         """Run the background work of plugins in these tasks from now on."""
@@ -314,6 +319,7 @@ def _queue(
         nominations=shared.nominations,
         recorder=shared.metrics,
         on_fault=reporter.report_fault,
+        on_gated=reporter.note_gated,
     )
 
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from stowplan import log
@@ -16,6 +16,7 @@ from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError
 from stowplan.cluster import Cluster
+from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.framework.answers import describe, reason_of, shown, stack_of
 from stowplan.framework.decision import Decision, fit_message
 from stowplan.framework.handle import Nominations
@@ -29,6 +30,14 @@ from stowplan.metrics import Metrics
 from stowplan.queue.waiting import QueuedPod
 
 
+class GroupStep(Protocol):
+    """What the binding of a pod group's member waits for; see `binding.GroupBinding`."""
+
+    async def permitted(self, pod: Pod) -> Failure | None: ...
+    def drop(self, pod: Pod, failure: Failure) -> None: ...
+    def check_nodes(self, nodes: LiveNodeTable) -> Failure | None: ...
+
+
 class Attempt(NamedTuple):
     queued: QueuedPod
     profile: Profile
@@ -39,6 +48,8 @@ class Attempt(NamedTuple):
     """How long deciding took, during which no other pod was decided."""
     is_measured: bool = False
     """Whether the time of each plugin is measured, as in every tenth decision."""
+    group: GroupStep | None = None
+    """The members of a pod group that are bound together with the pod."""
 
     @property
     def pod(self) -> Pod:
@@ -63,6 +74,8 @@ class Failure(NamedTuple):
     """What an administrator can do about it, for the log only."""
     stack: str = ""
     """The traceback of what a plugin raised, for the log."""
+    is_of_group: bool = False
+    """Whether the pod's group failed: it waits out its backoff, even if nothing else is to be done."""
 
     @property
     def reason(self) -> str:

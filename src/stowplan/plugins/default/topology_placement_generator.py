@@ -7,13 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from stowplan.api.groups import Group
-from stowplan.framework import NodeTable, Plugin, Pod, Status
+from stowplan.framework import Action, ClusterEvent, NodeTable, Plugin, Pod, Resource, Status
 from stowplan.framework.plugin import Placements
 
 CANNOT_TELL = "cannot determine domain for already scheduled pods"
 
 
 class TopologyPlacementGenerator(Plugin):
+    hints_by_spec = True
+
+    def events_to_register(self) -> tuple[ClusterEvent, ...]:
+        return (ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),)
+
     def placement_generate(
         self, group: Group, placed: Sequence[Pod], nodes: NodeTable
     ) -> Placements | Status:

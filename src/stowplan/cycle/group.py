@@ -1,0 +1,472 @@
+"""The group cycle: the pending members of a pod group in, one decision for all of them out.
+
+Members are decided one after another, each placed on the live tables before the next, so that they see each
+other as any two pods do. Whoever runs the cycle does the placing (`GroupHost`) and lets nobody else see the
+tables meanwhile. If enough members fit, they stay placed; otherwise everything is undone, in reverse order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from copy import copy
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from stowplan.api.groups import Group
+from stowplan.api.pod import Pod
+from stowplan.cluster.columns import Ints, Rows
+from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.framework.answers import describe
+from stowplan.framework.decision import Decision
+from stowplan.framework.plugin import Placement, Plugin, is_trusted
+from stowplan.framework.profile import Profile
+from stowplan.framework.status import Code, Status
+
+UNSCHEDULABLE = "pod group is unschedulable"
+WAITING = f"{UNSCHEDULABLE}, pod group is waiting for preemption to complete"
+OTHER_FAILED = "failed to schedule other pod from a pod group"
+
+
+class Result(StrEnum):
+    """How an attempt for a group ended, as metrics name it."""
+
+    SCHEDULED = "scheduled"
+    WAITING = "waiting_on_preemption"
+    UNSCHEDULABLE = "unschedulable"
+    ERROR = "error"
+
+
+class GroupHost(Protocol):
+    """Runs the steps of single pods for the group cycle."""
+
+    profile: Profile
+
+    @property
+    def nodes(self) -> LiveNodeTable: ...
+    def decide(self, pod: Pod, within: Rows | None, *, preempts: bool) -> Decision: ...
+    def place(self, decision: Decision, node_name: str) -> Any:
+        """Count the pod as placed; returns what rejected it, if something did, and has undone it then."""
+
+    def undo(self, pod: Pod) -> None:
+        """Undo `place`."""
+
+    def take_off(self, victims: Iterable[Pod]) -> None:
+        """Count these pods as evicted."""
+
+    def put_back(self, victims: Iterable[Pod]) -> None:
+        """Undo `take_off`."""
+
+
+class Member(msgspec.Struct):
+    """What became of a member."""
+
+    pod: Pod
+    decision: Decision
+    node_name: str = ""
+    """Where it fits, whether or not the group does."""
+    failure: Any = None
+    """What rejected it after its node was chosen."""
+    is_preempting: bool = False
+    """Whether it fits only once victims are gone."""
+
+
+class PlacementTrial(msgspec.Struct):
+    """How many members fit into a domain; -1 if its free resources alone rule it out."""
+
+    name: str
+    count: int
+
+
+class GroupDecision(msgspec.Struct):
+    """What became of a group."""
+
+    group: Group
+    result: Result
+    members: list[Member]
+    """All of them; after an error only the one that failed, if it was one."""
+    message: str = ""
+    victims: tuple[Pod, ...] = ()
+    """Pods to evict; then every member with a node fits on it."""
+    needed: int = 0
+    """How many members had to be placed at least."""
+    placement: str = ""
+    """The domain that was chosen."""
+    trials: list[PlacementTrial] = []
+
+    @property
+    def fitting(self) -> int:
+        return sum(1 for member in self.members if member.node_name)
+
+
+class GroupError(Exception):
+    """A member, or a step of the whole group, failed; the attempt ends."""
+
+    def __init__(self, message: str, member: Member | None = None) -> None:
+        super().__init__(message)
+        self.member = member
+
+
+def needed_count(group: Group, placed: int, succeeded: int, pending: int) -> int:
+    """How many of the pending members must be placed for the group to go ahead."""
+    if group.policy == "basic":
+        return 1
+    missing = group.min_count - placed - succeeded
+    if group.was_scheduled:  # some of its members may have ended without our seeing it
+        missing = min(missing, pending)
+    return max(missing, 1)
+
+
+def in_order(pods: Iterable[Pod]) -> list[Pod]:
+    """Members in the order in which they are attempted first: priority, age, name."""
+    return sorted(pods, key=lambda pod: (-pod.priority, pod.creation_timestamp or "", pod.name))
+
+
+def decide_group(
+    host: GroupHost, group: Group, pods: Sequence[Pod], placed: Sequence[Pod], needed: int
+) -> GroupDecision:
+    """Decide all pending members at once.
+
+    With the result SCHEDULED the members that fit are placed, otherwise none is.
+    """
+    try:
+        return _GroupCycle(host, group, pods, placed, needed).decide()
+    except GroupError as error:
+        members = [] if error.member is None else [error.member]
+        return GroupDecision(group, Result.ERROR, members, str(error), needed=needed)
+
+
+class _Trial:
+    """Members placed one after another, until `undo`."""
+
+    def __init__(self, host: GroupHost) -> None:
+        self._host = host
+        self.members: dict[str, Member] = {}
+        self.placed: list[Pod] = []
+        self.victims: list[Pod] = []
+
+    def undo(self) -> None:
+        for pod in reversed(self.placed):
+            self._host.undo(pod)
+        self.placed.clear()
+        if self.victims:
+            self._host.put_back(self.victims)
+
+
+class _GroupCycle:
+    def __init__(
+        self, host: GroupHost, group: Group, pods: Sequence[Pod], placed: Sequence[Pod], needed: int
+    ) -> None:
+        self._host, self._group, self._pods, self._placed = host, group, pods, placed
+        self._needed = needed
+        profile = host.profile
+        steps: list[Plugin] = [step.plugin for step in profile.filters]
+        steps += [plugin for _, plugin, _ in profile.pre_filters]
+        self._shares = all(is_trusted(type(plugin)) for plugin in steps)
+        """Whether equal members can share a rejection: plugins of others may look at names."""
+
+    def decide(self) -> GroupDecision:
+        generators = self._host.profile.at("placementGenerate")
+        if not generators:
+            return self._in_any_order(None)
+        (_, plugin) = generators[0]
+        nodes = self._host.nodes
+        try:
+            found = plugin.placement_generate(self._group, self._placed, nodes)
+        except Exception as error:
+            raise GroupError(describe(error)) from error
+        if isinstance(found, Status):
+            if found.code is Code.ERROR:
+                raise GroupError(found.message)
+            return self._without_placement(found.message)
+        return self._in_best(found)
+
+    def _without_placement(self, message: str) -> GroupDecision:
+        members = [Member(pod, Decision(pod, self._host.nodes)) for pod in self._pods]
+        return GroupDecision(self._group, Result.UNSCHEDULABLE, members, message, needed=self._needed)
+
+    # Without domains
+
+    def _in_any_order(self, within: Rows | None, *, explains: bool = False) -> GroupDecision:
+        """Try the members in their order, then the largest and the most constrained ones first."""
+        first = self._attempt(self._pods, within)
+        if len(first.placed) >= self._needed:
+            return self._scheduled(first)
+        try:
+            if within is None or explains:
+                self._preempt(first, within)
+            makes_room = len(first.placed) >= self._needed
+        finally:
+            first.undo()
+        for order in self._other_orders(first):
+            trial = self._attempt(order, within)
+            if len(trial.placed) >= self._needed:
+                return self._scheduled(trial)
+            trial.undo()
+        result = Result.WAITING if makes_room else Result.UNSCHEDULABLE
+        return GroupDecision(
+            self._group,
+            result,
+            self._members(first),
+            WAITING if makes_room else UNSCHEDULABLE,
+            victims=tuple(first.victims) if makes_room else (),
+            needed=self._needed,
+        )
+
+    def _scheduled(self, trial: _Trial) -> GroupDecision:
+        return GroupDecision(self._group, Result.SCHEDULED, self._members(trial), needed=self._needed)
+
+    def _members(self, trial: _Trial) -> list[Member]:
+        return [trial.members[pod.uid] for pod in self._pods]
+
+    def _other_orders(self, first: _Trial) -> Iterable[list[Pod]]:
+        pods = self._pods
+        if len({_kind_of(pod) for pod in pods}) < 2:
+            return  # equal members fit in any order, or in none
+        totals = {name: max(int(self._host.nodes.allocatable[name].sum()), 1) for name in _resources(pods)}
+        sizes = {
+            pod.uid: max((amount / totals[name] for name, amount in pod.requests.items()), default=0.0)
+            for pod in pods
+        }
+        choices = {uid: len(member.decision.feasible) for uid, member in first.members.items()}
+        before = [pod.uid for pod in pods]
+        keys: tuple[Callable[[Pod], Any], ...] = (
+            lambda pod: (-sizes[pod.uid], choices[pod.uid]),
+            lambda pod: (choices[pod.uid], -sizes[pod.uid]),
+        )
+        seen = [before]
+        for key in keys:
+            order = sorted(pods, key=key)
+            uids = [pod.uid for pod in order]
+            if uids not in seen:
+                seen.append(uids)
+                yield order
+
+    def _attempt(self, order: Sequence[Pod], within: Rows | None) -> _Trial:
+        """Place as many members as fit. Whoever gets the trial must undo it, or keep it."""
+        trial = _Trial(self._host)
+        try:
+            waiting = list(order)
+            while waiting:
+                count = len(trial.placed)
+                rejected = self._place_each(trial, waiting, within)
+                if len(trial.placed) == count:
+                    break
+                # Only these can fit better with more members in place.
+                waiting = [pod for pod in rejected if _looks_for_others(pod)]
+        except BaseException:
+            trial.undo()
+            raise
+        return trial
+
+    def _place_each(self, trial: _Trial, pods: Sequence[Pod], within: Rows | None) -> list[Pod]:
+        """Place those that fit; returns the others."""
+        rejected: list[Pod] = []
+        alike: dict[Hashable, tuple[int, Decision]] = {}
+        for pod in pods:
+            kind = _kind_of(pod) if self._shares else pod.uid
+            count, decision = alike.get(kind, (-1, None))
+            if decision is not None and count == len(trial.placed):
+                decision = copy(decision)  # nothing has changed since an equal one was rejected
+                decision.pod = pod
+            else:
+                decision = self._host.decide(pod, within, preempts=False)
+            member = trial.members[pod.uid] = Member(pod, decision)
+            if decision.error is not None:
+                raise GroupError(f"{OTHER_FAILED}: {decision.error}", member)
+            if decision.chosen is None:
+                alike[kind] = (len(trial.placed), decision)
+                rejected.append(pod)
+            else:
+                self._put(trial, member, decision.chosen)
+                if member.failure is not None:
+                    rejected.append(pod)
+        return rejected
+
+    def _put(self, trial: _Trial, member: Member, node_name: str) -> None:
+        member.failure = self._host.place(member.decision, node_name)
+        if member.failure is None:
+            member.node_name = node_name
+            trial.placed.append(member.pod)
+        elif getattr(member.failure, "is_error", False):
+            raise GroupError(f"{OTHER_FAILED}: {member.failure.message}", member)
+
+    # Preemption
+
+    def _preempt(self, trial: _Trial, within: Rows | None) -> None:
+        """Place members that did not fit where they would without pods of lower priority.
+
+        Also where that leads to nothing, the members say why.
+        """
+        enough = self._needed if self._group.policy == "gang" else len(self._pods)
+        alike: dict[Hashable, tuple[int, Decision]] = {}
+        for pod in self._pods:
+            member = trial.members[pod.uid]
+            if member.node_name or member.failure is not None:
+                continue
+            kind = _kind_of(pod) if self._shares and not pod.nominated_node_name else pod.uid
+            count, decision = alike.get(kind, (-1, None))
+            if decision is not None and count == len(trial.placed):
+                decision = copy(decision)
+                decision.pod = pod
+            else:
+                decision = self._host.decide(pod, within, preempts=True)
+                alike[kind] = (len(trial.placed), decision)
+            if decision.error is not None:
+                raise GroupError(f"{OTHER_FAILED}: {decision.error}", member)
+            member.decision = decision
+            node_name = decision.chosen or decision.nominated
+            if node_name is None or len(trial.placed) >= enough:
+                continue
+            member.is_preempting = decision.chosen is None
+            if decision.victims:
+                self._host.take_off(decision.victims)
+                trial.victims += decision.victims
+            self._put(trial, member, node_name)
+
+    # With domains
+
+    def _in_best(self, placements: Mapping[str, Rows]) -> GroupDecision:
+        """Try the domains, the one that promises the highest score first."""
+        nodes = self._host.nodes
+        if len(placements) == 1 and "" in placements:
+            found = self._in_any_order(None)
+            if found.result is Result.UNSCHEDULABLE:
+                found.message = _none_available(1, found.message)
+            return found
+        capacity = self._capacity(placements)
+        promise = self._scores(
+            [
+                Placement(name, nodes.take(rows), self._pods, len(self._placed))
+                for name, rows in placements.items()
+            ]
+        )
+        order = sorted(placements, key=lambda name: (-promise[name], name))
+        trials: list[PlacementTrial] = []
+        candidates: dict[str, GroupDecision] = {}
+        for name in order:
+            if capacity[name] < self._needed:
+                trials.append(PlacementTrial(name, -1))
+                continue
+            found = self._in_any_order(placements[name])
+            trials.append(PlacementTrial(name, found.fitting))
+            if found.result is Result.SCHEDULED:
+                found.placement, found.trials = name, trials
+                if found.fitting == len(self._pods) and self._is_packing:
+                    return found  # no other can have a higher score
+                self._undo(found)
+                candidates[name] = found
+        if candidates:
+            return self._choose(placements, candidates, trials)
+        first = self._in_any_order(placements[order[0]], explains=True)
+        first.message = _none_available(len(placements), UNSCHEDULABLE)
+        first.trials = trials
+        return first
+
+    @property
+    def _is_packing(self) -> bool:
+        """Whether all scores of domains grow with the members in them."""
+        return all(is_trusted(type(plugin)) for _, plugin in self._host.profile.at("placementScore"))
+
+    def _choose(
+        self,
+        placements: Mapping[str, Rows],
+        candidates: Mapping[str, GroupDecision],
+        trials: list[PlacementTrial],
+    ) -> GroupDecision:
+        names = sorted(candidates)
+        if len(names) > 1:
+            scores = self._scores(
+                [
+                    Placement(
+                        name,
+                        self._host.nodes.take(placements[name]),
+                        [member.pod for member in candidates[name].members if member.node_name],
+                        len(self._placed),
+                    )
+                    for name in names
+                ]
+            )
+            names.sort(key=lambda name: (-scores[name], name))
+        found = self._in_any_order(placements[names[0]])
+        found.placement, found.trials = names[0], trials
+        return found
+
+    def _undo(self, found: GroupDecision) -> None:
+        for member in reversed(found.members):
+            if member.node_name:
+                self._host.undo(member.pod)
+
+    def _scores(self, placements: Sequence[Placement]) -> dict[str, int]:
+        """The weighted sum of all plugins, by domain."""
+        totals = np.zeros(len(placements), np.int64)
+        for name, plugin, weight in self._host.profile.placement_scores:
+            try:
+                column = np.asarray(plugin.placement_score(self._group, placements))
+            except Exception as error:
+                raise GroupError(
+                    f'running PlacementScore plugins: plugin "{name}" failed with: {describe(error)}'
+                ) from error
+            if len(column) and not (int(column.min()) >= 0 and int(column.max()) <= 100):
+                wrong = int(column[(column < 0) | (column > 100)][0])
+                raise GroupError(
+                    f'applying score defaultWeights on PlacementScore plugins: plugin "{name}" returns an '
+                    f"invalid score {wrong}, it should in the range of [0, 100] after normalizing"
+                )
+            totals += column * weight
+        return dict(zip((each.name for each in placements), totals.tolist(), strict=True))
+
+    def _capacity(self, placements: Mapping[str, Rows]) -> dict[str, int]:
+        """The most members that each domain could take by its free resources alone."""
+        fit = self._host.profile.plugins.get("NodeResourcesFit")
+        is_checked = "NodeResourcesFit" in self._host.profile.points.get("filter", ())
+        if fit is None or not is_checked or fit.args.as_json().get("ignoredResources"):
+            return dict.fromkeys(placements, len(self._pods))  # other rules than those below
+        kinds: dict[Hashable, list[Pod]] = {}
+        for pod in self._pods:
+            kinds.setdefault(pod.shape, []).append(pod)
+        found = dict.fromkeys(placements, 0)
+        for pods in kinds.values():
+            room = free_places(self._host.nodes, pods[0])
+            for name, rows in placements.items():
+                found[name] += min(len(pods), int(room[rows].sum()))
+        return found
+
+
+def free_places(nodes: LiveNodeTable, pod: Pod) -> Ints:
+    """How many such pods fit on each node by its free resources alone: never fewer than the filters allow."""
+    room: Ints = np.maximum(nodes.allocatable["pods"] - nodes.pod_count, 0)
+    for name, amount in pod.requests.items():
+        if amount > 0 and name in nodes.requested.index:
+            capacity = nodes.allocatable[name]
+            free = np.maximum(capacity - nodes.requested[name], 0)
+            # A resource that a node lacks may be one that devices stand behind.
+            room = np.minimum(room, np.where(capacity > 0, free // amount, room if "/" in name else 0))
+    return room
+
+
+def _none_available(count: int, text: str) -> str:
+    return f"0/{count} placements are available, first placement status: {text}"
+
+
+def _kind_of(pod: Pod) -> Hashable:
+    """Equal for members that get the same answers; members with claims or volumes of their own differ."""
+    if (
+        pod.spec.resource_claims
+        or pod.nominated_node_name
+        or any(volume.ephemeral is not None for volume in pod.spec.volumes)
+    ):
+        return pod.uid
+    return (pod.shape, pod.label_set, id(pod.controller))
+
+
+def _looks_for_others(pod: Pod) -> bool:
+    affinity = pod.spec.affinity
+    wants = affinity is not None and affinity.pod_affinity is not None
+    return wants or bool(pod.spec.topology_spread_constraints)
+
+
+def _resources(pods: Iterable[Pod]) -> set[str]:
+    return {name for pod in pods for name in pod.requests}

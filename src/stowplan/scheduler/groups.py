@@ -1,0 +1,338 @@
+"""Pod groups in the running scheduler: their members are taken from the queue, decided and bound as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from stowplan import log
+from stowplan.api.groups import IN_TREE, GroupKey, GroupObject
+from stowplan.api.pod import Pod
+from stowplan.client.api import STRATEGIC_MERGE_PATCH
+from stowplan.client.errors import ApiError, NotFound
+from stowplan.client.resources import custom
+from stowplan.cluster.columns import Rows
+from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.cycle.group import (
+    GroupDecision,
+    Member,
+    Result,
+    decide_group,
+    in_order,
+    needed_count,
+)
+from stowplan.cycle.schedule import TieBreak, schedule
+from stowplan.framework.decision import Decision
+from stowplan.framework.profile import Profile
+from stowplan.queue.scheduling_queue import SchedulingQueue
+from stowplan.queue.waiting import QueuedPod
+from stowplan.scheduler.binding import NOT_LEADING, GroupBinding, PodBinder
+from stowplan.scheduler.failure import NOBODY, UNCHANGED, FailureHandler
+from stowplan.scheduler.measuring import CycleObserver
+from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, failure_of
+
+WAIT = (
+    "waiting for minCount pods from a gang to be scheduled, "
+    "one or more plugins asked to wait and no plugin rejected pod"
+)
+OTHER_NAMES = "all pods in a single pod group should have the same .spec.schedulerName set"
+PLUGINS = {IN_TREE: "GangScheduling"}
+"""The plugin that holds the members of a group; Coscheduling for all others."""
+
+
+class GroupScheduler:
+    """Decides groups, and hands their members on to the binder or the handler of failures."""
+
+    def __init__(
+        self, shared: Shared, queue: SchedulingQueue, binder: PodBinder, failures: FailureHandler
+    ) -> None:
+        self._shared, self._queue, self._binder, self._failures = shared, queue, binder, failures
+        self._status = GroupStatusWriter(shared)
+
+    def take_members(self, key: GroupKey, queued: QueuedPod) -> list[QueuedPod]:
+        """All members to attempt together with one that was popped; empty if the group is gone."""
+        groups, pending = self._shared.cluster.groups, self._shared.pending
+        members = groups.members(key)
+        others = (pod for uid, pod in members.items() if uid != queued.pod.uid and uid in pending)
+        taken = [queued, *self._queue.take_members(others)]
+        if groups.find(key) is None:
+            for each in taken:
+                self._queue.give_back(each)
+            return []
+        left = []
+        for each in taken:
+            if self._shared.cluster.is_assumed(each.pod):
+                self._queue.done(each.pod.uid)
+            else:
+                left.append(each)
+        return left
+
+    def reject_mixed(self, taken: Sequence[QueuedPod], profiles: dict[str, Profile]) -> bool:
+        """Whether the members name several schedulers, which fails all of them."""
+        names = list(dict.fromkeys(queued.pod.scheduler_name for queued in taken))
+        if len(names) < 2:
+            return False
+        failure = Failure(f'{OTHER_NAMES}, got: "{names[0]}" and "{names[1]}"', is_of_group=True)
+        for queued in taken:
+            decision = Decision(queued.pod, self._shared.cluster.nodes)
+            decision.error = failure.message
+            profile = profiles[queued.pod.scheduler_name]
+            self._failures.handle(Attempt(queued, profile, decision, self._shared.clock()), failure, NOBODY)
+        return True
+
+    def schedule(
+        self,
+        key: GroupKey,
+        taken: Sequence[QueuedPod],
+        profile: Profile,
+        observer: CycleObserver,
+        tie_break: TieBreak,
+        sampling: Any,
+    ) -> None:
+        """Decide all members. Nothing here waits, so the cluster is the same from start to end."""
+        shared, began = self._shared, self._shared.clock()
+        groups = shared.cluster.groups
+        group = groups.find(key)
+        assert group is not None
+        host = LiveHost(shared, profile, self._binder, observer, tie_break, sampling, taken, began)
+        pods = in_order(queued.pod for queued in taken)
+        placed = groups.placed(key)
+        needed = needed_count(group, len(placed), groups.succeeded(key), len(pods))
+        found = decide_group(host, group, pods, placed, needed)
+        seconds = shared.clock() - began
+        shared.metrics.group_algorithm(seconds)
+        log.log(3, "Decided pod group", podGroup=str(key), result=found.result, fitting=found.fitting)
+        if found.result is Result.SCHEDULED and not shared.is_leading():
+            host.undo_all()
+            for queued in taken:
+                self._failures.handle(host.attempt(queued.pod), NOT_LEADING, UNCHANGED)
+            return
+        if found.result is Result.SCHEDULED:
+            self._bind(host, found)
+        elif found.result is Result.ERROR:
+            self._fail_all(host, found, taken)
+        else:
+            self._requeue(host, found)
+        shared.metrics.group_attempt(profile.scheduler_name, found.result, shared.clock() - began)
+        self._status.write(key, found)
+
+    def _bind(self, host: LiveHost, found: GroupDecision) -> None:
+        fitting = [member for member in found.members if member.node_name]
+        held = [member.pod.uid for member in fitting if self._shared.waiting.find(member.pod.uid) is not None]
+        nodes = {member.pod.uid: member.node_name for member in fitting}
+        binding = GroupBinding(nodes, held, found.needed)
+        for member in fitting:
+            attempt, placed = host.placed[member.pod.uid]
+            self._binder.start_placed(attempt._replace(group=binding), placed, member.node_name)
+        for member in found.members:
+            if member.node_name:
+                continue
+            if member.failure is not None:
+                self._failures.handle(host.attempt(member.pod, member.decision), member.failure, NOBODY)
+            else:  # it waits, and may preempt, like a pod without a group
+                decision = host.decide(member.pod, None, preempts=True)
+                self._failures.handle_decision(host.attempt(member.pod, decision))
+
+    def _requeue(self, host: LiveHost, found: GroupDecision) -> None:
+        """Nothing is held: every member waits for what would help any of them."""
+        failures = {member.pod.uid: _failure(found, member) for member in found.members}
+        plugin = PLUGINS.get(found.group.key.family, "Coscheduling")
+        rejectors = frozenset((plugin,)).union(*(failure.rejectors for failure in failures.values()))
+        if found.members and not any(member.decision.filters for member in found.members):
+            rejectors |= {name for name, _ in host.profile.at("placementGenerate")}
+        is_waiting = found.result is Result.WAITING
+        keeps = is_waiting or any(map(_is_preempted_for, found.members))
+        for member in found.members:
+            failure = failures[member.pod.uid]
+            if member.decision.node_count:
+                # Also a member that fits may be the one that moves: an event that helps it helps all.
+                failure = failure._replace(rejectors=rejectors)
+            nominated = (member.node_name if is_waiting else None) or (UNCHANGED if keeps else NOBODY)
+            attempt = host.attempt(member.pod, member.decision)
+            self._failures.handle(attempt, failure._replace(is_of_group=True), nominated)
+        if is_waiting:
+            self._evict(host.profile, found)
+
+    def _evict(self, profile: Profile, found: GroupDecision) -> None:
+        members = [member for member in found.members if member.node_name]
+        evictions = [
+            (member.pod, member.node_name, member.decision.victims)
+            for member in members
+            if member.is_preempting
+        ]
+        self._failures.evictor.start_group(profile, [member.pod for member in members], evictions)
+
+    def _fail_all(self, host: LiveHost, found: GroupDecision, taken: Iterable[QueuedPod]) -> None:
+        known = {member.pod.uid: member for member in found.members}
+        for queued in taken:
+            pod, member = queued.pod, known.get(queued.pod.uid)
+            decision = host.empty_decision(pod) if member is None else member.decision
+            failure = Failure(found.message)
+            if member is not None and member.failure is not None:
+                failure = member.failure
+            elif member is not None and decision.error is not None:
+                failure = failure_of(decision)
+            else:
+                decision.error = found.message
+            self._failures.handle(
+                host.attempt(pod, decision), failure._replace(is_of_group=True, rejectors=frozenset()), NOBODY
+            )
+
+
+def _failure(found: GroupDecision, member: Member) -> Failure:
+    """What a member of a group that was not placed says."""
+    if member.failure is not None:
+        failure: Failure = member.failure
+        return failure
+    if not member.decision.names:
+        return failure_of(member.decision)
+    if found.result is Result.WAITING and member.node_name and not member.is_preempting:
+        return Failure(found.message, is_error=False)
+    if member.node_name and found.result is not Result.WAITING:
+        return Failure(f"{found.message}, {_wait_text(found)}", is_error=False)
+    if not member.decision.filters and member.decision.pre_filter is None:
+        return Failure(found.message, is_error=False)  # there was no domain to look at
+    return failure_of(member.decision)
+
+
+def _wait_text(found: GroupDecision) -> str:
+    if found.group.key.family == IN_TREE:
+        return WAIT
+    short = next((member for member in found.members if not member.node_name), None)
+    text = f"{found.fitting} of {len(found.members)} pods fit, {found.needed} are needed"
+    return text if short is None else f"{text}; pod {short.pod.name}: {short.decision.message}"
+
+
+def _is_preempted_for(member: Member) -> bool:
+    """Whether victims of an earlier attempt are on their way out, so that the nominations stay."""
+    status = member.decision.post_filter
+    return status is not None and status.keeps_nomination and bool(member.pod.nominated_node_name)
+
+
+class LiveHost:
+    """Decides and places members on the live cluster. Nobody else runs until the group is decided."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        profile: Profile,
+        binder: PodBinder,
+        observer: CycleObserver,
+        tie_break: TieBreak,
+        sampling: Any,
+        taken: Iterable[QueuedPod],
+        began: float,
+    ) -> None:
+        self.profile, self._shared, self._binder = profile, shared, binder
+        self._observer, self._tie_break, self._sampling, self._began = observer, tie_break, sampling, began
+        self._queued = {queued.pod.uid: queued for queued in taken}
+        self.placed: dict[str, tuple[Attempt, Pod]] = {}
+        self._nominated: dict[str, str] = {}
+        self._aside: dict[str, tuple[Pod, bool]] = {}
+
+    @property
+    def nodes(self) -> LiveNodeTable:
+        return self._shared.cluster.nodes
+
+    def attempt(self, pod: Pod, decision: Decision | None = None) -> Attempt:
+        seconds = self._shared.clock() - self._began
+        decision = self.empty_decision(pod) if decision is None else decision
+        measuring = self._observer.is_measuring
+        return Attempt(self._queued[pod.uid], self.profile, decision, self._began, seconds, measuring)
+
+    def empty_decision(self, pod: Pod) -> Decision:
+        return Decision(pod, self.nodes)
+
+    def decide(self, pod: Pod, within: Rows | None, *, preempts: bool) -> Decision:
+        self._observer.begin()
+        decision = schedule(
+            self.profile, pod, self.nodes, self._tie_break, self._sampling, preempts=preempts, within=within
+        )
+        self._observer.end(self.profile, decision)
+        return decision
+
+    def place(self, decision: Decision, node_name: str) -> Failure | None:
+        pod, nominations = decision.pod, self._shared.nominations
+        attempt, known = self.attempt(pod, decision), nominations.node_of(pod)
+        placed = self._binder.place(attempt, node_name)
+        if known is not None:
+            self._nominated[pod.uid] = known
+        if isinstance(placed, Failure):
+            self._renominate(pod)
+            return placed
+        self.placed[pod.uid] = (attempt, placed)
+        return None
+
+    def undo(self, pod: Pod) -> None:
+        attempt, placed = self.placed.pop(pod.uid)
+        self._binder.undo(attempt, placed, placed.node_name)
+        self._renominate(pod)
+
+    def undo_all(self) -> None:
+        for uid in reversed(tuple(self.placed)):
+            self.undo(self._queued[uid].pod)
+
+    def take_off(self, victims: Iterable[Pod]) -> None:
+        for pod, is_assumed in self._shared.cluster.set_aside(victims):
+            self._aside[pod.uid] = (pod, is_assumed)
+
+    def put_back(self, victims: Iterable[Pod]) -> None:
+        known = (self._aside.pop(pod.uid, None) for pod in victims)
+        self._shared.cluster.bring_back([each for each in known if each is not None])
+
+    def _renominate(self, pod: Pod) -> None:
+        node_name = self._nominated.pop(pod.uid, None)
+        if node_name is not None:
+            self._shared.nominations.put(pod, node_name)
+
+
+class GroupStatusWriter:
+    """Writes whether a group was placed, under the condition that its version of the API has."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    def write(self, key: GroupKey, found: GroupDecision) -> None:
+        item = self._shared.cluster.groups.object_of(key)
+        if item is None or not item.condition_type:
+            return
+        if found.result is Result.SCHEDULED:
+            condition = {"status": "True", "reason": "Scheduled", "message": ""}
+        else:
+            reason = "SchedulerError" if found.result is Result.ERROR else "Unschedulable"
+            condition = {"status": "False", "reason": reason, "message": found.message}
+        patch = condition_patch(item, condition, self._shared.now())
+        if patch:
+            self._shared.tasks.start(self._patch(item, patch), f"status of pod group {key}")
+
+    async def _patch(self, item: GroupObject, patch: dict[str, Any]) -> None:
+        path = custom(type(item)).item(item.namespace, item.name) + "/status"
+        delay = RetryDelay()
+        while True:
+            try:
+                await self._shared.api.request("PATCH", path, patch, content_type=STRATEGIC_MERGE_PATCH)
+            except NotFound:
+                return  # it was deleted
+            except ApiError as error:
+                log.error("Error updating pod group", error.explanation, podGroup=item.key)
+                if not await delay.pause(error):
+                    return
+            else:
+                return
+
+
+def condition_patch(item: GroupObject, condition: dict[str, Any], now: float) -> dict[str, Any]:
+    """A strategic merge patch; empty if nothing is to be said. A group that was placed stays so."""
+    known = next((each for each in item.status.conditions if each.type == item.condition_type), None)  # type: ignore[attr-defined]
+    if known is not None:
+        if known.status == "True":
+            return {}
+        if (known.status, known.reason, known.message) == tuple(condition.values()):
+            return {}
+    changed = known is None or known.status != condition["status"]
+    at = datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = at if changed or known is None else known.last_transition_time
+    return {
+        "status": {"conditions": [{"type": item.condition_type, **condition, "lastTransitionTime": since}]}
+    }
