@@ -13,7 +13,7 @@ import msgspec
 
 from stowplan.api.custom import CustomResource, Definition
 from stowplan.api.meta import EMPTY, Condition, Object, Wire
-from stowplan.api.pod import Pod
+from stowplan.api.pod import Pod, Shape, shape_of
 from stowplan.api.quantity import Quantity
 
 IN_TREE, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"
@@ -357,6 +357,17 @@ def named_groups(pod: Pod) -> Iterator[GroupKey]:
         yield GroupKey(COSCHEDULING, pod.namespace, name)
     if name := pod.annotations.get(GROUP_NAME) or pod.annotations.get(VOLCANO_GROUP_NAME):
         yield GroupKey(VOLCANO, pod.namespace, name)
+
+
+def ranked(pod: Pod, priority: int) -> Pod:
+    """The same pod with another priority: that of its group, which counts in preemption."""
+    if pod.priority == priority:
+        return pod
+    found: Shape | None = pod.shape.memo.get(("priority", priority))
+    if found is None:
+        found = shape_of(msgspec.structs.replace(pod.spec, priority=priority))
+        pod.shape.memo["priority", priority] = found
+    return msgspec.structs.replace(pod, shape=found)
 
 
 def task_of(pod: Pod) -> str:

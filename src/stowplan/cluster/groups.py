@@ -11,6 +11,8 @@ from stowplan.api.groups import KINDS_OF_FAMILY, Group, GroupKey, GroupObject, n
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 
+NEVER_EVICTED = 2**62
+"""Above the priority of any pod or group."""
 NO_MEMBERS: Mapping[str, Pod] = {}
 
 
@@ -30,6 +32,9 @@ class Groups:
         self._succeeded: dict[GroupKey, set[str]] = {}
         """Members that have run to their end, which count although nobody watches them any more."""
         self._read: dict[GroupKey, tuple[Object, Group | None]] = {}
+        self._whole: tuple[tuple[int, ...], dict[GroupKey, Group]] = ((), {})
+        self._version = 0
+        """Increases whenever a group gets its first member, or loses its last."""
 
     def use(self, families: Iterable[str], scheduler_name: str) -> None:
         """Follow groups of these API groups, with pending pods of this profile."""
@@ -77,8 +82,37 @@ class Groups:
         placed = self._placed
         return [placed[uid] for uid in self._members.get(key, ()) if uid in placed]
 
-    def __iter__(self) -> Any:
-        return iter(self._members)
+    def whole(self) -> Mapping[GroupKey, Group]:
+        """The groups with members of which only all can be evicted."""
+        kinds = [kind for family in self.families for kind in KINDS_OF_FAMILY[family]]
+        versions = (self._version, *(self._watched(kind).version for kind in kinds))
+        if self._whole[0] != versions:
+            found = ((key, self.find(key)) for key in self._members)
+            whole = {key: group for key, group in found if group is not None and group.disruption == "all"}
+            self._whole = (versions, whole)
+        return self._whole[1]
+
+    def ranks(self, preemptor: Pod) -> Mapping[str, int]:
+        """Priorities in preemption that differ from those of the pods, by uid.
+
+        Members of groups that are evicted as a whole have their group's. The preemptor's own group is safe.
+        """
+        found: dict[str, int] = {}
+        for key, group in self.whole().items():
+            found.update(dict.fromkeys(self._members[key], group.priority))
+        if (own := self.key_of(preemptor)) is not None:
+            found.update(dict.fromkeys(self.members(own), NEVER_EVICTED))
+        return found
+
+    def evicted_with(self, victims: Iterable[Pod]) -> list[Pod]:
+        """The victims, each with all other placed members of its group if that is evicted as a whole."""
+        found = {pod.uid: pod for pod in victims}
+        whole = self.whole()
+        for pod in tuple(found.values()):
+            key = self.key_of(pod) if whole else None
+            if key is not None and key in whole:
+                found.update((other.uid, other) for other in self.placed(key))
+        return list(found.values())
 
     # What plugins report
 
@@ -87,7 +121,11 @@ class Groups:
         if key is None:
             return
         if pod.node_name or pod.scheduler_name in self._scheduler_names:
-            self._members.setdefault(key, {})[pod.uid] = pod
+            members = self._members.get(key)
+            if members is None:
+                members = self._members[key] = {}
+                self._version += 1
+            members[pod.uid] = pod
 
     def move(self, old: Pod, new: Pod) -> None:
         """A member has changed; its group may be another one, where a label or annotation names it."""
@@ -105,6 +143,7 @@ class Groups:
             self._succeeded.setdefault(key, set()).add(pod.uid)
         if not members:
             del self._members[key]
+            self._version += 1
             if self.find(key) is None:
                 self._succeeded.pop(key, None)
 

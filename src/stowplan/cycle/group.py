@@ -15,13 +15,14 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from stowplan.api.groups import Group
+from stowplan.api.groups import IN_TREE, Group
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Ints, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.config.gates import PREEMPTION
 from stowplan.framework.answers import describe
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Placement, Plugin, is_trusted
+from stowplan.framework.plugin import Nomination, Placement, Plugin, is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.framework.status import Code, Status
 
@@ -52,6 +53,15 @@ class GroupHost(Protocol):
 
     def undo(self, pod: Pod) -> None:
         """Undo `place`."""
+
+    def preempt(self, decision: Decision) -> Nomination | Status:
+        """Look for pods to evict, with the priority of the group."""
+
+    def refusal(self) -> str:
+        """Why the group does not preempt; empty if it does."""
+
+    def is_clearing(self, pod: Pod) -> bool:
+        """Whether pods that were evicted for the member are still on their way out."""
 
     def take_off(self, victims: Iterable[Pod]) -> None:
         """Count these pods as evicted."""
@@ -170,7 +180,7 @@ class _GroupCycle:
     def decide(self) -> GroupDecision:
         generators = self._host.profile.at("placementGenerate")
         if not generators:
-            return self._in_any_order(None)
+            return self._in_any_order(None, explains=True)
         (_, plugin) = generators[0]
         nodes = self._host.nodes
         try:
@@ -190,13 +200,20 @@ class _GroupCycle:
     # Without domains
 
     def _in_any_order(self, within: Rows | None, *, explains: bool = False) -> GroupDecision:
-        """Try the members in their order, then the largest and the most constrained ones first."""
+        """Try the members in their order, then the largest and the most constrained ones first.
+
+        With `explains` the result stands, so that members say why they do not fit, and others may be evicted.
+        """
         first = self._attempt(self._pods, within)
         if len(first.placed) >= self._needed:
             return self._scheduled(first)
+        text, is_clearing = "", False
         try:
-            if within is None or explains:
+            if explains:
                 self._preempt(first, within)
+            if PREEMPTION in self._host.profile.gates and self._group.key.family == IN_TREE:
+                is_clearing = any(map(self._host.is_clearing, self._pods))
+                text = "" if is_clearing or not explains else self._preempt_whole(first)
             makes_room = len(first.placed) >= self._needed
         finally:
             first.undo()
@@ -205,12 +222,13 @@ class _GroupCycle:
             if len(trial.placed) >= self._needed:
                 return self._scheduled(trial)
             trial.undo()
-        result = Result.WAITING if makes_room else Result.UNSCHEDULABLE
+        result = Result.WAITING if makes_room or is_clearing else Result.UNSCHEDULABLE
+        message = WAITING if result is Result.WAITING else UNSCHEDULABLE
         return GroupDecision(
             self._group,
             result,
             self._members(first),
-            WAITING if makes_room else UNSCHEDULABLE,
+            f"{message}, {text}" if text and not makes_room else message,
             victims=tuple(first.victims) if makes_room else (),
             needed=self._needed,
         )
@@ -326,13 +344,43 @@ class _GroupCycle:
                 trial.victims += decision.victims
             self._put(trial, member, node_name)
 
+    def _preempt_whole(self, trial: _Trial) -> str:
+        """Do the same with the group's priority, for all members that are needed. Returns why not, if so."""
+        if refusal := self._host.refusal():
+            return refusal
+        for pod in self._pods:
+            if len(trial.placed) >= self._needed:
+                break
+            member = trial.members[pod.uid]
+            if member.node_name or member.failure is not None:
+                continue
+            decision = self._host.decide(pod, None, preempts=False)
+            if decision.error is not None:
+                raise GroupError(f"{OTHER_FAILED}: {decision.error}", member)
+            if decision.chosen is not None:  # victims of a member before it made room for this one, too
+                member.decision.state = decision.state
+                self._put(trial, member, decision.chosen)
+                member.is_preempting = True
+                continue
+            answer = self._host.preempt(decision)
+            if isinstance(answer, Status):
+                if answer.code is Code.ERROR:
+                    raise GroupError(answer.message, member)
+                continue
+            self._host.take_off(answer.victims)
+            trial.victims += answer.victims
+            member.is_preempting = True
+            member.decision.state = decision.state
+            self._put(trial, member, answer.node_name)
+        return "" if len(trial.placed) >= self._needed else UNSCHEDULABLE
+
     # With domains
 
     def _in_best(self, placements: Mapping[str, Rows]) -> GroupDecision:
         """Try the domains, the one that promises the highest score first."""
         nodes = self._host.nodes
         if len(placements) == 1 and "" in placements:
-            found = self._in_any_order(None)
+            found = self._in_any_order(None, explains=True)
             if found.result is Result.UNSCHEDULABLE:
                 found.message = _none_available(1, found.message)
             return found
@@ -361,7 +409,7 @@ class _GroupCycle:
         if candidates:
             return self._choose(placements, candidates, trials)
         first = self._in_any_order(placements[order[0]], explains=True)
-        first.message = _none_available(len(placements), UNSCHEDULABLE)
+        first.message = _none_available(len(placements), first.message)
         first.trials = trials
         return first
 

@@ -13,6 +13,7 @@ from stowplan.cycle.filters import run_filters
 from stowplan.cycle.prospects import Memory, Prospects, kind_of
 from stowplan.cycle.trials import FEW, try_apart, try_in_turn, try_plainly, try_together
 from stowplan.cycle.victims import (
+    NO_RANKS,
     NO_VICTIMS,
     WITHOUT_PODS,
     Budgets,
@@ -44,15 +45,21 @@ def preempt(
     rows = np.flatnonzero(decision.codes() == Code.UNSCHEDULABLE)
     wanted = min(max(len(rows) * percentage // 100, absolute), len(rows))
     state = _settled(profile, state, pod, rows)
+    groups = profile.handle.cluster.groups
+    ranks = groups.ranks(pod) if groups.families else NO_RANKS
     kind, candidates = kind_of(profile, state, pod), state.find(Candidates)
-    if kind is None or candidates is not None:
-        preemptor = Preemptor(profile, state, pod, Budgets(profile.handle.cluster.pdbs))
+    if kind is None or candidates is not None or ranks:
+        preemptor = Preemptor(profile, state, pod, Budgets(profile.handle.cluster.pdbs), ranks)
         found = _find_victims(preemptor, _search(preemptor, rows, wanted))
         if isinstance(found, Status):
             return found
         if candidates is not None:
             candidates.victims = found
-        return pick(live, found)
+        nomination = pick(live, found)
+        if not ranks:
+            return nomination
+        victims = groups.evicted_with(nomination.victims)
+        return Nomination(nomination.node_name, tuple(each for each in victims if not each.is_terminating))
     memory = Memory.of(live, profile.handle.cluster.pdbs, nominations)
     preemptor = Preemptor(profile, state, pod, memory.budgets)
     search = _search(preemptor, rows, wanted)
@@ -89,7 +96,7 @@ def _settled(profile: Profile, state: CycleState, pod: Pod, rows: Slots) -> Cycl
 
 def _find_victims(preemptor: Preemptor, search: _Search) -> Status | Victims:
     """The pods to evict on every node where evicting pods makes room."""
-    profile, state, _, _ = preemptor
+    profile, state, *_ = preemptor
     active = [step for step in profile.filters if step.name not in state.skipped_filters]
     refusals: dict[int, Status] = {}
     if not profile.told <= state.skipped_filters or not all(step.tries_many for step in active):

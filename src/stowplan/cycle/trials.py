@@ -47,11 +47,11 @@ from stowplan.framework.status import Code, Status
 
 def try_together(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status]) -> Victims:
     """Try all of these rows at once; the reason why a row does not help goes into `refusals`."""
-    pod, live = preemptor.pod, preemptor.live
+    live = preemptor.live
     pods, nodes = live.pods, _TrialNodes(preemptor, rows)
     places = np.full(len(live), -1, np.intp)
     places[rows] = np.arange(len(rows))
-    slots = np.flatnonzero((places[pods.row] >= 0) & (pods.priority < pod.priority))
+    slots = np.flatnonzero((places[pods.row] >= 0) & preemptor.lower_slots())
     has_victims = np.bincount(places[pods.row[slots]], minlength=len(rows)) > 0
     refusals.update(dict.fromkeys(rows[~has_victims].tolist(), NO_VICTIMS))
     nodes.set_aside(slots)
@@ -94,7 +94,7 @@ class _TrialNodes:
 
     def ask(self, state: CycleState) -> Iterator[Refusals]:
         """What the filters reject: first with the nominated pods, then without."""
-        profile, _, pod, _ = self._preemptor
+        profile, _, pod, *_ = self._preemptor
         return (run_filters(profile, state, pod, table) for table in self._tables)
 
 
@@ -153,7 +153,7 @@ def try_apart(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], wa
     pods, found = preemptor.live.pods, []
     harmless = False
     for row in rows.tolist():
-        lower = [other for other in preemptor.live.pods_on(row) if other.priority < preemptor.pod.priority]
+        lower = preemptor.lower_on(row)
         if not lower:
             refusals[row] = NO_VICTIMS
             continue
@@ -174,7 +174,7 @@ def try_apart(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], wa
 
 def _try_one(preemptor: Preemptor, row: int, lower: Sequence[Pod]) -> NDArray[np.bool_] | Status:
     """Which of the pods can stay; a rejection or error if evicting all of them does not help."""
-    profile, state, pod, _ = preemptor
+    profile, state, pod, *_ = preemptor
     node, state = preemptor.live.take([row]), state.clone()
     try:
         for other in lower:
@@ -198,7 +198,7 @@ def _try_one(preemptor: Preemptor, row: int, lower: Sequence[Pod]) -> NDArray[np
 
 def _refusal(preemptor: Preemptor, state: CycleState, node: NodeSubset) -> Status | None:
     """The result of the filters with the pods nominated to the node, then without them."""
-    profile, _, pod, _ = preemptor
+    profile, _, pod, *_ = preemptor
     nominated = profile.handle.nominations.ahead_on(node.names[0], pod)
     if nominated:
         status = refusal_with(profile, state, pod, node.copy(), nominated)
@@ -219,7 +219,7 @@ def try_plainly(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status]) 
     steps, found = usage_steps(preemptor), []
     passing = _passing_by_node(preemptor, rows, steps)
     for row in rows[passing].tolist():
-        lower = [other for other in live.pods_on(row) if other.priority < preemptor.pod.priority]
+        lower = preemptor.lower_on(row)
         ahead = nominations.ahead_on(live.names[row], preemptor.pod)
         victims = _Trial(preemptor, row, steps, ahead).run(lower) if lower else NO_VICTIMS
         if isinstance(victims, Status):
@@ -289,7 +289,7 @@ class _Trial:
         return self._first_refusal()
 
     def _first_refusal(self) -> Status | None:
-        _, state, pod, _ = self._preemptor
+        _, state, pod, *_ = self._preemptor
         for step in self._steps:
             if self._observer is not None:
                 self._observer.enter("Filter", step.plugin)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -69,6 +69,9 @@ def no_victim_needed(node_name: str) -> Status:
     return Status.error(f'expected at least one victim pod on node "{node_name}"')
 
 
+NO_RANKS: Mapping[str, int] = {}
+
+
 class Preemptor(NamedTuple):
     """The pod that preempts others, and what its trials need."""
 
@@ -76,6 +79,24 @@ class Preemptor(NamedTuple):
     state: CycleState
     pod: Pod
     budgets: Budgets
+    ranks: Mapping[str, int] = NO_RANKS
+    """Priorities of pods on nodes that are not their own, by uid: those of their groups."""
+
+    def lower_on(self, row: int) -> list[Pod]:
+        """The pods of a node that may be evicted."""
+        pods, priority, ranks = self.live.pods_on(row), self.pod.priority, self.ranks
+        if not ranks:
+            return [other for other in pods if other.priority < priority]
+        return [other for other in pods if ranks.get(other.uid, other.priority) < priority]
+
+    def lower_slots(self) -> NDArray[np.bool_]:
+        """Which pods of the cluster may be evicted, by slot."""
+        pods = self.live.pods
+        is_lower: NDArray[np.bool_] = pods.priority < self.pod.priority
+        for uid, rank in self.ranks.items():
+            if (slot := pods.find(uid)) is not None:
+                is_lower[slot] = rank < self.pod.priority
+        return is_lower
 
     @property
     def live(self) -> LiveNodeTable:

@@ -72,6 +72,8 @@ class Nominations:
         """The row in `_live` of the node with each number."""
         self._unplaced: set[str] = set()
         """Nodes that `_rows` does not have yet."""
+        self.rank: Callable[[Pod], Pod] | None = None
+        """The pod with the priority that its nomination has, if not its own: that of its group."""
 
     def __bool__(self) -> bool:
         return bool(self._node_of)
@@ -80,6 +82,8 @@ class Nominations:
         if not isinstance(pod, Pod) or type(node_name) is not str:  # from a plugin: all pods would fail of it
             raise TypeError("expected a Pod and the name of a node to nominate it to")
         self.remove(pod)
+        if self.rank is not None:
+            pod = self.rank(pod)
         number = self._numbers.get(node_name)
         if number is None:
             number = self._numbers[node_name] = self._free.pop() if self._free else len(self._numbers)

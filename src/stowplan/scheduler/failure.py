@@ -240,11 +240,16 @@ class Evictor:
                 self._queue.activate([pod], backoff=True)
 
     def start_group(
-        self, profile: Profile, pods: Sequence[Pod], evictions: Sequence[tuple[Pod, str, tuple[Pod, ...]]]
+        self,
+        profile: Profile,
+        pods: Sequence[Pod],
+        evictions: Sequence[tuple[Pod, str, tuple[Pod, ...]]],
+        group_uid: str = "",
     ) -> None:
         """Start the evictions for a pod group: a pod, its node and its victims each.
 
-        Until all of them are sent, all of these pods are held back.
+        Until all of them are sent, all of these pods are held back. With `group_uid` the group is said to
+        have preempted the victims.
         """
         shared = self._shared
         last = [victims[-1].uid for _, _, victims in evictions if victims][-1:]
@@ -252,19 +257,23 @@ class Evictor:
             shared.nominations.evicting.update((pod.uid, uid) for uid in last)
         shared.metrics.preempted(sum(len(victims) for _, _, victims in evictions))
         if last:
-            work = self._evict_for_group(profile, pods, evictions)
+            work = self._evict_for_group(profile, pods, evictions, group_uid)
             shared.tasks.start(work, f"preemption for the group of pod {pods[0].key}")
 
     async def _evict_for_group(
-        self, profile: Profile, pods: Sequence[Pod], evictions: Sequence[tuple[Pod, str, tuple[Pod, ...]]]
+        self,
+        profile: Profile,
+        pods: Sequence[Pod],
+        evictions: Sequence[tuple[Pod, str, tuple[Pod, ...]]],
+        group_uid: str,
     ) -> None:
         shared = self._shared
         began, has_failed = shared.clock(), True
         try:
             for pod, node_name, victims in evictions:
-                if victims:
-                    await self._clear_nominations(pod, node_name, spared=pods)
-                    await asyncio.gather(*(self._evict(profile, pod, node_name, each) for each in victims))
+                await self._clear_nominations(pod, node_name, spared=pods)
+                work = (self._evict(profile, pod, node_name, each, group_uid) for each in victims)
+                await asyncio.gather(*work)
             has_failed = False
         except ApiError as error:
             log.error("Error occurred during async preemption", error.explanation, pod=pods[0])
@@ -283,16 +292,21 @@ class Evictor:
                 self._shared.changes.make(partial(nominations.remove, other))
                 await self._reporter.patch_status(other, {"status": {"nominatedNodeName": None}})
 
-    async def _evict(self, profile: Profile, pod: Pod, node_name: str, victim: Pod) -> None:
+    async def _evict(
+        self, profile: Profile, pod: Pod, node_name: str, victim: Pod, group_uid: str = ""
+    ) -> None:
         api, name = self._shared.api, profile.scheduler_name
         waiting = self._shared.waiting.find(victim.uid)
         if waiting is None or not waiting.preempt("preempted"):
             try:
-                await api.patch_pod_status(victim, disrupted_patch(victim, name, self._shared.now()))
+                what = "podgroup" if group_uid else "pod"
+                await api.patch_pod_status(victim, disrupted_patch(victim, name, self._shared.now(), what))
                 await api.delete(victim)
             except NotFound:
                 return
         note = f"Preempted by pod {pod.uid} on node {node_name}"
+        if group_uid:
+            note = f"Preempted by podgroup {group_uid} on node cluster"
         self._reporter.record(name, victim, "Normal", "Preempted", note, "Preempting")
 
 
@@ -338,13 +352,13 @@ def unscheduled_patch(
     return {"status": status} if status else {}
 
 
-def disrupted_patch(pod: Pod, scheduler_name: str, now: float) -> dict[str, Any]:
+def disrupted_patch(pod: Pod, scheduler_name: str, now: float, what: str = "pod") -> dict[str, Any]:
     """Says on a victim why it goes."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",
         "reason": "PreemptionByScheduler",
-        "message": f"{scheduler_name}: preempting to accommodate a higher priority pod",
+        "message": f"{scheduler_name}: preempting to accommodate a higher priority {what}",
         "observedGeneration": pod.generation,
         "lastProbeTime": None,
         "lastTransitionTime": timestamp(now),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from stowplan import log
-from stowplan.api.groups import IN_TREE, GroupKey, GroupObject
+from stowplan.api.groups import IN_TREE, Group, GroupKey, GroupObject, ranked
 from stowplan.api.pod import Pod
 from stowplan.client.api import STRATEGIC_MERGE_PATCH
 from stowplan.client.errors import ApiError, NotFound
 from stowplan.client.resources import custom
+from stowplan.cluster import Cluster
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.config.gates import PREEMPTION
 from stowplan.cycle.group import (
     GroupDecision,
     Member,
@@ -24,11 +25,13 @@ from stowplan.cycle.group import (
 )
 from stowplan.cycle.schedule import TieBreak, schedule
 from stowplan.framework.decision import Decision
+from stowplan.framework.plugin import Nomination
 from stowplan.framework.profile import Profile
+from stowplan.framework.status import Status
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.queue.waiting import QueuedPod
 from stowplan.scheduler.binding import NOT_LEADING, GroupBinding, PodBinder
-from stowplan.scheduler.failure import NOBODY, UNCHANGED, FailureHandler
+from stowplan.scheduler.failure import NOBODY, UNCHANGED, FailureHandler, timestamp
 from stowplan.scheduler.measuring import CycleObserver
 from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, failure_of
 
@@ -95,7 +98,7 @@ class GroupScheduler:
         groups = shared.cluster.groups
         group = groups.find(key)
         assert group is not None
-        host = LiveHost(shared, profile, self._binder, observer, tie_break, sampling, taken, began)
+        host = LiveHost(group, shared, profile, self._binder, observer, tie_break, sampling, taken, began)
         pods = in_order(queued.pod for queued in taken)
         placed = groups.placed(key)
         needed = needed_count(group, len(placed), groups.succeeded(key), len(pods))
@@ -148,7 +151,11 @@ class GroupScheduler:
             if member.decision.node_count:
                 # Also a member that fits may be the one that moves: an event that helps it helps all.
                 failure = failure._replace(rejectors=rejectors)
-            nominated = (member.node_name if is_waiting else None) or (UNCHANGED if keeps else NOBODY)
+            nominated: str | None = NOBODY
+            if keeps:  # its status may not show yet what it was nominated to
+                nominated = self._shared.nominations.node_of(member.pod) or UNCHANGED
+            if is_waiting and member.node_name:
+                nominated = member.node_name
             attempt = host.attempt(member.pod, member.decision)
             self._failures.handle(attempt, failure._replace(is_of_group=True), nominated)
         if is_waiting:
@@ -156,12 +163,23 @@ class GroupScheduler:
 
     def _evict(self, profile: Profile, found: GroupDecision) -> None:
         members = [member for member in found.members if member.node_name]
-        evictions = [
-            (member.pod, member.node_name, member.decision.victims)
-            for member in members
-            if member.is_preempting
-        ]
-        self._failures.evictor.start_group(profile, [member.pod for member in members], evictions)
+        pods = [member.pod for member in members]
+        if not found.victims:
+            return
+        if PREEMPTION not in profile.gates:
+            evictions = [
+                (member.pod, member.node_name, member.decision.victims)
+                for member in members
+                if member.is_preempting
+            ]
+            self._failures.evictor.start_group(profile, pods, evictions)
+            return
+        # The group preempts, not a member: nominations of lower priority on all of its nodes must go.
+        evictions = [(ranked(member.pod, found.group.priority), member.node_name, ()) for member in members]
+        pod, node_name, _ = evictions[-1]
+        evictions[-1] = (pod, node_name, found.victims)
+        self._failures.evictor.start_group(profile, pods, evictions, found.group.uid)
+        self._status.write_disrupted(profile, found.victims)
 
     def _fail_all(self, host: LiveHost, found: GroupDecision, taken: Iterable[QueuedPod]) -> None:
         known = {member.pod.uid: member for member in found.members}
@@ -210,11 +228,19 @@ def _is_preempted_for(member: Member) -> bool:
     return status is not None and status.keeps_nomination and bool(member.pod.nominated_node_name)
 
 
+def group_ranked(cluster: Cluster, pod: Pod) -> Pod:
+    """The pod with the priority of its group, which its nomination has."""
+    key = cluster.groups.key_of(pod)
+    group = None if key is None or key.family != IN_TREE else cluster.groups.find(key)
+    return pod if group is None else ranked(pod, group.priority)
+
+
 class LiveHost:
     """Decides and places members on the live cluster. Nobody else runs until the group is decided."""
 
     def __init__(
         self,
+        group: Group,
         shared: Shared,
         profile: Profile,
         binder: PodBinder,
@@ -225,6 +251,8 @@ class LiveHost:
         began: float,
     ) -> None:
         self.profile, self._shared, self._binder = profile, shared, binder
+        self._group = group
+        self._preempts_whole = PREEMPTION in profile.gates and group.key.family == IN_TREE
         self._observer, self._tie_break, self._sampling, self._began = observer, tie_break, sampling, began
         self._queued = {queued.pod.uid: queued for queued in taken}
         self.placed: dict[str, tuple[Attempt, Pod]] = {}
@@ -247,10 +275,54 @@ class LiveHost:
     def decide(self, pod: Pod, within: Rows | None, *, preempts: bool) -> Decision:
         self._observer.begin()
         decision = schedule(
-            self.profile, pod, self.nodes, self._tie_break, self._sampling, preempts=preempts, within=within
+            self.profile,
+            ranked(pod, self._group.priority) if self._preempts_whole else pod,
+            self.nodes,
+            self._tie_break,
+            self._sampling,
+            preempts=preempts,
+            within=within,
         )
         self._observer.end(self.profile, decision)
+        decision.pod = pod
         return decision
+
+    def refusal(self) -> str:
+        if "DefaultPreemption" not in self.profile.plugins:
+            return "default preemption plugin is not registered, workload aware preemption is disabled"
+        if self._group.topology is not None and self._group.topology.keys:
+            return "workload aware preemption is not supported for pod groups with scheduling constraints"
+        if self._group.never_preempts or any(
+            queued.pod.spec.preemption_policy == "Never" for queued in self._queued.values()
+        ):
+            return "not eligible due to preemptionPolicy=Never."
+        some = next(iter(self._queued.values())).pod
+        pods, ranks = self.nodes.pods, self._shared.cluster.groups.ranks(some)
+        is_lower = pods.priority < self._group.priority
+        for uid, rank in ranks.items():
+            if (slot := pods.find(uid)) is not None:
+                is_lower[slot] = rank < self._group.priority
+        return "" if is_lower.any() else "No preemption victims found for incoming preemptor"
+
+    def preempt(self, decision: Decision) -> Nomination | Status:
+        args: Any = self.profile.plugins["DefaultPreemption"].args
+        assert decision.state is not None
+        return self.profile.handle.preempt(
+            decision.state,
+            ranked(decision.pod, self._group.priority),
+            decision,
+            args.min_candidate_nodes_percentage,
+            args.min_candidate_nodes_absolute,
+        )
+
+    def is_clearing(self, pod: Pod) -> bool:
+        node_name = pod.nominated_node_name or self._shared.nominations.node_of(pod) or ""
+        row = self.nodes.row_of(node_name)
+        if row is None:
+            return False
+        leaving = (other for other in self.nodes.pods_on(row) if other.is_terminating)
+        reasons = (each.reason for other in leaving if (each := other.condition("DisruptionTarget")))
+        return "PreemptionByScheduler" in reasons
 
     def place(self, decision: Decision, node_name: str) -> Failure | None:
         pod, nominations = decision.pod, self._shared.nominations
@@ -306,6 +378,25 @@ class GroupStatusWriter:
         if patch:
             self._shared.tasks.start(self._patch(item, patch), f"status of pod group {key}")
 
+    def write_disrupted(self, profile: Profile, victims: Iterable[Pod]) -> None:
+        """Say on groups that are evicted as a whole why they are."""
+        groups = self._shared.cluster.groups
+        whole = groups.whole()
+        keys = {groups.key_of(pod) for pod in victims}
+        for key in whole.keys() & keys:
+            item = groups.object_of(key)
+            if item is not None and item.condition_type:
+                text = f"{profile.scheduler_name}: preempting to accommodate a higher priority podgroup"
+                condition = {
+                    "type": "DisruptionTarget",
+                    "status": "True",
+                    "reason": "PreemptionByScheduler",
+                    "message": text,
+                    "lastTransitionTime": timestamp(self._shared.now()),
+                }
+                patch = {"status": {"conditions": [condition]}}
+                self._shared.tasks.start(self._patch(item, patch), f"status of pod group {key}")
+
     async def _patch(self, item: GroupObject, patch: dict[str, Any]) -> None:
         path = custom(type(item)).item(item.namespace, item.name) + "/status"
         delay = RetryDelay()
@@ -331,8 +422,7 @@ def condition_patch(item: GroupObject, condition: dict[str, Any], now: float) ->
         if (known.status, known.reason, known.message) == tuple(condition.values()):
             return {}
     changed = known is None or known.status != condition["status"]
-    at = datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    since = at if changed or known is None else known.last_transition_time
+    since = timestamp(now) if changed or known is None else known.last_transition_time
     return {
         "status": {"conditions": [{"type": item.condition_type, **condition, "lastTransitionTime": since}]}
     }

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 from stowplan import log
 from stowplan.api.custom import CustomResource
@@ -23,6 +24,7 @@ from stowplan.client.resources import FOLLOWED, RESOURCES, WatchedResource
 from stowplan.client.watch import Reflector
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
+from stowplan.config.gates import PREEMPTION
 from stowplan.framework.handle import PodFollowers
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
@@ -34,6 +36,7 @@ from stowplan.scheduler.binding import PodBinder
 from stowplan.scheduler.extenders import ExtenderCalls, WholeObjects
 from stowplan.scheduler.failure import FailureHandler, PodReporter
 from stowplan.scheduler.follower import ClusterFollower, EventHandlers, KindWatches
+from stowplan.scheduler.groups import group_ranked
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.loop import Profiles, SchedulingLoop
 from stowplan.scheduler.plugin_work import PluginWork
@@ -81,6 +84,8 @@ class Scheduler:
         shared = self.shared = _shared(api, settings)
         resolved = resolve_profiles(config, settings.registry)
         names = [each.scheduler_name for each in resolved]
+        if PREEMPTION in config.gates:
+            shared.nominations.rank = partial(group_ranked, shared.cluster)
         reporter = self._reporter = PodReporter(shared, _recorders(names, events_api, shared.now))
         queue = self.queue = _queue(config, shared, reporter, settings.max_in_unschedulable)
         guard = settings.guard or Guard(shared.metrics)

@@ -38,7 +38,8 @@ class DefaultPreemption(Plugin):
         victim = self.handle.cluster.pod(last_victim)
         if victim is None or victim.is_terminating:
             return None
-        return Status.unresolvable("waiting for the preemption for this pod to be finished")
+        what = "pod group" if pod.group_name and PREEMPTION in self.handle.gates else "pod"
+        return Status.unresolvable(f"waiting for the preemption for this {what} to be finished")
 
     def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Status | Nomination:
         refusal = self._not_eligible(pod, decision)
