@@ -139,7 +139,15 @@ class GroupScheduler:
 
     def _requeue(self, host: LiveHost, found: GroupDecision) -> None:
         """Nothing is held: every member waits for what would help any of them."""
-        failures = {member.pod.uid: _failure(found, member) for member in found.members}
+        failures: dict[str, Failure] = {}
+        known: dict[tuple[object, ...], Failure] = {}
+        for member in found.members:
+            # Equal members share what was decided for the first of them, and so what it says.
+            decision = member.decision
+            kind = (id(decision.filters), id(decision.post_filter), member.node_name, member.is_preempting)
+            if kind not in known or member.failure is not None:
+                known[kind] = _failure(found, member)
+            failures[member.pod.uid] = known[kind]
         plugin = PLUGINS.get(found.group.key.family, "Coscheduling")
         rejectors = frozenset((plugin,)).union(*(failure.rejectors for failure in failures.values()))
         if found.members and not any(member.decision.filters for member in found.members):
