@@ -7,6 +7,7 @@ tables meanwhile. If enough members fit, they stay placed; otherwise everything 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from enum import StrEnum
@@ -15,7 +16,8 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from stowplan.api.groups import IN_TREE, Group
+from stowplan.api import requests
+from stowplan.api.groups import IN_TREE, Group, task_of
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Ints, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
@@ -178,6 +180,8 @@ class _GroupCycle:
         """Whether equal members can share a rejection: plugins of others may look at names."""
 
     def decide(self) -> GroupDecision:
+        if gap := resource_gap(self._group, self._host.nodes, self._placed):
+            return self._without_placement(gap)
         generators = self._host.profile.at("placementGenerate")
         if not generators:
             return self._in_any_order(None, explains=True)
@@ -205,7 +209,7 @@ class _GroupCycle:
         With `explains` the result stands, so that members say why they do not fit, and others may be evicted.
         """
         first = self._attempt(self._pods, within)
-        if len(first.placed) >= self._needed:
+        if self._is_enough(first):
             return self._scheduled(first)
         text, is_clearing = "", False
         try:
@@ -214,12 +218,12 @@ class _GroupCycle:
             if PREEMPTION in self._host.profile.gates and self._group.key.family == IN_TREE:
                 is_clearing = any(map(self._host.is_clearing, self._pods))
                 text = "" if is_clearing or not explains else self._preempt_whole(first)
-            makes_room = len(first.placed) >= self._needed
+            makes_room = self._is_enough(first)
         finally:
             first.undo()
         for order in self._other_orders(first):
             trial = self._attempt(order, within)
-            if len(trial.placed) >= self._needed:
+            if self._is_enough(trial):
                 return self._scheduled(trial)
             trial.undo()
         result = Result.WAITING if makes_room or is_clearing else Result.UNSCHEDULABLE
@@ -232,6 +236,13 @@ class _GroupCycle:
             victims=tuple(first.victims) if makes_room else (),
             needed=self._needed,
         )
+
+    def _is_enough(self, trial: _Trial) -> bool:
+        """Whether so many members are placed that the group can go ahead."""
+        if len(trial.placed) < self._needed:
+            return False
+        tasks = Counter(map(task_of, (*trial.placed, *self._placed))) if self._group.min_by_task else {}
+        return all(tasks.get(task, 0) >= least for task, least in self._group.min_by_task.items())
 
     def _scheduled(self, trial: _Trial) -> GroupDecision:
         return GroupDecision(self._group, Result.SCHEDULED, self._members(trial), needed=self._needed)
@@ -481,6 +492,23 @@ class _GroupCycle:
             for name, rows in placements.items():
                 found[name] += min(len(pods), int(room[rows].sum()))
         return found
+
+
+def resource_gap(group: Group, nodes: LiveNodeTable, placed: Sequence[Pod]) -> str:
+    """What all nodes together lack for the group's `minResources`; empty if they have it.
+
+    Members that have a node already reduce the need. This is a quick rejection, never a promise.
+    """
+    gaps = []
+    for name, quantity in group.min_resources.items():
+        wanted = requests.amount_of(name, int(quantity))
+        own = sum(pod.requests.get(name, 0) for pod in placed)
+        free = int(np.maximum(nodes.allocatable[name] - nodes.requested[name], 0).sum()) + own
+        if wanted > free:
+            missing = wanted - free
+            amount = f"{missing / 1000:g}" if name == "cpu" else str(missing)
+            gaps.append(f"{name} {amount}")
+    return f"resource gap: {', '.join(gaps)}" if gaps else ""
 
 
 def free_places(nodes: LiveNodeTable, pod: Pod) -> Ints:

@@ -127,10 +127,12 @@ class SchedulingQueue:
     def counts(self) -> dict[str, int]:
         return {place.value: count for place, count in self._counts.items()}
 
-    def is_gated(self, uid: str) -> bool:
-        """Whether a plugin keeps the pod out of the queue."""
+    def gate_message(self, uid: str) -> str:
+        """Why a plugin keeps the pod out of the queue; empty if none does."""
         queued = self._pods.get(uid)
-        return queued is not None and queued.place is Place.GATED
+        if queued is None or queued.place is not Place.GATED:
+            return ""
+        return self._gates.message(queued.pod, queued.gating_plugin)
 
     # Changes seen by the watch
 

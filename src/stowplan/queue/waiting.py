@@ -20,7 +20,7 @@ from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
 from stowplan.framework.hints import EVERYTHING, AskHint, ObjectChange, QueueingHints
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import EXTENDER, Profile
-from stowplan.framework.status import Code, Status
+from stowplan.framework.status import Code
 
 NOBODY: frozenset[str] = frozenset()
 
@@ -380,11 +380,11 @@ def _always_queue(pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
 OnFault = Callable[[Pod, PluginError], None]
 
 
-OnGated = Callable[[Pod, str, Status], None]
-"""Told of a pod that a plugin holds back, of the plugin's name and of what it said."""
+OnGated = Callable[[Pod, str], None]
+"""Told of a pod that a plugin holds back, and of the plugin's name."""
 
 
-def ignore_gate(pod: Pod, plugin: str, status: Status) -> None:
+def ignore_gate(pod: Pod, plugin: str) -> None:
     pass
 
 
@@ -408,6 +408,15 @@ class Gates:
                 return name
         return ""
 
+    def message(self, pod: Pod, name: str) -> str:
+        """What a plugin says of a pod that it holds back."""
+        plugin = self._gates.get(pod.scheduler_name, {}).get(name)
+        if plugin is None:
+            return ""
+        with self._observers[pod.scheduler_name].calling("PreEnqueue", plugin):
+            status = status_of("pre_enqueue", plugin.pre_enqueue(pod))
+        return "" if status is None else status.message
+
     def _passes(self, name: str, plugin: Plugin, pod: Pod) -> bool:
         """Whether the plugin lets the pod pass; one that fails does not."""
         observer = self._observers[pod.scheduler_name]
@@ -425,7 +434,7 @@ class Gates:
         if status is not None and status.code is Code.ERROR:
             self._on_fault(pod, PluginError(f"{_doing(name)}: {status.message} (pod {pod.key})"))
         elif status is not None:
-            self._on_gated(pod, name, status)
+            self._on_gated(pod, name)
         return status is None
 
 

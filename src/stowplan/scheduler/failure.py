@@ -17,7 +17,7 @@ from stowplan.errors import PluginError
 from stowplan.framework.answers import stack_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
-from stowplan.framework.status import Code, Status
+from stowplan.framework.status import Code
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.queue.waiting import QueuedPod
 from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, failure_of
@@ -37,8 +37,8 @@ class PodReporter:
 
     def __init__(self, shared: Shared, recorders: Mapping[str, EventRecorder]) -> None:
         self._shared, self.recorders = shared, recorders
-        self._gated: dict[str, tuple[float, Pod, str]] = {}
-        """Pods of groups that are held back, by uid: since when, and why."""
+        self._gated: dict[str, float] = {}
+        """Since when pods of groups are held back, by uid."""
 
     def record(
         self,
@@ -105,19 +105,19 @@ class PodReporter:
             return error
         return None
 
-    def note_gated(self, pod: Pod, plugin: str, status: Status) -> None:
-        """Remember why a member of a pod group is not attempted, unless the pod says something already."""
+    def note_gated(self, pod: Pod, plugin: str) -> None:
+        """Remember a member of a pod group that is not attempted, unless the pod says something already."""
         if plugin in GROUP_PLUGINS and pod.condition("PodScheduled") is None:
-            self._gated.setdefault(pod.uid, (self._shared.clock(), pod, status.message))
+            self._gated.setdefault(pod.uid, self._shared.clock())
 
-    def report_gated(self, is_gated: Callable[[str], bool]) -> None:
-        """Report it for pods that are still held back after a while: the others of a group come soon."""
+    def report_gated(self, gate_message: Callable[[str], str]) -> None:
+        """Report why pods are still held back after a while: at first, the others of a group may come."""
         before = self._shared.clock() - GATED_SECONDS
-        due = [uid for uid, (since, _, _) in self._gated.items() if since <= before]
-        for uid in due:
-            _, pod, message = self._gated.pop(uid)
-            if self._shared.is_leading() and is_gated(uid):
-                self._report(self._shared.pending.get(uid, pod), Failure(message, is_error=False))
+        for uid in [uid for uid, since in self._gated.items() if since <= before]:
+            del self._gated[uid]
+            pod, message = self._shared.pending.get(uid), gate_message(uid)
+            if pod is not None and message and self._shared.is_leading():
+                self._report(pod, Failure(message, is_error=False))
 
 
 class FailureHandler:

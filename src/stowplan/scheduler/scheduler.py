@@ -282,7 +282,7 @@ class Scheduler:
 
     def report_gated(self) -> None:
         """Report members of pod groups that wait for the rest of their group."""
-        self._reporter.report_gated(self.queue.is_gated)
+        self._reporter.report_gated(self.queue.gate_message)
 
     def run_plugins_in(self, tasks: asyncio.TaskGroup) -> None:
         """Run the background work of plugins in these tasks from now on."""

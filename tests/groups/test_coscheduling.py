@@ -1,0 +1,209 @@
+"""Groups of scheduler-plugins and Volcano, through the Coscheduling plugin and without any gate."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from groups_staging import GANG, holds_nothing, last_text, member, pod_group
+
+from scheduler_staging import node, pod, staged
+from stowplan.config import load
+from stowplan.errors import ConfigError
+from stowplan.framework.registry import Registry
+
+SORTED = {
+    "plugins": {
+        "multiPoint": {"enabled": [{"name": "Coscheduling"}]},
+        "queueSort": {"disabled": [{"name": "*"}], "enabled": [{"name": "Coscheduling"}]},
+    }
+}
+
+
+def x_group(name="g", namespace="default", **spec):
+    return {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": "1"},
+        "spec": spec,
+    }
+
+
+def volcano_group(name="g", **spec):
+    return {**x_group(name, **spec), "apiVersion": "scheduling.volcano.sh/v1beta1"}
+
+
+def labelled(name, group="g", namespace="default", **spec):
+    plain = pod(name, **spec)
+    plain["metadata"] |= {"labels": {"scheduling.x-k8s.io/pod-group": group}, "namespace": namespace}
+    plain["metadata"]["uid"] = f"uid-{namespace}-{name}"
+    return plain
+
+
+def task(name, role="", group="g", **spec):
+    plain = pod(name, **spec)
+    plain["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": group, "volcano.sh/task-spec": role}
+    return plain
+
+
+def labelled_pods(count, **options):
+    return [labelled(f"p{number}", **options) for number in range(count)]
+
+
+def co_stage(profile=SORTED, **options):
+    return staged(config={"profiles": [profile]}, draw=random.Random(1), **options)
+
+
+async def report_gated(stage, now):
+    now[0] += 3
+    stage.scheduler.report_gated()
+    await stage.settle()
+
+
+async def test_scenario_68_room_for_two_of_three():
+    async with co_stage() as stage:
+        stage.see(node("n1", cpu="2"), x_group(minMember=3), *labelled_pods(3))
+        await stage.settle()
+        assert stage.api.bound == {}
+        assert holds_nothing(stage)
+        texts = sorted(last_text(stage, f"p{number}") for number in range(3))
+        assert texts[0].startswith("0/1 nodes are available: 1 Insufficient cpu.")
+        assert texts[1].startswith("pod group is unschedulable, 2 of 3 pods fit, 3 are needed; pod p")
+
+
+async def test_two_groups_that_each_need_the_whole_cluster_do_not_block_each_other():
+    async with co_stage() as stage:
+        first = [labelled(f"a{number}", "a") for number in range(4)]
+        second = [labelled(f"b{number}", "b") for number in range(4)]
+        mixed = [each for pair in zip(first, second, strict=True) for each in pair]
+        stage.see(node("n1"), x_group("a", minMember=4), x_group("b", minMember=4), *mixed)
+        await stage.settle()
+        assert {key[8] for key in stage.api.bound} in ({"a"}, {"b"})
+        assert len(stage.api.bound) == 4
+
+
+async def test_scenario_69_a_label_without_an_object():
+    now = [1000.0]
+    async with co_stage(now=lambda: now[0]) as stage:
+        stage.see(node("n1"), labelled("p0"))
+        await stage.settle()
+        await report_gated(stage, now)
+        assert last_text(stage, "p0") == "PodGroup not found"
+        stage.see(x_group(minMember=1))
+        await stage.settle()
+        assert stage.api.bound == {"default/p0": "n1"}
+
+
+async def test_too_few_siblings():
+    now = [1000.0]
+    async with co_stage(now=lambda: now[0]) as stage:
+        stage.see(node("n1"), x_group(minMember=3), *labelled_pods(2))
+        await stage.settle()
+        await report_gated(stage, now)
+        assert last_text(stage, "p0") == (
+            "pre-filter pod p0 cannot find enough sibling pods, current pods number: 2, minMember of group: 3"
+        )
+
+
+async def test_scenario_70_resources_above_what_is_free():
+    now = [1000.0]
+    async with co_stage(now=lambda: now[0]) as stage:
+        stage.see(node("n1", cpu="4"), x_group(minMember=2, minResources={"cpu": "6"}), *labelled_pods(2))
+        await stage.settle()
+        assert stage.api.bound == {}
+        assert last_text(stage, "p0") == "resource gap: cpu 2"
+        now[0] += 5
+        stage.see(node("n2", cpu="2"))
+        await stage.settle()
+        assert len(stage.api.bound) == 2
+
+
+async def test_members_that_run_reduce_what_a_group_needs():
+    async with co_stage() as stage:
+        stage.see(node("n1", cpu="4"), x_group(minMember=2, minResources={"cpu": "4"}))
+        stage.see(labelled("old", on="n1", cpu="3"), labelled("p0"))
+        await stage.settle()
+        assert stage.api.bound == {"default/p0": "n1"}
+
+
+async def test_scenario_71_enough_in_sum_but_not_on_one_node():
+    async with co_stage() as stage:
+        stage.see(node("n1", cpu="1"), node("n2", cpu="1"))
+        stage.see(x_group(minMember=1, minResources={"cpu": "2"}), labelled("p0", cpu="2"))
+        await stage.settle()
+        assert last_text(stage, "p0").startswith("0/2 nodes are available: 2 Insufficient cpu.")
+
+
+async def test_scenario_72_more_pods_than_the_minimum():
+    async with co_stage() as stage:
+        stage.see(node("n1"), x_group(minMember=3), *labelled_pods(5))
+        await stage.settle()
+        assert len(stage.api.bound) == 4
+
+
+async def test_scenario_73_equal_names_in_two_namespaces():
+    async with co_stage() as stage:
+        stage.see(node("n1"), x_group(minMember=2), x_group(minMember=2, namespace="other"))
+        stage.see(*labelled_pods(1), *labelled_pods(2, namespace="other"))
+        await stage.settle()
+        assert set(stage.api.bound) == {"other/p0", "other/p1"}
+
+
+async def test_scenario_79_a_volcano_group_that_fits():
+    async with co_stage() as stage:
+        stage.see(node("n1"), volcano_group(minMember=3), *(task(f"p{number}") for number in range(3)))
+        await stage.settle()
+        assert len(stage.api.bound) == 3
+
+
+async def test_scenario_80_a_volcano_group_without_one_of_its_tasks():
+    now = [1000.0]
+    async with co_stage(now=lambda: now[0]) as stage:
+        group = volcano_group(minMember=3, minTaskMember={"ps": 1, "worker": 2})
+        stage.see(node("n1"), group, *(task(f"p{number}", "worker") for number in range(3)))
+        await stage.settle()
+        await report_gated(stage, now)
+        assert last_text(stage, "p0") == "Not enough valid pods of each task for gang-scheduling"
+        stage.see(task("ps", "ps"))
+        await stage.settle()
+        assert len(stage.api.bound) == 4
+
+
+async def test_tasks_count_when_members_are_placed_too():
+    """Three workers fit, but not the parameter server that the group needs."""
+    async with co_stage() as stage:
+        group = volcano_group(minMember=3, minTaskMember={"ps": 1, "worker": 2})
+        large = task("ps", "ps", cpu="8")
+        stage.see(node("n1"), group, large, *(task(f"p{number}", "worker") for number in range(3)))
+        await stage.settle()
+        assert stage.api.bound == {}
+
+
+async def test_subgroups_are_not_half_understood():
+    now = [1000.0]
+    async with co_stage(now=lambda: now[0]) as stage:
+        group = volcano_group(minMember=1, subGroupPolicy=[{"name": "a", "minSubGroups": 2}])
+        stage.see(node("n1"), group, task("p0"))
+        await stage.settle()
+        await report_gated(stage, now)
+        assert stage.api.bound == {}
+        assert "minSubGroups is not supported" in last_text(stage, "p0")
+
+
+async def test_scenario_92_a_pod_of_several_groups():
+    profile = {"plugins": {**SORTED["plugins"]}}
+    async with co_stage(profile, gates=GANG) as stage:
+        both = member("p0", "tree")
+        both["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
+        stage.see(node("n1"), pod_group("tree", least=1), x_group(minMember=5), both)
+        await stage.settle()
+        assert stage.api.bound == {"default/p0": "n1"}
+
+
+def test_its_arguments_are_checked():
+    args = {"permitWaitingTimeSeconds": -1, "podGroupRejectPercentage": 101}
+    profile = {**SORTED, "pluginConfig": [{"name": "Coscheduling", "args": args}]}
+    v1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    with pytest.raises(ConfigError, match="permitWaitingTimeSeconds: Invalid value: -1") as error:
+        load({**v1, "profiles": [{"schedulerName": "s", **profile}]}, Registry.installed())
+    assert "podGroupRejectPercentage: Invalid value: 101" in str(error.value)
