@@ -11,9 +11,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.api.groups import KINDS_OF_FAMILY
 from stowplan.api.kinds import object_of
-from stowplan.api.meta import decode
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, NotFound
 from stowplan.client.resources import PODS
@@ -79,18 +77,6 @@ class RecordingApi:
         return [each for name, status in self.patches if name == key for each in status.get("conditions", ())]
 
 
-GROUP_KINDS = {
-    (kind.definition.api_version, kind.definition.kind): kind
-    for kinds in KINDS_OF_FAMILY.values()
-    for kind in kinds
-}
-
-
-def _decoded(plain: dict[str, Any]) -> Any:
-    kind = GROUP_KINDS.get((plain.get("apiVersion", ""), plain["kind"]))
-    return object_of(plain) if kind is None else decode(kind, plain)
-
-
 class Stage:
     def __init__(self, scheduler: Scheduler, api: RecordingApi) -> None:
         self.scheduler, self.api = scheduler, api
@@ -99,13 +85,13 @@ class Stage:
     def see(self, *objects: dict[str, Any]) -> None:
         """The watch brings objects that are new."""
         for plain in objects:
-            item = _decoded(plain)
+            item = object_of(plain)
             self.store(plain, plain)
             self.scheduler.handlers.on_event("added", None, item)
 
     def change(self, old: dict[str, Any], new: dict[str, Any] | None) -> None:
         self.store(old, new)
-        before, after = _decoded(old), None if new is None else _decoded(new)
+        before, after = object_of(old), None if new is None else object_of(new)
         self.scheduler.handlers.on_event("deleted" if new is None else "modified", before, after)
 
     def store(self, old: dict[str, Any], new: dict[str, Any] | None) -> None:

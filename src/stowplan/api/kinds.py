@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stowplan.api.groups import KINDS_OF_FAMILY
 from stowplan.api.meta import Object, decode
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod, PodObject
@@ -51,12 +52,22 @@ KINDS: dict[str, type[Object]] = {
 }
 
 
+GROUP_KINDS: dict[tuple[str, str], type[Object]] = {
+    (kind.definition.api_version, kind.definition.kind): kind
+    for kinds in KINDS_OF_FAMILY.values()
+    for kind in kinds
+}
+"""Kinds that describe pod groups; several have the same name."""
+
+
 def object_of(data: Any) -> Pod | Object | None:
     """The object that plain data describes; None for a kind that does not concern scheduling."""
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise InputError("is not a Kubernetes object: it needs at least apiVersion, kind and metadata")
     kind, what = data["kind"], describe(data)
-    struct = PodObject if kind == "Pod" else KINDS.get(kind)
+    struct: type[Object] | None = PodObject if kind == "Pod" else KINDS.get(kind)
+    if struct is None:
+        struct = GROUP_KINDS.get((str(data.get("apiVersion")), kind))
     if struct is None:
         return None
     try:

@@ -10,12 +10,17 @@ from typing import Any
 import click
 
 from stowplan.api.amounts import reject_unserved_values
+from stowplan.api.groups import GroupKey
 from stowplan.api.kinds import object_of
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration, load
+from stowplan.config.gates import FeatureGates, enabled_gates
+from stowplan.config.types import with_gates
 from stowplan.cycle import Planner
+from stowplan.cycle.group import Result
+from stowplan.cycle.planner import run_pre_enqueue
 from stowplan.errors import InputError, StowplanError
 from stowplan.framework.registry import Registry
 
@@ -35,8 +40,9 @@ def decide(reserve: bool) -> None:
 
     A scenario has `name`, `objects` (the cluster), `pending` (the pods to place one after another) and
     optionally `config` (a KubeSchedulerConfiguration). Pods among the objects that are nominated to a node
-    keep their room there. A scenario that cannot be decided is answered with an `error`. The exit status is
-    1 if a line was not a JSON object.
+    keep their room there. With `featureGates`, such as {"GenericWorkload": true, "GangScheduling": true},
+    pods of a PodGroup among the objects are decided as one. A scenario that cannot be decided is answered
+    with an `error`. The exit status is 1 if a line was not a JSON object.
 
     With --reserve, decisions also have `allocations` (the devices that claims would get, by node) and
     `bindings` (the volumes that claims would be bound to, and the claims to provision, by node).
@@ -49,11 +55,21 @@ def _answer(scenario: Case, registry: Registry, reserve: bool) -> dict[str, Any]
     decisions: list[dict[str, Any]] = []
     try:
         objects = objects_in(scenario, "objects")
-        planner = Planner(Cluster.of(objects), config_in(scenario, registry), registry=registry)
+        config, gates = config_in(scenario, registry), gates_in(scenario)
+        if gates:
+            config = with_gates(config or KubeSchedulerConfiguration(), gates)
+        planner = Planner(Cluster.of(objects), config, registry=registry)
         planner.keep_nominations(item for item in objects if isinstance(item, Pod))
-        for pod in objects_in(scenario, "pending"):
-            if not isinstance(pod, Pod):
-                raise InputError("expected only pods", field="pending")
+        pending = pending_in(scenario)
+        planner.expect(pending)
+        decided: dict[str, dict[str, Any]] = {}
+        for pod in pending:
+            if (key := planner.group_of(pod)) is not None:
+                if pod.uid not in decided:
+                    members = [each for each in pending if planner.group_of(each) == key]
+                    decided |= _group_answers(planner, key, members)
+                decisions.append(decided[pod.uid])
+                continue
             decision = planner.decide(pod)
             reserved = planner.reservations(decision) if reserve else {}
             named = {RESERVED[plugin]: by_node for plugin, by_node in reserved.items() if by_node}
@@ -62,6 +78,52 @@ def _answer(scenario: Case, registry: Registry, reserve: bool) -> dict[str, Any]
     except StowplanError as error:
         return {"decisions": decisions, "error": str(error)}
     return {"decisions": decisions}
+
+
+def _group_answers(planner: Planner, key: GroupKey, pods: list[Pod]) -> dict[str, dict[str, Any]]:
+    """The answers for all pending members of a group, by uid."""
+    held = {pod.uid: run_pre_enqueue(planner.profile_of(pod), pod) for pod in pods}
+    answers: dict[str, dict[str, Any]] = {
+        pod.uid: {"pod": pod.key, "group": key.name, "message": status.message}
+        for pod in pods
+        if (status := held[pod.uid]) is not None
+    }
+    free = [pod for pod in pods if held[pod.uid] is None]
+    if not free:
+        return answers
+    found = planner.decide_group(key, free)
+    planner.carry_out_group(found)
+    for pod in free:
+        answers[pod.uid] = {"pod": pod.key, "group": key.name, "error": found.message}
+    for member in found.members:
+        plain = member.decision.as_golden() | {"group": key.name}
+        if found.result is not Result.SCHEDULED:
+            plain["groupMessage"] = found.message
+            if plain.pop("chosen", None):
+                plain["fits"] = member.node_name
+        if found.placement:
+            plain["placement"] = found.placement
+        if found.victims:
+            plain["groupVictims"] = sorted(victim.key for victim in found.victims)
+        answers[member.pod.uid] = plain
+    return answers
+
+
+def pending_in(case: Case) -> list[Pod]:
+    pods = []
+    for item in objects_in(case, "pending"):
+        if not isinstance(item, Pod):
+            raise InputError("expected only pods", field="pending")
+        pods.append(item)
+    return pods
+
+
+def gates_in(case: Case) -> FeatureGates:
+    """The feature gates of a case: `featureGates` maps their names to true or false."""
+    given = case.get("featureGates") or {}
+    if not isinstance(given, dict) or not all(isinstance(value, bool) for value in given.values()):
+        raise InputError("expected an object of gates, each true or false", field="featureGates")
+    return enabled_gates(given)
 
 
 def answer_lines(what: str, answer: Callable[[Case], dict[str, Any]]) -> None:

@@ -11,17 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from stowplan.api import requests
-from stowplan.api.groups import IN_TREE, Group, task_of
+from stowplan.api.groups import IN_TREE, Group, ranked, task_of
 from stowplan.api.pod import Pod
+from stowplan.cluster import Cluster
 from stowplan.cluster.columns import Ints, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config.gates import PREEMPTION
+from stowplan.cycle.sampling import Sampling
+from stowplan.cycle.schedule import TieBreak, schedule
+from stowplan.cycle.victims import is_lower
 from stowplan.framework.answers import describe
 from stowplan.framework.decision import Decision
 from stowplan.framework.plugin import Nomination, Placement, Plugin, is_trusted
@@ -42,34 +46,93 @@ class Result(StrEnum):
     ERROR = "error"
 
 
-class GroupHost(Protocol):
-    """Runs the steps of single pods for the group cycle."""
+class GroupHost:
+    """Runs the steps of single pods for the group cycle; a host of the cycle adds how pods are placed."""
 
-    profile: Profile
+    def __init__(
+        self,
+        profile: Profile,
+        group: Group,
+        cluster: Cluster,
+        tie_break: TieBreak,
+        sampling: Sampling | None,
+    ) -> None:
+        self.profile, self.group, self.cluster = profile, group, cluster
+        self._tie_break, self._sampling = tie_break, sampling
+        self.preempts_whole = PREEMPTION in profile.gates and group.key.family == IN_TREE
+        """Whether the group preempts as one, with its own priority."""
+        self._aside: dict[str, tuple[Pod, bool]] = {}
 
     @property
-    def nodes(self) -> LiveNodeTable: ...
-    def decide(self, pod: Pod, within: Rows | None, *, preempts: bool) -> Decision: ...
+    def nodes(self) -> LiveNodeTable:
+        return self.cluster.nodes
+
     def place(self, decision: Decision, node_name: str) -> Any:
         """Count the pod as placed; returns what rejected it, if something did, and has undone it then."""
+        self.cluster.assume_pod(decision.pod, node_name)
 
     def undo(self, pod: Pod) -> None:
         """Undo `place`."""
+        self.cluster.forget_pod(pod)
+
+    def decide(self, pod: Pod, within: Rows | None, *, preempts: bool) -> Decision:
+        decision = schedule(
+            self.profile,
+            ranked(pod, self.group.priority) if self.preempts_whole else pod,
+            self.nodes,
+            self._tie_break,
+            self._sampling,
+            preempts=preempts,
+            within=within,
+        )
+        decision.pod = pod
+        return decision
+
+    def refusal(self, pods: Sequence[Pod]) -> str:
+        """Why the group with these members does not preempt; empty if it does."""
+        if "DefaultPreemption" not in self.profile.plugins:
+            return "default preemption plugin is not registered, workload aware preemption is disabled"
+        if self.group.topology is not None and self.group.topology.keys:
+            return "workload aware preemption is not supported for pod groups with scheduling constraints"
+        if self.group.never_preempts or any(pod.spec.preemption_policy == "Never" for pod in pods):
+            return "not eligible due to preemptionPolicy=Never."
+        preemptor = ranked(pods[0], self.group.priority)
+        ranks = self.cluster.groups.ranks(preemptor)
+        if not is_lower(self.nodes, preemptor.priority, ranks).any():
+            return "No preemption victims found for incoming preemptor"
+        return ""
 
     def preempt(self, decision: Decision) -> Nomination | Status:
         """Look for pods to evict, with the priority of the group."""
-
-    def refusal(self) -> str:
-        """Why the group does not preempt; empty if it does."""
+        args: Any = self.profile.plugins["DefaultPreemption"].args
+        assert decision.state is not None
+        return self.profile.handle.preempt(
+            decision.state,
+            ranked(decision.pod, self.group.priority),
+            decision,
+            args.min_candidate_nodes_percentage,
+            args.min_candidate_nodes_absolute,
+        )
 
     def is_clearing(self, pod: Pod) -> bool:
         """Whether pods that were evicted for the member are still on their way out."""
+        node_name = pod.nominated_node_name or self.profile.handle.nominations.node_of(pod) or ""
+        row = self.nodes.row_of(node_name)
+        if row is None:
+            return False
+        leaving = (other for other in self.nodes.pods_on(row) if other.is_terminating)
+        reasons = (each.reason for other in leaving if (each := other.condition("DisruptionTarget")))
+        return "PreemptionByScheduler" in reasons
 
     def take_off(self, victims: Iterable[Pod]) -> None:
         """Count these pods as evicted."""
+        for pod, is_assumed in self.cluster.set_aside(victims):
+            self._aside[pod.uid] = (pod, is_assumed)
 
     def put_back(self, victims: Iterable[Pod]) -> None:
         """Undo `take_off`."""
+        known = (self._aside.pop(pod.uid, None) for pod in victims)
+        self.cluster.bring_back([each for each in known if each is not None])
 
 
 class Member(msgspec.Struct):
@@ -215,7 +278,7 @@ class _GroupCycle:
         try:
             if explains:
                 self._preempt(first, within)
-            if PREEMPTION in self._host.profile.gates and self._group.key.family == IN_TREE:
+            if self._host.preempts_whole:
                 is_clearing = any(map(self._host.is_clearing, self._pods))
                 text = "" if is_clearing or not explains else self._preempt_whole(first)
             makes_room = self._is_enough(first)
@@ -357,7 +420,7 @@ class _GroupCycle:
 
     def _preempt_whole(self, trial: _Trial) -> str:
         """Do the same with the group's priority, for all members that are needed. Returns why not, if so."""
-        if refusal := self._host.refusal():
+        if refusal := self._host.refusal(self._pods):
             return refusal
         for pod in self._pods:
             if len(trial.placed) >= self._needed:

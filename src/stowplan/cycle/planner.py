@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from stowplan.api.groups import GroupKey
 from stowplan.api.manifests import Manifests
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration, load
+from stowplan.cycle.group import GroupDecision, GroupHost, Result, decide_group, in_order, needed_count
 from stowplan.cycle.preempt import preempt
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak, first_by_name, schedule
@@ -82,6 +84,45 @@ class Planner:
         profile = self.profile_of(pod)
         sampling = self._sampling.get(profile.scheduler_name)
         return schedule(profile, pod, self.cluster.nodes, self.tie_break, sampling)
+
+    def expect(self, pods: Iterable[Pod]) -> None:
+        """Count pods that are to be decided as members of their groups."""
+        for pod in pods:
+            self.followers.tell(pod)
+
+    def group_of(self, pod: Pod) -> GroupKey | None:
+        """The group with which the pod is decided; None for a pod that is decided alone."""
+        return self.cluster.groups.key_of(pod)
+
+    def decide_group(self, key: GroupKey, pods: Iterable[Pod]) -> GroupDecision:
+        """Decide pending members of a group as one. Nothing changes."""
+        groups, pods = self.cluster.groups, in_order(pods)
+        group, profile = groups.find(key), self.profile_of(pods[0])
+        if group is None:
+            raise InputError("no such group", what=f"PodGroup {key}")
+        host = GroupHost(
+            profile, group, self.cluster, self.tie_break, self._sampling.get(profile.scheduler_name)
+        )
+        placed = groups.placed(key)
+        needed = needed_count(group, len(placed), groups.succeeded(key), len(pods))
+        found = decide_group(host, group, pods, placed, needed)
+        if found.result is Result.SCHEDULED:
+            for member in reversed(found.members):
+                if member.node_name:
+                    host.undo(member.pod)
+        return found
+
+    def carry_out_group(self, found: GroupDecision) -> None:
+        """Place the members that fit, and remove the victims at once."""
+        if found.result not in (Result.SCHEDULED, Result.WAITING):
+            return
+        for victim in found.victims:
+            self.cluster.remove_pod(victim)
+            self.followers.tell(victim, is_gone=True)
+        for member in found.members:
+            if member.node_name:
+                self.nominations.remove(member.pod)
+                self.followers.tell(self.cluster.assume_pod(member.pod, member.node_name))
 
     def keep_nominations(self, pods: Iterable[Pod]) -> None:
         """Reserve capacity for pods that are nominated to a node and not bound yet."""

@@ -72,6 +72,15 @@ def no_victim_needed(node_name: str) -> Status:
 NO_RANKS: Mapping[str, int] = {}
 
 
+def is_lower(live: LiveNodeTable, priority: int, ranks: Mapping[str, int]) -> NDArray[np.bool_]:
+    """Which pods of the cluster have a lower priority, by slot; `ranks` has those of groups, by uid."""
+    found: NDArray[np.bool_] = live.pods.priority < priority
+    for uid, rank in ranks.items():
+        if (slot := live.pods.find(uid)) is not None:
+            found[slot] = rank < priority
+    return found
+
+
 class Preemptor(NamedTuple):
     """The pod that preempts others, and what its trials need."""
 
@@ -91,12 +100,7 @@ class Preemptor(NamedTuple):
 
     def lower_slots(self) -> NDArray[np.bool_]:
         """Which pods of the cluster may be evicted, by slot."""
-        pods = self.live.pods
-        is_lower: NDArray[np.bool_] = pods.priority < self.pod.priority
-        for uid, rank in self.ranks.items():
-            if (slot := pods.find(uid)) is not None:
-                is_lower[slot] = rank < self.pod.priority
-        return is_lower
+        return is_lower(self.live, self.pod.priority, self.ranks)
 
     @property
     def live(self) -> LiveNodeTable:

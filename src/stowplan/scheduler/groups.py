@@ -13,21 +13,20 @@ from stowplan.client.errors import ApiError, NotFound
 from stowplan.client.resources import custom
 from stowplan.cluster import Cluster
 from stowplan.cluster.columns import Rows
-from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config.gates import PREEMPTION
 from stowplan.cycle.group import (
     GroupDecision,
+    GroupHost,
     Member,
     Result,
     decide_group,
     in_order,
     needed_count,
 )
-from stowplan.cycle.schedule import TieBreak, schedule
+from stowplan.cycle.sampling import Sampling
+from stowplan.cycle.schedule import TieBreak
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Nomination
 from stowplan.framework.profile import Profile
-from stowplan.framework.status import Status
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.queue.waiting import QueuedPod
 from stowplan.scheduler.binding import NOT_LEADING, GroupBinding, PodBinder
@@ -91,7 +90,7 @@ class GroupScheduler:
         profile: Profile,
         observer: CycleObserver,
         tie_break: TieBreak,
-        sampling: Any,
+        sampling: Sampling | None,
     ) -> None:
         """Decide all members. Nothing here waits, so the cluster is the same from start to end."""
         shared, began = self._shared, self._shared.clock()
@@ -193,7 +192,7 @@ class GroupScheduler:
         known = {member.pod.uid: member for member in found.members}
         for queued in taken:
             pod, member = queued.pod, known.get(queued.pod.uid)
-            decision = host.empty_decision(pod) if member is None else member.decision
+            decision = Decision(pod, host.nodes) if member is None else member.decision
             failure = Failure(found.message)
             if member is not None and member.failure is not None:
                 failure = member.failure
@@ -243,7 +242,7 @@ def group_ranked(cluster: Cluster, pod: Pod) -> Pod:
     return pod if group is None else ranked(pod, group.priority)
 
 
-class LiveHost:
+class LiveHost(GroupHost):
     """Decides and places members on the live cluster. Nobody else runs until the group is decided."""
 
     def __init__(
@@ -254,83 +253,27 @@ class LiveHost:
         binder: PodBinder,
         observer: CycleObserver,
         tie_break: TieBreak,
-        sampling: Any,
+        sampling: Sampling | None,
         taken: Iterable[QueuedPod],
         began: float,
     ) -> None:
-        self.profile, self._shared, self._binder = profile, shared, binder
-        self._group = group
-        self._preempts_whole = PREEMPTION in profile.gates and group.key.family == IN_TREE
-        self._observer, self._tie_break, self._sampling, self._began = observer, tie_break, sampling, began
+        super().__init__(profile, group, shared.cluster, tie_break, sampling)
+        self._shared, self._binder, self._observer, self._began = shared, binder, observer, began
         self._queued = {queued.pod.uid: queued for queued in taken}
         self.placed: dict[str, tuple[Attempt, Pod]] = {}
         self._nominated: dict[str, str] = {}
-        self._aside: dict[str, tuple[Pod, bool]] = {}
-
-    @property
-    def nodes(self) -> LiveNodeTable:
-        return self._shared.cluster.nodes
 
     def attempt(self, pod: Pod, decision: Decision | None = None) -> Attempt:
         seconds = self._shared.clock() - self._began
-        decision = self.empty_decision(pod) if decision is None else decision
+        decision = Decision(pod, self.nodes) if decision is None else decision
         measuring = self._observer.is_measuring
         return Attempt(self._queued[pod.uid], self.profile, decision, self._began, seconds, measuring)
 
-    def empty_decision(self, pod: Pod) -> Decision:
-        return Decision(pod, self.nodes)
-
     def decide(self, pod: Pod, within: Rows | None, *, preempts: bool) -> Decision:
         self._observer.begin()
-        decision = schedule(
-            self.profile,
-            ranked(pod, self._group.priority) if self._preempts_whole else pod,
-            self.nodes,
-            self._tie_break,
-            self._sampling,
-            preempts=preempts,
-            within=within,
-        )
+        decision = super().decide(pod, within, preempts=preempts)
         self._observer.end(self.profile, decision)
-        decision.pod = pod
         return decision
-
-    def refusal(self) -> str:
-        if "DefaultPreemption" not in self.profile.plugins:
-            return "default preemption plugin is not registered, workload aware preemption is disabled"
-        if self._group.topology is not None and self._group.topology.keys:
-            return "workload aware preemption is not supported for pod groups with scheduling constraints"
-        if self._group.never_preempts or any(
-            queued.pod.spec.preemption_policy == "Never" for queued in self._queued.values()
-        ):
-            return "not eligible due to preemptionPolicy=Never."
-        some = next(iter(self._queued.values())).pod
-        pods, ranks = self.nodes.pods, self._shared.cluster.groups.ranks(some)
-        is_lower = pods.priority < self._group.priority
-        for uid, rank in ranks.items():
-            if (slot := pods.find(uid)) is not None:
-                is_lower[slot] = rank < self._group.priority
-        return "" if is_lower.any() else "No preemption victims found for incoming preemptor"
-
-    def preempt(self, decision: Decision) -> Nomination | Status:
-        args: Any = self.profile.plugins["DefaultPreemption"].args
-        assert decision.state is not None
-        return self.profile.handle.preempt(
-            decision.state,
-            ranked(decision.pod, self._group.priority),
-            decision,
-            args.min_candidate_nodes_percentage,
-            args.min_candidate_nodes_absolute,
-        )
-
-    def is_clearing(self, pod: Pod) -> bool:
-        node_name = pod.nominated_node_name or self._shared.nominations.node_of(pod) or ""
-        row = self.nodes.row_of(node_name)
-        if row is None:
-            return False
-        leaving = (other for other in self.nodes.pods_on(row) if other.is_terminating)
-        reasons = (each.reason for other in leaving if (each := other.condition("DisruptionTarget")))
-        return "PreemptionByScheduler" in reasons
 
     def place(self, decision: Decision, node_name: str) -> Failure | None:
         pod, nominations = decision.pod, self._shared.nominations
@@ -352,14 +295,6 @@ class LiveHost:
     def undo_all(self) -> None:
         for uid in reversed(tuple(self.placed)):
             self.undo(self._queued[uid].pod)
-
-    def take_off(self, victims: Iterable[Pod]) -> None:
-        for pod, is_assumed in self._shared.cluster.set_aside(victims):
-            self._aside[pod.uid] = (pod, is_assumed)
-
-    def put_back(self, victims: Iterable[Pod]) -> None:
-        known = (self._aside.pop(pod.uid, None) for pod in victims)
-        self._shared.cluster.bring_back([each for each in known if each is not None])
 
     def _renominate(self, pod: Pod) -> None:
         node_name = self._nominated.pop(pod.uid, None)
