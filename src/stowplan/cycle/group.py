@@ -175,6 +175,36 @@ class GroupDecision(msgspec.Struct):
     def fitting(self) -> int:
         return sum(1 for member in self.members if member.node_name)
 
+    @property
+    def summary(self) -> str:
+        """What became of the group, for people."""
+        total = len(self.members)
+        text = f"Decided with pod group {self.group.key}: "
+        if self.result is Result.ERROR:
+            return f"{text}{self.message}."
+        least = f"at least {self.needed} {'was' if self.needed == 1 else 'were'} needed"
+        text += f"{self.fitting} of {total} pods fit"
+        if self.result is Result.WAITING and self.victims:
+            text += (
+                " once 1 pod is evicted"
+                if len(self.victims) == 1
+                else f" once {len(self.victims)} pods are evicted"
+            )
+        elif self.result is Result.WAITING:
+            text += " before evicted pods end"
+        text = f"{text}, {least}."
+        if self.placement:
+            text += f" All of them go into domain {self.placement}."
+        elif self.trials:
+            best = max(self.trials, key=lambda trial: trial.count)
+            lacking = sum(1 for trial in self.trials if trial.count < 0)
+            where = f"the best of {len(self.trials)} domains, {best.name}, takes {best.count}"
+            if best.count < 0:
+                return f"{text} No domain has the free resources for them."
+            text += f" No domain takes enough: {where}"
+            text += f"; {lacking} lack the free resources." if lacking else "."
+        return text
+
 
 class GroupError(Exception):
     """A member, or a step of the whole group, failed; the attempt ends."""

@@ -54,6 +54,8 @@ def _outcome(explanation: Explanation) -> str:
             headline = f"{pod} stays pending"
     lines = [f"{headline} (profile {explanation.profile})."]
     lines += explanation.notes
+    if decision.group:
+        lines.append(decision.group)
     if explanation.held_back:
         lines.append(f"{reason_text(explanation.held_back)}. Until then, kube-scheduler does not attempt it.")
         lines.append(f"If it were attempted now, it would {_would(explanation)}.")

@@ -107,6 +107,8 @@ class Evidence(msgspec.Struct, kw_only=True, eq=False):
     post_filter: Status | None = None
     nominated: str | None = None
     error: str | None = None
+    group: str = ""
+    """What became of the pod's group, in a sentence or two; empty for a pod that was decided alone."""
 
     @property
     def narrowed_reason(self) -> str:

@@ -105,6 +105,9 @@ class GroupScheduler:
         seconds = shared.clock() - began
         shared.metrics.group_algorithm(seconds)
         log.log(3, "Decided pod group", podGroup=str(key), result=found.result, fitting=found.fitting)
+        summary = found.summary
+        for member in found.members:
+            member.decision.group = summary
         if found.result is Result.SCHEDULED and not shared.is_leading():
             host.undo_all()
             for queued in taken:
@@ -134,6 +137,7 @@ class GroupScheduler:
                 self._failures.handle(host.attempt(member.pod, member.decision), member.failure, NOBODY)
             else:  # it waits, and may preempt, like a pod without a group
                 decision = host.decide(member.pod, None, preempts=True)
+                decision.group = member.decision.group
                 self._failures.handle_decision(host.attempt(member.pod, decision))
 
     def _requeue(self, host: LiveHost, found: GroupDecision) -> None:
