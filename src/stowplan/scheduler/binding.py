@@ -245,6 +245,7 @@ class PodBinder:
                 if status.code.is_rejection:
                     rejection = failure_at(status, status.plugin, "waiting on permit for pod")
                 if attempt.group is not None:
+                    rejection = rejection._replace(is_of_group=True)
                     attempt.group.drop(placed, rejection)
                 return rejection
         elif has_work:

@@ -51,6 +51,10 @@ class ExtenderCalls:
     def __init__(self, extenders: Sequence[Extender], objects: WholeObjects, metrics: Metrics) -> None:
         self.extenders, self._objects, self._metrics = tuple(extenders), objects, metrics
 
+    def is_any_interested(self, pods: Iterable[Pod]) -> bool:
+        """Whether an extender manages one of these pods."""
+        return any(extender.is_interested(pod) for pod in pods for extender in self.extenders)
+
     async def schedule(self, cycle: Cycle, tie_break: TieBreak, pause: Callable[[], None]) -> Decision:
         """As `cycle.schedule`. `pause` is called when plugins are left for extenders."""
         pod = cycle.decision.pod

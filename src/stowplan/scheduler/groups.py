@@ -75,13 +75,18 @@ class GroupScheduler:
         names = list(dict.fromkeys(queued.pod.scheduler_name for queued in taken))
         if len(names) < 2:
             return False
-        failure = Failure(f'{OTHER_NAMES}, got: "{names[0]}" and "{names[1]}"', is_of_group=True)
+        text = f'{OTHER_NAMES}, got: "{names[0]}" and "{names[1]}"'
+        for queued in taken:
+            self.fail([queued], profiles[queued.pod.scheduler_name], text)
+        return True
+
+    def fail(self, taken: Iterable[QueuedPod], profile: Profile, message: str) -> None:
+        """Fail members that were not attempted, with an error that concerns all of them."""
         for queued in taken:
             decision = Decision(queued.pod, self._shared.cluster.nodes)
-            decision.error = failure.message
-            profile = profiles[queued.pod.scheduler_name]
-            self._failures.handle(Attempt(queued, profile, decision, self._shared.clock()), failure, NOBODY)
-        return True
+            decision.error = message
+            attempt = Attempt(queued, profile, decision, self._shared.clock())
+            self._failures.handle(attempt, Failure(message, is_of_group=True), NOBODY)
 
     def schedule(
         self,

@@ -42,6 +42,12 @@ CUSTOM_VERBOSITY, ALL_VERBOSITY = 5, 10
 """From which `-v` on the log has a line for what custom plugins, and all plugins, say of each node."""
 
 
+WITH_EXTENDERS = (
+    "extenders are not asked about groups; remove the extender from the configuration, "
+    "limit it with managedResources, or remove the pods from their group"
+)
+
+
 class Profiles:
     """The profiles of a configuration, each with its observer."""
 
@@ -178,6 +184,10 @@ class SchedulingLoop:
         if not left:
             return
         profile = self._profiles.by_name[left[0].pod.scheduler_name]
+        if self._extenders is not None and self._extenders.is_any_interested(each.pod for each in left):
+            # Members bound one by one would not be a group any more, so they wait until this is resolved.
+            self._groups.fail(left, profile, f"pod group {key}: {WITH_EXTENDERS}")
+            return
         self._groups.schedule(
             key,
             left,
@@ -190,6 +200,10 @@ class SchedulingLoop:
     async def schedule_extended(self, queued: QueuedPod, extenders: ExtenderCalls) -> None:
         """Decide one pod with extenders. Changes of the cluster are deferred until they have answered."""
         shared, pod = self._shared, queued.pod
+        key = shared.cluster.groups.key_of(pod)
+        if key is not None:
+            self.schedule_group(key, queued)
+            return
         profile = self._begin(queued)
         if profile is None:
             return
