@@ -482,3 +482,76 @@ async def test_unlike_members_fit_in_another_order():
         stage.see(node("n1", cpu="4"), node("n2", cpu="4"), pod_group(least=3), *small, member("b", cpu="4"))
         await stage.settle()
         assert len(stage.api.bound) == 3
+
+
+async def test_scenario_32_members_that_are_bound_stay_and_the_others_are_placed_anew():
+    now = [1000.0]
+    async with gang_stage(now=lambda: now[0]) as stage:
+        bound = [member(f"old{number}", on="n1") for number in range(2)]
+        pods = [member(f"new{number}") for number in range(2)]
+        stage.see(node("n1", cpu="2"), pod_group(least=4, condition=True), *bound, *pods)
+        await stage.settle()
+        assert stage.api.bound == {}
+        now[0] += 5
+        stage.see(node("n2", cpu="2"))
+        await stage.settle()
+        assert stage.api.bound == {"default/new0": "n2", "default/new1": "n2"}
+        assert stage.api.deleted == []
+
+
+async def test_scenario_37_members_that_share_a_claim_for_one_pod():
+    async with gang_stage() as stage:
+        claim = {
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data", "namespace": "default"},
+            "spec": {"accessModes": ["ReadWriteOncePod"], "volumeName": "pv"},
+        }
+        volume = {
+            "kind": "PersistentVolume",
+            "metadata": {"name": "pv"},
+            "spec": {
+                "accessModes": ["ReadWriteOncePod"],
+                "claimRef": {"name": "data", "namespace": "default", "uid": ""},
+            },
+        }
+        claim["metadata"]["annotations"] = {"pv.kubernetes.io/bind-completed": "yes"}
+        mounts = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+        stage.see(node("n1"), volume, claim, pod_group(least=2), *members(2, volumes=mounts))
+        await stage.settle()
+        assert stage.api.bound == {}
+        texts = sorted(last_text(stage, name) for name in ("g0", "g1"))
+        text = "PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+        assert text in texts[0]
+        assert texts[1] == WAIT
+
+
+@pytest.mark.parametrize("objects", [[pod_group(least=3)], []], ids=["scenario 42", "scenario 43"])
+async def test_with_generic_workload_alone_the_minimum_has_no_effect(objects):
+    async with staged(gates=("GenericWorkload",)) as stage:
+        stage.see(node("n1"), *objects, *members(2))
+        await stage.settle()
+        assert len(stage.api.bound) == 2
+
+
+async def test_groups_of_1_35_and_1_37():
+    async with gang_stage() as stage:
+        workload = {
+            "apiVersion": "scheduling.k8s.io/v1alpha1",
+            "kind": "Workload",
+            "metadata": {"name": "w", "namespace": "default", "resourceVersion": "1"},
+            "spec": {"podGroups": [{"name": "workers", "policy": {"gang": {"minCount": 2}}}]},
+        }
+        replicas = {
+            name: pod(name, workloadRef={"name": "w", "podGroup": "workers", "podGroupReplicaKey": key})
+            for name, key in (("a0", "a"), ("a1", "a"), ("b0", "b"))
+        }
+        stage.see(node("n1"), workload, *replicas.values())
+        await stage.settle()
+        assert set(stage.api.bound) == {"default/a0", "default/a1"}
+        newer = {**pod_group("n", least=1), "apiVersion": "scheduling.k8s.io/v1beta1"}
+        stage.see(newer, member("n0", "n"))
+        await stage.settle()
+        assert "default/n0" in stage.api.bound
+        ((path, body),) = stage.api.group_patches
+        assert path == "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups/n/status"
+        assert body["status"]["conditions"][0]["type"] == "PodGroupInitiallyScheduled"

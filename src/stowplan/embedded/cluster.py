@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +16,8 @@ from stowplan.apiserver.store import Snapshot
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import NotFound
 from stowplan.config import Duration, load
-from stowplan.config.types import V1
+from stowplan.config.gates import enabled_gates
+from stowplan.config.types import V1, with_gates
 from stowplan.controllers.clock import Clock
 from stowplan.controllers.running import Controllers
 from stowplan.embedded import objects, waiting
@@ -121,10 +122,12 @@ class EmbeddedCluster:
         registry: Registry | None = None,
         seed: int | None = None,
         owns_process: bool = True,
+        feature_gates: Mapping[str, bool] | None = None,
     ) -> Scheduler:
         """Start Stowplan's scheduler, and wait until it knows the cluster."""
         registry = registry or Registry.installed()
         loaded = load(config or {"apiVersion": V1, "kind": "KubeSchedulerConfiguration"}, registry).config
+        loaded = with_gates(loaded, enabled_gates(feature_gates or {}))
         api, events = [
             await self._open.enter_async_context(self._client("stowplan/scheduler")) for _ in range(2)
         ]
@@ -318,6 +321,7 @@ async def embedded_cluster(
     rbac: bool = False,
     certificate: str = "",
     owns_process: bool = True,
+    feature_gates: Mapping[str, bool] | None = None,
 ) -> AsyncIterator[EmbeddedCluster]:
     """A cluster with its scheduler, ready: nodes by number or from templates, the objects of manifests.
 
@@ -325,7 +329,7 @@ async def embedded_cluster(
     CustomResourceDefinitions of the kinds that enabled plugins watch are installed. `config` and `manifests`
     are plain data, or paths of files (and folders). With `rbac`, service accounts and impersonated users may
     do only what roles allow. With `owns_process` the garbage collector is tuned for speed, which affects all
-    of the process.
+    of the process. `feature_gates` are those of the scheduler, such as `{"GenericWorkload": True}`.
     """
     registry = Registry.installed(plugin_dirs, {each.__name__: check_plugin(each) for each in plugins})
     if config is None:
@@ -340,5 +344,11 @@ async def embedded_cluster(
         await cluster.apply(*(crd_of(kind) for kind in kinds if needs_crd(kind)))
         await cluster.add_nodes(nodes)
         await cluster.apply(*manifests)
-        await cluster.schedule(config, registry=registry, seed=seed, owns_process=owns_process)
+        await cluster.schedule(
+            config,
+            registry=registry,
+            seed=seed,
+            owns_process=owns_process,
+            feature_gates=feature_gates,
+        )
         yield cluster
