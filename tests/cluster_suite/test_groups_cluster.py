@@ -10,6 +10,9 @@ from controlplane.pods import add_nodes, condition, create, placed
 from controlplane.waiting import eventually
 
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+TOPOLOGY = f"{GATES},TopologyAwareWorkloadScheduling=true"
+WHOLE = f"{GATES},WorkloadAwarePreemption=true"
+ALL = f"{TOPOLOGY},WorkloadAwarePreemption=true"
 GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
 WAIT = (
     "pod group is unschedulable, waiting for minCount pods from a gang to be scheduled, "
@@ -24,7 +27,7 @@ NO_ROOM = (
 @pytest.fixture(scope="module")
 def plane_with_groups(tmp_path_factory):
     plane = ControlPlane(
-        tmp_path_factory.mktemp("groups"), GATES, "--runtime-config=scheduling.k8s.io/v1alpha2=true"
+        tmp_path_factory.mktemp("groups"), ALL, "--runtime-config=scheduling.k8s.io/v1alpha2=true"
     )
     try:
         plane.start()
@@ -49,16 +52,33 @@ def scheduler(request, plane):
     return getattr(plane, request.param)
 
 
-def create_group(plane, count, least, name="g"):
+def create_group(plane, count, least, name="g", cpu="1", pods=None, **spec):
     group = {
         "apiVersion": "scheduling.k8s.io/v1alpha2",
         "kind": "PodGroup",
         "metadata": {"name": name},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": least}}},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": least}}, **spec},
     }
     plane.request("POST", GROUPS, group)
-    member = {"schedulingGroup": {"podGroupName": name}}
-    create(plane, *(pod(f"{name}{number}", requests={"cpu": "1"}, **member) for number in range(count)))
+    member = {"schedulingGroup": {"podGroupName": name}, **(pods or {})}
+    create(plane, *(pod(f"{name}{number}", requests={"cpu": cpu}, **member) for number in range(count)))
+
+
+def create_class(plane):
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
+    create(plane, high | {"value": 1000})
+
+
+def victims(plane):
+    items = plane.request("GET", "/api/v1/namespaces/default/pods")["items"]
+    return {item["metadata"]["name"] for item in items if item["metadata"].get("deletionTimestamp")}
+
+
+def fill(plane, count=4):
+    """Two nodes of four CPUs, full of pods of two."""
+    add_nodes(plane, node("n1"), node("n2"))
+    requests = {"cpu": "2"}
+    create(plane, *(pod(f"low{n}", requests=requests, nodeName=f"n{n % 2 + 1}") for n in range(count)))
 
 
 def group_condition(plane, name="g"):
@@ -101,3 +121,35 @@ async def test_scenario_12_two_gangs_and_room_for_one(plane, scheduler):
         create_group(plane, 3, 3, "b")
         await eventually(lambda: group_condition(plane, "b"), bool)
         assert {name[0] for name, node_name in placed(plane).items() if node_name} == {"a"}
+
+
+async def test_scenario_46_the_rack_that_becomes_fullest(plane, scheduler):
+    small = node("a0", labels={"rack": "ra"})
+    large = [node(f"b{number}", labels={"rack": "rb"}) for number in range(2)]
+    add_nodes(plane, small, *large)
+    with scheduler(TOPOLOGY):
+        create_group(plane, 4, 4, schedulingConstraints={"topology": [{"key": "rack"}]})
+        found = await eventually(lambda: placed(plane), lambda each: all(each.values()))
+        assert set(found.values()) == {"a0"}
+
+
+async def test_scenario_40_nobody_is_evicted_in_vain(plane):
+    """kube-scheduler evicts all four."""
+    fill(plane)
+    create_class(plane)
+    with plane.stowplan(GATES):
+        create_group(plane, 3, 3, cpu="4", pods={"priorityClassName": "high"})
+        expected = [("PodGroupScheduled", "False", "Unschedulable", "pod group is unschedulable")]
+        await eventually(lambda: group_condition(plane), lambda found: found == expected)
+        assert victims(plane) == set()
+
+
+async def test_scenario_56_a_group_preempts_by_its_own_class(plane, scheduler):
+    fill(plane)
+    create_class(plane)
+    with scheduler(WHOLE):
+        create_group(plane, 2, 2, cpu="2", priorityClassName="high")
+        gone = await eventually(lambda: victims(plane), lambda found: len(found) == 2)
+        assert gone in ({"low0", "low2"}, {"low1", "low3"})
+        expected = [("PodGroupScheduled", "False", "Unschedulable", "pod group is unschedulable")]
+        await eventually(lambda: group_condition(plane), lambda found: found == expected)

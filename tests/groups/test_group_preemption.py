@@ -135,7 +135,8 @@ async def test_scenario_56_a_group_preempts_by_its_own_class():
             "default-scheduler: preempting to accommodate a higher priority podgroup"
         )
         assert len(nominations(stage)) == 2
-        assert group_condition(stage) == ("False", "Unschedulable", WAITING)
+        assert group_condition(stage) == ("False", "Unschedulable", UNSCHEDULABLE)
+        assert attempts(stage) == {"waiting_on_preemption": 1}
         now[0] += 5
         await evict_all(stage, cluster[2:])
         assert len(stage.api.bound) == 2

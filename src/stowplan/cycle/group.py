@@ -320,7 +320,9 @@ class _GroupCycle:
                 return self._scheduled(trial)
             trial.undo()
         result = Result.WAITING if makes_room or is_clearing else Result.UNSCHEDULABLE
-        message = WAITING if result is Result.WAITING else UNSCHEDULABLE
+        # parity: a group that preempts as one does not say that it waits
+        is_said = result is Result.WAITING and not self._host.preempts_whole
+        message = WAITING if is_said else UNSCHEDULABLE
         return GroupDecision(
             self._group,
             result,
@@ -485,7 +487,7 @@ class _GroupCycle:
         nodes = self._host.nodes
         if len(placements) == 1 and "" in placements:
             found = self._in_any_order(None, explains=True)
-            if found.result is Result.UNSCHEDULABLE:
+            if found.result is not Result.SCHEDULED and found.message != WAITING:
                 found.message = _none_available(1, found.message)
             return found
         capacity = self._capacity(placements)
