@@ -86,8 +86,8 @@ class Planner:
         return schedule(profile, pod, self.cluster.nodes, self.tie_break, sampling)
 
     def expect(self, pods: Iterable[Pod]) -> None:
-        """Count pods that are to be decided as members of their groups."""
-        for pod in pods:
+        """Count pods that are to be decided as members of their groups, if a profile reads groups."""
+        for pod in pods if self.cluster.groups.families else ():
             self.followers.tell(pod)
 
     def group_of(self, pod: Pod) -> GroupKey | None:
