@@ -190,6 +190,17 @@ async def test_subgroups_are_not_half_understood():
         assert "minSubGroups is not supported" in last_text(stage, "p0")
 
 
+async def test_a_required_network_topology_is_not_ignored():
+    now = [1000.0]
+    async with co_stage(now=lambda: now[0]) as stage:
+        topology = {"mode": "hard", "highestTierAllowed": 1}
+        stage.see(node("n1"), volcano_group(minMember=1, networkTopology=topology), task("p0"))
+        await stage.settle()
+        await report_gated(stage, now)
+        assert stage.api.bound == {}
+        assert "networkTopology with mode hard is not supported" in last_text(stage, "p0")
+
+
 async def test_scenario_92_a_pod_of_several_groups():
     profile = {"plugins": {**SORTED["plugins"]}}
     async with co_stage(profile, gates=GANG) as stage:

@@ -309,7 +309,6 @@ class VolcanoPodGroup(GroupObject, frozen=True):
 
     def groups(self) -> Iterator[Group]:
         spec, by_task = self.spec, self.spec.min_task_member
-        subgroups = [each.name for each in spec.sub_group_policy if each.min_sub_groups > 0]
         yield Group(
             key=GroupKey(VOLCANO, self.namespace, self.name),
             api_version=self.definition.api_version,
@@ -321,12 +320,19 @@ class VolcanoPodGroup(GroupObject, frozen=True):
             topology=_network_topology(spec.network_topology),
             queue=spec.queue or DEFAULT_QUEUE,
             created=self.metadata.creation_timestamp or "",
-            limits_note=(
-                f"spec.subGroupPolicy[{subgroups[0]}].minSubGroups is not supported; set it to 0"
-                if subgroups
-                else ""
-            ),
+            limits_note=_unsupported(spec),
         )
+
+
+def _unsupported(spec: VolcanoSpec) -> str:
+    """What the group asks for and would not get; it waits rather than being placed without it."""
+    for each in spec.sub_group_policy:
+        if each.min_sub_groups > 0:
+            return f"spec.subGroupPolicy[{each.name}].minSubGroups is not supported; set it to 0"
+    topology = _network_topology(spec.network_topology)
+    if topology is not None and topology.is_required:
+        return "spec.networkTopology with mode hard is not supported; remove it, or set mode to soft"
+    return ""
 
 
 def _network_topology(given: NetworkTopology | None) -> Topology | None:

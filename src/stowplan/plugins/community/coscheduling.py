@@ -31,9 +31,9 @@ from stowplan.framework import (
 
 class CoschedulingArgs(PluginArgs):
     permit_waiting_time_seconds: int = 60
-    """How long the binding of a whole group may take, for groups that do not say it."""
+    """Accepted, and without effect: no pod is held at Permit."""
     pod_group_backoff_seconds: int = 0
-    """Shortest pause after a group could not be placed."""
+    """Accepted, and without effect: groups have the backoff of pods."""
     pod_group_reject_percentage: int = 10
     """Accepted, and without effect: a group is never placed in part."""
 
