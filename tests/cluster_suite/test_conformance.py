@@ -74,7 +74,7 @@ class Real:
         self._connection.close()
 
 
-async def _asked(control_plane: ControlPlane, cases: list[Case], prefix: str) -> dict[str, list[Any]]:
+async def ask_all(control_plane: ControlPlane, cases: list[Case], prefix: str) -> dict[str, list[Any]]:
     found = {}
     with closing(Real(control_plane)) as real:
         for number, case in enumerate(cases):
@@ -84,7 +84,7 @@ async def _asked(control_plane: ControlPlane, cases: list[Case], prefix: str) ->
 
 
 async def test_kube_apiserver_answers_as_recorded(control_plane: ControlPlane) -> None:
-    found = await _asked(control_plane, all_cases(), "c")
+    found = await ask_all(control_plane, all_cases(), "c")
     if os.environ.get("STOWPLAN_RECORD"):
         record(found)
     known = recorded()
@@ -92,7 +92,7 @@ async def test_kube_apiserver_answers_as_recorded(control_plane: ControlPlane) -
 
 
 async def test_kube_apiserver_admits_as_recorded(control_plane: ControlPlane) -> None:
-    found = await _asked(control_plane, admission_cases(), "a")
+    found = await ask_all(control_plane, admission_cases(), "a")
     if os.environ.get("STOWPLAN_RECORD"):
         write(found, ADMISSION_FILE)
     known = recorded(ADMISSION_FILE)

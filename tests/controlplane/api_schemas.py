@@ -1,8 +1,9 @@
-"""Writes the structure of the Kubernetes API that stowplan.apiserver serves, as one compact data file.
+"""Writes the structure of the Kubernetes API that stowplan.apiserver serves, as two compact data files.
 
-Run as `python tests/controlplane/api_schemas.py`. What is served and of which form comes from a real
-kube-apiserver (discovery, table columns and OpenAPI v3, without descriptions); which fields are left out of
-JSON when empty, and how Go names their types in its messages, comes from the Go sources of that version.
+Run as `python tests/controlplane/api_schemas.py`. The second file has what the gates of pod groups add. What
+is served and of which form comes from a real kube-apiserver (discovery, table columns and OpenAPI v3, without
+descriptions); which fields are left out of JSON when empty, and how Go names their types in its messages,
+comes from the Go sources of that version.
 """
 
 from __future__ import annotations
@@ -50,9 +51,23 @@ GROUP_VERSIONS = (
     "certificates.k8s.io/v1",
     "apiregistration.k8s.io/v1",
 )
+GATES = (
+    "GenericWorkload",
+    "GangScheduling",
+    "TopologyAwareWorkloadScheduling",
+    "WorkloadAwarePreemption",
+    "WorkloadWithJob",
+    "DRAWorkloadResourceClaims",
+)
+GATED_VERSION = "scheduling.k8s.io/v1alpha2"
+GATED_FLAGS = (
+    f"--feature-gates={','.join(f'{gate}=true' for gate in GATES)}",
+    f"--runtime-config={GATED_VERSION}=true",
+)
 META = ("name", "namespace", "labels", "annotations")
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 TARGET = HERE.parents[1] / "src" / "stowplan" / "apiserver" / "schemas.json.gz"
+GATED_TARGET = TARGET.with_name("gated_schemas.json.gz")
 MODULES = {
     "io.k8s.api.": "k8s.io/api",
     "io.k8s.apimachinery.": "k8s.io/apimachinery",
@@ -65,20 +80,30 @@ _NUMBER = re.compile(r'protobuf:"\w+,(\d+)')
 
 
 def main() -> None:
+    data = _collect_from(GROUP_VERSIONS)
+    gated = _collect_from((GATED_VERSION,), *GATED_FLAGS)
+    known = data["bootstrap"]
+    gated["bootstrap"] = [item for item in gated["bootstrap"] if item not in known]
+    for part in ("schemas", "fields", "parts"):
+        gated[part] = {name: each for name, each in gated[part].items() if name not in data[part]}
+    for target, found in ((TARGET, data), (GATED_TARGET, gated)):
+        target.write_bytes(gzip.compress(json.dumps(found, separators=(",", ":")).encode(), mtime=0))
+
+
+def _collect_from(group_versions: tuple[str, ...], *flags: str) -> Json:
     with tempfile.TemporaryDirectory() as folder:
-        control_plane = ControlPlane(Path(folder))
+        control_plane = ControlPlane(Path(folder), *flags)
         control_plane.start()
         try:
-            data = collect(control_plane)
+            return collect(control_plane, group_versions)
         finally:
             control_plane.stop()
-    TARGET.write_bytes(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0))
 
 
-def collect(control_plane: ControlPlane) -> Json:
+def collect(control_plane: ControlPlane, group_versions: tuple[str, ...]) -> Json:
     resources: list[Json] = []
     schemas: Json = {}
-    for group_version in GROUP_VERSIONS:
+    for group_version in group_versions:
         root = f"/api/{group_version}" if "/" not in group_version else f"/apis/{group_version}"
         for resource in control_plane.request("GET", root)["resources"]:
             resources.append({"groupVersion": group_version, **resource})

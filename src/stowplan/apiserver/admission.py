@@ -31,6 +31,7 @@ from stowplan.apiserver.matching import GROUP, Action, action_of, deletion_of
 from stowplan.apiserver.metadata import generate_name
 from stowplan.apiserver.rbac import Attributes
 from stowplan.apiserver.store import Record
+from stowplan.apiserver.strategies import groups
 
 Json = dict[str, Any]
 
@@ -88,6 +89,10 @@ def mutate(context: RequestContext) -> None:
 def check(context: RequestContext) -> None:
     """Raise Failure unless the object may be stored."""
     objects = context.objects
+    if context.resource.name == groups.POD_GROUPS and context.before is None:
+        groups.check_workload_exists(context.data, context.namespace, objects)
+    elif context.resource.name == "jobs.batch" and context.before is not None and not context.subresource:
+        groups.check_parallelism(context.data, context.old, context.namespace, objects)
     if not context.subresource:
         if objects.has_any(LIMIT_RANGES):
             _check_limits(context)

@@ -66,6 +66,11 @@ def subdomain_errors(name: str) -> tuple[str, ...]:
     return _checked(name, 253, _SUBDOMAIN, SUBDOMAIN_WORDS)
 
 
+def group_name_errors(name: str) -> tuple[str, ...]:
+    """For names of pod groups and workloads, whose length has a message of its own."""
+    return ("must be no more than 253 characters",) if len(name) > 253 else subdomain_errors(name)
+
+
 @_remembered(4096)
 def label_errors(name: str) -> tuple[str, ...]:
     return _checked(name, 63, _LABEL, LABEL_WORDS)

@@ -10,7 +10,8 @@ import msgspec
 
 from stowplan.api.protobuf import encode_message
 from stowplan.apiserver.resources import Resource, Resources
-from stowplan.apiserver.schemas import META, REF, data, names, ref_of
+from stowplan.apiserver.schemas import META, REF, data, gated, names, ref_of
+from stowplan.apiserver.strategies.groups import are_served
 from stowplan.http11.messages import Request, Response
 
 Json = dict[str, Any]
@@ -323,7 +324,8 @@ def _answer_v2(resources: Resources, request: Request) -> Response:
 
 
 def _document_v2(resources: Resources) -> Json:
-    definitions = {name: _v2(_described(name)) for name in data().schemas}
+    hidden = gated().schemas if not are_served(resources.gates) else ()
+    definitions = {name: _v2(_described(name)) for name in data().schemas if name not in hidden}
     paths: Json = {}
     for resource in resources:
         if resource.is_custom:

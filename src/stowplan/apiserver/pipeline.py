@@ -27,7 +27,9 @@ from stowplan.apiserver.failures import (
 )
 from stowplan.apiserver.forms import from_stored, to_stored
 from stowplan.apiserver.resources import Resource
+from stowplan.apiserver.security import template_in
 from stowplan.apiserver.store import Record
+from stowplan.apiserver.strategies.groups import are_served, drop_membership
 from stowplan.http11.messages import Headers, Response
 
 Json = dict[str, Any]
@@ -233,6 +235,7 @@ def _admit_new(context: RequestContext, meta: Json) -> None:
             meta["name"] = context.request.memory.setdefault("name", meta["name"])
     strategy.admit(data, context.objects)
     admission.mutate(context)
+    _drop_membership(context)
     strategy.prepare_create(data)
     metadata.fill_for_create(meta, context.namespace, strategy.has_generation)
 
@@ -256,9 +259,17 @@ def _admit_change(context: RequestContext, before: Record, meta: Json) -> None:
             strategy.prepare_part(data, old, context.subresource)
         strategy.admit_update(data, old, context.objects)
         admission.mutate(context)
+        _drop_membership(context)
         strategy.prepare_update(data, old)
     if context.owners is None:
         context.owners = _owners_after(context, before, given)
+
+
+def _drop_membership(context: RequestContext) -> None:
+    """Without pod groups, pods and templates of pods name none."""
+    if not are_served(context.objects.resources.gates):
+        name = context.resource.name
+        drop_membership(template_in(name, context.data), template_in(name, context.old))
 
 
 def _check_identity(context: RequestContext, before: Record, meta: Json) -> None:

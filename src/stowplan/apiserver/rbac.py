@@ -434,7 +434,7 @@ class Aggregation:
             self._objects.put(resource, record.key, data, record.managed)
 
 
-def bootstrap_objects() -> Iterable[tuple[str, Json]]:
+def bootstrap_objects(*, with_groups: bool) -> Iterable[tuple[str, Json]]:
     """The collection and content of each role and binding that every cluster has."""
     plurals = {
         "ClusterRole": CLUSTER_ROLES,
@@ -442,5 +442,8 @@ def bootstrap_objects() -> Iterable[tuple[str, Json]]:
         "Role": ROLES,
         "RoleBinding": BINDINGS,
     }
-    for item in schemas.data().bootstrap:
+    items = {(item["kind"], item["metadata"]["name"]): item for item in schemas.data().bootstrap}
+    if with_groups:
+        items |= {(item["kind"], item["metadata"]["name"]): item for item in schemas.gated().bootstrap}
+    for item in items.values():
         yield plurals[item["kind"]], item

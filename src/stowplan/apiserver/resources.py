@@ -10,6 +10,8 @@ import msgspec
 from stowplan.apiserver import schemas
 from stowplan.apiserver.bodies import BuiltIn, Codec
 from stowplan.apiserver.strategies import Strategy, strategy_of
+from stowplan.apiserver.strategies.groups import are_served
+from stowplan.config.gates import NO_GATES, FeatureGates
 
 Json = dict[str, Any]
 
@@ -145,10 +147,10 @@ def _zero_text(schema: Json, path: str) -> str:
     return {"boolean": "false", "integer": "0"}.get(schema.get("type", ""), "")
 
 
-def built_in() -> list[Resource]:
+def built_in(gates: FeatureGates) -> list[Resource]:
     """What is served without any custom resource."""
     found: dict[tuple[str, str], Resource] = {}
-    for entry in schemas.data().resources:
+    for entry in (*schemas.data().resources, *(schemas.gated().resources if are_served(gates) else ())):
         group, _, version = entry["groupVersion"].rpartition("/")
         plural, _, below = entry["name"].partition("/")
         if below:
@@ -160,11 +162,11 @@ def built_in() -> list[Resource]:
             continue
         name = schemas.names().get((group, version, entry["kind"]), "")
         if name:
-            found[entry["groupVersion"], plural] = _resource(entry, group, version, name)
+            found[entry["groupVersion"], plural] = _resource(entry, group, version, name, gates)
     return list(found.values())
 
 
-def _resource(entry: Json, group: str, version: str, schema: str) -> Resource:
+def _resource(entry: Json, group: str, version: str, schema: str, gates: FeatureGates) -> Resource:
     return Resource(
         group=group,
         version=version,
@@ -180,7 +182,7 @@ def _resource(entry: Json, group: str, version: str, schema: str) -> Resource:
         storage_hash=entry.get("storageVersionHash", ""),
         schema={"$ref": schemas.REF + schema},
         codec=BuiltIn(schema),
-        strategy=strategy_of(group, entry["name"]),
+        strategy=strategy_of(group, entry["name"], gates),
         # Events of both groups are the same objects.
         collection="events" if entry["name"] == "events" else "",
     )
@@ -189,8 +191,9 @@ def _resource(entry: Json, group: str, version: str, schema: str) -> Resource:
 class Resources:
     """All resources that are served now, by path."""
 
-    def __init__(self) -> None:
-        self._by_path = {(each.group, each.version, each.plural): each for each in built_in()}
+    def __init__(self, gates: FeatureGates = NO_GATES) -> None:
+        self.gates = gates
+        self._by_path = {(each.group, each.version, each.plural): each for each in built_in(gates)}
         self._served: set[tuple[str, str]] = set()
         self._count_served()
         self.documents: dict[str, bytes] = {}

@@ -43,7 +43,22 @@ class SchemaData(msgspec.Struct):
 
 @cache
 def data() -> SchemaData:
-    packed = files("stowplan.apiserver").joinpath("schemas.json.gz").read_bytes()
+    """What is always served, with the schemas of what feature gates add."""
+    found, more = _read("schemas.json.gz"), gated()
+    found.schemas |= more.schemas
+    found.fields |= more.fields
+    found.parts |= more.parts
+    return found
+
+
+@cache
+def gated() -> SchemaData:
+    """What feature gates add; of the bootstrap objects, those that are new or replace another."""
+    return _read("gated_schemas.json.gz")
+
+
+def _read(name: str) -> SchemaData:
+    packed = files("stowplan.apiserver").joinpath(name).read_bytes()
     return msgspec.json.decode(gzip.decompress(packed), type=SchemaData)
 
 

@@ -50,8 +50,10 @@ from stowplan.apiserver.rbac import (
 from stowplan.apiserver.reading import Watch, answer_list, selection_of
 from stowplan.apiserver.resources import Resources
 from stowplan.apiserver.store import Store
+from stowplan.apiserver.strategies.groups import are_served
 from stowplan.apiserver.subresources import CREATED_ONLY, SUBRESOURCES, get
 from stowplan.apiserver.tokens import ISSUER, Access
+from stowplan.config.gates import NO_GATES, FeatureGates
 from stowplan.errors import QuantityError
 from stowplan.http11.messages import Request, Response, Stream
 from stowplan.log import error as log_error
@@ -96,14 +98,19 @@ class ApiServer:
     """One Kubernetes API over one store; `now` is its clock, in seconds since 1970."""
 
     def __init__(
-        self, store: Store | None = None, *, rbac: bool = False, now: Callable[[], float] = time.time
+        self,
+        store: Store | None = None,
+        *,
+        rbac: bool = False,
+        now: Callable[[], float] = time.time,
+        gates: FeatureGates = NO_GATES,
     ) -> None:
         self._now = now
         times.CLOCK.set(now)
         self.store = store or Store()
         self.faults = Faults()
         """What goes wrong on purpose."""
-        self.resources = Resources()
+        self.resources = Resources(gates)
         self.objects = Objects(self.store, self.resources)
         self.access = Access(self.objects, rbac=rbac, now=now)
         for resource in self.resources:
@@ -117,7 +124,7 @@ class ApiServer:
         self.aggregation = Aggregation(self.objects)
         _create_defaults(self.objects)
         if rbac:
-            for collection, item in bootstrap_objects():
+            for collection, item in bootstrap_objects(with_groups=are_served(gates)):
                 _create(self.objects, collection, item, item["metadata"].get("namespace", ""))
         self.store.commit()
 

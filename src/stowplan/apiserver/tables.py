@@ -427,6 +427,18 @@ def _budget(item: Json) -> list[Any]:
     ]
 
 
+def _pod_group(item: Json) -> list[Any]:
+    policy = "Gang" if _at(item, "spec", "schedulingPolicy", "gang") is not None else "Basic"
+    workload = _at(item, "spec", "podGroupTemplateRef", "workload", "workloadName", default=_NONE)
+    conditions = {each["type"]: each for each in _at(item, "status", "conditions", default=[])}
+    state = "Pending"
+    if scheduled := conditions.get("PodGroupScheduled"):
+        state = "Scheduled" if scheduled["status"] == "True" else "Unschedulable"
+    if disrupted := conditions.get("DisruptionTarget"):
+        state = disrupted["reason"]
+    return [_name(item), policy, workload, state, age(item)]
+
+
 def _event(item: Json) -> list[Any]:
     about = item.get("involvedObject") or item.get("regarding") or {}
     source = item.get("source") or item.get("deprecatedSource") or {}
@@ -743,6 +755,7 @@ _CELLS: dict[str, Cells] = {
     "jobs.batch": _job,
     "cronjobs.batch": _cron_job,
     "poddisruptionbudgets.policy": _budget,
+    "podgroups.scheduling.k8s.io": _pod_group,
     "priorityclasses.scheduling.k8s.io": lambda item: [
         _name(item),
         item.get("value", 0),

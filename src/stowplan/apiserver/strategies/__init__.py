@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from stowplan.apiserver.strategies import core, limits, others, registration, workloads
+from stowplan.apiserver.strategies import core, groups, limits, others, registration, workloads
 from stowplan.apiserver.strategies.definitions import DefinitionStrategy
 from stowplan.apiserver.strategies.pods import PodStrategy
 from stowplan.apiserver.strategies.strategy import Strategy
+from stowplan.config.gates import NO_GATES, FeatureGates
 
 __all__ = ["Strategy", "strategy_of"]
 
 
-def strategy_of(group: str, plural: str) -> Strategy:
-    return STRATEGIES.get(f"{plural}.{group}" if group else plural) or Strategy()
+def strategy_of(group: str, plural: str, gates: FeatureGates = NO_GATES) -> Strategy:
+    name = f"{plural}.{group}" if group else plural
+    if name in groups.STRATEGIES:
+        return groups.STRATEGIES[name](gates)
+    return STRATEGIES.get(name) or Strategy()
 
 
 STRATEGIES: dict[str, Strategy] = {

@@ -17,7 +17,13 @@ from stowplan.apiserver.failures import (
     unsupported,
 )
 from stowplan.apiserver.metadata import label_errors_of
-from stowplan.apiserver.names import label_errors, label_key_errors, label_value_errors, subdomain_errors
+from stowplan.apiserver.names import (
+    group_name_errors,
+    label_errors,
+    label_key_errors,
+    label_value_errors,
+    subdomain_errors,
+)
 
 Json = dict[str, Any]
 
@@ -86,6 +92,7 @@ def pod_spec_errors(spec: Json, at: str, meta: Json) -> Iterator[FieldError]:
     yield from _gates_errors(spec.get("schedulingGates") or [], f"{at}.schedulingGates")
     if spec.get("schedulingGates") and spec.get("nodeName"):
         yield forbidden(f"{at}.nodeName", "cannot be set until all schedulingGates have been cleared")
+    yield from _membership_errors(spec.get("schedulingGroup"), f"{at}.schedulingGroup")
     for said in (
         label_key_errors(spec["schedulerName"])
         if spec.get("schedulerName") and "/" in spec["schedulerName"]
@@ -105,6 +112,16 @@ def _sysctl_errors(sysctls: list[Json], at: str) -> Iterator[FieldError]:
         elif name in seen:
             yield duplicate(here, name)
         seen.add(name)
+
+
+def _membership_errors(group: Json | None, at: str) -> Iterator[FieldError]:
+    if group is None:
+        return
+    name, where = group.get("podGroupName"), f"{at}.podGroupName"
+    if name is None:
+        yield invalid(where, None, "must specify one of: `podGroupName`")
+    else:
+        yield from (invalid(where, name, why) for why in group_name_errors(name))
 
 
 def _container_errors(container: Json, at: str, volumes: Json, seen: set[str]) -> Iterator[FieldError]:

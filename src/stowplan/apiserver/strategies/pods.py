@@ -165,7 +165,7 @@ def _set_priority(data: Json, lookup: Lookup) -> None:
             raise forbidden_request(_name(meta), "pods", "", why)
         found = record.data()
     else:
-        found = _default_class(lookup.all(CLASSES))
+        found = default_class(lookup.all(CLASSES))
         if found is not None:
             spec["priorityClassName"] = found["metadata"]["name"]
     value = found["value"] if found is not None else 0
@@ -189,7 +189,8 @@ def _name(meta: Json) -> str:
     return meta.get("name") or ""
 
 
-def _default_class(classes: Iterable[Record]) -> Json | None:
+def default_class(classes: Iterable[Record]) -> Json | None:
+    """The PriorityClass of pods and groups that name none."""
     marked = [
         data for record in classes if b'"globalDefault":true' in record.body and (data := record.data())
     ]

@@ -174,7 +174,12 @@ class JobStrategy(Workload):
             yield required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
 
     def update_errors(self, data: Json, old: Json) -> Iterator[FieldError]:
-        for field in ("completions", "selector", "template"):
+        spec, before = data["spec"], old["spec"]
+        # An Indexed Job may change its size, if completions and parallelism stay the same number.
+        is_elastic = spec.get("completionMode") == "Indexed" and all(
+            each.get("completions") == each.get("parallelism") for each in (spec, before)
+        )
+        for field in ("selector", "template") if is_elastic else ("completions", "selector", "template"):
             if data["spec"].get(field) != old["spec"].get(field) and not old["spec"].get("suspend"):
                 yield invalid(f"spec.{field}", data["spec"].get(field), "field is immutable")
 
