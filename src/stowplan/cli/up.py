@@ -91,6 +91,14 @@ COPIED = "set KUBECONFIG to the kubeconfig of the cluster to copy"
     help="Enforce RBAC: service accounts and impersonated users may only do what roles allow.",
 )
 @click.option(
+    "--feature-gates",
+    metavar="GATE=true,...",
+    default="",
+    help="Feature gates of pod groups to enable in API server, controllers and scheduler: GenericWorkload, "
+    "GangScheduling, TopologyAwareWorkloadScheduling, WorkloadAwarePreemption, WorkloadWithJob, "
+    "DRAWorkloadResourceClaims (default: none).",
+)
+@click.option(
     "--from-cluster",
     is_flag=True,
     help="Start with a copy of the cluster of KUBECONFIG; nothing is written to it.",
@@ -118,6 +126,7 @@ def up(
     speed: float,
     missing_images: tuple[str, ...],
     rbac: bool,
+    feature_gates: str,
     from_cluster: bool,
     context: str | None,
     kubeconfig: Path,
@@ -162,6 +171,7 @@ def up(
         speed=speed,
         missing_images=missing_images,
         rbac=rbac,
+        feature_gates=feature_gates,
         copied=kubeconfigs.load(None, context=context, remedy=COPIED) if from_cluster else None,
     )
 

@@ -15,6 +15,7 @@ import msgspec
 from stowplan.api.meta import parse_time
 from stowplan.client.errors import ApiError
 from stowplan.controllers.engine import Controller
+from stowplan.controllers.groups import JobGroups
 from stowplan.controllers.kinds import JOBS, PODS, Json, Plain, PodView
 from stowplan.controllers.owned_pods import OwnedPods, differs, one_then_all, pod_from, with_condition
 from stowplan.controllers.stores import Stores
@@ -48,9 +49,10 @@ def is_left_behind(pod: PodView, job: Plain | None) -> bool:
 class Jobs(Controller):
     component = "job-controller"
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, *, with_groups: bool = False) -> None:
         super().__init__(stores)
         self._jobs = self.store(JOBS)
+        self._groups = JobGroups(self) if with_groups else None
         self._pods = OwnedPods(self, self._jobs, self.store(PODS))
         self._tracked = self._pods.store.index(tracking_jobs)
         self._failures: dict[str, dict[int | None, tuple[int, float]]] = {}
@@ -67,6 +69,7 @@ class Jobs(Controller):
             await self._let_go(pods)
             await self._forget(job)
             return
+        group = "" if self._groups is None else await self._groups.ensure(job, pods)
         counts = Counts.of(job)
         failure: ApiError | None = None
         await self._let_go([pod for pod in pods if pod.uid in counts.uncounted])
@@ -83,7 +86,7 @@ class Jobs(Controller):
             active = []
         else:
             try:
-                active += await self._keep_active(job, active, counts, pods)
+                active += await self._keep_active(job, active, counts, pods, group)
             except ApiError as error:  # pods that have ended are counted, whether others can be made or not
                 failure = error
         left = any(not pod.is_finished for pod in pods)
@@ -121,7 +124,7 @@ class Jobs(Controller):
         return None
 
     async def _keep_active(
-        self, job: Plain, active: list[PodView], counts: Counts, pods: list[PodView]
+        self, job: Plain, active: list[PodView], counts: Counts, pods: list[PodView], group: str
     ) -> list[PodView]:
         """Makes and deletes pods so that as many as should be are at work; those that were made."""
         wanted = min(job.spec.get("parallelism", 1), counts.missing(len(active)))
@@ -138,7 +141,7 @@ class Jobs(Controller):
             return []
         free = self._free(job, pods, counts, min(wanted - len(active), MAX_CREATED))
         failures = counts.index_failures if per_index else {}
-        return await one_then_all([partial(self._create, job, each, failures) for each in free])
+        return await one_then_all([partial(self._create, job, each, failures, group) for each in free])
 
     def _free(self, job: Plain, pods: list[PodView], counts: Counts, number: int) -> list[int | None]:
         if job.spec.get("completionMode") != "Indexed":
@@ -164,7 +167,7 @@ class Jobs(Controller):
             self.queue.add_after(job.key, left)
         return left <= 0
 
-    async def _create(self, job: Plain, index: int | None, failures: dict[int, int]) -> PodView:
+    async def _create(self, job: Plain, index: int | None, failures: dict[int, int], group: str) -> PodView:
         prefix = f"{job.name}-" if index is None else f"{job.name}-{index}-"
         pod = pod_from(job.spec["template"], JOBS, job, generateName=prefix)
         meta = pod["metadata"]
@@ -175,6 +178,8 @@ class Jobs(Controller):
                 meta["annotations"][INDEX_FAILURES] = str(failures.get(index, 0))
             meta["labels"] = {**meta.get("labels", {}), INDEX: str(index)}
             pod["spec"] = _with_index(pod["spec"], f"{job.name}-{index}")
+        if group:
+            pod["spec"] = {**pod["spec"], "schedulingGroup": {"podGroupName": group}}
         return await self._pods.create(job, pod)
 
     async def _delete(self, job: Plain, pods: list[PodView]) -> None:

@@ -110,6 +110,10 @@ class ContainerView(Wire, frozen=True):
     restart_policy: str = ""
 
 
+class GroupView(Wire, frozen=True):
+    pod_group_name: str = ""
+
+
 class PodSpecView(Wire, frozen=True):
     node_name: str = ""
     hostname: str = ""
@@ -120,6 +124,7 @@ class PodSpecView(Wire, frozen=True):
     tolerations: tuple[TimedToleration, ...] = ()
     volumes: tuple[VolumeView, ...] = ()
     resource_claims: tuple[PodResourceClaim, ...] = ()
+    scheduling_group: GroupView | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "tolerations", share("tolerations", self.tolerations, self.tolerations))

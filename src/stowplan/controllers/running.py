@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from stowplan.client.api import ApiClient
+from stowplan.config.gates import GENERIC_WORKLOAD, NO_GATES, WORKLOAD_WITH_JOB, FeatureGates
 from stowplan.controllers.autoscalers import Autoscalers
 from stowplan.controllers.budgets import Budgets
 from stowplan.controllers.clock import Clock
@@ -15,6 +16,7 @@ from stowplan.controllers.deployments import Deployments
 from stowplan.controllers.discovery import Discovered
 from stowplan.controllers.endpoints import EndpointSlices
 from stowplan.controllers.garbage import QUARANTINE_SECONDS, Garbage, PodCollector
+from stowplan.controllers.groups import GroupDialects, GroupProtection
 from stowplan.controllers.jobs import Jobs
 from stowplan.controllers.namespaces import NamespaceContents, Namespaces
 from stowplan.controllers.node_lifecycle import GRACE_SECONDS, NodeLifecycle
@@ -32,7 +34,8 @@ class Controllers:
     """The embedded cluster's kube-controller-manager: `run` continues until it is cancelled.
 
     Made inside a running event loop. The client needs the rights to do everything, and a request budget that
-    is not in the way. `certificate` is the API server's, in PEM, if it has one.
+    is not in the way. `certificate` is the API server's, in PEM, if it has one. `gates` are those that are
+    on.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Controllers:
         node_grace_seconds: float | Callable[[], float] = GRACE_SECONDS,
         quarantine_seconds: float = QUARANTINE_SECONDS,
         certificate: str = "",
+        gates: FeatureGates = NO_GATES,
     ) -> None:
         self.stores = Stores(api, clock or Clock())
         discovered = Discovered(api)
@@ -52,7 +56,7 @@ class Controllers:
             ReplicationControllers(self.stores),
             StatefulSets(self.stores),
             DaemonSets(self.stores),
-            Jobs(self.stores),
+            Jobs(self.stores, with_groups=WORKLOAD_WITH_JOB in gates),
             CronJobs(self.stores),
             EndpointSlices(self.stores),
             NamespaceContents(self.stores, certificate),
@@ -68,6 +72,8 @@ class Controllers:
             Autoscalers(self.stores, discovered),
             Quotas(self.stores, discovered),
             PolicyStatus(self.stores),
+            GroupDialects(self.stores),
+            *((GroupProtection(self.stores),) if GENERIC_WORKLOAD in gates else ()),
         )
 
     @property

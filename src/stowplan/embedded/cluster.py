@@ -16,7 +16,7 @@ from stowplan.apiserver.store import Snapshot
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import NotFound
 from stowplan.config import Duration, load
-from stowplan.config.gates import enabled_gates
+from stowplan.config.gates import DEPENDENCIES, NO_GATES, FeatureGates, enabled_gates
 from stowplan.config.types import V1, with_gates
 from stowplan.controllers.clock import Clock
 from stowplan.controllers.running import Controllers
@@ -66,9 +66,11 @@ class EmbeddedCluster:
         behaviour: Behaviour | None = None,
         certificate: str = "",
         rbac: bool = False,
+        gates: FeatureGates = NO_GATES,
     ) -> None:
+        self.gates = gates
         self.clock = Clock(speed)
-        self.server = ApiServer(store, rbac=rbac, now=self.clock.now)
+        self.server = ApiServer(store, rbac=rbac, now=self.clock.now, gates=gates)
         self.connection = InProcess(self.server)
         self.api = self._client("stowplan")
         self._kubelet_api, self._controller_api = self._client("kubelet"), self._client("controller-manager")
@@ -78,6 +80,7 @@ class EmbeddedCluster:
             self.clock,
             node_grace_seconds=lambda: self.kubelets.grace_seconds,
             certificate=certificate,
+            gates=gates,
         )
         self.server.containers = self.kubelets
         self.scheduler: Scheduler | None = None
@@ -307,6 +310,14 @@ def _note_failure(task: asyncio.Task[None]) -> None:
         log.error("A component of the cluster failed", error)
 
 
+def _read_gates(given: Mapping[str, bool]) -> FeatureGates:
+    for name in given:
+        if name not in DEPENDENCIES:
+            known = ", ".join(DEPENDENCIES)
+            raise InputError(f'unknown feature gate "{name}" (known: {known})', what="feature_gates")
+    return enabled_gates(given)
+
+
 @asynccontextmanager
 async def embedded_cluster(
     nodes: Nodes = 1,
@@ -329,7 +340,8 @@ async def embedded_cluster(
     CustomResourceDefinitions of the kinds that enabled plugins watch are installed. `config` and `manifests`
     are plain data, or paths of files (and folders). With `rbac`, service accounts and impersonated users may
     do only what roles allow. With `owns_process` the garbage collector is tuned for speed, which affects all
-    of the process. `feature_gates` are those of the scheduler, such as `{"GenericWorkload": True}`.
+    of the process. `feature_gates` are those of pod groups, by name, such as
+    `{"GenericWorkload": True, "GangScheduling": True}`.
     """
     registry = Registry.installed(plugin_dirs, {each.__name__: check_plugin(each) for each in plugins})
     if config is None:
@@ -338,8 +350,9 @@ async def embedded_cluster(
         config = {"apiVersion": V1, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
     profiles = resolve_profiles(load(config, registry).config, registry)
     kinds = watched_kinds(kind for each in profiles for kind in each.classes.values())
+    gates = _read_gates(feature_gates or {})
     async with EmbeddedCluster(
-        speed=speed, behaviour=behaviour, rbac=rbac, certificate=certificate
+        speed=speed, behaviour=behaviour, rbac=rbac, certificate=certificate, gates=gates
     ) as cluster:
         await cluster.apply(*(crd_of(kind) for kind in kinds if needs_crd(kind)))
         await cluster.add_nodes(nodes)

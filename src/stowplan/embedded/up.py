@@ -24,6 +24,7 @@ from stowplan.client import kubeconfig as kubeconfigs
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, Conflict
 from stowplan.config import KubeSchedulerConfiguration
+from stowplan.config.gates import NO_GATES, FeatureGates, enabled_gates
 from stowplan.config.types import DEFAULT_SCHEDULER_NAME
 from stowplan.embedded import kubeconfig, objects
 from stowplan.embedded.cluster import EmbeddedCluster
@@ -33,6 +34,8 @@ from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
 from stowplan.kubelet import Behaviour, NodeTemplate
 from stowplan.kubelet.dump import Dump, dump_of
+from stowplan.scheduler.flag_parser import read
+from stowplan.scheduler.flags import FLAGS
 from stowplan.scheduler.main import Service
 from stowplan.scheduler.options import RunOptions, parse
 from stowplan.web import (
@@ -71,10 +74,21 @@ class UpOptions(msgspec.Struct, kw_only=True):
     missing_images: tuple[str, ...] = ()
     """Patterns of images that nodes cannot pull."""
     rbac: bool = False
+    feature_gates: str = ""
+    """Gates as flags have them: GenericWorkload=true,GangScheduling=true."""
     journal: Path | None = None
     """Where decisions are kept on disk, too."""
     copied: Connection | None = None
     """The live cluster that this one is to look like."""
+
+    @property
+    def gates(self) -> FeatureGates:
+        """The feature gates of pod groups that are on; raises InputError if one needs another."""
+        if not self.feature_gates:
+            return NO_GATES
+        return enabled_gates(
+            read([f"--feature-gates={self.feature_gates}"], FLAGS, "stowplan up")["feature-gates"]
+        )
 
 
 class Ready(NamedTuple):
@@ -92,6 +106,7 @@ class Ready(NamedTuple):
 async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
     """Run until a signal; return the exit status."""
     warnings: list[str] = []
+    _ = options.gates  # what is wrong with them is said at once
     kubeconfig.check_may_write(options.kubeconfig)
     _check_manifests(options.manifests)
     registry = Registry.installed(options.plugin_dirs)
@@ -170,7 +185,12 @@ async def _running(options: UpOptions, pair: Pair) -> AsyncIterator[EmbeddedClus
         certificate = pair.certificate.decode()
         behaviour = Behaviour(missing_images=options.missing_images)
         async with EmbeddedCluster(
-            store, speed=options.speed, behaviour=behaviour, certificate=certificate, rbac=options.rbac
+            store,
+            speed=options.speed,
+            behaviour=behaviour,
+            certificate=certificate,
+            rbac=options.rbac,
+            gates=options.gates,
         ) as cluster:
             yield cluster
     finally:
@@ -236,6 +256,7 @@ def _scheduler_options(
         *(f"--plugin-dir={each}" for each in options.plugin_dirs),
     ]
     argv += [f"--config={options.config}"] if options.config is not None else []
+    argv += [f"--feature-gates={options.feature_gates}"] if options.feature_gates else []
     argv += [f"--journal={options.journal}"] if options.journal is not None else []
     if port:
         argv += [

@@ -1,0 +1,375 @@
+"""Pod groups: their protection, those of Jobs, and the status of those of scheduler-plugins and Volcano.
+
+The scheduler decides about groups and needs none of this. All of it runs in any cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from stowplan.api import quota
+from stowplan.api.quantity import Quantity
+from stowplan.client.errors import NotFound
+from stowplan.controllers.deployments import hash_of
+from stowplan.controllers.engine import Controller
+from stowplan.controllers.kinds import JOBS, PODS, Json, Kind, Known, Plain, PodView
+from stowplan.controllers.owned_pods import owner_of
+from stowplan.controllers.stores import Store, Stores, by_namespace, owner_keys
+
+V1ALPHA2 = "scheduling.k8s.io/v1alpha2"
+POD_GROUPS = Kind(V1ALPHA2, "PodGroup", "podgroups", Plain)
+WORKLOADS = Kind(V1ALPHA2, "Workload", "workloads", Plain)
+PROTECTION = "scheduling.k8s.io/podgroup-protection"
+
+COSCHEDULING_GROUPS = Kind("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups", Plain)
+ELASTIC_QUOTAS = Kind("scheduling.x-k8s.io/v1alpha1", "ElasticQuota", "elasticquotas", Plain)
+VOLCANO_GROUPS = Kind("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups", Plain)
+QUEUES = Kind("scheduling.volcano.sh/v1beta1", "Queue", "queues", Plain, namespaced=False)
+DEFINITIONS = Kind(
+    "apiextensions.k8s.io/v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    Known,
+    namespaced=False,
+)
+POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+DEFAULT_QUEUE = "default"
+MAX_LABEL, MAX_NAME = 63, 253
+PAUSE_SECONDS = 0.5
+"""How long changes of pods are collected before the amounts of a namespace are summed up again."""
+
+
+def named_group(pod: PodView) -> Iterable[str]:
+    """For an Index: by the PodGroup that the pod's spec names."""
+    group = pod.spec.scheduling_group
+    return (f"{pod.namespace}/{group.pod_group_name}",) if group is not None else ()
+
+
+def labelled_group(pod: PodView) -> Iterable[str]:
+    """For an Index: by the PodGroup of scheduler-plugins that the pod's label names."""
+    name = pod.labels.get(POD_GROUP_LABEL)
+    return (f"{pod.namespace}/{name}",) if name else ()
+
+
+class GroupProtection(Controller):
+    """A deleted PodGroup stays until no pod that names it runs or waits."""
+
+    component = "podgroup-protection-controller"
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores)
+        self._groups, pods = self.store(POD_GROUPS), self.store(PODS)
+        self._members = pods.index(named_group)
+        self._groups.listen(self._on_group)
+        pods.listen(self._on_pod)
+
+    def _on_group(self, old: Plain | None, new: Plain | None) -> None:
+        if new is not None and new.is_terminating:
+            self.queue.add(new.key)
+
+    def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
+        for key in named_group(old) if old is not None else ():
+            if new is None or new.is_finished:
+                self.queue.add(key)
+
+    async def reconcile(self, key: str) -> None:
+        group = self._groups.get(key)
+        if group is None or not group.is_terminating or PROTECTION not in group.metadata.finalizers:
+            return
+        if all(pod.is_finished for pod in self._members.of(key)):
+            others = [each for each in group.metadata.finalizers if each != PROTECTION]
+            await self._groups.patch(group, {"metadata": {"finalizers": others}})
+
+
+class JobGroups:
+    """Workloads and PodGroups of Jobs whose pods all run at once."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._workloads, self._groups = controller.store(WORKLOADS), controller.store(POD_GROUPS)
+        self._by_namespace = self._workloads.index(by_namespace)
+        self._by_owner = self._groups.index(owner_keys)
+
+    async def ensure(self, job: Plain, pods: list[PodView]) -> str:
+        """The name of the PodGroup for the job's pods, made if need be; empty for a job without one."""
+        if not is_gang(job):
+            return ""
+        is_new = not pods and not _has_begun(job)
+        found = [each for each in self._by_namespace.of(job.namespace) if _is_for(each, job)]
+        if not found and is_new:
+            found = [await self._create_workload(job)]
+        if len(found) != 1:
+            return ""
+        workload = found[0]
+        owner, templates = workload.metadata.controller(), workload.spec.get("podGroupTemplates") or []
+        if owner is None or owner.uid != job.uid or len(templates) != 1:
+            return ""
+        groups = self._by_owner.of(job.uid)
+        if not groups and is_new:
+            groups = [await self._create_group(job, workload, templates[0])]
+        return groups[0].name if len(groups) == 1 else ""
+
+    async def _create_workload(self, job: Plain) -> Plain:
+        name = _short(job.name, hash_of({"uid": job.uid}), MAX_NAME)
+        # Names of templates are labels, and so shorter than those of jobs may be.
+        template = {
+            "name": _short(job.name, "pgt-0", MAX_LABEL),
+            "schedulingPolicy": {"gang": {"minCount": job.spec["parallelism"]}},
+        }
+        body: Json = {
+            "metadata": {"name": name, "ownerReferences": [owner_of(JOBS, job)]},
+            "spec": {
+                "controllerRef": {"apiGroup": "batch", "kind": "Job", "name": job.name},
+                "podGroupTemplates": [template],
+            },
+        }
+        made = await self._workloads.create(job.namespace, body)
+        self._controller.record(JOBS, job, "WorkloadCreated", f"Created Workload {name} for Job {job.name}")
+        return made
+
+    async def _create_group(self, job: Plain, workload: Plain, template: Json) -> Plain:
+        suffix = hash_of({"uid": job.uid, "template": template["name"]})
+        reference = {"workloadName": workload.name, "podGroupTemplateName": template["name"]}
+        from_workload = {
+            "apiVersion": V1ALPHA2,
+            "kind": "Workload",
+            "name": workload.name,
+            "uid": workload.uid,
+        }
+        body: Json = {
+            "metadata": {
+                "name": _short(f"{workload.name}-{template['name']}", suffix, MAX_NAME),
+                "ownerReferences": [owner_of(JOBS, job), from_workload],
+            },
+            "spec": {
+                "podGroupTemplateRef": {"workload": reference},
+                "schedulingPolicy": template["schedulingPolicy"],
+            },
+        }
+        return await self._groups.create(job.namespace, body)
+
+
+def is_gang(job: Plain) -> bool:
+    """Whether all pods of the job run at once, and none of them is in another group."""
+    spec = job.spec
+    parallelism = spec.get("parallelism", 1)
+    return bool(
+        spec.get("completionMode") == "Indexed"
+        and parallelism > 1
+        and spec.get("completions") == parallelism
+        and not (spec["template"].get("spec") or {}).get("schedulingGroup")
+    )
+
+
+def _has_begun(job: Plain) -> bool:
+    status = job.status
+    conditions = {each["type"] for each in status.get("conditions") or ()}
+    return bool(
+        status.get("startTime")
+        or status.get("succeeded")
+        or status.get("failed")
+        or "Suspended" in conditions
+    )
+
+
+def _is_for(workload: Plain, job: Plain) -> bool:
+    reference = workload.spec.get("controllerRef") or {}
+    return reference == {"apiGroup": "batch", "kind": "Job", "name": job.name}
+
+
+def _short(name: str, suffix: str, limit: int) -> str:
+    return f"{name[: limit - len(suffix) - 1].rstrip('-.')}-{suffix}"
+
+
+# The dialects that are installed as CustomResourceDefinitions.
+
+
+class GroupDialects(Controller):
+    """Starts the controllers of scheduler-plugins' and Volcano's kinds once those are installed."""
+
+    workers = 1
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._definitions = self.store(DEFINITIONS)
+        self._definitions.listen_keys(self._on_definition)
+
+    def _on_definition(self, key: str) -> None:
+        if key in DIALECTS:
+            self.queue.add(key)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as self._tasks:
+            await super().run()
+
+    async def reconcile(self, key: str) -> None:
+        is_installed = self._definitions.get(key) is not None
+        if is_installed and key not in self._running and self._tasks is not None:
+            self._running[key] = self._tasks.create_task(DIALECTS[key](self.stores).run())
+        elif not is_installed and key in self._running:
+            self._running.pop(key).cancel()
+
+
+class CoschedulingGroups(Controller):
+    """Phases and counts of scheduler-plugins' PodGroups."""
+
+    component = "podgroup-controller"
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores)
+        self._groups, pods = self.store(COSCHEDULING_GROUPS), self.store(PODS)
+        self._members = pods.index(labelled_group)
+        self._groups.listen_keys(self.queue.add)
+        pods.listen(self._on_pod)
+
+    def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
+        keys = {key for pod in (old, new) if pod is not None for key in labelled_group(pod)}
+        for key in keys:
+            self.queue.add(key)
+
+    async def reconcile(self, key: str) -> None:
+        group = self._groups.get(key)
+        if group is None or group.is_terminating:
+            return
+        status = phase_status(group, self._members.of(key))
+        if status != group.status:
+            await self._groups.patch_status(group, status)
+
+
+def phase_status(group: Plain, pods: list[PodView]) -> Json:
+    """The status of a PodGroup of scheduler-plugins after its pods have changed."""
+    status, least = dict(group.status), group.spec.get("minMember", 1)
+    phase = status.get("phase") or "Pending"
+    if phase in ("Finished", "Failed"):
+        return status
+    if phase == "Pending" and len(pods) >= least:
+        phase = "Scheduling"
+        if owners := occupants(pods):
+            status["occupiedBy"] = owners
+    if phase != "Pending":
+        phases = [pod.phase for pod in pods]
+        counts = {name.lower(): phases.count(name) for name in ("Running", "Succeeded", "Failed")}
+        status |= counts
+        running, succeeded, failed = counts.values()
+        if len(pods) < least:
+            phase = "Pending"
+        else:
+            phase = "Running" if succeeded + running >= least else "Scheduling"
+            if failed and failed + running + succeeded >= least:
+                phase = "Failed"
+            if succeeded >= least:
+                phase = "Finished"
+    return {**status, "phase": phase}
+
+
+def occupants(pods: list[PodView]) -> str:
+    """Whose the group is: the owners of its first pod."""
+    if not pods:
+        return ""
+    first = min(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.name))
+    return ",".join(sorted(f"{first.namespace}/{each.name}" for each in first.metadata.owner_references))
+
+
+class ElasticQuotas(Controller):
+    """What the running pods of a namespace use of its ElasticQuotas."""
+
+    component = "elasticquota-controller"
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores)
+        self._quotas, pods = self.store(ELASTIC_QUOTAS), self.store(PODS)
+        self._of_namespace = self._quotas.index(by_namespace)
+        self._quotas.listen_keys(self.queue.add)
+        pods.listen(self._on_pod)
+
+    def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
+        phases = [None if pod is None else pod.phase for pod in (old, new)]
+        if phases[0] != phases[1] and "Running" in phases:
+            pod = new if new is not None else old
+            assert pod is not None
+            for each in self._of_namespace.of(pod.namespace):
+                self.queue.add_after(each.key, PAUSE_SECONDS)
+
+    async def reconcile(self, key: str) -> None:
+        item = self._quotas.get(key)
+        if item is None or item.is_terminating:
+            return
+        names = {*(item.spec.get("min") or {}), *(item.spec.get("max") or {})}
+        total = dict.fromkeys(names, Quantity(0))
+        found = await self.stores.api.get_json(f"/api/v1/namespaces/{item.namespace}/pods")
+        for pod in found["items"]:
+            if (pod.get("status") or {}).get("phase") == "Running":
+                add_amounts(total, quota.pod_amounts(pod["spec"], "requests") | {"pods": quota.ONE})
+        used = quota.write(total)
+        before = item.status.get("used") or {}
+        if used != before:
+            await self._quotas.patch_status(item, {"used": {**dict.fromkeys(before), **used}})
+            self.record(ELASTIC_QUOTAS, item, "Synced", f"Elastic Quota {key} synced successfully")
+
+
+def add_amounts(total: quota.Amounts, more: quota.Amounts) -> None:
+    """Add the amounts of those resources that `total` has."""
+    for name, amount in more.items():
+        if name in total:
+            total[name] = quota.add(total[name], amount)
+
+
+PHASES = ("Pending", "Running", "Unknown", "Inqueue", "Completed")
+
+
+class Queues(Controller):
+    """The state of Volcano's Queues, and how many PodGroups each has in which phase."""
+
+    component = "queue-controller"
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores)
+        self._queues: Store[Plain] = self.store(QUEUES)
+        self._groups = self.store(VOLCANO_GROUPS)
+        self._of_queue = self._groups.index(queue_of)
+        self._queues.listen_keys(self.queue.add)
+        self._groups.listen(self._on_group)
+        self.queue.add(DEFAULT_QUEUE)
+
+    def _on_group(self, old: Plain | None, new: Plain | None) -> None:
+        for group in (old, new):
+            for key in queue_of(group) if group is not None else ():
+                self.queue.add(key)
+
+    async def reconcile(self, key: str) -> None:
+        item = self._queues.get(key)
+        if item is None:
+            if key == DEFAULT_QUEUE:  # the one of groups that name none: it is always there
+                await self._create_default()
+            return
+        groups = self._of_queue.of(key)
+        phases = [group.status.get("phase") or "Pending" for group in groups]
+        status = {**item.status, **{name.lower(): phases.count(name) for name in PHASES}}
+        state = item.status.get("state") or "Open"
+        status["state"] = "Closed" if state == "Closing" and not groups else state
+        if status != item.status:
+            await self._queues.patch_status(item, status)
+
+    async def _create_default(self) -> None:
+        try:
+            await self._queues.read("", DEFAULT_QUEUE)
+        except NotFound:
+            await self._queues.create("", {"metadata": {"name": DEFAULT_QUEUE}, "spec": {"weight": 1}})
+
+
+def queue_of(group: Plain) -> Iterable[str]:
+    return (group.spec.get("queue") or DEFAULT_QUEUE,)
+
+
+DIALECTS: dict[str, type[CoschedulingGroups | ElasticQuotas | Queues]] = {
+    f"{kind.plural}.{kind.api_version.partition('/')[0]}": controller
+    for kind, controller in (
+        (COSCHEDULING_GROUPS, CoschedulingGroups),
+        (ELASTIC_QUOTAS, ElasticQuotas),
+        (QUEUES, Queues),
+    )
+}
+"""The controller of each kind, by the name of its CustomResourceDefinition."""
