@@ -280,3 +280,13 @@ def test_a_default_that_objects_share_is_no_part_of_the_schema_once_it_is_read_o
     before = crd_of(Rack)
     Cluster.of([decode(Rack, {"metadata": {"name": "without a spec"}})])
     assert crd_of(Rack) == before
+
+
+def test_a_kind_that_another_project_specifies_has_all_its_fields():
+    """A plugin declares only the fields that it reads; the others must not be lost."""
+
+    class Group(CustomResource, frozen=True):
+        definition: ClassVar = Definition("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
+
+    spec = crd_of(Group)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert {"minMember", "minResources", "scheduleTimeoutSeconds"} == set(spec["properties"])

@@ -49,6 +49,20 @@ def test_what_is_named_is_printed_once(arguments):
     assert names(*arguments) == ["clusterscopedresources.scheduling.sigs.k8s.io"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "podgroups.scheduling.x-k8s.io",
+        "elasticquotas.scheduling.x-k8s.io",
+        "podgroups.scheduling.volcano.sh",
+        "queues.scheduling.volcano.sh",
+        "hypernodes.topology.volcano.sh",
+    ],
+)
+def test_kinds_of_pod_groups_are_known_by_name(name):
+    assert names(name, name) == [name]
+
+
 def test_plugins_of_a_folder_and_only_what_needs_a_definition(tmp_path):
     (tmp_path / "racks_crd_command.py").write_text(PLUGIN_FILE)
     folder = f"--plugin-dir={tmp_path}"

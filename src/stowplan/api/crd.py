@@ -9,6 +9,7 @@ import msgspec
 from msgspec import inspect as types
 
 from stowplan.api.custom import Column, CustomResource, Definition
+from stowplan.api.group_crds import PUBLISHED
 from stowplan.api.quantity import Quantity, decode_hook, encode_hook
 from stowplan.errors import InputError
 
@@ -61,7 +62,9 @@ def crd_of(kind: type[CustomResource]) -> Json:
         raise InputError(
             f"{where.api_version} is built into Kubernetes and needs no definition", what=where.kind
         )
-    metadata: Json = {"name": f"{where.plural}.{where.group}"}
+    if (name := f"{where.plural}.{where.group}") in PUBLISHED:  # plugins declare only what they read of it
+        return PUBLISHED[name]
+    metadata: Json = {"name": name}
     if any(where.group == each or where.group.endswith(f".{each}") for each in PROTECTED):
         metadata["annotations"] = {APPROVAL: where.approval or UNAPPROVED}
     return {

@@ -11,6 +11,7 @@ import yaml
 
 from stowplan.api.crd import crd_of, needs_crd
 from stowplan.api.custom import CustomResource
+from stowplan.api.group_crds import PUBLISHED
 from stowplan.cli.options import PLUGIN_DIRS
 from stowplan.errors import InputError
 from stowplan.framework.registry import Registry
@@ -24,12 +25,24 @@ def crd(names: tuple[str, ...], plugin_dirs: tuple[Path, ...]) -> None:
     """Print CustomResourceDefinitions for the kinds that plugins declare.
 
     NAME is a plugin, as named in a configuration, or a subclass of CustomResource as module:Class. For a
-    plugin, the CRDs of all kinds that it watches are printed. Pipe the output to `kubectl apply -f -`.
+    plugin, the CRDs of all kinds that it watches are printed. The kinds of pod groups that other projects
+    specify are known by name: podgroups.scheduling.x-k8s.io, elasticquotas.scheduling.x-k8s.io,
+    podgroups.scheduling.volcano.sh, queues.scheduling.volcano.sh and hypernodes.topology.volcano.sh.
+
+    Pipe the output to `kubectl apply -f -`.
     """
     registry = Registry.installed(plugin_dirs)
-    kinds = dict.fromkeys(kind for name in names for kind in _kinds(name, registry))
-    definitions = [crd_of(kind) for kind in kinds]
+    found = {
+        definition["metadata"]["name"]: definition
+        for name in names
+        for definition in _definitions(name, registry)
+    }
+    definitions = list(found.values())
     click.echo(yaml.dump_all(definitions, Dumper=_Dumper, sort_keys=False, explicit_start=True), nl=False)
+
+
+def _definitions(name: str, registry: Registry) -> list[dict[str, Any]]:
+    return [PUBLISHED[name]] if name in PUBLISHED else [crd_of(kind) for kind in _kinds(name, registry)]
 
 
 def _kinds(name: str, registry: Registry) -> tuple[type[CustomResource], ...]:

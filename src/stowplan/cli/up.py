@@ -99,6 +99,12 @@ COPIED = "set KUBECONFIG to the kubeconfig of the cluster to copy"
     "DRAWorkloadResourceClaims (default: none).",
 )
 @click.option(
+    "--groups",
+    is_flag=True,
+    help="Install the CustomResourceDefinitions of pod groups and queues of scheduler-plugins and Volcano. "
+    "Those that a plugin of --config watches are always installed.",
+)
+@click.option(
     "--from-cluster",
     is_flag=True,
     help="Start with a copy of the cluster of KUBECONFIG; nothing is written to it.",
@@ -127,6 +133,7 @@ def up(
     missing_images: tuple[str, ...],
     rbac: bool,
     feature_gates: str,
+    groups: bool,
     from_cluster: bool,
     context: str | None,
     kubeconfig: Path,
@@ -172,6 +179,7 @@ def up(
         missing_images=missing_images,
         rbac=rbac,
         feature_gates=feature_gates,
+        groups=groups,
         copied=kubeconfigs.load(None, context=context, remedy=COPIED) if from_cluster else None,
     )
 

@@ -9,7 +9,7 @@ import msgspec
 from stowplan import log
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError
-from stowplan.controllers.kinds import Kind, Known
+from stowplan.controllers.kinds import CUSTOM_TYPES, Kind, Known
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 NEEDED = {"delete", "list", "watch"}
@@ -36,7 +36,8 @@ def _kinds_in(group: Any) -> list[Kind[Known]]:
             plural = resource["resource"]
             if plural not in known and plural not in IGNORED and set(resource["verbs"]) >= NEEDED:
                 kind, namespaced = resource["responseKind"]["kind"], resource["scope"] == "Namespaced"
-                known[plural] = Kind(api_version, kind, plural, Known, namespaced)
+                path = Kind(api_version, kind, plural, Known).path
+                known[plural] = Kind(api_version, kind, plural, CUSTOM_TYPES.get(path, Known), namespaced)
     return list(known.values())
 
 

@@ -13,7 +13,19 @@ from stowplan.api.quantity import Quantity
 from stowplan.client.errors import NotFound
 from stowplan.controllers.deployments import hash_of
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import JOBS, PODS, Json, Kind, Known, Plain, PodView
+from stowplan.controllers.kinds import (
+    COSCHEDULING_GROUPS,
+    ELASTIC_QUOTAS,
+    JOBS,
+    PODS,
+    QUEUES,
+    VOLCANO_GROUPS,
+    Json,
+    Kind,
+    Known,
+    Plain,
+    PodView,
+)
 from stowplan.controllers.owned_pods import owner_of
 from stowplan.controllers.stores import Store, Stores, by_namespace, owner_keys
 
@@ -22,10 +34,6 @@ POD_GROUPS = Kind(V1ALPHA2, "PodGroup", "podgroups", Plain)
 WORKLOADS = Kind(V1ALPHA2, "Workload", "workloads", Plain)
 PROTECTION = "scheduling.k8s.io/podgroup-protection"
 
-COSCHEDULING_GROUPS = Kind("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups", Plain)
-ELASTIC_QUOTAS = Kind("scheduling.x-k8s.io/v1alpha1", "ElasticQuota", "elasticquotas", Plain)
-VOLCANO_GROUPS = Kind("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups", Plain)
-QUEUES = Kind("scheduling.volcano.sh/v1beta1", "Queue", "queues", Plain, namespaced=False)
 DEFINITIONS = Kind(
     "apiextensions.k8s.io/v1",
     "CustomResourceDefinition",

@@ -298,6 +298,15 @@ LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", Lease)
 RESOURCE_CLAIMS = Kind("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", Plain)
 CLAIM_TEMPLATES = Kind("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates", Plain)
 
+COSCHEDULING_GROUPS = Kind("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups", Plain)
+ELASTIC_QUOTAS = Kind("scheduling.x-k8s.io/v1alpha1", "ElasticQuota", "elasticquotas", Plain)
+VOLCANO_GROUPS = Kind("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups", Plain)
+QUEUES = Kind("scheduling.volcano.sh/v1beta1", "Queue", "queues", Plain, namespaced=False)
+CUSTOM_TYPES: dict[str, type[Known]] = {
+    kind.path: kind.type for kind in (COSCHEDULING_GROUPS, ELASTIC_QUOTAS, VOLCANO_GROUPS, QUEUES)
+}
+"""How kinds that may be installed later are read by all who share their stores."""
+
 
 def reference_to(kind: Kind[Any], item: Known) -> Json:
     """An ObjectReference."""

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,8 @@ import msgspec
 from aiohttp import web
 
 from stowplan import log
+from stowplan.api.custom import CustomResource
+from stowplan.api.group_crds import PUBLISHED
 from stowplan.api.manifests import Found
 from stowplan.apiserver import Store
 from stowplan.apiserver.durable import DurableStore
@@ -76,6 +78,10 @@ class UpOptions(msgspec.Struct, kw_only=True):
     rbac: bool = False
     feature_gates: str = ""
     """Gates as flags have them: GenericWorkload=true,GangScheduling=true."""
+    groups: bool = False
+    """Whether the kinds of pod groups of scheduler-plugins and Volcano are installed."""
+    definitions: list[Json] = []
+    """CustomResourceDefinitions to install at the start."""
     journal: Path | None = None
     """Where decisions are kept on disk, too."""
     copied: Connection | None = None
@@ -115,6 +121,7 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
     kinds = watched_kinds(
         plugin for profile in resolve_profiles(config, registry) for plugin in profile.classes.values()
     )
+    options = msgspec.structs.replace(options, definitions=_group_definitions(options, kinds))
     looked = None if options.copied is None else await look_at(options.copied, kinds)
     if looked is not None:
         warnings += [f"{name} are not copied: {error}" for name, error in looked.missing.items()]
@@ -170,6 +177,12 @@ def _check_profiles(options: UpOptions, config: KubeSchedulerConfiguration) -> l
     ]
 
 
+def _group_definitions(options: UpOptions, kinds: Iterable[type[CustomResource]]) -> list[Json]:
+    """The definitions of pod groups that the scheduler's plugins watch, or of all."""
+    watched = {f"{kind.definition.plural}.{kind.definition.group}" for kind in kinds}
+    return [item for name, item in PUBLISHED.items() if options.groups or name in watched]
+
+
 def _check_manifests(manifests: list[Found]) -> None:
     for found in manifests:
         try:
@@ -192,6 +205,7 @@ async def _running(options: UpOptions, pair: Pair) -> AsyncIterator[EmbeddedClus
             rbac=options.rbac,
             gates=options.gates,
         ) as cluster:
+            await cluster.apply(*options.definitions)
             yield cluster
     finally:
         if isinstance(store, DurableStore):

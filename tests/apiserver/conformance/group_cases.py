@@ -18,6 +18,7 @@ from conformance.conformance_steps import (
     Case,
     Step,
 )
+from conformance.group_crd_cases import CRD_CASES
 
 Json = dict[str, Any]
 
@@ -759,6 +760,7 @@ def group_cases(gates: str) -> list[Case]:
             *POD_CASES[:2],
             Case("groups that are not served", (*made(group()), Step("GET", WORKLOADS))),
             *DISCOVERY_CASES,
+            *CRD_CASES,
         ]
     if gates == "generic":
         return [
