@@ -14,6 +14,7 @@ COMMANDS = {
     "bench": "Measure the speed of scheduling decisions.",
     "bind": "Bind a pod to a node, if it fits.",
     "config": "Show, check and convert scheduler configurations.",
+    "controllers": "Keep the status of pod groups and queues up to date in a cluster.",
     "crd": "Print CustomResourceDefinitions for the kinds that plugins declare.",
     "debug": "Inspect the scheduling engine.",
     "decide": "Decide scenarios from standard input, one JSON object per line.",
