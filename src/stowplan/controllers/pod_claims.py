@@ -1,18 +1,23 @@
-"""What pods bring along: ResourceClaims made from templates, and claims for ephemeral volumes.
+"""What pods and pod groups bring along: ResourceClaims made from templates, and claims for ephemeral volumes.
 
 Also lets go of what pods that have ended still hold, so that others can have it.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from stowplan.client.errors import Conflict
 from stowplan.controllers.engine import Controller
+from stowplan.controllers.groups import POD_GROUPS, named_group
 from stowplan.controllers.kinds import (
     CLAIM_TEMPLATES,
     CLAIMS,
     PODS,
     RESOURCE_CLAIMS,
     Json,
+    Kind,
+    Known,
     Plain,
     PodView,
 )
@@ -23,14 +28,87 @@ CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 HELD = "resource.kubernetes.io/delete-protection"
 
 
-class PodClaims(Controller):
+class ClaimMaker(Controller):
+    """Makes ResourceClaims from templates, for whoever owns them."""
+
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)
-        self._pods, self._templates = self.store(PODS), self.store(CLAIM_TEMPLATES)
+        self._templates = self.store(CLAIM_TEMPLATES)
+        self._owned = self.store(RESOURCE_CLAIMS).index(owner_keys)
+
+    async def _claim_for(self, kind: Kind[Any], owner: Known, use: str, template_name: str) -> str | None:
+        """The name of the claim, made if need be; None without the template."""
+        for claim in self._owned.of(owner.uid):
+            if claim.metadata.annotations.get(CLAIM_NAME) == use:
+                return claim.name
+        template = self._templates.get(f"{owner.namespace}/{template_name}")
+        if template is None:
+            return None
+        meta = template.spec.get("metadata") or {}
+        body = {
+            "metadata": {
+                "generateName": f"{owner.name}-{use}-",
+                "labels": meta.get("labels") or {},
+                "annotations": {**(meta.get("annotations") or {}), CLAIM_NAME: use},
+                "ownerReferences": [owner_of(kind, owner)],
+            },
+            "spec": template.spec["spec"],
+        }
+        made = await self.stores.of(RESOURCE_CLAIMS).create(owner.namespace, body)
+        return made.name
+
+
+class GroupClaims(ClaimMaker):
+    """The claims that all pods of a PodGroup share: one for each template that the group names."""
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores)
+        self._groups = self.store(POD_GROUPS)
+        self._groups.listen(self._on_group)
+        self._templates.listen(self._on_template)
+
+    def _on_group(self, old: Plain | None, new: Plain | None) -> None:
+        if new is not None and new.spec.get("resourceClaims"):
+            self.queue.add(new.key)
+
+    def _on_template(self, old: Plain | None, new: Plain | None) -> None:
+        for group in self._groups if new is not None else ():
+            self._on_group(None, group)
+
+    async def reconcile(self, key: str) -> None:
+        group = self._groups.get(key)
+        if group is None or group.is_terminating:
+            return
+        known = group_claims(group)
+        wanted = dict(known)
+        for use in group.spec.get("resourceClaims") or ():
+            if (template := use.get("resourceClaimTemplateName")) and use["name"] not in known:
+                name = await self._claim_for(POD_GROUPS, group, use["name"], template)
+                if name is None:
+                    return  # until the template is there
+                wanted[use["name"]] = name
+        if wanted != known:
+            entries = [{"name": name, "resourceClaimName": claim} for name, claim in wanted.items()]
+            await self._groups.patch_status(group, {"resourceClaimStatuses": entries})
+
+
+def group_claims(group: Plain) -> dict[str, str]:
+    """The claims that were made for a group, by the name of its entry."""
+    statuses = group.status.get("resourceClaimStatuses") or ()
+    return {each["name"]: each.get("resourceClaimName", "") for each in statuses}
+
+
+class PodClaims(ClaimMaker):
+    def __init__(self, stores: Stores, *, with_groups: bool = False) -> None:
+        super().__init__(stores)
+        self._pods = self.store(PODS)
         self._volume_claims = self.store(CLAIMS)
         self._pods.listen(self._on_pod)
-        self._owned = self.store(RESOURCE_CLAIMS).index(owner_keys)
         self._templates.listen(self._on_template)
+        self._groups = self.store(POD_GROUPS) if with_groups else None
+        if self._groups is not None:
+            self._members = self._pods.index(named_group)
+            self._groups.listen(self._on_group)
 
     def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
         if new is not None and (new.spec.resource_claims or any(each.ephemeral for each in new.spec.volumes)):
@@ -41,6 +119,11 @@ class PodClaims(Controller):
             if pod.spec.resource_claims:
                 self.queue.add(pod.key)
 
+    def _on_group(self, old: Plain | None, new: Plain | None) -> None:
+        if new is not None and (old is None or new.spec.get("resourceClaims")):
+            for pod in self._members.of(new.key):
+                self._on_pod(None, pod)
+
     async def reconcile(self, key: str) -> None:
         pod = self._pods.get(key)
         if pod is None or not pod.is_active:
@@ -50,33 +133,25 @@ class PodClaims(Controller):
         wanted = dict(known)
         for use in pod.spec.resource_claims:
             if use.resource_claim_template_name and use.name not in known:
-                name = await self._claim_for(pod, use.name, use.resource_claim_template_name)
-                if name is None:
-                    return  # until the template is there
+                name = await self._name_for(pod, use.name, use.resource_claim_template_name)
+                if not name:
+                    return  # until the template is there, or the group and its claim
                 wanted[use.name] = name
         if wanted != known:
             entries = [{"name": name, "resourceClaimName": claim} for name, claim in wanted.items()]
             await self._pods.patch_status(pod, {"resourceClaimStatuses": entries})
 
-    async def _claim_for(self, pod: PodView, use: str, template_name: str) -> str | None:
-        for claim in self._owned.of(pod.uid):
-            if claim.metadata.annotations.get(CLAIM_NAME) == use:
-                return claim.name
-        template = self._templates.get(f"{pod.namespace}/{template_name}")
-        if template is None:
-            return None
-        meta = template.spec.get("metadata") or {}
-        body = {
-            "metadata": {
-                "generateName": f"{pod.name}-{use}-",
-                "labels": meta.get("labels") or {},
-                "annotations": {**(meta.get("annotations") or {}), CLAIM_NAME: use},
-                "ownerReferences": [owner_of(PODS, pod)],
-            },
-            "spec": template.spec["spec"],
-        }
-        made = await self.stores.of(RESOURCE_CLAIMS).create(pod.namespace, body)
-        return made.name
+    async def _name_for(self, pod: PodView, use: str, template: str) -> str | None:
+        """The pod's own claim, or that of its group if the group names the same use and template."""
+        for key in named_group(pod) if self._groups is not None else ():
+            group = self._groups.get(key) if self._groups is not None else None
+            if group is None:
+                return None  # whether it shares the claim is not known yet
+            if {"name": use, "resourceClaimTemplateName": template} in (
+                group.spec.get("resourceClaims") or ()
+            ):
+                return group_claims(group).get(use)
+        return await self._claim_for(PODS, pod, use, template)
 
     async def _make_volume_claims(self, pod: PodView) -> None:
         for volume in pod.spec.volumes:
@@ -98,10 +173,13 @@ class PodClaims(Controller):
 class ClaimHolders(Controller):
     """Pods hold ResourceClaims until they have ended; when none is left, the devices are free."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, *, with_groups: bool = False) -> None:
         super().__init__(stores)
         self._pods, self._claims = self.store(PODS), self.store(RESOURCE_CLAIMS)
         self._by_holder = Index(self._claims, lambda claim: [each["uid"] for each in _holders(claim)])
+        self._groups = self.store(POD_GROUPS) if with_groups else None
+        if self._groups is not None:
+            self._groups.listen(self._on_group)
         self._claims.listen_keys(self.queue.add)
         self._pods.listen(self._on_pod)
 
@@ -109,6 +187,11 @@ class ClaimHolders(Controller):
         pod = new or old
         if pod is not None and (new is None or new.is_finished):
             for claim in self._by_holder.of(pod.uid):
+                self.queue.add(claim.key)
+
+    def _on_group(self, old: Plain | None, new: Plain | None) -> None:
+        if new is None and old is not None:
+            for claim in self._by_holder.of(old.uid):
                 self.queue.add(claim.key)
 
     async def reconcile(self, key: str) -> None:
@@ -140,6 +223,9 @@ class ClaimHolders(Controller):
             await self._claims.delete(claim)
 
     def _still_holds(self, namespace: str, holder: Json) -> bool:
+        if holder.get("resource") == POD_GROUPS.plural and self._groups is not None:
+            group = self._groups.get(f"{namespace}/{holder['name']}")
+            return group is not None and group.uid == holder["uid"]
         if holder.get("resource") != PODS.plural:
             return True
         pod = self._pods.get(f"{namespace}/{holder['name']}")

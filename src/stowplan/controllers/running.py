@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 from stowplan.client.api import ApiClient
-from stowplan.config.gates import GENERIC_WORKLOAD, NO_GATES, WORKLOAD_WITH_JOB, FeatureGates
+from stowplan.config.gates import (
+    GENERIC_WORKLOAD,
+    NO_GATES,
+    WORKLOAD_CLAIMS,
+    WORKLOAD_WITH_JOB,
+    FeatureGates,
+)
 from stowplan.controllers.autoscalers import Autoscalers
 from stowplan.controllers.budgets import Budgets
 from stowplan.controllers.clock import Clock
@@ -20,7 +26,7 @@ from stowplan.controllers.groups import GroupDialects, GroupProtection
 from stowplan.controllers.jobs import Jobs
 from stowplan.controllers.namespaces import NamespaceContents, Namespaces
 from stowplan.controllers.node_lifecycle import GRACE_SECONDS, NodeLifecycle
-from stowplan.controllers.pod_claims import ClaimHolders, PodClaims
+from stowplan.controllers.pod_claims import ClaimHolders, GroupClaims, PodClaims
 from stowplan.controllers.policies import PolicyStatus
 from stowplan.controllers.quota import Quotas
 from stowplan.controllers.replica_sets import ReplicaSets, ReplicationControllers
@@ -65,8 +71,8 @@ class Controllers:
             NodeLifecycle(self.stores, node_grace_seconds),
             TaintEviction(self.stores),
             PodCollector(self.stores, quarantine_seconds),
-            PodClaims(self.stores),
-            ClaimHolders(self.stores),
+            PodClaims(self.stores, with_groups=WORKLOAD_CLAIMS in gates),
+            ClaimHolders(self.stores, with_groups=WORKLOAD_CLAIMS in gates),
             Garbage(self.stores, discovered),  # after the others, whose stores it shares
             Namespaces(self.stores, discovered),
             Autoscalers(self.stores, discovered),
@@ -74,6 +80,7 @@ class Controllers:
             PolicyStatus(self.stores),
             GroupDialects(self.stores),
             *((GroupProtection(self.stores),) if GENERIC_WORKLOAD in gates else ()),
+            *((GroupClaims(self.stores),) if WORKLOAD_CLAIMS in gates else ()),
         )
 
     @property
