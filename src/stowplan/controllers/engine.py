@@ -121,6 +121,11 @@ class Controller(ABC):
         """An event of an object; `level` is Normal or Warning."""
         self.stores.events.record(self.component, reference_to(kind, item), level, reason, message)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing to do before a timer or a change."""
+        return self.queue.is_idle
+
     @abstractmethod
     async def reconcile(self, key: str) -> None: ...
 

@@ -200,7 +200,7 @@ class GroupDialects(Controller):
 
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, tuple[Controller, asyncio.Task[None]]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._definitions = self.store(DEFINITIONS)
         self._definitions.listen_keys(self._on_definition)
@@ -209,6 +209,10 @@ class GroupDialects(Controller):
         if key in DIALECTS:
             self.queue.add(key)
 
+    @property
+    def is_idle(self) -> bool:
+        return super().is_idle and all(controller.is_idle for controller, _ in self._running.values())
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as self._tasks:
             await super().run()
@@ -216,9 +220,10 @@ class GroupDialects(Controller):
     async def reconcile(self, key: str) -> None:
         is_installed = self._definitions.get(key) is not None
         if is_installed and key not in self._running and self._tasks is not None:
-            self._running[key] = self._tasks.create_task(DIALECTS[key](self.stores).run())
+            controller = DIALECTS[key](self.stores)
+            self._running[key] = (controller, self._tasks.create_task(controller.run()))
         elif not is_installed and key in self._running:
-            self._running.pop(key).cancel()
+            self._running.pop(key)[1].cancel()
 
 
 class CoschedulingGroups(Controller):

@@ -86,7 +86,7 @@ class Controllers:
     @property
     def is_idle(self) -> bool:
         """Whether no controller has anything to do before a timer or a change."""
-        return all(each.queue.is_idle for each in self.controllers)
+        return all(each.is_idle for each in self.controllers)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
