@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import urllib.error
 
 import pytest
 
@@ -32,9 +33,19 @@ def controllers(control_plane, tmp_path):
         running.wait(20)
 
 
+def _is_served(control_plane, plural):
+    try:
+        return "items" in control_plane.request("GET", f"{X_K8S}/{plural}")
+    except urllib.error.HTTPError:
+        return False
+
+
 def test_status_is_kept_in_any_cluster(control_plane, controllers):
     def status(path):
-        return control_plane.request("GET", path).get("status") or {}
+        try:
+            return control_plane.request("GET", path).get("status") or {}
+        except urllib.error.HTTPError:  # not there yet
+            return {}
 
     def pod(name):
         resources = {"requests": {"cpu": "200m"}}
@@ -50,6 +61,8 @@ def test_status_is_kept_in_any_cluster(control_plane, controllers):
         "metadata": {"name": "q"},
         "spec": {"max": {"cpu": "1"}},
     }
+    for plural in ("podgroups", "elasticquotas"):  # established is a moment before it is served
+        wait_until(lambda plural=plural: _is_served(control_plane, plural), lambda: "not served", seconds=30)
     control_plane.request("POST", f"{X_K8S}/podgroups", group)
     control_plane.request("POST", f"{X_K8S}/elasticquotas", quota)
     for name in ("a", "b"):

@@ -287,7 +287,7 @@ def occupants(pods: list[PodView]) -> str:
 
 
 class ElasticQuotas(Controller):
-    """What the running pods of a namespace use of its ElasticQuotas."""
+    """What the running pods of a namespace use of its ElasticQuotas. Keys are namespaces."""
 
     component = "elasticquota-controller"
 
@@ -295,7 +295,7 @@ class ElasticQuotas(Controller):
         super().__init__(stores)
         self._quotas, pods = self.store(ELASTIC_QUOTAS), self.store(PODS)
         self._of_namespace = self._quotas.index(by_namespace)
-        self._quotas.listen_keys(self.queue.add)
+        self._quotas.listen_keys(lambda key: self.queue.add(key.partition("/")[0]))
         pods.listen(self._on_pod)
 
     def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
@@ -303,31 +303,28 @@ class ElasticQuotas(Controller):
         if phases[0] != phases[1] and "Running" in phases:
             pod = new if new is not None else old
             assert pod is not None
-            for each in self._of_namespace.of(pod.namespace):
-                self.queue.add_after(each.key, PAUSE_SECONDS)
+            if self._of_namespace.of(pod.namespace):
+                self.queue.add_after(pod.namespace, PAUSE_SECONDS)
 
     async def reconcile(self, key: str) -> None:
-        item = self._quotas.get(key)
-        if item is None or item.is_terminating:
+        quotas = [each for each in self._of_namespace.of(key) if not each.is_terminating]
+        if not quotas:
             return
-        names = {*(item.spec.get("min") or {}), *(item.spec.get("max") or {})}
-        total = dict.fromkeys(names, Quantity(0))
-        found = await self.stores.api.get_json(f"/api/v1/namespaces/{item.namespace}/pods")
+        total: quota.Amounts = {}
+        found = await self.stores.api.get_json(f"/api/v1/namespaces/{key}/pods")
         for pod in found["items"]:
             if (pod.get("status") or {}).get("phase") == "Running":
-                add_amounts(total, quota.pod_amounts(pod["spec"], "requests") | {"pods": quota.ONE})
-        used = quota.write(total)
-        before = item.status.get("used") or {}
-        if used != before:
-            await self._quotas.patch_status(item, {"used": {**dict.fromkeys(before), **used}})
-            self.record(ELASTIC_QUOTAS, item, "Synced", f"Elastic Quota {key} synced successfully")
-
-
-def add_amounts(total: quota.Amounts, more: quota.Amounts) -> None:
-    """Add the amounts of those resources that `total` has."""
-    for name, amount in more.items():
-        if name in total:
-            total[name] = quota.add(total[name], amount)
+                for name, amount in (
+                    quota.pod_amounts(pod["spec"], "requests") | {"pods": quota.ONE}
+                ).items():
+                    total[name] = quota.add(total[name], amount) if name in total else amount
+        for item in quotas:
+            names = {*(item.spec.get("min") or {}), *(item.spec.get("max") or {})}
+            used = quota.write({name: total.get(name, Quantity(0)) for name in names})
+            before = item.status.get("used") or {}
+            if used != before:
+                await self._quotas.patch_status(item, {"used": {**dict.fromkeys(before), **used}})
+                self.record(ELASTIC_QUOTAS, item, "Synced", f"Elastic Quota {item.key} synced successfully")
 
 
 PHASES = ("Pending", "Running", "Unknown", "Inqueue", "Completed")
