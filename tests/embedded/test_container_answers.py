@@ -95,6 +95,7 @@ async def test_usage_of_pods_and_nodes():
         assert found["items"][0]["containers"] == [
             {"name": "main", "usage": {"cpu": "100m", "memory": "32768Ki"}}
         ]
+        await cluster.settle()  # nodes hear of their pods through a watch
         node = await cluster.api.get_json("/apis/metrics.k8s.io/v1beta1/nodes/node-1")
         assert node["usage"]["cpu"] == "200m"
         groups = await cluster.api.get_json("/apis")

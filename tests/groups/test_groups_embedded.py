@@ -5,7 +5,7 @@ from __future__ import annotations
 from groups_staging import member
 
 from scheduler_staging import pod
-from stowplan.embedded.cluster import embedded_cluster
+from stowplan.embedded.cluster import EmbeddedCluster, embedded_cluster
 
 GATES = {"GenericWorkload": True, "GangScheduling": True}
 PROFILE = {
@@ -34,7 +34,9 @@ def created(plain, **labels):
 
 
 async def test_scenario_44_plain_pods_are_scheduled_where_the_api_is_not_served():
-    async with embedded_cluster(feature_gates=GATES, owns_process=False) as cluster:
+    async with EmbeddedCluster() as cluster:
+        await cluster.add_nodes(1)
+        await cluster.schedule(feature_gates=GATES, owns_process=False)
         await cluster.apply(created(pod("plain")), created(member("a")))
         assert await cluster.bound("plain")
         assert cluster.scheduler is not None

@@ -64,10 +64,8 @@ def ask(
     connection: Connection, pods: tuple[str, ...], *, node: str | None, as_data: bool, all_nodes: bool
 ) -> list[Printed]:
     """Ask for explanations of decisions."""
-    query = {"output": "json" if as_data else "text", "allNodes": "true" if all_nodes else "false"}
-    query |= {} if node is None else {"node": node}
     try:
-        return asyncio.run(_ask(connection, EXPLAIN, _printed, [{"pod": pod, **query} for pod in pods]))
+        return _explanations(connection, pods, node, as_data, all_nodes)
     except ApiError as error:
         raise InputError(_with_advice(error), where=connection.server) from None
 
@@ -77,10 +75,18 @@ def ask_if_there(
 ) -> list[Printed] | str:
     """Ask an API server that also answers for its scheduler, as that of `stowplan up`; or say why not."""
     try:
-        found = ask(connection, pods, node=node, as_data=as_data, all_nodes=all_nodes)
-    except InputError:
+        found = _explanations(connection, pods, node, as_data, all_nodes)
+    except ApiError:
         return "no Stowplan scheduler answers here"
     return next((each.fault for each in found if each.fault), found)
+
+
+def _explanations(
+    connection: Connection, pods: tuple[str, ...], node: str | None, as_data: bool, all_nodes: bool
+) -> list[Printed]:
+    query = {"output": "json" if as_data else "text", "allNodes": "true" if all_nodes else "false"}
+    query |= {} if node is None else {"node": node}
+    return asyncio.run(_ask(connection, EXPLAIN, _printed, [{"pod": pod, **query} for pod in pods]))
 
 
 def ask_changes(connection: Connection, pod: str) -> ChangesAnswer:
