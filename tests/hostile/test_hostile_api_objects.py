@@ -423,7 +423,7 @@ async def test_a_definition_of_thousands_of_versions_is_served_in_time(api: Api)
     ]
     names = {"plural": "boxes", "kind": "Box"}
     spec = {"group": "example.com", "scope": "Cluster", "names": names, "versions": versions}
-    with in_seconds(10):
+    with in_seconds(30):
         await api("POST", DEFINITIONS, {"metadata": {"name": "boxes.example.com"}, "spec": spec})
     assert (await api("GET", "/apis/example.com/v2999/boxes"))[0] == 200
 
