@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import socket
 import subprocess
@@ -95,70 +94,6 @@ async def test_manifests_and_a_configuration_to_begin_with(tmp_path):
         assert "3 nodes" in up.said
         async with client(up) as api:
             assert await node_of(api, "testpod") == "node-1"
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        pytest.param(["--nodes", "{cpus: 4}"], "nodes[0]: ", id="a template with an unknown field"),
-        pytest.param(["-f", "nowhere.yaml"], "nowhere.yaml: cannot be read", id="a file that is not there"),
-        pytest.param(["--config", "nowhere.yaml"], "nowhere.yaml", id="a configuration that is not there"),
-        pytest.param(
-            ["--context", "there"], "--context requires --from-cluster", id="a flag without its own"
-        ),
-        pytest.param(
-            ["--from-cluster"],
-            "stowplan: no kubeconfig found; set KUBECONFIG to the kubeconfig of the cluster to copy\n",
-            id="no cluster to copy",
-        ),
-        pytest.param(
-            ["--nodes", "-3"],
-            "nodes[0]: count: -3 is negative; must be 0 or greater",
-            id="less than no nodes",
-        ),
-        pytest.param(["--host", "203.0.113.9"], "cannot listen on 203.0.113.9", id="an address of others"),
-    ],
-)
-def test_what_is_wrong_is_said(tmp_path, flags, said):
-    command = [STOWPLAN, "up", "--kubeconfig", str(tmp_path / "config"), *flags]
-    alone = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=tmp_path, env=alone)
-    assert ended.returncode in (1, 2)
-    assert said in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-NO_OBJECT = "is not a Kubernetes object: it needs at least apiVersion, kind and metadata"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        pytest.param(
-            "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n",
-            "spec.containers: Required value",
-            id="what the API refuses",
-        ),
-        pytest.param("just words\n", NO_OBJECT, id="text"),
-        pytest.param("- 1\n", NO_OBJECT, id="a list"),
-        pytest.param("apiVersion: v1\nkind: Pod\nmetadata: web\n", NO_OBJECT, id="metadata that are text"),
-        pytest.param("apiVersion: v1\nkind: [Pod]\nmetadata: {}\n", NO_OBJECT, id="two kinds"),
-        pytest.param(
-            "apiVersion: v1\nkind: Pod\nmetadata: {name: 5}\n",
-            "metadata.name: is not text: 5",
-            id="a number for a name",
-        ),
-    ],
-)
-def test_an_object_that_cannot_be_is_named(tmp_path, text, said):
-    manifest = tmp_path / "bad.yaml"
-    manifest.write_text(text)
-    command = [STOWPLAN, "up", "--kubeconfig", str(tmp_path / "config")]
-    ended = subprocess.run([*command, "-f", str(manifest)], capture_output=True, text=True, timeout=30)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"stowplan: {manifest}: document 1: ")
-    assert said in ended.stderr
-    assert ended.stderr.count("\n") == 1
 
 
 def test_the_kubeconfig_of_others_is_not_overwritten(tmp_path):
@@ -384,24 +319,3 @@ def test_the_end_says_what_it_leaves(tmp_path):
     end = up.said.partition("Press Ctrl-C to stop.")[2]
     assert f"--data {data}" in end
     assert f"stowplan explain POD --journal {journal}" in end
-
-
-@pytest.mark.parametrize("level", [["-v=3"], ["-v", "3"], ["-v3"], ["--v=3"], ["--verbosity=3"]])
-def test_a_log_level_is_written_as_kubernetes_writes_it(tmp_path, level):
-    config = tmp_path / "scheduler.yaml"
-    config.write_text(CONFIG.partition("profiles")[0])
-    made = [STOWPLAN, "manifests", f"--config={config}", "--image=i", *level]
-    assert "- -v=3\n" in subprocess.run(made, capture_output=True, text=True, check=True).stdout
-    for command, said in (
-        (["up", "--config=nowhere.yaml", "--kubeconfig=k"], "nowhere.yaml"),
-        (["extender"], "nothing to serve"),
-        (["run", "--config=nowhere.yaml"], "nowhere.yaml"),
-    ):
-        if command[0] == "run" and level[0].startswith("--verbosity"):
-            continue  # as of kube-scheduler
-        ended = subprocess.run(
-            [STOWPLAN, *command, *level], capture_output=True, text=True, timeout=30, cwd=tmp_path
-        )
-        assert said in ended.stderr, ended.stderr
-    wrong = subprocess.run([STOWPLAN, "extender", "-v=x"], capture_output=True, text=True)
-    assert "'x' is not a valid integer" in wrong.stderr
