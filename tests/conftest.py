@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 # Container images often turn bytecode files off; every process that a test starts would compile all modules.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Some tests run pytest in a process of its own, without the plugins that options of this run may be for.
+os.environ.pop("PYTEST_ADDOPTS", None)
 
 pytest.register_assert_rewrite("comparing", "plugin_world")
 
@@ -18,6 +20,7 @@ settings.register_profile(
     "ci",
     deadline=None,
     print_blob=True,
+    derandomize="CI" in os.environ,  # an unlucky draw should not stop an unrelated change
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example),
 )
 settings.load_profile("ci")
