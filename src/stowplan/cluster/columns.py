@@ -62,7 +62,7 @@ class LabelColumn:
             return inside if operator == "In" else ~inside
         # Asked once for each value; the last entry answers for nodes without the label, whose id is -1.
         answers = [requirement.matches({requirement.key: value}) for value in self.values]
-        matching: Mask = np.array([*answers, False])[self.ids]
+        matching: Mask = np.array([*answers, False]).take(self.ids)
         return matching
 
 
@@ -84,7 +84,7 @@ class Interned:
 
     def each(self, answer: Callable[[Any], int], ids: Ids, dtype: type = np.bool_) -> NDArray[Any]:
         """A column from a function of the value, called once for each distinct value."""
-        column: NDArray[Any] = np.array([answer(value) for value in self.values], dtype)[ids]
+        column: NDArray[Any] = np.array([answer(value) for value in self.values], dtype).take(ids)
         return column
 
 

@@ -153,7 +153,7 @@ class InterPodAffinity(Plugin):
                 nobody = nobody & (occupied - (before != 0) + (here != 0) == 0)
             else:
                 if len(counts):
-                    satisfied &= (counts > 0)[ids]
+                    satisfied &= (counts > 0).take(ids)
                 nobody = nobody and not occupied
         if np.any(nobody) and all(term.query.matches(pod.label_set) for term in hard.affinity):
             satisfied |= nobody  # the first pod of its group has no pod to be near
@@ -232,7 +232,7 @@ class InterPodAffinity(Plugin):
         for key, points in state.read(SoftState).points.items():
             padded = np.zeros(len(points) + 1, np.int64)
             padded[:-1] = points
-            part = padded[nodes.label(key).ids]  # nodes without the label have the id -1: nothing
+            part = padded.take(nodes.label(key).ids)  # nodes without the label have the id -1: nothing
             total = part if total is None else total + part
         return np.zeros(len(nodes), np.int64) if total is None else total
 
@@ -344,9 +344,8 @@ def _any_in(counts: Iterable[tuple[str, Ints]], nodes: NodeTable) -> Mask:
         if len(by_domain):
             occupied = np.zeros(len(by_domain) + 1, np.bool_)
             np.greater(by_domain, 0, out=occupied[:-1])
-            found |= occupied[
-                nodes.label(key).ids
-            ]  # nodes without the label have the id -1, which is the last
+            # Nodes without the label have the id -1, which is the last. An index would take thrice the time.
+            found |= occupied.take(nodes.label(key).ids)
     return found
 
 
@@ -363,7 +362,7 @@ def _counts_at(by_domain: Ints, ids: NDArray[np.int32]) -> Ints:
     """The count of each node's domain; 0 for nodes without the label."""
     padded = np.zeros(len(by_domain) + 1, np.int64)
     padded[:-1] = by_domain
-    return padded[ids] if len(by_domain) else np.zeros(len(ids), np.int64)
+    return padded.take(ids) if len(by_domain) else np.zeros(len(ids), np.int64)
 
 
 def _sum_up(found: Counts, key: str, counts: Ints) -> None:

@@ -82,8 +82,8 @@ class Domains:
             others: Ints | int = lowest
         else:
             higher = int(counted[counted > lowest].min(initial=MANY))
-            others = np.where(self.counts[ids] == lowest, higher, lowest)
-        return np.where(self.present[ids], np.minimum(others, here), lowest)
+            others = np.where(self.counts.take(ids) == lowest, higher, lowest)
+        return np.where(self.present.take(ids), np.minimum(others, here), lowest)
 
 
 class HardState:
@@ -145,10 +145,10 @@ class PodTopologySpread(Plugin):
             if not len(domains.counts):
                 skewed = missing
             elif isinstance(nodes, TrialTable):
-                here = domains.counts[ids] + _change_of(hard, domains, pod, nodes)
+                here = domains.counts.take(ids) + _change_of(hard, domains, pod, nodes)
                 skewed = here > domains.floors(ids, here) + room
             else:
-                skewed = (domains.counts > domains.floor() + room)[ids]
+                skewed = (domains.counts > domains.floor() + room).take(ids)
             skewed = skewed & ~missing & undecided
             yield Reject(skewed, SKEWED)
             undecided &= ~(missing | skewed)
@@ -200,7 +200,7 @@ class PodTopologySpread(Plugin):
                 counts = self._counts(nodes.live, pod, constraint, eligible)
                 if not soft.require_all:
                     counts = self._with_unlabelled(nodes.live, pod, constraint, eligible, counts)
-                part = (counts * weight + constant)[ids] if len(counts) else np.zeros(len(nodes))
+                part = (counts * weight + constant).take(ids) if len(counts) else np.zeros(len(nodes))
             missing = ids < 0
             if np.count_nonzero(missing):
                 part[missing] = 0.0
