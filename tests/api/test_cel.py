@@ -10,9 +10,10 @@ from cel_expr_python import cel
 from cel_expr_python.ext.ext_bindings import ExtBindings
 from cel_expr_python.ext.ext_optional import ExtOptional
 from cel_expr_python.ext.ext_strings import ExtStrings
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_share import examples
 from stowplan.api.cel import Amount, DeviceVariable, Domains, Version, compile_cel
 from stowplan.api.quantity import parse
 from stowplan.errors import CelError
@@ -381,7 +382,7 @@ def expressions() -> st.SearchStrategy[str]:
     return st.recursive(leaves, grow, max_leaves=6)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(expressions())
 def test_agrees_with_the_reference_on_random_expressions(expression):
     expected, found = reference(expression), ours(expression)
@@ -403,7 +404,7 @@ CALLS_ON_TEXTS = (
 # Not substring(#, #): the reference fails on "A".substring(0, 1), which Kubernetes answers.
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.data())
 def test_strings_agree_with_the_reference(data):
     def text() -> str:

@@ -1,8 +1,7 @@
 """`stowplan config` from the outside."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 import yaml
@@ -17,9 +16,9 @@ ALPHA = {
 }
 
 
-def stowplan(*arguments, stdin=""):
-    command = [sys.executable, "-c", "from stowplan.cli import main; main()", "config", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+@pytest.fixture
+def stowplan(run_stowplan):
+    return partial(run_stowplan, "config")
 
 
 @pytest.fixture
@@ -32,29 +31,29 @@ def file(tmp_path):
     return write
 
 
-def test_show_prints_plugins_weights_and_arguments(file):
+def test_show_prints_plugins_weights_and_arguments(stowplan, file):
     profiles = [{"plugins": {"score": {"enabled": [{"name": "NodeAffinity", "weight": 8}]}}}]
     run = stowplan("show", file({**V1, "profiles": profiles, "percentageOfNodesToScore": 30}))
-    assert (run.returncode, run.stderr) == (0, "")
-    lines = [line.split() for line in run.stdout.splitlines()]
+    assert (run.status, run.err) == (0, "")
+    lines = [line.split() for line in run.out.splitlines()]
     assert lines[:2] == [["profile", "default-scheduler"], ["scores", "30%", "of", "the", "nodes"]]
     assert ["score", "NodeAffinity", "8"] in lines
     assert ["InterPodAffinity", "hardPodAffinityWeight:", "1"] in lines
 
 
 @pytest.mark.parametrize("command", ["show", "check"])
-def test_a_plugin_that_is_not_known_is_named(file, command):
+def test_a_plugin_that_is_not_known_is_named(stowplan, file, command):
     path = file({**V1, "profiles": [{"plugins": {"score": {"enabled": [{"name": "Nowhere"}]}}}]})
     run = stowplan(command, path)
-    assert (run.returncode, run.stdout) == (1, "")
-    assert f"{path}: " in run.stderr
-    assert 'ScorePlugin "Nowhere" does not exist' in run.stderr
-    assert "Traceback" not in run.stderr
+    assert (run.status, run.out) == (1, "")
+    assert f"{path}: " in run.err
+    assert 'ScorePlugin "Nowhere" does not exist' in run.err
+    assert "Traceback" not in run.err
 
 
-def test_check_says_nothing_where_nothing_is_wrong(file):
+def test_check_says_nothing_where_nothing_is_wrong(stowplan, file):
     run = stowplan("check", file(V1))
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+    assert (run.status, run.out, run.err) == (0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -66,37 +65,37 @@ def test_check_says_nothing_where_nothing_is_wrong(file):
         pytest.param("", "is not a scheduler configuration", id="an empty file"),
     ],
 )
-def test_check_says_what_is_wrong(file, document, words):
+def test_check_says_what_is_wrong(stowplan, file, document, words):
     path = file(document)
     run = stowplan("check", path)
-    assert (run.returncode, run.stdout) == (1, "")
-    (line,) = run.stderr.splitlines()
+    assert (run.status, run.out) == (1, "")
+    (line,) = run.err.splitlines()
     assert f"{path}: " in line
     assert words in line
 
 
-def test_convert_prints_v1(file):
+def test_convert_prints_v1(stowplan, file):
     run = stowplan("convert", file({**V1, "apiVersion": "kubescheduler.config.k8s.io/v1beta3"}))
-    assert "v1beta3 (Kubernetes 1.23 to 1.28) to v1" in run.stderr
+    assert "v1beta3 (Kubernetes 1.23 to 1.28) to v1" in run.err
     disabled = [{"name": "DynamicResources"}, {"name": "NodeDeclaredFeatures"}]
     plugins = {"multiPoint": {"disabled": disabled}}
-    assert yaml.safe_load(run.stdout) == {
+    assert yaml.safe_load(run.out) == {
         **V1,
         "profiles": [{"schedulerName": "default-scheduler", "plugins": plugins}],
     }
 
 
-def test_a_policy_is_given_or_missed(file):
+def test_a_policy_is_given_or_missed(stowplan, file):
     config, policy = file(ALPHA), file(POLICY, "policy.yaml")
     without = stowplan("check", config)
-    assert (without.returncode, len(without.stderr.splitlines())) == (0, 2)
-    assert "pass the policy with --policy FILE" in without.stderr
+    assert (without.status, len(without.err.splitlines())) == (0, 2)
+    assert "pass the policy with --policy FILE" in without.err
     given = stowplan("show", config, "--policy", policy)
-    assert (given.returncode, len(given.stderr.splitlines())) == (0, 1)
-    assert ["score", "ImageLocality", "7"] in [line.split() for line in given.stdout.splitlines()]
+    assert (given.status, len(given.err.splitlines())) == (0, 1)
+    assert ["score", "ImageLocality", "7"] in [line.split() for line in given.out.splitlines()]
 
 
-def test_resolve_answers_every_line():
+def test_resolve_answers_every_line(stowplan):
     lines = [
         json.dumps({"name": "good", "config": V1}),
         json.dumps({"name": "bad", "config": {**V1, "parallelism": 0}}),
@@ -104,19 +103,19 @@ def test_resolve_answers_every_line():
         json.dumps({"name": "old", "config": {**V1, "apiVersion": "kubescheduler.config.k8s.io/v1beta1"}}),
     ]
     run = stowplan("resolve", stdin="\n".join(lines))
-    good, bad, old = map(json.loads, run.stdout.splitlines())
-    assert run.returncode == 0
+    good, bad, old = map(json.loads, run.out.splitlines())
+    assert run.status == 0
     assert (good["name"], good["stage"], good["topLevel"]["parallelism"]) == ("good", "ok", 16)
     message = "parallelism: Invalid value: 0: should be an integer value greater than zero"
     assert bad == {"name": "bad", "stage": "validate", "error": message}
     assert old["stage"] == "ok"
-    assert "old: converted from kubescheduler.config.k8s.io/v1beta1" in run.stderr
+    assert "old: converted from kubescheduler.config.k8s.io/v1beta1" in run.err
 
 
 @pytest.mark.parametrize("line", ["{", "5", '{"name": "x"}', '{"name": "x", "config": 5}'])
-def test_resolve_says_which_lines_it_cannot_read(line):
+def test_resolve_says_which_lines_it_cannot_read(stowplan, line):
     run = stowplan("resolve", stdin=f"{line}\n{json.dumps({'name': 'good', 'config': V1})}\n")
-    unreadable, good = map(json.loads, run.stdout.splitlines())
-    assert run.returncode == 1
+    unreadable, good = map(json.loads, run.out.splitlines())
+    assert run.status == 1
     assert (unreadable["name"], unreadable["stage"]) == (None, "decode")
     assert good["stage"] == "ok"

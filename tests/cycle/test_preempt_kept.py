@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from staging import INSTALLED, V1, plan, profile
 
+from example_share import share_of
 from make import make_node, make_pod
 from stowplan.api.kinds import object_of
 from stowplan.cluster import Cluster
@@ -204,7 +205,7 @@ HAPPENINGS = {
 
 
 @pytest.mark.parametrize("enough", [NODES, 2])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", share_of(range(8)))
 def test_victims_are_those_that_would_be_found_anew(seed, enough):
     world = World(seed, enough)
     evicted = 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from example_share import share_of
 from plain_objects import REGISTRY, manifests_of
 from stowplan.api.templates import find_target
 from stowplan.config import load
@@ -26,7 +27,7 @@ def recorded(family):
 
 @pytest.mark.parametrize("family", ["mixed", "preemption", "volumes", "config"])
 def test_explains_what_kube_scheduler_decided(family):
-    for case in recorded(family):
+    for case in share_of(recorded(family)):
         manifests = manifests_of(*case["objects"], *case["pending"])
         config = load(case["config"], REGISTRY).config if case.get("config") else None
         explainer = Explainer(manifests, config, registry=REGISTRY)

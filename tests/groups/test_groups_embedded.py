@@ -36,7 +36,7 @@ def created(plain, **labels):
 async def test_scenario_44_plain_pods_are_scheduled_where_the_api_is_not_served():
     async with EmbeddedCluster() as cluster:
         await cluster.add_nodes(1)
-        await cluster.schedule(feature_gates=GATES, owns_process=False)
+        await cluster.schedule(feature_gates=GATES)
         await cluster.apply(created(pod("plain")), created(member("a")))
         assert await cluster.bound("plain")
         assert cluster.scheduler is not None
@@ -44,7 +44,7 @@ async def test_scenario_44_plain_pods_are_scheduled_where_the_api_is_not_served(
 
 
 async def test_a_group_of_scheduler_plugins_starts_as_one():
-    async with embedded_cluster(nodes=2, config=CONFIG, owns_process=False) as cluster:
+    async with embedded_cluster(nodes=2, config=CONFIG) as cluster:
         label = {"scheduling.x-k8s.io/pod-group": "train"}
         pods = [created(pod(f"p{number}", cpu="100m"), **label) for number in range(3)]
         await cluster.apply(*pods[:2])

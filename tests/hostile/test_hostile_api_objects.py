@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from example_share import examples
 from stowplan.api.protobuf import MAGIC, encode_message
 from stowplan.apiserver import ApiServer, Request, Response, Stream
 from stowplan.apiserver.resources import Resource
@@ -221,7 +222,7 @@ ACCEPTS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     method=st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "X"]),
     number=st.integers(0, 200),

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 from hostile_plugins import ANSWERS, AWAITED, RAISED
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_share import examples
 from scheduler_staging import RecordingApi, Stage, node, pod, staged
 from stowplan import Plugin, Status
 from stowplan.api.pod import Pod
@@ -243,7 +244,7 @@ scripts = st.builds(
 )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(script=scripts)
 def test_an_attempt_ends_bound_or_failed(script):
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:

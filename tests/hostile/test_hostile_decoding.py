@@ -7,16 +7,17 @@ import time
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_share import examples
 from make import REGISTRY, make_node, make_pod
 from mutated_objects import KINDS, POD, Mutator
 from stowplan.api.meta import decode, decode_partly
 from stowplan.api.pod import Pod, PodObject
 from stowplan.api.resource import ResourceClaim
-from stowplan.client.reading import read_object
 from stowplan.client.resources import PODS, RESOURCES
+from stowplan.client.reading import read_object
 from stowplan.cluster import Cluster
 from stowplan.cycle import Planner
 from stowplan.errors import InputError
@@ -52,7 +53,7 @@ def with_value(plain, place, value):
 
 
 @pytest.mark.parametrize("kind", sorted(BY_KIND))
-@settings(max_examples=40)
+@examples(40)
 @given(place=st.integers(0, 10_000), value=values)
 def test_any_value_at_any_place_of_an_object(kind, place, value):
     known = KINDS.get(kind)
@@ -63,7 +64,7 @@ def test_any_value_at_any_place_of_an_object(kind, place, value):
     assert item is not None or isinstance(fault, InputError)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(place=st.integers(0, 10_000), value=values)
 def test_a_bound_pod_is_read_in_part_whatever_is_wrong_with_it(place, value):
     """Only what says which pod it is, and where, cannot be wrong."""
@@ -84,7 +85,7 @@ def test_a_bound_pod_is_read_in_part_whatever_is_wrong_with_it(place, value):
     assert decision.chosen == "n2"
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.binary(max_size=200)
     | st.text(max_size=200).map(str.encode)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from example_share import share_of
 from stowplan.api.kinds import object_of
 from stowplan.cluster import Cluster
 from stowplan.config import load
@@ -24,10 +25,10 @@ FAMILIES = ("affinity", "config", "dra", "mixed", "preemption", "resources", "sp
 
 
 def recorded_decisions(family: str) -> Iterator[Decision]:
-    """All decisions of a file of recorded cases, each with the cluster as it was left."""
+    """The decisions of a share of recorded cases, each with the cluster as it was left."""
     with gzip.open(CASES / f"{family}.jsonl.gz", "rt") as lines:
         cases = [json.loads(line) for line in lines]
-    for case in cases:
+    for case in share_of(cases):
         config = load(case["config"], REGISTRY).config if case.get("config") else None
         planner = Planner(Cluster.of(map(object_of, case["objects"])), config, registry=REGISTRY)
         for pod in case["pending"]:

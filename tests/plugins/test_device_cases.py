@@ -24,10 +24,11 @@ from device_objects import (
     selects,
     uses,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from example_share import examples
 from stowplan.api.kinds import object_of
 from stowplan.api.pod import Pod
 from stowplan.api.resource import Allocation, ResourceClaim
@@ -236,7 +237,7 @@ def devices_in(outcome: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_a_search_for_many_nodes_finds_what_one_for_each_does(seed):
     world = World(Random(seed))
     for _ in range(12):

@@ -6,9 +6,10 @@ from random import Random
 from typing import Any
 
 from device_objects import DRIVER, GPU, a_slice, ask, claim, cluster_of, device, held, node, node_in
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_share import examples
 from stowplan.plugins.devices.allocator import NO_SOLUTION, allocate
 from stowplan.plugins.devices.claims import Usage, demand_of
 from stowplan.plugins.devices.pools import Inventory
@@ -104,7 +105,7 @@ def naive(devices: list[Json], claims: list[Json], taken: set[str], left: int) -
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_the_same_devices_as_by_the_plainest_search(seed):
     devices, claims, taken, counter = drawn(Random(seed))
     sets = [{"name": "set", "counters": {"x": {"value": str(counter)}}}]

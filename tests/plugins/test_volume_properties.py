@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from volume_objects import (
     SELECTED,
@@ -25,6 +25,7 @@ from volume_objects import (
     with_meta,
 )
 
+from example_share import examples
 from stowplan.framework import Code, Status
 from stowplan.plugins.args import VolumeBindingArgs
 from stowplan.plugins.default.node_volume_limits import NodeVolumeLimits
@@ -436,7 +437,7 @@ def asked_for(each: Any) -> int:
     return int(each["spec"]["resources"]["requests"].get("storage", "0Gi")[:-2])
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.integers(0, 2**32))
 def test_agrees_with_its_twin(seed):
     random = Random(seed)

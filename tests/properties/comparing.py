@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from drawing.clusters import Scene
 from drawing.profiles import configuration
-from hypothesis import settings
 from twins import decisions
 from twins.cycle import Profile
 from twins.of_usage import host_ports
@@ -18,12 +16,6 @@ from stowplan.api.pod import Pod
 from stowplan.cycle import Planner
 
 Json = dict[str, Any]
-
-
-def examples(number: int) -> settings:
-    """A share of so many examples, which is quick. `EXAMPLES_TIMES=1 pytest tests/properties`, as in CI,
-    tries all of them; 20 finds rare faults."""
-    return settings(max_examples=max(5, int(number * float(os.environ.get("EXAMPLES_TIMES", "0.4")))))
 
 
 def assert_agree(scene: Scene, profile: Profile) -> None:

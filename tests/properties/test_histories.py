@@ -7,13 +7,14 @@ import weakref
 from typing import Any
 
 import numpy as np
-from comparing import comparable, examples
+from comparing import comparable
 from drawing import pods as drawn
 from drawing.clusters import mixed_scenes, scenes
 from histories import History, histories
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from example_share import examples
 from make import planner
 from stowplan.api.pod import Pod
 

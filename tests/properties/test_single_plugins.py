@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from comparing import assert_agree, examples
+from comparing import assert_agree
 from drawing import nodes, pods
 from drawing.clusters import Scene, scenes
 from drawing.profiles import alone, only
@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twins.requests import asked, taken, taken_nonzero
 
+from example_share import examples
 from stowplan.api.pod import Pod
 
 PLUGINS = [

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
-from comparing import examples, nominate
+from comparing import nominate
 from drawing.clusters import crowded_scenes, mixed_scenes
 from drawing.profiles import configuration, profiles
 from hypothesis import given
 from hypothesis import strategies as st
 
+from example_share import examples
 from make import planner
 from stowplan.api.pod import Pod
 from stowplan.cycle import schedule

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 import numpy as np
 import pytest
 
+from example_share import share_of
 from make import make_node, make_pod
 from stowplan.api.kinds import object_of
 from stowplan.cluster import Cluster
@@ -129,7 +130,7 @@ def csi_node(name, count):
     return {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": meta, "spec": spec}
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", share_of(range(60)))
 def test_many_nodes_at_once_and_one_by_one(seed):
     scene = Scene(seed)
     together, one_by_one = planner_on(scene.cluster), planner_on(scene.cluster, OneByOne)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from comparing import assert_agree, examples
+from comparing import assert_agree
 from drawing.clusters import crowded_scenes, mixed_scenes
 from drawing.profiles import profiles
 from hypothesis import given
 from hypothesis import strategies as st
 from twins.cycle import TWINS, WEIGHTS, Profile
+
+from example_share import examples
 
 ONE_NODE_AT_A_TIME = ("NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodeResourcesFit")
 """Plugins whose answer for a node depends on that node alone: preemption tries all nodes at once."""

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from waiting_room import BAD, EVERYTHING, GOOD, LABELLED, NODE_DELETE, START, Door, Fit, Other, Room
 
+from example_share import examples
 from make import make_node, make_pod
 from stowplan.api.pod import Pod
 from stowplan.framework.hints import ObjectChange
@@ -268,5 +268,5 @@ class QueueHistory(RuleBasedStateMachine):
 
 
 assert START % 1, "a clock that does not start on the second, so that rounding shows"
-QueueHistory.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+QueueHistory.TestCase.settings = examples(150, stateful_step_count=40)
 TestQueueHistory = QueueHistory.TestCase

@@ -59,6 +59,7 @@ class Knot:
 @pytest.fixture
 def _collector() -> Iterator[None]:
     thresholds = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
     gc.unfreeze()
     yield
     gc.set_threshold(*thresholds)

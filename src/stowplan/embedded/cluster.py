@@ -124,7 +124,7 @@ class EmbeddedCluster:
         *,
         registry: Registry | None = None,
         seed: int | None = None,
-        owns_process: bool = True,
+        owns_process: bool = False,
         feature_gates: Mapping[str, bool] | None = None,
     ) -> Scheduler:
         """Start Stowplan's scheduler, and wait until it knows the cluster."""
@@ -331,7 +331,7 @@ async def embedded_cluster(
     manifests: Iterable[Json | Path] = (),
     rbac: bool = False,
     certificate: str = "",
-    owns_process: bool = True,
+    owns_process: bool = False,
     feature_gates: Mapping[str, bool] | None = None,
 ) -> AsyncIterator[EmbeddedCluster]:
     """A cluster with its scheduler, ready: nodes by number or from templates, the objects of manifests.

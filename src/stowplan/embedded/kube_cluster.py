@@ -158,9 +158,8 @@ class KubeCluster:
     async def _serving(self) -> AsyncIterator[tuple[EmbeddedCluster, Endpoint]]:
         pair, self.token = make_certificate(), secrets.token_urlsafe(24)
         certificate = pair.certificate.decode()
-        # The test's process is not ours: its garbage collector stays as it is.
         async with (
-            embedded_cluster(**self._options, certificate=certificate, owns_process=False) as cluster,
+            embedded_cluster(**self._options, certificate=certificate) as cluster,
             serve(cluster.server, tls=pair, token=self.token) as endpoint,
         ):
             self.certificate_file.write_bytes(pair.certificate)
