@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-import duckdb
 import pytest
 from keeping_decisions import attempt_of
 from test_journal_files import write
@@ -15,6 +17,15 @@ from stowplan.journal.record import RecordMaker
 
 PAGE = (Path(__file__).parents[2] / "docs/journal-queries.md").read_text()
 QUERIES = dict(re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```sql\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+ASK = """
+import pickle
+import sys
+
+import duckdb
+
+queries = pickle.load(sys.stdin.buffer)
+pickle.dump({title: duckdb.sql(query).fetchall() for title, query in queries.items()}, sys.stdout.buffer)
+"""
 SMALL, LARGE = ({"cpu": cpu, "memory": "8Gi", "pods": "10"} for cpu in ("2", "8"))
 
 
@@ -43,10 +54,13 @@ def journal(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def ask(journal, monkeypatch):
-    monkeypatch.chdir(journal)
-    return lambda title: duckdb.sql(QUERIES[title]).fetchall()
+@pytest.fixture(scope="module")
+def ask(journal):
+    """Ask in a process of its own: in one that xdist ends, DuckDB reports leaks on stderr."""
+    command = [sys.executable, "-c", ASK]
+    done = subprocess.run(command, input=pickle.dumps(QUERIES), cwd=journal, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return pickle.loads(done.stdout).__getitem__
 
 
 def test_nodes_that_lose(ask):
