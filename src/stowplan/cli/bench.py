@@ -45,7 +45,7 @@ def bench() -> None:
     "--workloads",
     "file",
     type=click.Path(exists=True, path_type=Path),
-    help="File with workloads to use instead.",
+    help="File with workloads to use instead of the built-in ones.",
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def decisions(

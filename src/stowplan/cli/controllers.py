@@ -19,8 +19,8 @@ def controllers(kubeconfig: str | None, context: str | None) -> None:
     """Run the controllers of pod groups in a cluster, until Ctrl-C.
 
     They write phases and counts of PodGroups of scheduler-plugins (scheduling.x-k8s.io), the usage of its
-    ElasticQuotas, and state and counts of Volcano's Queues, for those of the kinds that are installed:
-    see `stowplan crd --help`. `stowplan up` runs them by itself. Do not run them beside the controllers of
+    ElasticQuotas, and state and counts of Volcano's Queues, for the kinds that are installed: see
+    `stowplan crd --help`. `stowplan up` runs them automatically. Do not run them beside the controllers of
     scheduler-plugins or Volcano, which write the same fields.
     """
     from contextlib import suppress

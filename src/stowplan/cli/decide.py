@@ -40,7 +40,7 @@ def decide(reserve: bool) -> None:
 
     A scenario has `name`, `objects` (the cluster), `pending` (the pods to place one after another) and
     optionally `config` (a KubeSchedulerConfiguration). Pods among the objects that are nominated to a node
-    keep their room there. With `featureGates`, such as {"GenericWorkload": true, "GangScheduling": true},
+    keep their capacity there. With `featureGates`, such as {"GenericWorkload": true, "GangScheduling": true},
     pods of a PodGroup among the objects are decided as one. A scenario that cannot be decided is answered
     with an `error`. The exit status is 1 if a line was not a JSON object.
 

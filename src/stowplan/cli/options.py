@@ -29,7 +29,12 @@ SEED = click.option(
     "--seed", type=int, help="Break ties between nodes at random with this seed (default: first by name)."
 )
 OUTPUT = click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
 )
 VERBOSE = click.option("-v", "--verbose", is_flag=True, help="List the kinds of objects that were ignored.")
 

@@ -61,7 +61,7 @@ from stowplan.simulator.text import render
     "--drain", metavar="NODE", multiple=True, help="Cordon the node and evict its pods. Repeatable."
 )
 @click.option("--lose", metavar="NODE", multiple=True, help="Remove the node with all its pods. Repeatable.")
-@click.option("--all", "afresh", is_flag=True, help="Place every pod anew, not only the pending ones.")
+@click.option("--all", "afresh", is_flag=True, help="Reschedule every pod, not only the pending ones.")
 @SEED
 @click.option("--all-pods", is_flag=True, help="List all pods instead of the first few.")
 @OUTPUT
