@@ -49,9 +49,8 @@ from stowplan.client.api import ApiClient
 from stowplan.client.kubeconfig import load
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.extender.http import LIMITS, Route, Routes
-from stowplan.extender.options import ExtenderOptions
+from stowplan.extender.options import ExtenderOptions, StanzaOptions, configuration, extenders
 from stowplan.extender.service import Extender
-from stowplan.extender.stanza import StanzaOptions, configuration, extenders
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
 from stowplan.http11.messages import Response

@@ -23,7 +23,7 @@ import aiohttp
 from aiohttp import web
 
 from stowplan.apiserver.http import Pair, _context, make_certificate
-from stowplan.client.http import HttpPool
+from stowplan.client.connection import HttpPool
 from stowplan.http11.messages import Request, Response
 from stowplan.http11.server import Limits, listen
 

@@ -39,7 +39,7 @@ from cluster import (
 from stowplan.bench.memory import plain_node, plain_pod
 from stowplan.bench.workloads import Workload, fill_template, read_workloads
 from stowplan.client.api import ApiClient
-from stowplan.client.http import HttpPool
+from stowplan.client.connection import HttpPool
 from stowplan.client.kubeconfig import load
 
 Json = dict[str, Any]

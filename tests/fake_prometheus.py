@@ -52,7 +52,7 @@ async def fake_prometheus(prefix: str = "") -> AsyncIterator[FakePrometheus]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+    port = runner.addresses[0][1]
     fake.url = f"http://127.0.0.1:{port}{prefix}"
     try:
         yield fake

@@ -124,7 +124,7 @@ async def staged(
     clock: Callable[[], float] | None = None,
     gates: Iterable[str] = (),
 ) -> AsyncIterator[Stage]:
-    registry = registry or Registry(plugins or {}, Registry.installed()._installed)
+    registry = registry or Registry.installed(classes=plugins or {})
     version = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     api, found = api or RecordingApi(), load({**version, **(config or {})}, registry).config
     found = with_gates(found, frozenset(gates))

@@ -386,7 +386,7 @@ def test_families_of_every_component():
 def test_who_is_running_in_the_words_of_every_component():
     metrics = Metrics()
     assert "kubernetes_build_info" not in metrics.render().decode()
-    metrics.built("v1.36.4+stowplan.2.0")
+    metrics.set_build_info("v1.36.4+stowplan.2.0")
     (line,) = [line for line in lines(metrics.render()) if line.startswith("kubernetes_build_info")]
     labels = dict(pair.split("=") for pair in line.partition("{")[2].partition("}")[0].split(","))
     assert list(labels) == [
@@ -410,7 +410,7 @@ WAITS = "0.005 0.025 0.1 0.25 0.5 1 2 4 8 15 30 60"
     ("name", "bounds", "call"),
     [
         ("rest_client_request_size_bytes", SIZES, lambda m: m.request_sent("h:1", "POST", 700)),
-        ("rest_client_response_size_bytes", SIZES, lambda m: m.answered("h:1", "POST", 700)),
+        ("rest_client_response_size_bytes", SIZES, lambda m: m.count_response("h:1", "POST", 700)),
         ("rest_client_rate_limiter_duration_seconds", WAITS, lambda m: m.throttled("h:1", "POST", 0.3)),
         (
             "rest_client_request_duration_seconds",

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stowplan.client.http import AdaptiveSemaphore
+from stowplan.client.connection import AdaptiveSemaphore
 
 
 async def in_line(turns: AdaptiveSemaphore, names: str, had: list[str]) -> dict[str, asyncio.Task[None]]:

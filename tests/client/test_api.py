@@ -14,7 +14,7 @@ from stowplan.api.node import NodeObject
 from stowplan.api.resource import ResourceClaim
 from stowplan.api.storage import ObjectReference, PersistentVolume, PersistentVolumeClaim
 from stowplan.client.api import MAX_QUEUED, ApiClient
-from stowplan.client.connection import Connection
+from stowplan.client.connection import INITIAL_REQUESTS, Connection
 from stowplan.client.errors import (
     ApiError,
     Conflict,
@@ -26,7 +26,6 @@ from stowplan.client.errors import (
     Unauthorized,
     Unreachable,
 )
-from stowplan.client.http import INITIAL_REQUESTS
 from stowplan.client.resources import RESOURCES, resource_of
 
 

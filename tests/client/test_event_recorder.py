@@ -11,7 +11,7 @@ import pytest
 
 from make import make_pod
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound, TooMany, Unreachable
-from stowplan.client.events import MOST_SERIES, QUEUED, EventRecorder, event_name, micro_time, truncate
+from stowplan.client.events import MAX_SERIES, QUEUED, EventRecorder, event_name, micro_time, truncate
 from stowplan.http11.client import Reply
 from virtual_time import elapsed, in_virtual_time
 
@@ -396,7 +396,7 @@ async def test_only_so_many_series_are_known():
     pod = make_failed()
     async with recording(server) as recorder:
         recorder.record(pod, *FAILED, "the oldest")
-        for number in range(MOST_SERIES):
+        for number in range(MAX_SERIES):
             recorder.record(pod, *FAILED, str(number))
         await recorder.drain(10)
         recorder.record(pod, *FAILED, "the oldest")

@@ -254,8 +254,8 @@ async def test_nobody_there():
 
 
 async def test_the_time_out_is_five_seconds_by_default():
-    assert extender("http://h")._timeout == 5
-    assert extender("http://h", http_timeout=Duration(0.25))._timeout == 0.25
+    assert extender("http://h").timeout == 5
+    assert extender("http://h", http_timeout=Duration(0.25)).timeout == 0.25
 
 
 async def test_the_user_of_the_url_is_told_to_the_extender_alone():

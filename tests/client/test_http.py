@@ -11,9 +11,8 @@ import pytest
 from api_server import ScriptedServer, answer, serving
 
 from certificates import Authority, server_context
-from stowplan.client.connection import tls_context
+from stowplan.client.connection import HttpPool, tls_context
 from stowplan.client.errors import Unreachable
-from stowplan.client.http import HttpPool
 from stowplan.errors import InputError
 
 

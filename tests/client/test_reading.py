@@ -12,8 +12,8 @@ from api_server import ScriptedServer, node, page, refusal
 from stowplan import CustomResource, Definition
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone
-from stowplan.client.reading import PRIORITY_CLASSES, pages, read_cluster, read_workload
 from stowplan.client.resources import RESOURCES
+from stowplan.client.watch import PRIORITY_CLASSES, pages, read_cluster, read_workload
 
 NOTHING = page(version=1)
 MISSING = refusal(404, "NotFound", "the server could not find the requested resource")

@@ -27,8 +27,8 @@ from api_server import (
 
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
-from stowplan.client.resources import PODS
-from stowplan.client.watch import RESOURCES, Reflector
+from stowplan.client.resources import PODS, RESOURCES
+from stowplan.client.watch import Reflector
 from stowplan.errors import InputError
 
 NODES = next(resource for resource in RESOURCES if resource.kind == "Node")
@@ -405,7 +405,7 @@ async def test_nothing_is_asked_again_if_the_checkpoint_is_reached_already(
     server.lists = [page(N1, version=10, more="x"), page(N2, version=10), page(N1, version=12, more="x")]
     server.watches = [watch(bookmark(12))]
     async with reflecting(api, page_size=1) as (reflector, _):
-        await until(lambda: reflector._version == "12")
+        await until(lambda: reflector.version == "12")
         await caught_up(reflector)
     assert len(server.listed) == 3
 

@@ -8,7 +8,7 @@ import pytest
 
 from stowplan.api.pod import LabelSet
 from stowplan.api.selectors import EVERYTHING, NOTHING, Requirement, Selector, selector_of_map
-from stowplan.cluster.tallies import LabelIndex, PodQuery, SelectorIndex
+from stowplan.cluster.pod_table import LabelIndex, PodQuery, SelectorIndex
 
 KEYS, VALUES = ("app", "tier", "track"), ("a", "b", "c")
 NAMESPACES = ("default", "other", "third")

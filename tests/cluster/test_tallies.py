@@ -7,7 +7,7 @@ import pytest
 from make import make_node, make_pod
 from stowplan.api.selectors import EVERYTHING, selector_of_map
 from stowplan.cluster import Cluster
-from stowplan.cluster.tallies import PodQuery
+from stowplan.cluster.pod_table import PodQuery
 
 WEB = selector_of_map({"app": "web"})
 GONE = {"deletionTimestamp": "2026-01-01T00:00:00Z"}

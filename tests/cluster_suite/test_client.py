@@ -13,8 +13,8 @@ from controlplane.objects import node, pod
 from controlplane.waiting import eventually
 from stowplan.api.pod import Pod
 from stowplan.client.errors import Conflict, Forbidden
-from stowplan.client.resources import PODS
-from stowplan.client.watch import RESOURCES, Reflector
+from stowplan.client.resources import PODS, RESOURCES
+from stowplan.client.watch import Reflector
 
 PODS_PATH = "/api/v1/namespaces/default/pods"
 

@@ -17,7 +17,7 @@ from controlplane.objects import node, pod
 from controlplane.pods import PODS, add_nodes, condition, create, placed
 from controlplane.waiting import eventually
 from stowplan.api.manifests import Found, Manifests
-from stowplan.client.reading import read_cluster
+from stowplan.client.watch import read_cluster
 from stowplan.simulator import Ending, WhatIf
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ import pytest
 from stowplan.api.meta import decode
 from stowplan.controllers.daemon_sets import Placement
 from stowplan.controllers.deployments import limits_of
-from stowplan.controllers.jobs import Counts, indexes_of, spelled
+from stowplan.controllers.jobs import Counts, format_indexes, indexes_of
 from stowplan.controllers.kinds import Plain, PodView, TimedToleration
 from stowplan.controllers.node_lifecycle import taints_of
 from stowplan.controllers.owned_pods import available_in, differs, share_of, with_condition
@@ -107,7 +107,7 @@ def test_a_pod_is_available_after_its_time(asked, wait):
 
 @pytest.mark.parametrize("text", ["", "0", "0-2", "1,2", "1,3-5,9"])
 def test_indexes_are_spelled_in_ranges(text):
-    assert spelled(indexes_of(text)) == text
+    assert format_indexes(indexes_of(text)) == text
 
 
 def test_pods_are_counted_after_they_were_written_down():

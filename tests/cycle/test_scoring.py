@@ -179,6 +179,6 @@ def test_what_is_kept_of_a_plugin_counts_by_the_weight_of_the_profile_that_asks(
 
     planner, pod = plan(nodes("a", "b"), ByName), make_pod()
     own = planner.profile_of(pod)
-    for times, asked in ((1, own), (weight, own.reweighted("ByName", weight)), (1, own)):
+    for times, asked in ((1, own), (weight, own.with_weight("ByName", weight)), (1, own)):
         decision = schedule(asked, pod, planner.cluster.nodes)
         assert totals(decision) == {"a": 100 * times, "b": 50 * times}

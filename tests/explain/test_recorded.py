@@ -234,7 +234,7 @@ class Careful(Plugin):
     ],
 )
 def test_a_decision_that_failed_makes_nothing_up(plugin, says):
-    registry = Registry({"Own": plugin}, Registry.installed()._installed)
+    registry = Registry.installed(classes={"Own": plugin})
     profile = {"plugins": {"multiPoint": {"enabled": [{"name": "Own"}]}}}
     version = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     cluster = Cluster.of(make_node(f"n{number}") for number in range(5))

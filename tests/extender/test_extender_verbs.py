@@ -13,8 +13,7 @@ from extender_staging import alone, asking, binding, node, pod, serving
 from stowplan import CycleState, Node, NodeTable, Plugin, Pod, Reject, Scores, Status, scale_to_max
 from stowplan.api.extender import ExtenderBindingArgs
 from stowplan.client.errors import Conflict
-from stowplan.extender.binding import ExtenderBinder
-from stowplan.extender.verbs import ProfileVerbs
+from stowplan.extender.verbs import ExtenderBinder, ProfileVerbs
 
 
 class EvenOnly(Plugin):

@@ -71,7 +71,7 @@ DECIDED = ["PreFilter", "Filter", "PreScore", "Score", "ScoreExtensionNormalize"
 
 
 def decide(observer: Observer, where: str = "", cpu: str = "1") -> None:
-    registry = Registry({"Mine": type("Mine", (Mine,), {"where": where})}, Registry.installed()._installed)
+    registry = Registry.installed(classes={"Mine": type("Mine", (Mine,), {"where": where})})
     points = {"multiPoint": {"enabled": [{"name": "Mine"}]}}
     (resolved,) = resolve_profiles(load({**V1, "profiles": [{"plugins": points}]}, registry).config, registry)
     cluster = Cluster.of([make_node("n1"), make_node("n2")])

@@ -94,7 +94,7 @@ def test_a_second_placement_generator_is_rejected():
     class Another(REGISTRY.find("TopologyPlacementGenerator")):
         pass
 
-    registry = Registry({"Another": Another}, REGISTRY._installed)
+    registry = Registry.installed(classes={"Another": Another})
     profile = {"schedulerName": "s", "plugins": {"placementGenerate": {"enabled": [{"name": "Another"}]}}}
     config = with_gates(load({**V1, "profiles": [profile]}, registry).config, frozenset(ALL))
     with pytest.raises(ConfigError, match="at most one placement generate plugin is allowed for profile"):

@@ -23,8 +23,7 @@ from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle import Planner
 from stowplan.cycle.schedule import schedule
 from stowplan.framework import CustomResource, Definition, Plugin, Wire
-from stowplan.framework.plugin_files import replacing
-from stowplan.framework.registry import ENTRY_POINTS, Registry
+from stowplan.framework.registry import ENTRY_POINTS, Registry, replacing
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.scheduler import Scheduler, Settings
 

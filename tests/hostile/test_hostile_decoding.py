@@ -17,7 +17,7 @@ from stowplan.api.meta import decode, decode_partly
 from stowplan.api.pod import Pod, PodObject
 from stowplan.api.resource import ResourceClaim
 from stowplan.client.resources import PODS, RESOURCES
-from stowplan.client.reading import read_object
+from stowplan.client.watch import read_object
 from stowplan.cluster import Cluster
 from stowplan.cycle import Planner
 from stowplan.errors import InputError

@@ -169,12 +169,12 @@ def peak_of(work) -> int:
 def test_merging_gives_way_to_what_is_decided_and_to_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "GROUP_BYTES", 1)
     monkeypatch.setattr(parquet, "GROUP_BYTES", 1)
-    records = records_of(list(decisions(801)))
-    write(tmp_path, *(records[start : start + 100] for start in range(0, 800, 100)))
+    records = records_of(list(decisions(401)))
+    write(tmp_path, *(records[start : start + 50] for start in range(0, 400, 50)))
     journal = JournalWriter(tmp_path, every=0.001)
     wait_for(lambda: unfinished(tmp_path))
     journal.add(records[-1])
-    wait_for(lambda: reader.find(tmp_path, "default/p800", refuse))
+    wait_for(lambda: reader.find(tmp_path, "default/p400", refuse))
     assert unfinished(tmp_path)
     journal.close()
     assert len(list_files(tmp_path)) == 9
@@ -472,7 +472,7 @@ def test_a_journal_that_fails_shows_in_the_metrics(tmp_path, monkeypatch):
         page = metrics.page.render().decode().splitlines()
         return [line for line in page if line.startswith("stowplan_journal")]
 
-    with kept.written_to(folder, size=2**20, age=3600):
+    with kept.writing_to(folder, size=2**20, age=3600):
         assert shown() == ["stowplan_journal_failing 0", "stowplan_journal_lost_decisions_total 0"]
         folder.rename(tmp_path / "elsewhere")
         for decision in found:

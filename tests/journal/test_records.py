@@ -137,7 +137,7 @@ def test_nodes_that_came_later_are_not_in_it():
     growing.cluster.apply(make_node("b"))
     assert record.decision().node_count == 1
     assert plain_record(record)["nodes"] == ["a"]
-    assert as_bytes([record])[0].nodes.listed() == ["a"]
+    assert as_bytes([record])[0].nodes.to_list() == ["a"]
 
 
 def test_decisions_that_are_alike_share_their_columns():
@@ -199,7 +199,7 @@ def test_an_answer_without_a_decision_is_plain_data_too():
 def test_all_that_was_kept_is_written_in_the_end(tmp_path):
     decisions = Decisions()
     placing = planner([make_node("a")])
-    with decisions.written_to(tmp_path, size=2**20, age=3600):
+    with decisions.writing_to(tmp_path, size=2**20, age=3600):
         decision = placing.decide(make_pod())
         decisions.keep(decision, attempt_of(decision))
     assert decisions.write is None

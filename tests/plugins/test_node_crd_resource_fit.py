@@ -18,7 +18,7 @@ from stowplan.cycle import Planner
 from stowplan.framework.registry import Registry
 from stowplan.plugins.community.node_crd_resource_fit import ClusterScopedResource, NodeCRDResourceFit
 
-REGISTRY = Registry({"NodeCRDResourceFit": NodeCRDResourceFit}, Registry.installed()._installed)
+REGISTRY = Registry.installed(classes={"NodeCRDResourceFit": NodeCRDResourceFit})
 MEMORY, DISK = "company.net/memory", "company.net/disk"
 NOT_FOUND = (UNSCHEDULABLE, "CRD for node not found")
 NOT_INSTALLED = (

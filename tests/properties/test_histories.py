@@ -114,7 +114,7 @@ def columns(cluster: Any) -> dict[str, Any]:
     for group in ("allocatable", "requested", "nonzero_requested"):
         amounts = getattr(table, group)
         found |= {f"{group} {name}": amounts[name].copy() for name in amounts}
-    for number, tally in enumerate(table.tallies._all()):
+    for number, tally in enumerate(table.tallies):
         found[f"tally {number}"] = tally.by_row.copy()
     for row in range(len(table)):
         found[f"ports {row}"] = sorted(map(str, table.ports.on(row)))

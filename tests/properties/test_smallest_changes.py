@@ -14,8 +14,7 @@ from example_share import examples
 from make import planner
 from stowplan.api.pod import Pod
 from stowplan.cycle import schedule
-from stowplan.explain.smallest_changes import smallest_changes, vary_weights
-from stowplan.explain.trial import Trial
+from stowplan.explain.smallest_changes import Trial, smallest_changes, vary_weights
 
 LONG = 60
 STEPS = 6
@@ -29,7 +28,7 @@ def decided_anew(scene, config, pod, *, node=None, weight=None):
     if node is not None:
         asked.cluster.add_node(node)
     profile = asked.profile_of(pod)
-    return schedule(profile if weight is None else profile.reweighted(*weight), pod, asked.cluster.nodes)
+    return schedule(profile if weight is None else profile.with_weight(*weight), pod, asked.cluster.nodes)
 
 
 def flips(before, after):
@@ -87,7 +86,7 @@ def test_no_smaller_change_of_a_weight_does_it(scene, profile):
             for size in range(1, STEPS + 1)
             for weight in (step.weight + size, step.weight - size)
             if weight >= 1
-            and flips(before, schedule(own.reweighted(step.name, weight), pod, asked.cluster.nodes))
+            and flips(before, schedule(own.with_weight(step.name, weight), pod, asked.cluster.nodes))
         ]
         if found:
             assert proposed[step.name] == found[0]

@@ -78,7 +78,7 @@ class Lists:
 
 @asynccontextmanager
 async def running(api: Lists) -> AsyncIterator[Scheduler]:
-    registry = Registry({"WhenServed": WhenServed}, Registry.installed()._installed)
+    registry = Registry.installed(classes={"WhenServed": WhenServed})
     plugins = {"multiPoint": {"enabled": [{"name": "WhenServed"}]}}
     profiles = [{"schedulerName": name, "plugins": plugins} for name in NAMES]
     config = load({**VERSION, "profiles": profiles}, registry).config

@@ -11,7 +11,7 @@ import pytest
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError
 from stowplan.metrics import Metrics
-from stowplan.scheduler.measured_client import MeasuredClient
+from stowplan.scheduler.measuring import MeasuredClient
 
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}\n"
 GONE = b'HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n{"type":"ERROR","code":410   }\n'

@@ -63,7 +63,7 @@ def test_new_pods_land_and_take_their_room():
     }
     (pending,) = outcome.pending
     assert pending.message.startswith("0/2 nodes are available: 2 Insufficient cpu.")
-    assert [each.detail for each in pending.refusals] == [
+    assert [each.detail for each in pending.rejections] == [
         "n1 comes closest: it lacks 1 of cpu (1500m requested, 500m of 2 free)"
     ]
     assert outcome.changes == ("3 pods added",)
@@ -285,7 +285,7 @@ def test_pods_alike_are_told_the_same():
     asked.add(make_pod(f"p{number}", requests=cpu("3")) for number in range(3))
     fates = asked.run().pending
     assert len({each.message for each in fates}) == 1
-    assert [len(each.refusals) for each in fates] == [1, 1, 1]
+    assert [len(each.rejections) for each in fates] == [1, 1, 1]
 
 
 def test_a_plugin_that_raises_is_named():

@@ -439,15 +439,15 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
             uid=meta.uid or f"{meta.namespace or 'default'}/{meta.name}",
             node_name=sys.intern(spec.node_name),
             nominated_node_name=status.nominated_node_name,
-            annotations=_shared_annotations(meta.annotations) if meta.annotations else _NONE,
-            controller=_shared_owner(meta.controller()),
+            annotations=_share_annotations(meta.annotations) if meta.annotations else _NONE,
+            controller=_share_owner(meta.controller()),
             phase=sys.intern(status.phase),
             start_time=_start_of(status),
             deletion_timestamp=meta.deletion_timestamp,
             creation_timestamp=meta.creation_timestamp,
             resource_version=meta.resource_version,
             generation=meta.generation,
-            conditions=tuple(_kept(status.conditions)),
+            conditions=tuple(_relevant_conditions(status.conditions)),
             resource_claim_statuses=_claim_names(status),
             assigned=requests.Assigned.of(spec, status) if requests.status_counts(status) else None,
             group_name=_group_name(spec),
@@ -541,7 +541,7 @@ def label_set_of(namespace: str, labels: dict[str, str]) -> LabelSet:
     return found
 
 
-def _shared_annotations(annotations: dict[str, str]) -> Mapping[str, str]:
+def _share_annotations(annotations: dict[str, str]) -> Mapping[str, str]:
     key = tuple(sorted(item for item in annotations.items() if item[0] != LAST_APPLIED))
     found = _annotations.get(key)
     if found is None:
@@ -552,7 +552,7 @@ def _shared_annotations(annotations: dict[str, str]) -> Mapping[str, str]:
 _owners: dict[OwnerReference, OwnerReference] = {}
 
 
-def _shared_owner(owner: OwnerReference | None) -> OwnerReference | None:
+def _share_owner(owner: OwnerReference | None) -> OwnerReference | None:
     if owner is None:
         return None
     if len(_owners) > 100_000:  # owners come and go: start over rather than keep all that ever were
@@ -560,7 +560,7 @@ def _shared_owner(owner: OwnerReference | None) -> OwnerReference | None:
     return _owners.setdefault(owner, owner)
 
 
-def _kept(conditions: tuple[Condition, ...]) -> Iterator[Condition]:
+def _relevant_conditions(conditions: tuple[Condition, ...]) -> Iterator[Condition]:
     """Conditions that a scheduler reads. PodScheduled=True is not needed: the pod's node says it."""
     for condition in conditions:
         if condition.type in KEPT_CONDITIONS and not (

@@ -150,17 +150,6 @@ def field_requirement_of(expression: NodeSelectorRequirement) -> Requirement:
     return Requirement(expression.key, expression.operator, frozenset(expression.values))
 
 
-def parse_field_selector(text: str) -> tuple[tuple[str, str, bool], ...]:
-    """`a.b=x,c!=y` as (field, value, equal)."""
-    found = []
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        match = re.fullmatch(r"([^=!]+)(==|=|!=)(.*)", part)
-        if match is None:
-            raise SelectorError(f"invalid field selector {part!r}: expected field=value or field!=value")
-        found.append((match[1].strip(), match[3].strip(), match[2] != "!="))
-    return tuple(found)
-
-
 def as_int64(text: str) -> int | None:
     """The number `text` spells in base 10, if it is one of 64 bits."""
     if not _INT64.fullmatch(text):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from stowplan.api.cel import COST_EXCEEDED, MAX_COST, Meter, Program
 from stowplan.api.cel.parser import Call, Index, ListOf, Literal, MapOf, Name, Node, Select
 from stowplan.api.cel.parser import parse as parse_cel
-from stowplan.api.cel.times import parsed_duration, parsed_timestamp
+from stowplan.api.cel.times import parse_duration, parse_timestamp
 from stowplan.api.cel.values import (
     DYN,
     MISSING,
@@ -130,11 +130,11 @@ def value_of(schema: Json, value: Any, is_root: bool = False) -> Any:
         case ("integer", _):
             return int(value)
         case ("string", "date"):
-            return parsed_timestamp(f"{value}T00:00:00Z")
+            return parse_timestamp(f"{value}T00:00:00Z")
         case ("string", "date-time"):
-            return parsed_timestamp(value)
+            return parse_timestamp(value)
         case ("string", "duration"):
-            return parsed_duration(value)
+            return parse_duration(value)
         case ("string", "byte"):
             return base64.b64decode(value)
     return value

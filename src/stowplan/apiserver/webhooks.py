@@ -23,9 +23,8 @@ import msgspec
 from stowplan.apiserver import patches, policies
 from stowplan.apiserver.failures import Failure
 from stowplan.apiserver.matching import Action, all_of, matches_rules, matches_selectors, request_facts
-from stowplan.client.connection import tls_context
+from stowplan.client.connection import HttpPool, tls_context
 from stowplan.client.errors import Unreachable
-from stowplan.client.http import HttpPool
 from stowplan.errors import InputError
 
 if TYPE_CHECKING:

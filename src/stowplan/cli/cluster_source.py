@@ -16,7 +16,7 @@ from stowplan.api.names import kind_and_name
 from stowplan.client import kubeconfig as kubeconfigs
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
-from stowplan.client.reading import WORKLOADS, OnObject, Reading, read_cluster, read_workload
+from stowplan.client.watch import WORKLOADS, OnObject, Reading, read_cluster, read_workload
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.errors import InputError

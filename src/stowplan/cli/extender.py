@@ -13,9 +13,17 @@ from stowplan.cli.options import PLUGIN_DIRS, log_level
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.errors import InputError
 from stowplan.extender.functions import load_functions, with_settings
-from stowplan.extender.options import PATHS, VERBS, ExtenderOptions, checked_paths
+from stowplan.extender.options import (
+    PATHS,
+    VERBS,
+    ExtenderOptions,
+    StanzaOptions,
+    check_paths,
+    configuration,
+    extenders,
+    policy,
+)
 from stowplan.extender.service import run
-from stowplan.extender.stanza import StanzaOptions, configuration, extenders, policy
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
 from stowplan.log import configure, warn
@@ -80,7 +88,7 @@ FILE = click.Path(exists=True, dir_okay=False)
     "budget",
     default=4.0,
     show_default=True,
-    help="Seconds after which an unfinished answer fails.",
+    help="Time limit for an answer, in seconds.",
 )
 @click.option("--max-body", "mib", default=100, show_default=True, help="Maximum size of a request in MiB.")
 @click.option("--tls-cert-file", type=FILE, help="Certificate of the HTTPS server.")
@@ -127,7 +135,7 @@ def config(obj: tuple[ExtenderOptions, Registry], /, *, is_policy: bool, **given
     """Print the configuration that makes kube-scheduler use this extender."""
     options, registry = obj
     profiles = resolve_profiles(options.config, registry) if options.config is not None else []
-    checked_paths(options, [each.scheduler_name for each in profiles])
+    check_paths(options, [each.scheduler_name for each in profiles])
     found = list(extenders(options, StanzaOptions(**given), profiles))
     if is_policy:
         click.echo(json.dumps(policy(found), indent=2))

@@ -22,7 +22,7 @@ from stowplan.client.errors import (
     Unreachable,
     unreachable_scheduler,
 )
-from stowplan.client.reading import decode_checked
+from stowplan.client.watch import decode_checked
 from stowplan.errors import InputError
 from stowplan.explain.changes import ChangesAnswer, Printed
 

@@ -24,9 +24,8 @@ from stowplan.api.nesting import decode_deep, members
 from stowplan.api.pod import Pod
 from stowplan.api.quantity import encode_hook
 from stowplan.client import claim_edits
-from stowplan.client.connection import Connection
+from stowplan.client.connection import Connection, Pool
 from stowplan.client.errors import ApiError, NotAllowed, NotFound, Unreachable, error_of
-from stowplan.client.http import Pool
 from stowplan.client.resources import PODS, resource_of
 from stowplan.http11.client import Reply
 
@@ -131,11 +130,11 @@ class ApiClient:
 
     async def wait_for_capacity(self) -> None:
         """Wait until few enough requests are queued, before making more of them."""
-        if self._queued() >= MAX_QUEUED:
+        if self._count_queued() >= MAX_QUEUED:
             self._has_capacity.clear()
             await self._has_capacity.wait()
 
-    def _queued(self) -> int:
+    def _count_queued(self) -> int:
         return 0 if self._pool is None else self._under_way - self._pool.at_once
 
     async def request(
@@ -174,7 +173,7 @@ class ApiClient:
                 await asyncio.sleep(reply.retry_after)
         finally:
             self._under_way -= 1
-            if self._queued() <= FEW_QUEUED:
+            if self._count_queued() <= FEW_QUEUED:
                 self._has_capacity.set()
 
     async def stream(
@@ -242,7 +241,7 @@ class ApiClient:
     async def create(self, item: T) -> T:
         resource = resource_of(item)
         answer = await self.request("POST", resource.collection(item.namespace), _whole(item))
-        return self._remembered(decode(type(item), answer.data))
+        return self._remember(decode(type(item), answer.data))
 
     async def apply(self, item: T, *, field_manager: str, subresource: str = "") -> T:
         """Server-side apply, with force, of all fields that differ from their defaults.
@@ -252,7 +251,7 @@ class ApiClient:
         path = resource_of(item).item(item.namespace, item.name) + (f"/{subresource}" if subresource else "")
         query = {"fieldManager": field_manager, "force": "true"}
         answer = await self.request("PATCH", path, _whole(item), content_type=APPLY_PATCH, query=query)
-        return self._remembered(decode(type(item), answer.data))
+        return self._remember(decode(type(item), answer.data))
 
     async def update(self, item: T) -> T:
         """Write all changes but those of the status; raise Conflict if the object has changed since."""
@@ -305,14 +304,14 @@ class ApiClient:
         if claim_edits.must_edit(base, item, status=bool(subresource)):
             answer = await self._edit(item, path, subresource)
             if answer is not None:
-                return self._remembered(decode(type(item), answer.data))
+                return self._remember(decode(type(item), answer.data))
         # A part that is at its defaults now may still have fields that we do not decode: it is not removed.
         parts = dict.fromkeys(("metadata", "spec", "status"), Raw(b"{}"))
         before, after = parts | _fields(base), parts | _fields(item)
         patch = {field: value for field, value in _difference(before, after).items() if concerns(field)}
         patch.setdefault("metadata", {})["resourceVersion"] = item.metadata.resource_version
         answer = await self.request("PATCH", path + subresource, patch, content_type=MERGE_PATCH)
-        return self._remembered(decode(type(item), answer.data))
+        return self._remember(decode(type(item), answer.data))
 
     async def _edit(self, item: Object, path: str, subresource: str) -> Reply | None:
         """Write a claim as protobuf; None if the server does not support it."""
@@ -330,7 +329,7 @@ class ApiClient:
                 return known
         return decode(type(item), (await self.request("GET", path)).data)
 
-    def _remembered(self, item: T) -> T:
+    def _remember(self, item: T) -> T:
         """Keep the object for the next write, which often comes before the watch has delivered this one."""
         self._answers[type(item), item.key] = item
         if len(self._answers) > ANSWERS_KEPT:

@@ -1,16 +1,338 @@
-"""How to reach one API server: its address, its TLS settings and our credentials."""
+"""How to reach one API server: its address, TLS settings and our credentials, and a pool of connections.
+
+Every request has a connection to itself while it lasts; connections are kept for the next one.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import math
 import os
 import ssl
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address, ip_network
-from urllib.parse import urlsplit
+from time import monotonic
+from typing import Protocol
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from stowplan.client.credentials import Credential
-from stowplan.client.http import HttpPool, Pool
+from stowplan.client.errors import Unreachable
 from stowplan.errors import InputError
+from stowplan.http11.client import BrokenError, Channel, OnData, Reply, TooLargeError, header_lines
+
+IDLE_SECONDS = 60.0  # API servers close connections after 90
+INITIAL_REQUESTS, MAX_REQUESTS = 16, 64
+LONG_WAIT_SECONDS = 0.1
+"""A wait this long lets the limit grow, and it grows no more often than this."""
+
+
+class Pool(Protocol):
+    """Sends requests to one server."""
+
+    @property
+    def at_once(self) -> int:
+        """How many requests may be under way at the same time; others wait."""
+        ...
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None,
+        *,
+        timeout: float,
+        before: Callable[[], None] = ...,
+    ) -> Reply:
+        """Send a request and return the whole response, within `timeout` seconds.
+
+        `before` is called at the last moment before the request is sent; if it raises, it is not sent.
+        """
+        ...
+
+    async def stream(
+        self,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        on_data: OnData,
+        *,
+        timeout: float,
+        silence: float,
+        open_seconds: float,
+    ) -> Reply:
+        """Pass a successful response to `on_data` as it arrives, until its end; return any other whole.
+
+        `on_data` is called first with nothing, when the head of a good answer is there, which may take
+        `open_seconds`; after that, nothing coming for `silence` seconds ends it.
+        """
+        ...
+
+    def drop_idle(self) -> None:
+        """Close idle connections, so that the next requests open new ones: the old ones may be dead."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class AdaptiveSemaphore:
+    """Limits how many requests are under way: first come, first served, more at once while waits are long.
+
+    A connection costs both sides milliseconds of handshake. A quick API server needs few of them, and one
+    that is busy has no use for more: they help where it waits for its storage. So the limit grows by one now
+    and then, while requests wait for long.
+    """
+
+    def __init__(
+        self,
+        initial: int = INITIAL_REQUESTS,
+        maximum: int = MAX_REQUESTS,
+        long_seconds: float = LONG_WAIT_SECONDS,
+    ) -> None:
+        self.limit = initial
+        """How many may hold it at the same time, for now."""
+        self._initial, self._maximum, self._long_seconds = initial, maximum, long_seconds
+        self._held, self._grown_at = 0, 0.0
+        self._waiting: deque[tuple[asyncio.Future[None], float]] = deque()
+
+    async def acquire(self) -> None:
+        if self._held < self.limit:
+            self._held += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((turn, monotonic()))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had come just now
+                self.release()
+            raise
+
+    def release(self) -> None:
+        self._held -= 1
+        while self._waiting and self._held < self.limit:
+            turn, since = self._waiting.popleft()
+            if not turn.cancelled():
+                self._held += 1
+                turn.set_result(None)
+                self._grow_after(since)
+        if not self._held:
+            self.limit = self._initial
+
+    def _grow_after(self, since: float) -> None:
+        now = monotonic()
+        if now - max(since, self._grown_at) > self._long_seconds and self.limit < self._maximum:
+            self.limit, self._grown_at = self.limit + 1, now
+
+
+class HttpPool:
+    """Connections to one server, opened on demand."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        proxy: str = "",
+        idle_seconds: float = IDLE_SECONDS,
+        max_body_bytes: float = math.inf,
+    ) -> None:
+        self._server, self._url = server, urlsplit(server)
+        self._tls = (ssl_context or ssl.create_default_context()) if self._url.scheme == "https" else None
+        self._server_hostname = server_hostname or self._url.hostname or ""
+        self._proxy = urlsplit(proxy) if proxy else None
+        self._idle_seconds, self._max_body_bytes = idle_seconds, max_body_bytes
+        self._idle: list[Channel] = []
+        self._open: set[Channel] = set()
+        self._capacity = AdaptiveSemaphore()
+
+    @property
+    def at_once(self) -> int:
+        return self._capacity.limit
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None,
+        *,
+        timeout: float,
+        before: Callable[[], None] = lambda: None,
+    ) -> Reply:
+        head = self._head(method, path, headers, body)
+        await self._capacity.acquire()
+        try:
+            return await self._exchange(method, path, head, timeout=timeout, before=before)
+        finally:
+            self._capacity.release()
+
+    async def stream(
+        self,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        on_data: OnData,
+        *,
+        timeout: float,
+        silence: float,
+        open_seconds: float,
+    ) -> Reply:
+        head = self._head("GET", path, headers, None)
+        return await self._exchange(
+            "GET",
+            path,
+            head,
+            timeout=timeout,
+            on_data=on_data,
+            silence=silence,
+            open_seconds=open_seconds,
+        )
+
+    def drop_idle(self, heard_before: float = math.inf) -> None:
+        kept = [channel for channel in self._idle if channel.heard_at >= heard_before]
+        for channel in set(self._idle).difference(kept):
+            channel.abort()
+        self._idle = kept
+
+    async def close(self) -> None:
+        channels = list(self._open)
+        for channel in channels:
+            channel.abort()
+        if channels:
+            await asyncio.wait([channel.closed for channel in channels], timeout=1)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        message: bytes,
+        *,
+        timeout: float,
+        on_data: OnData | None = None,
+        silence: float = 0,
+        open_seconds: float = 0,
+        before: Callable[[], None] = lambda: None,
+    ) -> Reply:
+        channel = None
+        try:
+            channel = self._take_idle()
+            if channel is None:
+                async with asyncio.timeout(timeout if on_data is None else open_seconds):
+                    channel = await self._connect()
+            before()
+            reply = channel.send(message, on_data, max_body_bytes=self._max_body_bytes)
+            if on_data is not None:
+                channel.watch_silence(silence, open_seconds)
+            else:
+                channel.give_up_after(timeout)
+            found = await reply
+        except (BrokenError, TooLargeError, OSError, ssl.CertificateError) as error:  # OSError: time-outs too
+            if isinstance(error, TimeoutError) and channel is not None:
+                # What broke this connection without a word may have broken the others: a firewall or a NAT
+                # that forgot them, a machine that is gone. Those heard since the request are fine.
+                self.drop_idle(channel.sent_at)
+            raise Unreachable(
+                f"{method} {self._server}{path.partition('?')[0]}: {_in_words(error)}"
+            ) from error
+        finally:
+            if channel is not None:
+                self._release(channel)
+        return found
+
+    def _head(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
+        target = self._url.path + path
+        if self._proxy is not None and self._tls is None:
+            target = f"{self._url.scheme}://{self._url.netloc}{target}"
+            headers = (*headers, *_proxy_authorization(self._proxy))
+        first = f"{method} {target} HTTP/1.1"
+        if not (first.isascii() and first.isprintable()):
+            raise InputError("the path has characters that are not allowed in HTTP")
+        length = "" if body is None else f"Content-Length: {len(body)}\r\n"
+        text = f"{first}\r\n{header_lines(self._url.netloc, tuple(headers))}{length}\r\n"
+        return text.encode() + (body or b"")
+
+    def _take_idle(self) -> Channel | None:
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            channel = self._idle.pop()
+            if channel.is_usable and now - channel.heard_at < self._idle_seconds:
+                return channel
+            channel.abort()
+        return None
+
+    def _release(self, channel: Channel) -> None:
+        if channel.is_usable and channel.is_free:
+            self._idle.append(channel)
+        else:
+            channel.abort()
+
+    async def _connect(self) -> Channel:
+        if self._proxy is not None:
+            return await self._connect_by(self._proxy)
+        return await self._dial(self._url, self._tls, self._server_hostname)
+
+    async def _connect_by(self, proxy: SplitResult) -> Channel:
+        proxy_tls = ssl.create_default_context() if proxy.scheme == "https" else None
+        channel = await self._dial(proxy, proxy_tls, proxy.hostname or "")
+        if self._tls is None:
+            return channel
+        place = f"{self._url.hostname}:{_port(self._url)}"
+        asked = f"CONNECT {place} HTTP/1.1\r\n{header_lines(place, tuple(_proxy_authorization(proxy)))}\r\n"
+        try:
+            reply = await channel.send(asked.encode(), is_tunnel=True)
+            if reply.status != 200:
+                raise BrokenError(f"proxy {proxy.hostname} answered with status {reply.status}")
+            await channel.secure(self._tls, self._server_hostname)
+        except BaseException:
+            channel.abort()
+            raise
+        return channel
+
+    async def _dial(self, url: SplitResult, tls: ssl.SSLContext | None, name: str) -> Channel:
+        loop = asyncio.get_running_loop()
+        _, channel = await loop.create_connection(Channel, url.hostname or "", _port(url))
+        self._keep_track(channel)
+        if tls is not None:
+            try:
+                await channel.secure(tls, name)
+            except BaseException:
+                channel.abort()
+                raise
+        return channel
+
+    def _keep_track(self, channel: Channel) -> None:
+        self._open.add(channel)
+        channel.closed.add_done_callback(lambda _: self._open.discard(channel))
+
+
+def _port(url: SplitResult) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _proxy_authorization(proxy: SplitResult) -> Iterable[tuple[str, str]]:
+    if proxy.username:
+        pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        yield "Proxy-Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the API server's certificate is not trusted ({error.verify_message}); set "
+            "certificate-authority or certificate-authority-data of the cluster in the kubeconfig to the "
+            "authority that signed it"
+        )
+    if isinstance(error, TimeoutError):
+        return "no response in time"
+    if isinstance(error, TooLargeError):
+        return str(error)
+    if isinstance(error, (ConnectionResetError, BrokenPipeError, BrokenError, ssl.SSLError)):
+        return f"the connection broke ({error or type(error).__name__})"
+    number = getattr(error, "errno", None) or 0
+    reason = os.strerror(number) if number > 0 else getattr(error, "strerror", "") or error
+    return f"cannot connect ({reason}); is the server's address right, and is it running?"
 
 
 class Connection:

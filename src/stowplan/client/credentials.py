@@ -147,13 +147,13 @@ class ExecPlugin:
         return f"Bearer {self._status.token}" if self._status.token else None
 
     async def renew(self) -> bool:
-        refused = self._status
+        rejected = self._status
         known = self._failure
         async with self._turn:
-            if self._status is refused:  # and nobody else, refused at the same time, has run it since
+            if self._status is rejected:  # and nobody else, rejected at the same time, has run it since
                 self._raise_new(known)
                 self._status = await self._run()
-        return self._status != refused
+        return self._status != rejected
 
     def _has_expired(self, status: _CredentialStatus) -> bool:
         return status.expiration_timestamp is not None and (
@@ -194,7 +194,7 @@ class ExecPlugin:
                 "see standard error for its output",
                 where=self._where,
             )
-        return self._accepted(output)
+        return self._parse_status(output)
 
     def _environment(self) -> dict[str, str]:
         spec: dict[str, Any] = {"interactive": False}
@@ -204,7 +204,7 @@ class ExecPlugin:
         own = {variable.name: variable.value for variable in self._config.env}
         return os.environ | own | {"KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()}
 
-    def _accepted(self, output: bytes) -> _CredentialStatus:
+    def _parse_status(self, output: bytes) -> _CredentialStatus:
         what = f"exec plugin {self._config.command!r}"
         try:
             found = decode(_ExecCredential, output)

@@ -27,11 +27,11 @@ from stowplan.client.resources import resource_of
 
 NOTE_BYTES: Final = 1024
 QUEUED: Final = 10_000
-MOST_SERIES: Final = 50_000
+MAX_SERIES: Final = 50_000
 ATTEMPTS: Final = 12
 RETRY_SECONDS: Final = 10.0
-REFUSALS: Final = 5
-REFUSED_SECONDS: Final = 1.0
+MAX_FORBIDDEN: Final = 5
+FORBIDDEN_SECONDS: Final = 1.0
 """An API server that has just started rejects everybody until it has read its roles, for some seconds."""
 FINISH_SECONDS: Final = 6 * 60.0
 FINISHES_A_REFRESH: Final = 5
@@ -86,7 +86,7 @@ class EventRecorder:
         event = self._series.get(key)
         if event is None:
             event = _event_of(regarding, kind, reason, action, note, now)
-            if len(self._series) >= MOST_SERIES:
+            if len(self._series) >= MAX_SERIES:
                 self._series.popitem(last=False)
             self._series[key] = event
         else:
@@ -182,18 +182,18 @@ class EventRecorder:
     async def _request(self, method: str, path: str, body: Part) -> None:
         """Send a request, and retry while the server cannot be reached or is not ready."""
         content_type = STRATEGIC_MERGE_PATCH if method == "PATCH" else JSON
-        refusals = 0
+        forbidden = 0
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 await self._api.request(method, path, body, content_type=content_type)
                 return
             except ApiError as error:
-                is_refused = isinstance(error, Forbidden)
-                refusals += is_refused
-                may_pass = refusals < REFUSALS if is_refused else error.may_pass
+                is_forbidden = isinstance(error, Forbidden)
+                forbidden += is_forbidden
+                may_pass = forbidden < MAX_FORBIDDEN if is_forbidden else error.may_pass
                 if attempt == ATTEMPTS or not may_pass:
                     raise
-                await asyncio.sleep(REFUSED_SECONDS if is_refused else error.retry_after or RETRY_SECONDS)
+                await asyncio.sleep(FORBIDDEN_SECONDS if is_forbidden else error.retry_after or RETRY_SECONDS)
 
 
 def _regarding(item: Pod | Object) -> Regarding:

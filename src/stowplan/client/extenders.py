@@ -19,10 +19,9 @@ from msgspec import Raw
 
 from stowplan.api import extender as wire
 from stowplan.api.pod import Pod
-from stowplan.client.connection import proxy_of_environment, tls_context
+from stowplan.client.connection import HttpPool, proxy_of_environment, tls_context
 from stowplan.client.credentials import load_certificate_text
 from stowplan.client.errors import Unreachable
-from stowplan.client.http import HttpPool
 from stowplan.config.types import ExtenderConfig, ExtenderTLS
 from stowplan.errors import ConfigError, InputError, StowplanError
 from stowplan.http11.client import BrokenError, Reply, TooLargeError
@@ -57,7 +56,7 @@ class Extender:
         self.config = config
         parts = _parts(config.url_prefix, f"{where}.urlPrefix")
         self._managed = frozenset(resource.name for resource in config.managed_resources)
-        self._timeout = config.http_timeout or TIMEOUT_SECONDS
+        self.timeout = config.http_timeout or TIMEOUT_SECONDS
         host = parts.netloc.rpartition("@")[2]
         self.url = parts._replace(netloc=host).geturl()
         """For messages: without the password."""
@@ -179,7 +178,7 @@ class Extender:
         url = f"{self.url.rstrip('/')}/{verb}"
         body = wire.write(message)
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.timeout):
                 reply = await self._exchange(verb, body)
         except TimeoutError:
             raise self._no_answer(url, TimeoutError()) from None
@@ -199,7 +198,7 @@ class Extender:
         for is_last in (verb == self.config.bind_verb, True):
             try:
                 return await self._pool.request(
-                    "POST", f"{self._path}/{verb}", self._headers, body, timeout=self._timeout
+                    "POST", f"{self._path}/{verb}", self._headers, body, timeout=self.timeout
                 )
             except Unreachable as error:
                 if is_last or not isinstance(error.__cause__, (BrokenError, ConnectionResetError)):
@@ -213,7 +212,7 @@ class Extender:
             raise ExtenderError(f'extender "{self.url}" returned invalid nodes: {error}') from None
 
     def _no_answer(self, url: str, error: BaseException | None) -> ExtenderError:
-        return ExtenderError(f'Post "{url}": {_in_words(error, self._timeout)}', is_unknown=True)
+        return ExtenderError(f'Post "{url}": {_in_words(error, self.timeout)}', is_unknown=True)
 
 
 def extenders_of(

@@ -121,7 +121,7 @@ class LeaderElection:
         except _FAILURES as error:
             log.error(
                 "Cannot release the lease; other instances wait until it expires",
-                self._explained(error),
+                self._explain(error),
                 lease=self._key,
             )
 
@@ -156,10 +156,10 @@ class LeaderElection:
             await self._write(self._held_spec())
             return True
         except _FAILURES as error:
-            log.error("Cannot acquire or renew the lease; retrying", self._explained(error), lease=self._key)
+            log.error("Cannot acquire or renew the lease; retrying", self._explain(error), lease=self._key)
             return False
 
-    def _explained(self, error: Exception) -> str:
+    def _explain(self, error: Exception) -> str:
         """The ClusterRoles of schedulers, which a Forbidden advises, are for kube-scheduler's lease alone."""
         if isinstance(error, Forbidden):
             return (

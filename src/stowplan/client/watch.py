@@ -1,8 +1,9 @@
-"""List and watch: follows one collection and reports every change once, whatever goes wrong on the way.
+"""List and watch: `read_cluster` reads every kind once; a Reflector follows one collection.
 
-A Reflector lists the collection in pages, then follows its changes from that resourceVersion. A watch that
-ends, breaks or falls silent is resumed where it was; only when the server no longer has that version is the
-collection listed again, and the differences from what was known are reported.
+A Reflector reports every change once, whatever goes wrong on the way. It lists the collection in pages, then
+follows its changes from that resourceVersion. A watch that ends, breaks or falls silent is resumed where it
+was; only when the server no longer has that version is the collection listed again, and the differences from
+what was known are reported.
 """
 
 from __future__ import annotations
@@ -12,21 +13,222 @@ import math
 import random
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from stowplan import log
+from stowplan.api.custom import CustomResource
+from stowplan.api.meta import decode
+from stowplan.api.nesting import decode_deep
 from stowplan.api.pod import Pod
+from stowplan.api.workloads import PriorityClass
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone, NotFound, Unreachable, error_of
-from stowplan.client.reading import PAGE, Identity, decode_checked, identity_of, page_of, pages, read_object
-from stowplan.client.resources import RESOURCES, Watched, WatchedResource
-from stowplan.errors import InputError
+from stowplan.client.resources import PODS, RESOURCES, Watched, WatchedResource, custom
+from stowplan.errors import InputError, StowplanError
+from stowplan.http11.client import Reply
 
-__all__ = ["RESOURCES", "EventKind", "OnEvent", "OnServed", "OnUnreadable", "Reflector", "WatchedResource"]
+PAGE = 500
+TRIES = 3
+ESSENTIAL = ("Node", PODS.kind)
+"""Kinds that a cluster cannot be read without."""
+PRIORITY_CLASSES = WatchedResource(
+    kind="PriorityClass",
+    path="/apis/scheduling.k8s.io/v1/priorityclasses",
+    decode=partial(decode, PriorityClass),
+    namespaced=False,
+)
+"""No scheduler watches them, but manifests that the API server has not seen yet are completed from them."""
+WORKLOADS = {
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "ReplicaSet": ("/apis/apps/v1", "replicasets"),
+    "StatefulSet": ("/apis/apps/v1", "statefulsets"),
+    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
+    "Job": ("/apis/batch/v1", "jobs"),
+    "ReplicationController": ("/api/v1", "replicationcontrollers"),
+}
+"""Where kinds that make pods live."""
+
+T = TypeVar("T")
+OnObject = Callable[[Watched], None]
+
+
+class ListMeta(msgspec.Struct, rename={"continue_": "continue", "resource_version": "resourceVersion"}):
+    resource_version: str = ""
+    continue_: str = ""
+
+
+class Page(msgspec.Struct):
+    """A part of a collection, its objects still as text."""
+
+    metadata: ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class Meta(msgspec.Struct, rename="camel", gc=False):
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class Identity(msgspec.Struct, gc=False):
+    """The fields of an object that identify it."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+
+    @property
+    def key(self) -> str:
+        meta = self.metadata
+        return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+
+page_of = msgspec.json.Decoder(Page).decode
+identity_of = partial(decode, Identity)
+
+
+class Reading(msgspec.Struct):
+    """The contents of a cluster when it was read."""
+
+    objects: list[Watched] = []
+    on_object: OnObject | None = None
+    missing: dict[str, ApiError] = {}
+    """Collections, by the plural of their kind, that the server does not have or does not let us read."""
+    unserved: list[type[CustomResource]] = []
+    """Requested kinds that are missing."""
+    faults: list[InputError] = []
+    """Objects that cannot be read, and are left out."""
+    is_torn: bool = False
+    """Whether a list had to be started over: of what `on_object` had, some may be gone."""
+
+
+async def read_cluster(
+    api: ApiClient, kinds: Iterable[type[CustomResource]] = (), on_object: OnObject | None = None
+) -> Reading:
+    """All objects that a scheduler looks at; `kinds` are those that its plugins watch besides.
+
+    `on_object` has them as they arrive, so that work on them need not wait for the last.
+    Raises the ApiError where nodes or pods cannot be read, or where the server cannot be asked at all; an
+    InputError where the kubeconfig's credentials cannot be had.
+    """
+    reading, wanted = Reading(on_object=on_object), tuple(kinds)
+    resources = (*RESOURCES, PRIORITY_CLASSES, *map(custom, wanted))
+    try:
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(_read(api, resource, reading)) for resource in resources]
+    except* StowplanError as failures:
+        raise failures.exceptions[0] from None
+    for task in asked:  # in this order whichever came first, so that the same cluster reads the same
+        reading.objects += task.result()
+    reading.unserved += [kind for kind in wanted if custom(kind).name in reading.missing]
+    return reading
+
+
+async def read_workload(api: ApiClient, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+    """An object with a pod template, which no scheduler watches, as plain data; None if there is none."""
+    group, plural = WORKLOADS[kind]
+    try:
+        found: dict[str, Any] = await api.get_json(
+            f"{group}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
+        )
+    except NotFound:
+        return None
+    return found
+
+
+async def pages(api: ApiClient, resource: WatchedResource, size: int = PAGE) -> AsyncIterator[Page]:
+    """Yield the collection page by page, as it was when the first page was requested.
+
+    The next page is requested before a page is yielded: the server prepares one while the other is decoded.
+    """
+
+    def request(**more: str) -> asyncio.Task[Reply]:
+        query = resource.query(limit=str(size), **more)
+        return asyncio.create_task(api.request("GET", resource.path, query=query))
+
+    coming = request()
+    try:
+        while True:
+            page = decode_checked(page_of, (await coming).data)
+            if page.metadata.continue_:
+                coming = request(**{"continue": page.metadata.continue_})
+            yield page
+            if not page.metadata.continue_:
+                return
+    finally:
+        coming.cancel()
+        with suppress(Exception, asyncio.CancelledError):  # one that nobody waits for any more
+            await coming
+
+
+async def _read(api: ApiClient, resource: WatchedResource, reading: Reading) -> list[Watched]:
+    for _ in range(TRIES - 1):
+        try:
+            return await _list(api, resource, reading)
+        except Gone:  # so slow that the server no longer has what the first page was a part of
+            reading.is_torn = True
+    return await _list(api, resource, reading)
+
+
+async def _list(api: ApiClient, resource: WatchedResource, reading: Reading) -> list[Watched]:
+    found: list[Watched] = []
+    try:
+        async for page in pages(api, resource):
+            found += _decode_page(resource, page, reading)
+    except (NotFound, Forbidden) as error:
+        if resource.kind in ESSENTIAL:
+            raise
+        reading.missing[resource.name] = error
+    return found
+
+
+def _decode_page(resource: WatchedResource, page: Page, reading: Reading) -> Iterator[Watched]:
+    for raw in page.items or ():
+        item, fault = read_object(resource, raw)
+        if fault is not None:
+            reading.faults.append(fault)
+        if item is None or (isinstance(item, Pod) and item.fault and not item.node_name):
+            continue  # a part of a pod is not what anyone wants placed
+        if reading.on_object is not None:
+            reading.on_object(item)
+        yield item
+
+
+def read_object(resource: WatchedResource, raw: bytes) -> tuple[Watched | None, InputError | None]:
+    """Decode an object; return it, or None, and what is wrong with it. No content makes it raise."""
+    try:
+        return resource.decode(raw), None
+    except Exception as error:  # whatever is wrong with one object, the others are read
+        fault = _fault_of(resource, raw, error)
+    if resource.salvage is None:
+        return None, fault
+    try:
+        return resource.salvage(raw, str(fault)), fault
+    except Exception:
+        return None, fault
+
+
+def _fault_of(resource: WatchedResource, raw: bytes, error: Exception) -> InputError:
+    try:
+        name = identity_of(raw).key
+    except InputError:
+        name = "without a name"
+    what = f"{resource.kind or resource.name} {name}"
+    if isinstance(error, InputError):
+        return InputError(error.message, what=what, field=error.field)
+    return InputError(str(error) or type(error).__name__, what=what)
+
+
+def decode_checked(decoder: Callable[[bytes], T], data: bytes) -> T:
+    try:
+        return decode_deep(decoder, data)
+    except (ValueError, InputError) as error:
+        raise Unreachable(f"unexpected response from the API server: {error}") from None
+
 
 # A watch on a connection that broke without a word looks like one of a quiet collection. Bookmarks come only
 # once a minute, but also two seconds before a watch ends: so watches are short, and each proves itself alive
@@ -94,7 +296,7 @@ class Reflector:
         self._silence, self._first_backoff, self._page_size = silence, first_backoff, page_size
         self._short_watch, self._missing = short_watch, missing
         self._draw = draw or random.Random()
-        self._version = ""
+        self.version = ""
         self._failures = 0
         self._listed_at = -math.inf
         self._is_listing = self._was_missing = False
@@ -138,8 +340,8 @@ class Reflector:
         is_missing = False
         try:
             if self._current is not None and len(self.objects) < self._page_size:
-                self._version = ""  # one page is as quick as anything else, and proof enough
-            if not self._version:
+                self.version = ""  # one page is as quick as anything else, and proof enough
+            if not self.version:
                 await self._list()
             if self._current is None or len(self.objects) >= self._page_size:
                 await self._watch()
@@ -152,10 +354,10 @@ class Reflector:
                     stacktrace="".join(traceback.format_exception(error)),
                 )
                 error = Unreachable(f"{type(error).__name__}: {error}")
-                self._version = ""
+                self.version = ""
             if self._on_served is not None and isinstance(error, (NotFound, Forbidden)):
                 is_missing = True
-                if self._was_missing or not self._version:  # a server that starts may say so for a moment
+                if self._was_missing or not self.version:  # a server that starts may say so for a moment
                     self._be_without(error, self._on_served)
                 await asyncio.sleep(self._draw.uniform(*self._missing))
             else:
@@ -187,13 +389,13 @@ class Reflector:
             self._note_fault(key, None)
             if (old := self.objects.pop(key, None)) is not None:
                 self._tell("deleted", old, None)
-        self._version = version
+        self.version = version
         self.synced.set()
         if self._on_served is not None:
             self._on_served(None)
 
     def _be_without(self, error: ApiError, on_served: OnServed) -> None:
-        self._version = ""
+        self.version = ""
         for key in tuple(self.unreadable):
             self._note_fault(key, None)
         while self.objects:
@@ -216,7 +418,7 @@ class Reflector:
         """Follow the changes until the server ends the watch, as it does after half a minute."""
         if self._current is not None:
             await self._set_checkpoint()
-        loop, version = asyncio.get_running_loop(), self._version
+        loop, version = asyncio.get_running_loop(), self.version
         opened_at: list[float] = []
         to_checkpoint = self._checkpoint is not None
         seconds = CHECKPOINT_SECONDS if to_checkpoint else self._draw.randint(*WATCH_SECONDS)
@@ -241,11 +443,11 @@ class Reflector:
             raise Unreachable(f"GET {self.resource.path}: the watch did not end at its time-out") from None
         finally:
             lasted = loop.time() - opened_at[0] if opened_at else 0
-            is_sound = self._version != version or lasted >= self._short_watch
+            is_sound = self.version != version or lasted >= self._short_watch
             if is_sound:
                 self._failures = 0
         if to_checkpoint and self._checkpoint is not None:
-            self._version = ""  # no bookmarks, or another server of several that is behind: list instead
+            self.version = ""  # no bookmarks, or another server of several that is behind: list instead
         elif not is_sound:
             await self._back_off()
 
@@ -253,14 +455,14 @@ class Reflector:
         """Ask the server for its latest version: once that is reported, so is everything it had then."""
         answer = await self._api.request("GET", self.resource.path, query={"limit": "1"})
         latest = decode_checked(page_of, answer.data).metadata.resource_version
-        if not (latest.isdecimal() and self._version.isdecimal()):
-            self._version = ""  # versions that cannot be compared, before Kubernetes 1.35: list instead
+        if not (latest.isdecimal() and self.version.isdecimal()):
+            self.version = ""  # versions that cannot be compared, before Kubernetes 1.35: list instead
             raise Gone(410, "Expired", "resource versions are not numbers")
         self._checkpoint = int(latest)
         self._look_at_checkpoint()
 
     def _look_at_checkpoint(self) -> None:
-        if self._checkpoint is not None and int(self._version) >= self._checkpoint:
+        if self._checkpoint is not None and int(self.version) >= self._checkpoint:
             self._be_current()
 
     def _on_line(self, line: bytes) -> None:
@@ -268,11 +470,11 @@ class Reflector:
         if event.type == "ERROR":
             raise error_of(0, event.object)
         if event.type == "BOOKMARK":
-            self._version = identity_of(event.object).metadata.resource_version
+            self.version = identity_of(event.object).metadata.resource_version
         elif event.type == "DELETED":
-            self._version = self._remove(event.object)
+            self.version = self._remove(event.object)
         else:
-            _, self._version = self._put(event.object)
+            _, self.version = self._put(event.object)
         if self._checkpoint is not None:
             self._look_at_checkpoint()
 
@@ -281,7 +483,7 @@ class Reflector:
         item, fault = read_object(self.resource, raw)
         if item is None:
             identity = self._identity_of(raw, fault)
-            key, version = identity.key, identity.metadata.resource_version or self._version
+            key, version = identity.key, identity.metadata.resource_version or self.version
         else:
             key, (uid, version) = item.key, _stamp(item)
         self._note_fault(key, fault)
@@ -309,7 +511,7 @@ class Reflector:
         old = self.objects.pop(key, None)
         if old is not None:
             self._tell("deleted", old if last is None else last, None)
-        return identity.metadata.resource_version or self._version
+        return identity.metadata.resource_version or self.version
 
     def _identity_of(self, raw: msgspec.Raw, fault: InputError | None) -> Identity:
         try:
@@ -342,14 +544,14 @@ class Reflector:
     def _note(self, error: ApiError | InputError) -> None:
         reason = error.explanation if isinstance(error, ApiError) else str(error)
         if _asks_for_a_new_list(error):
-            self._version = ""
+            self.version = ""
             log.log(1, "Listing again", resource=self.resource.name, reason=reason)
             return
-        if self._version and not self._failures:  # it worked until now, and most likely will at once
+        if self.version and not self._failures:  # it worked until now, and most likely will at once
             log.log(2, "Watch interrupted; resuming", resource=self.resource.name, err=reason)
             return
         log.warn("Watch failed; retrying", resource=self.resource.name, err=reason)
-        if isinstance(error, NotFound) and not self._version:
+        if isinstance(error, NotFound) and not self.version:
             self._need_not_wait()  # the server does not have this resource at all
         elif self._on_served is not None and isinstance(error, ApiError) and error.status >= 500:
             self._need_not_wait()  # such as a conversion webhook that is down: no reason for all pods to wait

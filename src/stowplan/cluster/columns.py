@@ -210,10 +210,10 @@ class KeptColumns:
             self.usage_changes.position,
         )
         if self._last_change[0] != span:
-            self._last_change = (span, self._changed(entry, usage))
+            self._last_change = (span, self._find_changed(entry, usage))
         return self._last_change[1]
 
-    def _changed(self, entry: KeptEntry, usage: bool) -> list[int] | None:
+    def _find_changed(self, entry: KeptEntry, usage: bool) -> list[int] | None:
         nodes = self.node_changes.since(entry.nodes)
         used = self.usage_changes.since(entry.usage) if usage else []
         if nodes is None or used is None:

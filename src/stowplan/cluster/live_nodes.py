@@ -29,8 +29,7 @@ from stowplan.cluster.columns import (
     read_only,
 )
 from stowplan.cluster.node_table import CHANGED, NodeRow, NodeTable, as_they_are
-from stowplan.cluster.pod_table import PodTable
-from stowplan.cluster.tallies import Tallies
+from stowplan.cluster.pod_table import PodTable, Tallies
 
 FEW = 16
 """Up to this many changed rows are recomputed one by one in plain numbers, which is faster."""
@@ -138,9 +137,9 @@ class LiveNodeTable(NodeTable):
                 return entry.product
             if changed is not None and len(changed) * 8 <= len(self) + 64:
                 if compute_row is not None and len(changed) <= FEW:
-                    columns = self._refreshed_singly(entry.columns, changed, compute_row)
+                    columns = self._refresh_singly(entry.columns, changed, compute_row)
                 else:
-                    columns = self._refreshed(entry.columns, changed, compute)
+                    columns = self._refresh(entry.columns, changed, compute)
                 if columns is not entry.columns:
                     entry.columns, entry.product = columns, finish(columns)
                 kept.catch_up(entry)
@@ -176,14 +175,14 @@ class LiveNodeTable(NodeTable):
     @property
     def by_name(self) -> Rows:
         """Rows in the order of their names."""
-        return self._sorted()[1]
+        return self._sort_names()[1]
 
     @property
     def name_ranks(self) -> Rows:
         """The place of each row's name among all names, sorted."""
-        return self._sorted()[2]
+        return self._sort_names()[2]
 
-    def _sorted(self) -> tuple[int, Rows, Rows]:
+    def _sort_names(self) -> tuple[int, Rows, Rows]:
         if self._names_sorted[0] != self.layout:
             by_name = np.array(sorted(range(len(self)), key=self.names.__getitem__), np.intp)
             ranks = np.empty(len(self), np.intp)
@@ -290,19 +289,19 @@ class LiveNodeTable(NodeTable):
             if (line := lines.get(resource)) is not None:
                 used = self._requested.amounts.item(line, row) + sign * amount
                 if used >= SUMMED:
-                    used = _sum(each.requests.get(resource, 0) for each in self._taken(row))
+                    used = _sum(each.requests.get(resource, 0) for each in self._usages_on(row))
                 self._requested.amounts[line, row] = used
         cpu = self._nonzero.amounts.item(0, row) + sign * taken.nonzero_cpu
         memory = self._nonzero.amounts.item(1, row) + sign * taken.nonzero_memory
         if cpu >= SUMMED or memory >= SUMMED:
-            cpu = _sum(each.nonzero_cpu for each in self._taken(row))
-            memory = _sum(each.nonzero_memory for each in self._taken(row))
+            cpu = _sum(each.nonzero_cpu for each in self._usages_on(row))
+            memory = _sum(each.nonzero_memory for each in self._usages_on(row))
         self._nonzero.amounts[0, row], self._nonzero.amounts[1, row] = cpu, memory
         self._pod_count[row] += sign
         self.kept.usage_changes.mark(row)
         self._plain_rows.pop(row, None)
 
-    def _taken(self, row: int) -> Iterator[Assigned]:
+    def _usages_on(self, row: int) -> Iterator[Assigned]:
         return (pod.assigned or pod.shape.assigned for pod in self._pods_on[row])
 
     def _fill(self, row: int, node: NodeObject) -> None:
@@ -390,9 +389,7 @@ class LiveNodeTable(NodeTable):
     def _visible(self, column: LabelColumn) -> LabelColumn:
         return LabelColumn(read_only(column.ids[: len(self.names)]), column.index, column.values)
 
-    def _refreshed(
-        self, columns: Columns, rows: list[int], compute: Callable[[NodeTable], Columns]
-    ) -> Columns:
+    def _refresh(self, columns: Columns, rows: list[int], compute: Callable[[NodeTable], Columns]) -> Columns:
         """The columns with these rows recomputed; the same objects if nothing changed."""
         part = self.take(rows)
         fresh, is_same = [], True
@@ -403,7 +400,7 @@ class LiveNodeTable(NodeTable):
             fresh.append(column)
         return columns if is_same else tuple(fresh)
 
-    def _refreshed_singly(
+    def _refresh_singly(
         self, columns: Columns, rows: list[int], compute: Callable[[NodeRow], tuple[Any, ...]]
     ) -> Columns:
         fresh = columns

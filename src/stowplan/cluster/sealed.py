@@ -18,10 +18,9 @@ from stowplan.api.meta import FrozenDict, FrozenList, Object, ReadOnly, assign
 from stowplan.api.node import NodeObject, Taint
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.selectors import NodeTerm, Requirement
-from stowplan.cluster.cluster import ClusterView
+from stowplan.cluster.cluster import ClusterView, ObjectStore
 from stowplan.cluster.columns import MANY, Columns, Ids, Ints, LabelColumn, Mask, Resources, Rows
 from stowplan.cluster.node_table import Node, NodeRow, NodeSubset, NodeTable, as_they_are
-from stowplan.cluster.store import ObjectStore
 
 Kind = TypeVar("Kind", bound=CustomResource)
 T = TypeVar("T", bound=Object)

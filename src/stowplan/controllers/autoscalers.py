@@ -131,7 +131,7 @@ class Autoscalers(Controller):
 
     async def _propose(self, item: Plain, scale: Json, current: int, status: Json) -> Proposal:
         """The highest number that any metric asks for."""
-        chosen = _selected((scale.get("status") or {}).get("selector") or "")
+        chosen = _select((scale.get("status") or {}).get("selector") or "")
         pods = [pod for pod in self._pods.of(item.namespace) if chosen.items() <= pod.labels.items()]
         pods = [pod for pod in pods if pod.is_active]
         usage = await self._usage(item.namespace)
@@ -245,9 +245,9 @@ class Autoscalers(Controller):
             text = "recommended size matches current size"
             conditions = self._say(conditions, "AbleToScale", "True", "ReadyForNewScale", text)
         if wanted > current:
-            wanted = min(wanted, self._allowed(item.key, current, up, UP_POLICIES, 1))
+            wanted = min(wanted, self._limit_change(item.key, current, up, UP_POLICIES, 1))
         elif wanted < current:
-            wanted = max(wanted, self._allowed(item.key, current, down, DOWN_POLICIES, -1))
+            wanted = max(wanted, self._limit_change(item.key, current, down, DOWN_POLICIES, -1))
         least, most = item.spec.get("minReplicas", 1), item.spec["maxReplicas"]
         said = ("False", "DesiredWithinRange", "the desired count is within the acceptable range")
         if wanted < least:
@@ -264,7 +264,7 @@ class Autoscalers(Controller):
             )
         return min(max(wanted, least), most), self._say(conditions, "ScalingLimited", *said)
 
-    def _allowed(self, key: str, current: int, rules: Json, default: list[Json], sign: int) -> int:
+    def _limit_change(self, key: str, current: int, rules: Json, default: list[Json], sign: int) -> int:
         """How far policies let the replicas go in one direction."""
         if rules.get("selectPolicy") == "Disabled":
             return current
@@ -299,7 +299,7 @@ def _thousandths(amount: str | int) -> int:
     return milli_units(parse(amount))
 
 
-def _selected(text: str) -> dict[str, str]:
+def _select(text: str) -> dict[str, str]:
     """The labels of a selector that names only values, as those of workloads do."""
     pairs = (part.partition("=") for part in text.split(",") if "=" in part)
     return {name: value.lstrip("=") for name, _, value in pairs}

@@ -55,7 +55,7 @@ class Budgets(Controller):
         selector = selector_in(budget.spec)
         pods = [pod for pod in self._pods.of(budget.namespace) if selector.matches(pod.labels)]
         counted = [pod for pod in pods if not pod.is_finished]
-        disrupted = self._disrupted(budget, counted)
+        disrupted = self._disrupted_pods(budget, counted)
         expected, wanted = self._expectations(budget, counted)
         healthy = sum(
             pod.is_ready and not pod.is_terminating and pod.name not in disrupted for pod in counted
@@ -80,7 +80,7 @@ class Budgets(Controller):
             status["disruptedPods"] = {**disrupted, **dict.fromkeys(gone)}
             await self._budgets.patch_status(budget, status)
 
-    def _disrupted(self, budget: Plain, pods: list[PodView]) -> dict[str, str]:
+    def _disrupted_pods(self, budget: Plain, pods: list[PodView]) -> dict[str, str]:
         """Evictions that were granted and that the pods do not show yet."""
         live = {pod.name for pod in pods if not pod.is_terminating}
         found = {}
@@ -96,12 +96,12 @@ class Budgets(Controller):
         least, most = budget.spec.get("minAvailable"), budget.spec.get("maxUnavailable")
         if isinstance(least, int):
             return len(pods), least
-        expected = self._expected(pods)
+        expected = self._expected_count(pods)
         if most is not None:
             return expected, max(expected - share_of(most, expected, round_up=True), 0)
         return expected, share_of(least, expected, round_up=True)
 
-    def _expected(self, pods: list[PodView]) -> int:
+    def _expected_count(self, pods: list[PodView]) -> int:
         """The sum of what the pods' controllers want; pods without one are not counted."""
         scales: dict[str, int] = {}
         for pod in pods:

@@ -99,7 +99,7 @@ class EndpointSlices(Controller):
             await self._sync_endpoints(service)
         else:
             endpoints = self._endpoints.get(key)
-            wanted = mirrored(endpoints, service) if endpoints is not None else []
+            wanted = mirror_endpoints(endpoints, service) if endpoints is not None else []
         await self._sync_slices(service, ours, wanted)
 
     def _groups(self, service: Plain) -> dict[Ports, list[PodView]]:
@@ -248,7 +248,7 @@ def _slice(service: Plain, manager: str, endpoints: list[Json], ports: list[Json
     }
 
 
-def mirrored(endpoints: EndpointsView, service: Plain) -> list[Json]:
+def mirror_endpoints(endpoints: EndpointsView, service: Plain) -> list[Json]:
     """Slices with the addresses of Endpoints that were not written by this controller."""
     if endpoints.labels.get(SKIP_MIRROR) == "true" or LEADER in endpoints.metadata.annotations:
         return []

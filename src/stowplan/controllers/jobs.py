@@ -111,7 +111,7 @@ class Jobs(Controller):
                 text = "Job was active longer than specified deadline"
                 return Verdict(False, "DeadlineExceeded", text)
             self.queue.add_after(job.key, left)
-        if (rule := matched_success(job, counts.completed)) is not None:
+        if (rule := match_success(job, counts.completed)) is not None:
             return Verdict(True, "SuccessPolicy", f"Matched rules at index {rule}")
         if job.spec.get("backoffLimitPerIndex") is not None and counts.lost:
             if len(counts.lost) > job.spec.get("maxFailedIndexes", NO_LIMIT):
@@ -300,7 +300,7 @@ def has_ended(job: Plain, pod: PodView) -> bool:
     return pod.is_finished or (pod.is_terminating and not replaces_only_failed(job))
 
 
-def matched_success(job: Plain, completed: set[int]) -> int | None:
+def match_success(job: Plain, completed: set[int]) -> int | None:
     """The number of the first rule of the success policy that the completed indexes satisfy."""
     for number, rule in enumerate((job.spec.get("successPolicy") or {}).get("rules") or ()):
         wanted = indexes_of(rule["succeededIndexes"]) if rule.get("succeededIndexes") else None
@@ -448,9 +448,9 @@ class Counts(msgspec.Struct):
             "uncountedTerminatedPods": uncounted,
         }
         if self.indexed:
-            found["completedIndexes"] = spelled(self.completed)
+            found["completedIndexes"] = format_indexes(self.completed)
         if self.limit_per_index is not None:
-            found["failedIndexes"] = spelled(self.lost)
+            found["failedIndexes"] = format_indexes(self.lost)
         return found
 
 
@@ -463,7 +463,7 @@ def indexes_of(text: str) -> set[int]:
     return found
 
 
-def spelled(indexes: set[int]) -> str:
+def format_indexes(indexes: set[int]) -> str:
     """Numbers as `1,3-5`."""
     parts: list[list[int]] = []
     for index in sorted(indexes):

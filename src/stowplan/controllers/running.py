@@ -21,19 +21,42 @@ from stowplan.controllers.daemon_sets import DaemonSets
 from stowplan.controllers.deployments import Deployments
 from stowplan.controllers.discovery import Discovered
 from stowplan.controllers.endpoints import EndpointSlices
+from stowplan.controllers.engine import Controller
 from stowplan.controllers.garbage import QUARANTINE_SECONDS, Garbage, PodCollector
 from stowplan.controllers.groups import GroupDialects, GroupProtection
 from stowplan.controllers.jobs import Jobs
+from stowplan.controllers.kinds import POLICIES
 from stowplan.controllers.namespaces import NamespaceContents, Namespaces
 from stowplan.controllers.node_lifecycle import GRACE_SECONDS, NodeLifecycle
 from stowplan.controllers.pod_claims import ClaimHolders, GroupClaims, PodClaims
-from stowplan.controllers.policies import PolicyStatus
 from stowplan.controllers.quota import Quotas
 from stowplan.controllers.replica_sets import ReplicaSets, ReplicationControllers
 from stowplan.controllers.stateful_sets import StatefulSets
 from stowplan.controllers.stores import Stores
 from stowplan.controllers.taint_eviction import TaintEviction
 from stowplan.controllers.volumes import Volumes
+
+
+class PolicyStatus(Controller):
+    """Clients wait for it before they rely on a policy.
+
+    The API server rejects expressions that do not compile. Their types are not checked against the kinds that
+    a policy matches, so there are no warnings.
+    """
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores)
+        self._policies = self.store(POLICIES)
+        self._policies.listen_keys(self.queue.add)
+
+    async def reconcile(self, key: str) -> None:
+        policy = self._policies.get(key)
+        if policy is None or policy.is_terminating:
+            return
+        generation = policy.metadata.generation
+        if policy.status.get("observedGeneration") != generation:
+            status = {"observedGeneration": generation, "typeChecking": {}}
+            await self._policies.patch_status(policy, status)
 
 
 class Controllers:

@@ -19,7 +19,8 @@ from stowplan.api.meta import Object, decode
 from stowplan.api.pod import Pod
 from stowplan.client.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
 from stowplan.client.errors import NotFound
-from stowplan.client.watch import Reflector, WatchedResource
+from stowplan.client.resources import WatchedResource
+from stowplan.client.watch import Reflector
 from stowplan.controllers.clock import Clock
 from stowplan.controllers.events import Events
 from stowplan.controllers.kinds import Json, K, Kind, Known

@@ -31,7 +31,7 @@ from stowplan.framework.sealed import seal_state
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import SKIP, Code, Status
 
-Refusals = list[Verdicts | Statuses]
+Rejections = list[Verdicts | Statuses]
 NOTHING, ONE = np.uint64(0), np.uint64(1)
 UNRESOLVABLE = ONE << np.uint64(UNRESOLVABLE_BIT)
 
@@ -83,13 +83,13 @@ def _nothing_left(plugins: Sequence[str]) -> str:
 
 def run_filters(
     profile: Profile, state: CycleState, pod: Pod, nodes: NodeTable, *, first_error: bool = False
-) -> Refusals:
+) -> Rejections:
     """What each filter rejected, in order; filters that rejected nothing are left out.
 
-    Nodes on which a filter failed count as refused by it, see `errors_in`. With `first_error` the first of
+    Nodes on which a filter failed count as rejected by it, see `errors_in`. With `first_error` the first of
     them is all that matters, and nothing more is asked.
     """
-    found: Refusals = []
+    found: Rejections = []
     observer = profile.observer.start("Filter")
     for step in profile.filters:
         if step.name in state.skipped_filters:
@@ -98,35 +98,35 @@ def run_filters(
             observer.enter("Filter", step.plugin)
         try:
             if step.is_cached:
-                refused: Verdicts | Statuses | None = _ask_kept(step, state, pod, nodes)
+                rejected: Verdicts | Statuses | None = _ask_kept(step, state, pod, nodes)
             else:
                 passing = passing_all(found)
                 if passing is not None and not np.count_nonzero(passing):
                     break
-                refused = _ask_all(step, state, pod, nodes, passing, first_error)
+                rejected = _ask_all(step, state, pod, nodes, passing, first_error)
         except CycleError as error:
             if error.is_final:
                 raise
-            refused = _fails_everywhere(step, error, passing_all(found), len(nodes))
+            rejected = _fails_everywhere(step, error, passing_all(found), len(nodes))
         finally:
             if observer is not None:
                 observer.leave("Filter", step.plugin)
-        if refused is not None:
-            found.append(refused)
-            if first_error and refused.__class__ is Failures and errors_in(found):
+        if rejected is not None:
+            found.append(rejected)
+            if first_error and rejected.__class__ is Failures and errors_in(found):
                 break
     return found
 
 
-def errors_in(refusals: Refusals) -> dict[int, Status]:
+def errors_in(rejections: Rejections) -> dict[int, Status]:
     """The errors by row, for rows that no earlier filter has rejected."""
     found: dict[int, Status] = {}
-    for number, refused in enumerate(refusals):
-        if refused.__class__ is Failures:
-            passing = passing_all(refusals[:number])
+    for number, rejected in enumerate(rejections):
+        if rejected.__class__ is Failures:
+            passing = passing_all(rejections[:number])
             found |= {
                 row: status
-                for row, status in refused.by_row.items()
+                for row, status in rejected.by_row.items()
                 if status.code is Code.ERROR and (passing is None or passing[row])
             }
     return found
@@ -139,11 +139,11 @@ def _fails_everywhere(
     return _statuses(step, dict.fromkeys(rows, error_status(error).by(step.name)), length)
 
 
-def passing_all(refusals: Refusals) -> Mask | None:
+def passing_all(rejections: Rejections) -> Mask | None:
     """The rows that no filter rejected; None for all."""
     passing: Mask | None = None
-    for refused in refusals:
-        passing = ~refused.fails if passing is None else passing & ~refused.fails
+    for rejected in rejections:
+        passing = ~rejected.fails if passing is None else passing & ~rejected.fails
     return passing
 
 
@@ -261,15 +261,15 @@ def _ask_at_length(step: FilterStep, state: CycleState, pod: Pod, nodes: NodeTab
             errors = row_errors_of(error, len(nodes))
     except BaseException as error:
         raise failure(f'running "{step.name}" filter plugin', error, step.method, pod) from error
-    refused = _shared_statuses(step, reasons, masks, hard)
-    refused |= {row: _filter_error(step, text) for row, text in errors.items()}
-    return _statuses(step, refused, len(nodes))
+    rejected = _shared_statuses(step, reasons, masks, hard)
+    rejected |= {row: _filter_error(step, text) for row, text in errors.items()}
+    return _statuses(step, rejected, len(nodes))
 
 
 def _shared_statuses(
     step: FilterStep, reasons: Sequence[str], masks: Sequence[Mask], hard: Mask
 ) -> dict[int, Status]:
-    """A status for each row that is refused, one and the same for rows that are refused alike.
+    """A status for each row that is rejected, one and the same for rows that are rejected alike.
 
     A pod that asks for thousands of resources has as many reasons, on all nodes.
     """
@@ -296,18 +296,18 @@ def _ask_each(
     passing: Mask | None,
     first_error: bool,
 ) -> Statuses | None:
-    refused: dict[int, Status] = {}
+    rejected: dict[int, Status] = {}
     is_first = True  # of thousands of errors one traceback is enough
     state = seal_state(step.plugin, state)
     for row in range(len(nodes)) if passing is None else np.flatnonzero(passing).tolist():
         status = _ask_one(step, state, pod, nodes, row, with_stack=is_first)
         if status is not None:
-            refused[row] = status.by(step.name)
+            rejected[row] = status.by(step.name)
             if status.code is Code.ERROR:
                 is_first = False
                 if first_error:
                     break
-    return _statuses(step, refused, len(nodes))
+    return _statuses(step, rejected, len(nodes))
 
 
 def _ask_one(
@@ -330,19 +330,19 @@ def _filter_error(step: FilterStep, text: str) -> Status:
     return Status.error(f'running "{step.name}" filter plugin: {text}').by(step.name)
 
 
-def _statuses(step: FilterStep, refused: dict[int, Status], length: int) -> Statuses | None:
-    if not refused:
+def _statuses(step: FilterStep, rejected: dict[int, Status], length: int) -> Statuses | None:
+    if not rejected:
         return None
     fails = np.zeros(length, np.bool_)
-    fails[list(refused)] = True
-    kind = Failures if any(status.code is Code.ERROR for status in refused.values()) else Statuses
-    return kind(step.name, refused, fails)
+    fails[list(rejected)] = True
+    kind = Failures if any(status.code is Code.ERROR for status in rejected.values()) else Statuses
+    return kind(step.name, rejected, fails)
 
 
-def first_refusal(profile: Profile, state: CycleState, pod: Pod, nodes: NodeSubset) -> Status | None:
+def first_rejection(profile: Profile, state: CycleState, pod: Pod, nodes: NodeSubset) -> Status | None:
     """The rejection or error of the filters for a table of one node; None if it passes."""
-    for refused in run_filters(profile, state, pod, nodes):
-        return refused.status(0)
+    for rejected in run_filters(profile, state, pod, nodes):
+        return rejected.status(0)
     return None
 
 
@@ -376,38 +376,38 @@ def overrule_for_nominated(
     else:
         for place, row in zip(places.tolist(), promised.tolist(), strict=True):
             ahead = nominations.ahead_on(live.names[row], pod)
-            status = refusal_with(profile, state, pod, live.take([row]), ahead)
+            status = rejection_with(profile, state, pod, live.take([row]), ahead)
             if status is not None:
                 decision.overruled[place] = status
 
 
-def _unlike(plain: Refusals, trial: Refusals, places: Rows) -> Iterator[tuple[Rows, Sequence[Status]]]:
+def _unlike(plain: Rejections, trial: Rejections, places: Rows) -> Iterator[tuple[Rows, Sequence[Status]]]:
     """Rows of the trial that are rejected, but not for the same reasons as without changes, with statuses.
 
     `places` has each row's place in what was answered without changes.
     """
-    before = dict(zip((refused.plugin for refused in plain), first_refused(plain, places), strict=True))
-    for refused, fresh in zip(trial, first_refused(trial), strict=True):
-        known = before.get(refused.plugin)
-        if known is not None and isinstance(refused, Verdicts):
-            verdicts = next(each for each in plain if each.plugin == refused.plugin)
-            if isinstance(verdicts, Verdicts) and verdicts.reasons is refused.reasons:
-                fresh = fresh & ~(known & (verdicts.bits[places] == refused.bits))
+    before = dict(zip((rejected.plugin for rejected in plain), first_rejected(plain, places), strict=True))
+    for rejected, fresh in zip(trial, first_rejected(trial), strict=True):
+        known = before.get(rejected.plugin)
+        if known is not None and isinstance(rejected, Verdicts):
+            verdicts = next(each for each in plain if each.plugin == rejected.plugin)
+            if isinstance(verdicts, Verdicts) and verdicts.reasons is rejected.reasons:
+                fresh = fresh & ~(known & (verdicts.bits[places] == rejected.bits))
         at = np.flatnonzero(fresh)
         if len(at):
-            yield at, refused.statuses(at)
+            yield at, rejected.statuses(at)
 
 
-def first_refused(refusals: Refusals, places: Rows | None = None) -> Iterator[Mask]:
+def first_rejected(rejections: Rejections, places: Rows | None = None) -> Iterator[Mask]:
     """For each filter, the rows (at these places only, if given) that it was the first to reject."""
     still_open: Mask | None = None
-    for refused in refusals:
-        fails = refused.fails if places is None else refused.fails[places]
+    for rejected in rejections:
+        fails = rejected.fails if places is None else rejected.fails[places]
         yield fails if still_open is None else fails & still_open
         still_open = ~fails if still_open is None else still_open & ~fails
 
 
-def refusal_with(
+def rejection_with(
     profile: Profile, state: CycleState, pod: Pod, node: NodeSubset, others: Iterable[Pod]
 ) -> Status | None:
     """The rejection or error of the filters for a node once `others` are on it, too."""
@@ -418,7 +418,7 @@ def refusal_with(
             tell(profile, state, "add_pod", pod, other, node)
     except CycleError as error:
         return error_status(error)
-    return first_refusal(profile, state, pod, node)
+    return first_rejection(profile, state, pod, node)
 
 
 def error_status(error: CycleError) -> Status:

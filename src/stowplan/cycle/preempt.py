@@ -21,7 +21,7 @@ from stowplan.cycle.victims import (
     Slots,
     Victims,
     add_harm,
-    joined,
+    join_victims,
     least,
     looks_at_numbers,
     no_harm,
@@ -44,7 +44,7 @@ def preempt(
     live, nominations = profile.handle.cluster.nodes, profile.handle.nominations
     rows = np.flatnonzero(decision.codes() == Code.UNSCHEDULABLE)
     wanted = min(max(len(rows) * percentage // 100, absolute), len(rows))
-    state = _settled(profile, state, pod, rows)
+    state = _skip_settled_filters(profile, state, pod, rows)
     groups = profile.handle.cluster.groups
     ranks = groups.ranks(pod) if groups.families else NO_RANKS
     kind, candidates = kind_of(profile, state, pod), state.find(Candidates)
@@ -74,12 +74,12 @@ def preempt(
     rows = np.concatenate([search.together, prospects.until_enough(search.apart, wanted)])
     helped = rows[prospects.harm.victims[rows] > 0]
     if not len(helped):
-        return _no_node(live, search.rows, prospects.refusals(rows))
+        return _no_node(live, search.rows, prospects.rejections(rows))
     row = least(live, helped, prospects.harm)
     return _nomination(live, row, prospects.victims_on(live, row))
 
 
-def _settled(profile: Profile, state: CycleState, pod: Pod, rows: Slots) -> CycleState:
+def _skip_settled_filters(profile: Profile, state: CycleState, pod: Pod, rows: Slots) -> CycleState:
     """Skip filters that depend on no pods and are not cached, if they reject none of these rows."""
     active = [step for step in profile.filters if step.name not in state.skipped_filters]
     settled = {step.name for step in active if step.plugin.reads in WITHOUT_PODS and not step.is_cached}
@@ -87,8 +87,8 @@ def _settled(profile: Profile, state: CycleState, pod: Pod, rows: Slots) -> Cycl
         return state
     asking = state.clone()
     asking.skipped_filters = state.skipped_filters | {step.name for step in active} - settled
-    refused = run_filters(profile, asking, pod, profile.handle.cluster.nodes)
-    if any(each.fails[rows].any() for each in refused):
+    rejected = run_filters(profile, asking, pod, profile.handle.cluster.nodes)
+    if any(each.fails[rows].any() for each in rejected):
         return state
     asking.skipped_filters = state.skipped_filters | settled
     return asking
@@ -98,16 +98,16 @@ def _find_victims(preemptor: Preemptor, search: _Search) -> Status | Victims:
     """The pods to evict on every node where evicting pods makes room."""
     profile, state, *_ = preemptor
     active = [step for step in profile.filters if step.name not in state.skipped_filters]
-    refusals: dict[int, Status] = {}
+    rejections: dict[int, Status] = {}
     if not profile.told <= state.skipped_filters or not all(step.tries_many for step in active):
-        victims = try_apart(preemptor, search.rows, refusals, search.wanted)
+        victims = try_apart(preemptor, search.rows, rejections, search.wanted)
     elif all(step.plugin.reads is not Reads.ANYTHING for step in active):
-        together = try_together(preemptor, search.together, refusals)
-        victims = joined([together, try_in_turn(preemptor, search.apart, refusals, search.wanted)])
+        together = try_together(preemptor, search.together, rejections)
+        victims = join_victims([together, try_in_turn(preemptor, search.apart, rejections, search.wanted)])
     else:
-        victims = try_in_turn(preemptor, search.rows, refusals, search.wanted)
+        victims = try_in_turn(preemptor, search.rows, rejections, search.wanted)
     if not len(victims.rows):
-        return _no_node(preemptor.live, search.rows, _counted(refusals))
+        return _no_node(preemptor.live, search.rows, _count_statuses(rejections))
     return victims
 
 
@@ -153,39 +153,39 @@ def _look_at(preemptor: Preemptor, search: _Search, prospects: Prospects) -> Non
     if not len(unknown):
         return
     together, apart = (part[~prospects.known[part]] for part in (search.together, search.apart))
-    refusals: dict[int, Status] = {}
+    rejections: dict[int, Status] = {}
     found = []
     if len(unknown) <= FEW and looks_at_numbers(preemptor):
-        plain, together = try_plainly(preemptor, unknown, refusals)
+        plain, together = try_plainly(preemptor, unknown, rejections)
         found, apart = [plain], apart[:0]
-    found += [try_together(preemptor, rows, refusals) for rows in (together, apart) if len(rows)]
-    prospects.learn(preemptor.live, unknown, joined(found), refusals)
+    found += [try_together(preemptor, rows, rejections) for rows in (together, apart) if len(rows)]
+    prospects.learn(preemptor.live, unknown, join_victims(found), rejections)
 
 
 def _nomination(live: LiveNodeTable, row: int, victims: list[Pod]) -> Nomination:
     return Nomination(live.names[row], tuple(each for each in victims if not each.is_terminating))
 
 
-def _counted(refusals: dict[int, Status]) -> Counter[Status]:
-    statuses = {id(status): status for status in refusals.values()}  # thousands, and nearly all the same one
+def _count_statuses(rejections: dict[int, Status]) -> Counter[Status]:
+    statuses = {id(status): status for status in rejections.values()}  # thousands, nearly all the same
     counts: Counter[Status] = Counter()
-    for key, count in Counter(map(id, refusals.values())).items():
+    for key, count in Counter(map(id, rejections.values())).items():
         counts[statuses[key]] += count
     return counts
 
 
-def _no_node(live: LiveNodeTable, rows: Slots, refusals: Counter[Status]) -> Status:
+def _no_node(live: LiveNodeTable, rows: Slots, rejections: Counter[Status]) -> Status:
     """Why evicting pods helps on no node; only the errors, if there are any."""
-    errors = dict.fromkeys(status.message for status in refusals if status.code is Code.ERROR)
+    errors = dict.fromkeys(status.message for status in rejections if status.code is Code.ERROR)
     if errors:
         text = next(iter(errors)) if len(errors) == 1 else f"[{', '.join(errors)}]"
-        return Status.error(text, next((status.stack for status in refusals if status.stack), ""))
-    return Status.unschedulable(_message(live, rows, refusals))
+        return Status.error(text, next((status.stack for status in rejections if status.stack), ""))
+    return Status.unschedulable(_message(live, rows, rejections))
 
 
-def _message(live: LiveNodeTable, rows: Slots, refusals: Counter[Status]) -> str:
+def _message(live: LiveNodeTable, rows: Slots, rejections: Counter[Status]) -> str:
     counts = {NOT_HELPFUL: len(live) - len(rows)} if len(live) > len(rows) else {}
-    for status, count in refusals.items():
+    for status, count in rejections.items():
         for reason in status.reasons:
             counts[reason] = counts.get(reason, 0) + count
     return fit_message(len(live), "", counts)

@@ -13,10 +13,10 @@ import numpy as np
 
 from stowplan.api.pod import Pod
 from stowplan.api.workloads import PodDisruptionBudget
+from stowplan.cluster.cluster import ObjectStore
 from stowplan.cluster.columns import Columns
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
-from stowplan.cluster.store import ObjectStore
 from stowplan.cycle.victims import Budgets, Slots, Victims, add_harm, first_of_each_row, no_harm
 from stowplan.framework.handle import Nominations
 from stowplan.framework.profile import Profile
@@ -28,7 +28,7 @@ KINDS = 16
 SPARE = 4096
 """How many outdated entries to keep before everything is recomputed."""
 
-NOT_REFUSED = -1
+NOT_REJECTED = -1
 MEMORY = "preemption"
 
 
@@ -55,7 +55,7 @@ class Prospects:
         """Where the victims of each row start in `_places`."""
         self._places: list[int] = []
         """The positions of the victims in their node's list of pods."""
-        self._refusal = np.zeros(length, np.intp)
+        self._rejection = np.zeros(length, np.intp)
         """The number of each row's status; a row where the pod fits as it is has none."""
         self._statuses: list[Status] = []
 
@@ -63,25 +63,27 @@ class Prospects:
     def is_overgrown(self) -> bool:
         return len(self._places) + len(self._statuses) > int(self.harm.victims.sum()) + SPARE
 
-    def learn(self, live: LiveNodeTable, rows: Slots, victims: Victims, refusals: dict[int, Status]) -> None:
+    def learn(
+        self, live: LiveNodeTable, rows: Slots, victims: Victims, rejections: dict[int, Status]
+    ) -> None:
         """Store what was found on these rows; the victims of a row are adjacent."""
-        self.harm.victims[rows], self.harm.violations[rows], self._refusal[rows] = 0, 0, NOT_REFUSED
+        self.harm.victims[rows], self.harm.violations[rows], self._rejection[rows] = 0, 0, NOT_REJECTED
         where = victims.rows
         starts = first_of_each_row(where)
         self._first[where[starts]] = len(self._places) + starts
         self._places += live.pods.place[victims.slots].tolist()
         add_harm(self.harm, live, victims)
         numbers = {status: number for number, status in enumerate(self._statuses)}
-        for row, status in refusals.items():
-            self._refusal[row] = numbers.setdefault(status, len(numbers))
+        for row, status in rejections.items():
+            self._rejection[row] = numbers.setdefault(status, len(numbers))
         self._statuses = list(numbers)
         self.known[rows] = True
         # What failed may well succeed the next time.
-        self.known[[row for row, status in refusals.items() if status.code is Code.ERROR]] = False
+        self.known[[row for row, status in rejections.items() if status.code is Code.ERROR]] = False
 
     def until_enough(self, rows: Slots, wanted: int) -> Slots:
         """Rows in turn until `wanted` candidates are found, one of them without violating a budget."""
-        found = self._refusal[rows] == NOT_REFUSED
+        found = self._rejection[rows] == NOT_REJECTED
         harmless = np.logical_or.accumulate(found & (self.harm.violations[rows] == 0))
         enough = np.flatnonzero(harmless & (np.cumsum(found) >= wanted))
         return rows[: enough[0] + 1] if len(enough) else rows
@@ -90,10 +92,10 @@ class Prospects:
         first, pods = int(self._first[row]), live.pods_on(row)
         return [pods[place] for place in self._places[first : first + int(self.harm.victims[row])]]
 
-    def refusals(self, rows: Slots) -> Counter[Status]:
+    def rejections(self, rows: Slots) -> Counter[Status]:
         """The reasons why evicting pods helps on none of the rows, with the number of rows for each."""
-        numbers = self._refusal[rows]
-        counts = np.bincount(numbers[numbers != NOT_REFUSED], minlength=len(self._statuses)).tolist()
+        numbers = self._rejection[rows]
+        counts = np.bincount(numbers[numbers != NOT_REJECTED], minlength=len(self._statuses)).tolist()
         return +Counter(dict(zip(self._statuses, counts, strict=True)))  # without those that none has
 
 

@@ -43,12 +43,12 @@ class Sampling:
         return self.percentage < 100
 
     def look(
-        self, nodes: NodeTable, passing: Mask, errors: Collection[int], refused_before: Collection[int]
+        self, nodes: NodeTable, passing: Mask, errors: Collection[int], rejected_before: Collection[int]
     ) -> tuple[Mask, int | None]:
         """The rows that a search in turn would have looked at, and the row whose error ended it, if one did.
 
         The search begins where the last one ended and stops at the first feasible node too many. Rows in
-        `refused_before`, by their place in the cluster, have been looked at already.
+        `rejected_before`, by their place in the cluster, have been looked at already.
         """
         order = _order(nodes)
         turn = np.roll(order, -(self.start.index % len(order))) if len(order) else order
@@ -61,9 +61,9 @@ class Sampling:
             first_error = int(turn[end])
         looked_at = np.zeros(len(nodes), np.bool_)
         looked_at[turn[:end]] = True
-        for row in refused_before:
+        for row in rejected_before:
             looked_at[nodes.rows == row] = True
-        # parity: a node that was refused before the search counts as one it has come by
+        # parity: a node that was rejected before the search counts as one it has come by
         self.start.index = (self.start.index + int(np.count_nonzero(looked_at))) % max(len(nodes.live), 1)
         return looked_at, first_error
 

@@ -20,9 +20,9 @@ from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.errors import CycleError, failure
 from stowplan.cycle.filters import (
-    Refusals,
+    Rejections,
     errors_in,
-    first_refusal,
+    first_rejection,
     overrule_for_nominated,
     run_filters,
     run_pre_filters,
@@ -184,8 +184,8 @@ class Cycle:
         is_columnar = all(step.takes_columns for step in self.profile.filters)
         table = self.nodes if is_columnar else self.nodes.take(rows)
         places = rows if is_columnar else np.arange(len(rows))
-        refusals = self.decision.filters = run_filters(self.profile, self.state, self.decision.pod, table)
-        errors = errors_in(refusals)
+        rejections = self.decision.filters = run_filters(self.profile, self.state, self.decision.pod, table)
+        errors = errors_in(rejections)
         for place in places.tolist() if errors else ():
             if place in errors:
                 raise CycleError(errors[place].message, errors[place].stack)
@@ -197,7 +197,7 @@ class Cycle:
         for victim in victims:
             node.remove_pod(0, victim)
             tell(self.profile, state, "remove_pod", pod, victim, node)
-        status = first_refusal(self.profile, state, pod, node)
+        status = first_rejection(self.profile, state, pod, node)
         if status is not None and status.code is Code.ERROR:
             raise CycleError(status.message, status.stack)
         return status is None
@@ -285,16 +285,16 @@ class Cycle:
     def _look_further(self) -> NodeTable | None:
         """Look at all nodes: the one that the pod is nominated to was rejected, which is reported, too."""
         decision, names = self.decision, self.names
-        refusals = decision.rejected()
-        rows = [row for name in refusals if (row := self.nodes.row_of(name)) is not None]
+        rejections = decision.rejected()
+        rows = [row for name in rejections if (row := self.nodes.row_of(name)) is not None]
         if names is not None:
             # parity: whoever rejected the node is named among those who narrowed the search
-            refusers = (status.plugin for status in refusals.values())
+            rejectors = (status.plugin for status in rejections.values())
             decision.narrowed_by += tuple(
-                name for name in refusers if name and name not in decision.narrowed_by
+                name for name in rejectors if name and name not in decision.narrowed_by
             )
-            names |= refusals.keys()
-        return self._look_at(self._narrow(names), self.sampling, refused_before=rows)
+            names |= rejections.keys()
+        return self._look_at(self._narrow(names), self.sampling, rejected_before=rows)
 
     def _narrow(self, names: frozenset[str] | None) -> NodeTable:
         """The candidates with these names; all if None."""
@@ -305,26 +305,26 @@ class Cycle:
         return self.nodes.take(rows if self.within is None else sorted(set(rows).intersection(self.within)))
 
     def _look_at(
-        self, table: NodeTable, sampling: Sampling | None, *, refused_before: Sequence[int] = ()
+        self, table: NodeTable, sampling: Sampling | None, *, rejected_before: Sequence[int] = ()
     ) -> NodeTable | None:
         """Those nodes of the table that no filter rejects; None if there are none.
 
-        What is said of the rows in `refused_before` is reported even if a sample does not include them.
+        What is said of the rows in `rejected_before` is reported even if a sample does not include them.
         """
         profile, state, decision = self.profile, self.state, self.decision
         decision.looked_at, decision.overruled = table.rows, {}
         nominations = profile.handle.nominations
         # If nothing else decides which nodes are looked at, the first error ends it.
         is_plain = sampling is None and not nominations
-        refusals = run_filters(profile, state, decision.pod, table, first_error=is_plain)
-        decision.filters = refusals
+        rejections = run_filters(profile, state, decision.pod, table, first_error=is_plain)
+        decision.filters = rejections
         if nominations:
             overrule_for_nominated(profile, state, decision, table, nominations)
-        errors = _errors(decision, refusals)
+        errors = _errors(decision, rejections)
         if errors and sampling is None:
             _fail(decision, errors)
         if decision.overruled or sampling is not None:
-            feasible = _thin_out(decision, table, sampling, errors, refused_before)
+            feasible = _thin_out(decision, table, sampling, errors, rejected_before)
         else:
             feasible = profile.feasible(decision.filters, table.rows)
         decision.feasible = feasible
@@ -353,12 +353,12 @@ class Cycle:
         decision.post_filter = Status(Code.UNSCHEDULABLE, (*reasons, *why.reasons), keeps_nomination=True)
 
 
-def _errors(decision: Decision, refusals: Refusals) -> dict[int, Status]:
+def _errors(decision: Decision, rejections: Rejections) -> dict[int, Status]:
     """The errors of filters, by place among the nodes looked at."""
     found: dict[int, Status] = {}
-    for each in refusals:
+    for each in rejections:
         if each.__class__ is Failures:
-            found = errors_in(refusals)
+            found = errors_in(rejections)
             break
     if decision.overruled:
         # A node that does not fit together with the pods nominated to it is not looked at without them.
@@ -378,12 +378,12 @@ def _thin_out(
     table: NodeTable,
     sampling: Sampling | None,
     errors: dict[int, Status],
-    refused_before: Sequence[int],
+    rejected_before: Sequence[int],
 ) -> Rows:
     """The feasible nodes without those overruled, and without those that a sample does not come to."""
     passing = ~decision.rejected_rows()
     if sampling is not None:
-        looked_at, first_error = sampling.look(table, passing, errors, refused_before)
+        looked_at, first_error = sampling.look(table, passing, errors, rejected_before)
         if first_error is not None:
             _fail(decision, {first_error: errors[first_error]})
         if sampling.is_partial:

@@ -17,12 +17,12 @@ from stowplan.cluster.node_table import NodeSubset
 from stowplan.cluster.trial_table import TrialTable
 from stowplan.cycle.errors import CycleError, failure
 from stowplan.cycle.filters import (
-    Refusals,
+    Rejections,
     error_status,
-    first_refusal,
-    first_refused,
+    first_rejected,
+    first_rejection,
     passing_all,
-    refusal_with,
+    rejection_with,
     run_filters,
     tell,
 )
@@ -34,7 +34,7 @@ from stowplan.cycle.victims import (
     Victims,
     first_of_each_row,
     in_order,
-    joined,
+    join_victims,
     no_victim_needed,
     usage_steps,
 )
@@ -45,27 +45,27 @@ from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
 
-def try_together(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status]) -> Victims:
-    """Try all of these rows at once; the reason why a row does not help goes into `refusals`."""
+def try_together(preemptor: Preemptor, rows: Slots, rejections: dict[int, Status]) -> Victims:
+    """Try all of these rows at once; the reason why a row does not help goes into `rejections`."""
     live = preemptor.live
     pods, nodes = live.pods, _TrialNodes(preemptor, rows)
     places = np.full(len(live), -1, np.intp)
     places[rows] = np.arange(len(rows))
     slots = np.flatnonzero((places[pods.row] >= 0) & preemptor.lower_slots())
     has_victims = np.bincount(places[pods.row[slots]], minlength=len(rows)) > 0
-    refusals.update(dict.fromkeys(rows[~has_victims].tolist(), NO_VICTIMS))
+    rejections.update(dict.fromkeys(rows[~has_victims].tolist(), NO_VICTIMS))
     nodes.set_aside(slots)
     usable = has_victims.copy()
-    for refused in nodes.ask(preemptor.state):
-        for each, first in zip(refused, list(first_refused(refused)), strict=True):
+    for rejected in nodes.ask(preemptor.state):
+        for each, first in zip(rejected, list(first_rejected(rejected)), strict=True):
             at = np.flatnonzero(first & usable)
-            refusals.update(zip(rows[at].tolist(), each.statuses(at), strict=True))
+            rejections.update(zip(rows[at].tolist(), each.statuses(at), strict=True))
             usable[at] = False
     slots, violating = in_order(preemptor, slots[usable[places[pods.row[slots]]]])
     kept = _reprieve(preemptor, nodes, places, slots)
     usable[places[pods.row[slots[~kept]]]] = False
     for row in rows[usable].tolist():
-        refusals[row] = no_victim_needed(live.names[row])
+        rejections[row] = no_victim_needed(live.names[row])
     return Victims(pods.row[slots[~kept]].astype(np.intp), slots[~kept], violating[~kept])
 
 
@@ -92,7 +92,7 @@ class _TrialNodes:
         for table in self._tables:
             table.bring_back(slots)
 
-    def ask(self, state: CycleState) -> Iterator[Refusals]:
+    def ask(self, state: CycleState) -> Iterator[Rejections]:
         """What the filters reject: first with the nominated pods, then without."""
         profile, _, pod, *_ = self._preemptor
         return (run_filters(profile, state, pod, table) for table in self._tables)
@@ -111,8 +111,8 @@ def _reprieve(preemptor: Preemptor, nodes: _TrialNodes, places: Slots, slots: Sl
         mine = np.flatnonzero(turn == number)
         nodes.bring_back(slots[mine])
         fits = np.ones(len(mine), np.bool_)
-        for refused in nodes.ask(state):
-            if (passing := passing_all(refused)) is not None:
+        for rejected in nodes.ask(state):
+            if (passing := passing_all(rejected)) is not None:
                 fits &= passing[where[mine]]
         kept[mine] = fits
         nodes.set_aside(slots[mine[~fits]])
@@ -127,12 +127,12 @@ def _asking_again(preemptor: Preemptor, state: CycleState) -> CycleState:
     return state
 
 
-def try_in_turn(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], wanted: int) -> Victims:
+def try_in_turn(preemptor: Preemptor, rows: Slots, rejections: dict[int, Status], wanted: int) -> Victims:
     """Try rows in turn until `wanted` are found, one of them without violating a budget."""
     found: list[Victims] = []
     count, harmless = 0, False
     for start in range(0, len(rows), BATCH):
-        victims = try_together(preemptor, rows[start : start + BATCH], refusals)
+        victims = try_together(preemptor, rows[start : start + BATCH], rejections)
         if not len(victims.rows):
             continue
         starts = first_of_each_row(victims.rows)
@@ -145,31 +145,31 @@ def try_in_turn(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], 
             break
         found.append(victims)
         count, harmless = count + len(starts), bool(is_harmless[-1])
-    return joined(found)
+    return join_victims(found)
 
 
-def try_apart(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status], wanted: int) -> Victims:
+def try_apart(preemptor: Preemptor, rows: Slots, rejections: dict[int, Status], wanted: int) -> Victims:
     """Try one row after another until `wanted` are found, one of them without violating a budget."""
     pods, found = preemptor.live.pods, []
     harmless = False
     for row in rows.tolist():
         lower = preemptor.lower_on(row)
         if not lower:
-            refusals[row] = NO_VICTIMS
+            rejections[row] = NO_VICTIMS
             continue
         slots, violating = in_order(preemptor, np.array([pods.slot_of(each) for each in lower], np.intp))
         kept = _try_one(preemptor, row, [pods.pods[slot] for slot in slots.tolist()])
         if isinstance(kept, Status):
-            refusals[row] = kept
+            rejections[row] = kept
             continue
         if kept.all():
-            refusals[row] = no_victim_needed(preemptor.live.names[row])
+            rejections[row] = no_victim_needed(preemptor.live.names[row])
             continue
         found.append(Victims(np.full(int((~kept).sum()), row), slots[~kept], violating[~kept]))
         harmless = harmless or not violating[~kept].any()
         if harmless and len(found) >= wanted:
             break
-    return joined(found)
+    return join_victims(found)
 
 
 def _try_one(preemptor: Preemptor, row: int, lower: Sequence[Pod]) -> NDArray[np.bool_] | Status:
@@ -180,14 +180,14 @@ def _try_one(preemptor: Preemptor, row: int, lower: Sequence[Pod]) -> NDArray[np
         for other in lower:
             node.remove_pod(0, other)
             tell(profile, state, "remove_pod", pod, other, node)
-        refusal = _refusal(preemptor, state, node)
-        if refusal is not None:
-            return refusal
+        rejection = _rejection(preemptor, state, node)
+        if rejection is not None:
+            return rejection
         state, kept = _asking_again(preemptor, state), np.zeros(len(lower), np.bool_)
         for number, other in enumerate(lower):
             node.add_pod(0, other)
             tell(profile, state, "add_pod", pod, other, node)
-            kept[number] = _refusal(preemptor, state, node) is None
+            kept[number] = _rejection(preemptor, state, node) is None
             if not kept[number]:
                 node.remove_pod(0, other)
                 tell(profile, state, "remove_pod", pod, other, node)
@@ -196,15 +196,15 @@ def _try_one(preemptor: Preemptor, row: int, lower: Sequence[Pod]) -> NDArray[np
     return kept
 
 
-def _refusal(preemptor: Preemptor, state: CycleState, node: NodeSubset) -> Status | None:
+def _rejection(preemptor: Preemptor, state: CycleState, node: NodeSubset) -> Status | None:
     """The result of the filters with the pods nominated to the node, then without them."""
     profile, _, pod, *_ = preemptor
     nominated = profile.handle.nominations.ahead_on(node.names[0], pod)
     if nominated:
-        status = refusal_with(profile, state, pod, node.copy(), nominated)
+        status = rejection_with(profile, state, pod, node.copy(), nominated)
         if status is not None:
             return status
-    return first_refusal(profile, state, pod, node)
+    return first_rejection(profile, state, pod, node)
 
 
 FEW = 16
@@ -213,7 +213,7 @@ BATCH = 512
 """How many nodes are tried at a time where not all need to be."""
 
 
-def try_plainly(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status]) -> tuple[Victims, Slots]:
+def try_plainly(preemptor: Preemptor, rows: Slots, rejections: dict[int, Status]) -> tuple[Victims, Slots]:
     """What is found on these rows, and those of them for which the node object speaks against the pod."""
     live, nominations = preemptor.live, preemptor.profile.handle.nominations
     steps, found = usage_steps(preemptor), []
@@ -223,10 +223,10 @@ def try_plainly(preemptor: Preemptor, rows: Slots, refusals: dict[int, Status]) 
         ahead = nominations.ahead_on(live.names[row], preemptor.pod)
         victims = _Trial(preemptor, row, steps, ahead).run(lower) if lower else NO_VICTIMS
         if isinstance(victims, Status):
-            refusals[row] = victims
+            rejections[row] = victims
         else:
             found.append(victims)
-    return joined(found), rows[~passing]
+    return join_victims(found), rows[~passing]
 
 
 def _passing_by_node(preemptor: Preemptor, rows: Slots, steps: Sequence[FilterStep]) -> Mask:
@@ -251,16 +251,16 @@ class _Trial:
         pods = self._preemptor.live.pods
         for other in lower:
             self._account(other, -1)
-        refusal = self._refusal()
-        if refusal is not None:
-            return refusal
+        rejection = self._rejection()
+        if rejection is not None:
+            return rejection
         slots, violating = in_order(
             self._preemptor, np.array([pods.slot_of(other) for other in lower], np.intp)
         )
         gone = np.zeros(len(slots), np.bool_)
         for number, slot in enumerate(slots.tolist()):
             self._account(pods.pods[slot], 1)
-            if self._refusal() is not None:
+            if self._rejection() is not None:
                 gone[number] = True
                 self._account(pods.pods[slot], -1)
         if not gone.any():
@@ -276,19 +276,19 @@ class _Trial:
         node.nonzero_requested["memory"] += sign * taken.nonzero_memory
         node.pod_count += sign
 
-    def _refusal(self) -> Status | None:
+    def _rejection(self) -> Status | None:
         """The result of the filters with the pods nominated to the node, then without them."""
         if self._ahead:
             for other in self._ahead:
                 self._account(other, 1)
-            status = self._first_refusal()
+            status = self._first_rejection()
             for other in self._ahead:
                 self._account(other, -1)
             if status is not None:
                 return status
-        return self._first_refusal()
+        return self._first_rejection()
 
-    def _first_refusal(self) -> Status | None:
+    def _first_rejection(self) -> Status | None:
         _, state, pod, *_ = self._preemptor
         for step in self._steps:
             if self._observer is not None:

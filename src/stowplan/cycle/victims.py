@@ -33,7 +33,7 @@ class Budgets:
                 self._budgets.append((budget, selector))
         self._covering: WeakKeyDictionary[LabelSet, list[int]] = WeakKeyDictionary()
 
-    def violated_by(self, pods: PodTable, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def find_violations(self, pods: PodTable, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Given pods by node and importance, whether evicting each as well would violate a budget."""
         violating = np.zeros(len(slots), np.bool_)
         if not self._budgets:
@@ -134,7 +134,7 @@ class Victims(NamedTuple):
     """Only the sum for each node matters."""
 
 
-def joined(parts: list[Victims]) -> Victims:
+def join_victims(parts: list[Victims]) -> Victims:
     nothing = np.zeros(0, np.intp)
     parts = [*parts, Victims(nothing, nothing, np.zeros(0, np.bool_))]
     return Victims(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
@@ -147,7 +147,7 @@ def in_order(preemptor: Preemptor, slots: Slots) -> tuple[Slots, NDArray[np.bool
     """
     pods = preemptor.live.pods
     slots = slots[np.lexsort((*_importance(pods, slots), pods.row[slots]))]
-    violating = preemptor.budgets.violated_by(pods, slots)
+    violating = preemptor.budgets.find_violations(pods, slots)
     if not violating.any():
         return slots, violating
     order = np.lexsort((*_importance(pods, slots), ~violating, pods.row[slots]))

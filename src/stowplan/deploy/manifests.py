@@ -11,7 +11,15 @@ import yaml
 from stowplan.api.crd import crd_of, needs_crd
 from stowplan.client.kubeconfig import ACCOUNT
 from stowplan.config.types import DEFAULT_SCHEDULER_NAME, LeaderElection
-from stowplan.deploy.rights import RBAC, bound, lease_rules, render_role, rules, scheduler_rights, viewer
+from stowplan.deploy.rights import (
+    RBAC,
+    lease_rules,
+    make_role_binding,
+    render_role,
+    rules,
+    scheduler_rights,
+    viewer,
+)
 from stowplan.deploy.setup import CONFIG, JOURNAL_SIZE, MAX_CONFIG_MAP_BYTES, PORT, DeployOptions, Setup
 from stowplan.errors import ConfigError, InputError
 
@@ -123,7 +131,7 @@ def _rights(setup: Setup, options: DeployOptions, lease: LeaderElection | None) 
         yield from render_role(f"{options.account}:lease", lease_rules(lease.resource_name), account, where)
     # The cluster has this role; with it the CA of client certificates can be read.
     reader = "extension-apiserver-authentication-reader"
-    yield bound(f"{options.account}:authentication", "Role", reader, account, "kube-system")
+    yield make_role_binding(f"{options.account}:authentication", "Role", reader, account, "kube-system")
 
 
 def _config_map(setup: Setup, options: DeployOptions) -> Json:

@@ -81,10 +81,10 @@ def render_role(name: str, allowed: list[Json], subjects: list[Json], namespace:
     kind = "Role" if namespace else "ClusterRole"
     meta = {"name": name} | ({"namespace": namespace} if namespace else {})
     yield {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": meta, "rules": allowed}
-    yield bound(name, kind, name, subjects, namespace)
+    yield make_role_binding(name, kind, name, subjects, namespace)
 
 
-def bound(name: str, kind: str, role: str, subjects: list[Json], namespace: str) -> Json:
+def make_role_binding(name: str, kind: str, role: str, subjects: list[Json], namespace: str) -> Json:
     return {
         "apiVersion": f"{RBAC}/v1",
         "kind": "RoleBinding" if namespace else "ClusterRoleBinding",

@@ -19,9 +19,8 @@ from stowplan.config.types import V1
 from stowplan.errors import ConfigError, InputError, QuantityError
 from stowplan.framework.handle import Handle
 from stowplan.framework.plugin import Plugin
-from stowplan.framework.plugin_files import files_in
 from stowplan.framework.profile import Profile
-from stowplan.framework.registry import Registry
+from stowplan.framework.registry import Registry, files_in
 from stowplan.framework.resolve import resolve_profiles
 
 CONFIG = "config.yaml"

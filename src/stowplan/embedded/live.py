@@ -14,8 +14,8 @@ from stowplan.api.meta import Object, decode
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, Forbidden, NotFound
-from stowplan.client.reading import ESSENTIAL, PRIORITY_CLASSES, WORKLOADS, pages
 from stowplan.client.resources import RESOURCES, WatchedResource, custom
+from stowplan.client.watch import ESSENTIAL, PRIORITY_CLASSES, WORKLOADS, pages
 from stowplan.errors import StowplanError
 
 Json = dict[str, Any]

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from urllib.parse import unquote
 
 from stowplan.apiserver import ApiServer, Request, Response
-from stowplan.client.connection import Connection
-from stowplan.client.http import Pool
+from stowplan.client.connection import Connection, Pool
 from stowplan.http11.client import OnData, Reply
 
 TURN_SECONDS = 0.005

@@ -54,7 +54,7 @@ def closest(pod: Pod, reasons: Sequence[str], nodes: NodeTable, rows: Sequence[i
     missing = np.zeros(len(rows))
     for resource in resources:
         asked = 1 if resource == "pods" else pod.requests.get(resource, 0)
-        free = nodes.allocatable[resource][rows] - _used(nodes, resource)[rows]
+        free = nodes.allocatable[resource][rows] - _used_amounts(nodes, resource)[rows]
         missing += np.maximum(asked - free, 0) / max(asked, 1)
     row = rows[int(np.lexsort((nodes.live.name_ranks[rows], missing))[0])]
     found = (each for each in shortages(pod, resources, nodes, row) if each.lacking > 0)
@@ -66,7 +66,7 @@ def shortages(pod: Pod, resources: Sequence[str], nodes: NodeTable, row: int) ->
     for resource in resources:
         allocatable = int(nodes.allocatable[resource][row])
         asked = 1 if resource == "pods" else pod.requests.get(resource, 0)
-        yield Shortage(resource, asked, allocatable - int(_used(nodes, resource)[row]), allocatable)
+        yield Shortage(resource, asked, allocatable - int(_used_amounts(nodes, resource)[row]), allocatable)
 
 
 def detail(pod: Pod, status: Status, nodes: NodeTable, rows: Sequence[int]) -> str:
@@ -124,7 +124,7 @@ def taint_text(key: str, value: str, effect: str) -> str:
     return f"{key}={value}:{effect}" if value else f"{key}:{effect}"
 
 
-def _used(nodes: NodeTable, resource: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _used_amounts(nodes: NodeTable, resource: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return nodes.pod_count if resource == "pods" else nodes.requested[resource]
 
 

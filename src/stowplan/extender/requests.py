@@ -123,7 +123,7 @@ class ScoreLines:
         self._heads: NDArray[Any] = np.empty(0, object)
         self._tails = _objects([f"{score}}}," for score in range(MAX_LINE_SCORE + 1)])
 
-    def scored(
+    def format_scores(
         self, nodes: LiveNodeTable, rows: Rows, scores: NDArray[np.int64], unknown: Sequence[str]
     ) -> Scored:
         """The scores as JSON; nodes in `unknown` get 0."""

@@ -50,7 +50,7 @@ class Counting:
             "stowplan_extender_duration_seconds", "Time for an answer, by path.", MILLISECONDS, "path"
         )
 
-    def answered(self, path: str, result: str, seconds: float) -> None:
+    def count_answer(self, path: str, result: str, seconds: float) -> None:
         self._requests[path, result] += 1
         self._seconds[path,].observe_alike(seconds, 1)
 
@@ -160,7 +160,7 @@ class VerbRoutes:
         return Response(200, write(ExtenderBindingResult()))
 
     def _count(self, path: str, result: str, began: float) -> None:
-        self._context.counting.answered(path, result, time.perf_counter() - began)
+        self._context.counting.count_answer(path, result, time.perf_counter() - began)
 
     def _fail(
         self, path: str, began: float, error: Exception | str, answer: bytes, status: int = 200

@@ -18,18 +18,17 @@ from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.core_tasks import CoreTaskError, CoreTasks, first_of
 from stowplan.config import KubeSchedulerConfiguration
-from stowplan.extender.binding import ExtenderBinder
 from stowplan.extender.functions import Function
 from stowplan.extender.http import LIMITS, Route, Routes, text
-from stowplan.extender.options import VERBS, ExtenderOptions, checked_paths, find_unreached
+from stowplan.extender.options import VERBS, ExtenderOptions, check_paths, find_unreached
 from stowplan.extender.routes import Counting, RouteContext, VerbRoutes
-from stowplan.extender.verbs import FunctionVerb, ProfileVerbs
+from stowplan.extender.verbs import ExtenderBinder, FunctionVerb, ProfileVerbs
 from stowplan.framework.registry import Registry
 from stowplan.http11.messages import Response
 from stowplan.http11.server import Listener, listen
 from stowplan.metrics import CONTENT_TYPE, Metrics
 from stowplan.scheduler.guard import Guard
-from stowplan.scheduler.measured_client import MeasuredClient
+from stowplan.scheduler.measuring import MeasuredClient
 from stowplan.scheduler.plugin_work import keep_running
 from stowplan.scheduler.scheduler import Scheduler, Settings
 from stowplan.serving.certificates import ServerCertificates
@@ -71,7 +70,7 @@ class Extender:
                 ),
             )
         profiles = tuple(self.scheduler.profiles) if self.scheduler and options.config else ()
-        checked_paths(options, profiles)
+        check_paths(options, profiles)
         context = RouteContext(self.guard, Counting(self.metrics.page), options.budget, self._unready)
         self._verbs = {
             path: route for name in profiles for path, route in self._profile_routes(name, context)

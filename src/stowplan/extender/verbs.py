@@ -1,18 +1,22 @@
-"""What profiles and functions answer to kube-scheduler: filter, prioritize and preempt.
+"""What profiles and functions answer to kube-scheduler: filter, prioritize, preempt and bind.
 
 The plugins run as they do in the cycle, over our own table of nodes, for the nodes of the request.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan import log
 from stowplan.api.extender import (
+    ExtenderBindingArgs,
     ExtenderFilterResult,
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
@@ -22,19 +26,21 @@ from stowplan.api.extender import (
 from stowplan.api.meta import Object, decode
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
+from stowplan.client.errors import ApiError
+from stowplan.client.resources import PODS
 from stowplan.cluster import Cluster, ClusterView
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.schedule import Cycle
-from stowplan.errors import PluginError
+from stowplan.errors import InputError, PluginError
 from stowplan.extender.functions import Function
 from stowplan.extender.requests import UNKNOWN, ExtenderRequest, Places, Scored, ScoreLines, pod_of
 from stowplan.framework.answers import (
     Method,
+    format_value,
     plain_text,
     plugin_error,
     score_of,
-    shown,
     wrong_answer,
 )
 from stowplan.framework.args import PluginArgs
@@ -44,7 +50,10 @@ from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import Profile
 from stowplan.framework.scores import MAX_SCORE
 from stowplan.framework.status import Code, Status
+from stowplan.queue.waiting import QueuedPod
+from stowplan.scheduler.binding import PodBinder
 from stowplan.scheduler.guard import Guard
+from stowplan.scheduler.shared import Attempt, Failure, Shared
 
 
 class Looked(NamedTuple):
@@ -81,10 +90,10 @@ class ProfileVerbs:
         failed: dict[str, str] = dict.fromkeys(where.unknown, UNKNOWN)
         hopeless: dict[str, str] = {}
         passing = np.ones(len(where.rows), np.bool_)
-        for status, refused in _refusals(looked, where.rows):
-            passing[refused] = False
+        for status, rejected in _rejections(looked, where.rows):
+            passing[rejected] = False
             dropped = hopeless if status.code is Code.UNRESOLVABLE else failed
-            names = (request.names[place] for place in where.places[refused].tolist())
+            names = (request.names[place] for place in where.places[rejected].tolist())
             dropped.update(dict.fromkeys(names, status.message))
         left = None if not failed and not hopeless else where.places[passing].tolist()
         names_left = request.names if left is None else [request.names[place] for place in left]
@@ -111,7 +120,7 @@ class ProfileVerbs:
             scores = self._scores(looked, nodes)[where.rows]
         else:
             scores = self._scores(looked, nodes.take(where.rows))
-        return self._lines.scored(nodes, where.rows, scores, where.unknown)
+        return self._lines.format_scores(nodes, where.rows, scores, where.unknown)
 
     def _last_filtered(self, pod: Pod) -> Filtered | None:
         """What filter found for the pod, if that was the last question and rows are still where they were."""
@@ -142,7 +151,7 @@ class ProfileVerbs:
         looked = self._look(pod, rows)
         if row is None:
             return looked.cycle.decision, Status.unresolvable(UNKNOWN)
-        return looked.cycle.decision, next((status for status, _ in _refusals(looked, rows)), None)
+        return looked.cycle.decision, next((status for status, _ in _rejections(looked, rows)), None)
 
     def _look(self, pod: Pod, rows: Rows) -> Looked:
         cycle = Cycle(self.profile, pod, self._cluster.nodes)
@@ -170,7 +179,7 @@ class ProfileVerbs:
         return cycle.fits_without(row, [pod for pod in known if pod is not None and pod.node_name == name])
 
 
-def _refusals(looked: Looked, rows: Rows) -> Iterator[tuple[Status, Rows]]:
+def _rejections(looked: Looked, rows: Rows) -> Iterator[tuple[Status, Rows]]:
     """Each reason with the nodes rejected for it, as places in `rows`. The first filter to reject counts."""
     decision = looked.cycle.decision
     if decision.pre_filter is not None:
@@ -183,22 +192,22 @@ def _refusals(looked: Looked, rows: Rows) -> Iterator[tuple[Status, Rows]]:
         is_open &= ~outside
         if outside.any():
             yield Status.unresolvable(decision.narrowed_reason), np.flatnonzero(outside)
-    for refused in decision.filters:
-        fresh = np.flatnonzero(refused.fails[looked.places] & is_open)
+    for rejected in decision.filters:
+        fresh = np.flatnonzero(rejected.fails[looked.places] & is_open)
         if len(fresh):
             is_open[fresh] = False
-            yield from _by_reason(refused, looked.places, fresh)
+            yield from _by_reason(rejected, looked.places, fresh)
 
 
-def _by_reason(refused: Verdicts | Statuses, places: Rows, fresh: Rows) -> Iterator[tuple[Status, Rows]]:
-    if isinstance(refused, Statuses):
+def _by_reason(rejected: Verdicts | Statuses, places: Rows, fresh: Rows) -> Iterator[tuple[Status, Rows]]:
+    if isinstance(rejected, Statuses):
         for place in fresh.tolist():
-            yield refused.status(int(places[place])), np.array([place])
+            yield rejected.status(int(places[place])), np.array([place])
         return
-    bits = refused.bits[places[fresh]]
+    bits = rejected.bits[places[fresh]]
     for value in np.unique(bits):
         same = fresh[bits == value]
-        yield refused.status(int(places[same[0]])), same
+        yield rejected.status(int(places[same[0]])), same
 
 
 def _victims(args: ExtenderPreemptionArgs) -> Mapping[str, MetaVictims]:
@@ -265,7 +274,7 @@ class FunctionVerb:
             return f"predicate {self.function.name} rejects the node"
         if isinstance(answer, str) and answer:
             return plain_text(answer)
-        raise self._wrong_answer(f"expected True, False or a reason, got {shown(answer)}", pod, node)
+        raise self._wrong_answer(f"expected True, False or a reason, got {format_value(answer)}", pod, node)
 
     def _score(self, pod: Pod, node: NodeObject) -> int:
         answer = self._call(pod, node)
@@ -283,3 +292,74 @@ class FunctionVerb:
 
     def _wrong_answer(self, text: str, pod: Pod, node: NodeObject) -> PluginError:
         return wrong_answer(text, self._method, pod, node.name, doing=f"{self._doing}: ")
+
+
+PODS_KEPT = 1024
+CONFIRMED_SECONDS = 60.0
+"""If the watch has not shown a pod on its node by then, it was gone before we could see it there."""
+
+
+class ExtenderBinder:
+    """Binds for one profile. Pods that were asked about are remembered, so as not to read them again."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        binder: PodBinder,
+        verbs: ProfileVerbs,
+        *,
+        confirmed_seconds: float = CONFIRMED_SECONDS,
+    ) -> None:
+        self._shared, self._binder, self._verbs = shared, binder, verbs
+        self._confirmed_seconds = confirmed_seconds
+        self._seen: OrderedDict[str, Pod] = OrderedDict()
+
+    def remember(self, pod: Pod) -> None:
+        self._seen[pod.uid] = pod
+        self._seen.move_to_end(pod.uid)
+        if len(self._seen) > PODS_KEPT:
+            self._seen.popitem(last=False)
+
+    async def bind(self, args: ExtenderBindingArgs) -> str:
+        """What went wrong; empty if nothing did."""
+        try:
+            pod = await self._pod(args)
+            decision, rejection = self._verbs.look_at(pod, args.node)
+        except (ApiError, InputError, PluginError) as error:
+            return str(error)
+        if rejection is not None:
+            return f"node {args.node} rejects the pod: {rejection.message}"
+        shared, binder = self._shared, self._binder
+        attempt = Attempt(QueuedPod(pod, shared.now()), self._verbs.profile, decision, shared.clock())
+        placed = binder.place(attempt, args.node)
+        if isinstance(placed, Failure):
+            return placed.message
+        try:
+            failure = await binder.bind(attempt, placed, args.node)
+        except BaseException:  # given up, since it took too long
+            binder.undo(attempt, placed, args.node)
+            raise
+        if failure is not None:
+            binder.undo(attempt, placed, args.node)
+            return failure.message
+        log.log(0, "Bound pod to node", pod=placed, node=args.node)
+        asyncio.get_running_loop().call_later(self._confirmed_seconds, self._forget_unconfirmed, placed)
+        work = binder.run_post_binds(attempt, placed, args.node)
+        shared.tasks.start(work, f"post_bind of pod {placed.key}")
+        return ""
+
+    def _forget_unconfirmed(self, placed: Pod) -> None:
+        if self._shared.cluster.is_assumed(placed):
+            self._shared.cluster.forget_pod(placed)
+
+    async def _pod(self, args: ExtenderBindingArgs) -> Pod:
+        pod = self._seen.pop(args.pod_uid, None)
+        if pod is not None:
+            return pod
+        path = PODS.item(args.pod_namespace, args.pod_name)
+        pod = Pod.decode((await self._shared.api.request("GET", path)).data)
+        if args.pod_uid and pod.uid != args.pod_uid:
+            raise InputError(f"pod {pod.key} has the UID {pod.uid}, not {args.pod_uid}: it is another pod")
+        if pod.node_name:
+            raise InputError(f"pod {pod.key} is already on node {pod.node_name}")
+        return pod

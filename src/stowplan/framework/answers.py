@@ -311,7 +311,7 @@ def plain_text(text: str) -> str:
     return found if found.isascii() else found.encode(errors="replace").decode()
 
 
-def shown(answer: object) -> str:
+def format_value(answer: object) -> str:
     """An answer in an error message: small values as they are, all others by their type.
 
     No code of the answer's own class runs.
@@ -337,7 +337,7 @@ def _type_name(thing: object) -> str:
 
 
 def _expect(what: str, answer: object) -> NoReturn:
-    raise TypeError(f"expected {what}, got {shown(answer)}")
+    raise TypeError(f"expected {what}, got {format_value(answer)}")
 
 
 # What a plugin answers
@@ -447,7 +447,7 @@ def row_errors_of(error: FilterError, length: int) -> dict[int, str]:
     found = {}
     for row, text in texts.items():
         if not 0 <= index(row) < length:
-            raise ValueError(f"expected rows of {length} nodes in a FilterError, got {shown(row)}")
+            raise ValueError(f"expected rows of {length} nodes in a FilterError, got {format_value(row)}")
         found[index(row)] = reason_of(text)
     return found
 
@@ -520,7 +520,7 @@ def events_of(answer: Any) -> tuple[ClusterEvent, ...]:
     return events
 
 
-def built(plugin: Any, kind: type[Plugin]) -> Plugin:
+def check_constructed(plugin: Any, kind: type[Plugin]) -> Plugin:
     """The plugin that a constructor made."""
     if not isinstance(plugin, kind):
         _expect(f"a {kind.__name__}", plugin)

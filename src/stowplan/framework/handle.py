@@ -16,17 +16,17 @@ from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.cluster import ClusterView, PodTable
+from stowplan.cluster.cluster import ObjectStore
 from stowplan.cluster.columns import ChangeLog, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.cluster.store import ObjectStore
 from stowplan.config.gates import NO_GATES, FeatureGates
 from stowplan.errors import StowplanError
 from stowplan.framework.answers import (
     RaisedError,
     describe,
+    format_value,
     plain_text,
     raise_interrupt,
-    shown,
     stack_of,
     where_text,
 )
@@ -303,14 +303,14 @@ class Counter:
         self._name, self._numbers = name, numbers
 
     def __getitem__(self, values: tuple[str, ...]) -> float:
-        return self._numbers.get(self._checked(values), 0.0)
+        return self._numbers.get(self._check_labels(values), 0.0)
 
     def __setitem__(self, values: tuple[str, ...], number: float) -> None:
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise ValueError(f"{self._name}: expected a number, got {shown(number)}")
-        self._numbers[self._checked(values)] = float(number)
+            raise ValueError(f"{self._name}: expected a number, got {format_value(number)}")
+        self._numbers[self._check_labels(values)] = float(number)
 
-    def _checked(self, values: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_labels(self, values: tuple[str, ...]) -> tuple[str, ...]:
         labels = self._numbers.labels
         if (
             type(values) is not tuple
@@ -318,7 +318,9 @@ class Counter:
             or any(type(each) is not str for each in values)
         ):
             expected = f"({', '.join(labels)})" if labels else "()"
-            raise ValueError(f"{self._name}: expected a tuple of text for {expected}, got {shown(values)}")
+            raise ValueError(
+                f"{self._name}: expected a tuple of text for {expected}, got {format_value(values)}"
+            )
         return tuple(map(plain_text, values))
 
 

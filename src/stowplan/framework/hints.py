@@ -64,7 +64,7 @@ EVERYTHING = tuple(
 """The events of a plugin that registers for none."""
 HINT_FAULT_SECONDS = 10.0
 """Between two log lines about the queueing hint of one plugin."""
-REFUSING_POINTS = ("preEnqueue", "preFilter", "filter", "reserve", "permit")
+REJECTING_POINTS = ("preEnqueue", "preFilter", "filter", "reserve", "permit")
 
 AskHint = Callable[[Pod, ClusterEvent, Any, Any], Hint]
 
@@ -97,14 +97,14 @@ class QueueingHints:
     """Which plugins of a profile registered for which events. Built once, asked for every event."""
 
     def __init__(self, profile: Profile) -> None:
-        refusing = {name for point in REFUSING_POINTS for name in profile.points.get(point, ())}
+        rejecting = {name for point in REJECTING_POINTS for name in profile.points.get(point, ())}
         self._registered: dict[str, list[tuple[ClusterEvent, AskHint]]] = {}
         self.by_spec = frozenset(name for name, plugin in profile.plugins.items() if _is_by_spec(plugin))
         """Plugins that give pods that are alike the same hint."""
         for name, plugin in profile.plugins.items():
             if overrides(plugin, "events_to_register"):
                 wanted = _read_events(name, plugin)
-            elif name in refusing:
+            elif name in rejecting:
                 wanted = EVERYTHING
             else:
                 continue
@@ -217,7 +217,7 @@ def _of_pod(old: Any, new: Any) -> Iterator[ObjectChange]:
 def _pod_updates(old: Pod, new: Pod) -> Iterator[Action]:
     if old.labels != new.labels:
         yield Action.UPDATE_POD_LABEL
-    if _scaled_down(old, new):
+    if _is_scaled_down(old, new):
         yield Action.UPDATE_POD_SCALE_DOWN
     if old.spec.scheduling_gates and not new.spec.scheduling_gates:
         yield Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
@@ -228,7 +228,7 @@ def _pod_updates(old: Pod, new: Pod) -> Iterator[Action]:
         yield Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM
 
 
-def _scaled_down(old: Pod, new: Pod) -> bool:
+def _is_scaled_down(old: Pod, new: Pod) -> bool:
     before, after = ((each.assigned or each.shape.assigned).requests for each in (old, new))
     return any(name not in after or amount > after[name] for name, amount in before.items())
 

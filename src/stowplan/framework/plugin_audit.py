@@ -20,8 +20,7 @@ from stowplan.errors import ConfigError, InputError
 from stowplan.framework.answers import short_path
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.plugin_check import Fault, fault_at, faults_of, repeated_definitions
-from stowplan.framework.plugin_files import check_name, files_in, plugins_in, replacing
-from stowplan.framework.registry import Registry
+from stowplan.framework.registry import Registry, check_name, files_in, plugins_in, replacing
 from stowplan.framework.resolve import resolve_profiles
 
 _PATH = re.compile(r"profiles\[\d+\][\w.\[\]]*")

@@ -12,7 +12,7 @@ from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Rows
 from stowplan.cluster.node_table import NodeRow
 from stowplan.errors import ConfigError, PluginError
-from stowplan.framework.answers import built, describe, raise_interrupt, reason_of, where_text
+from stowplan.framework.answers import check_constructed, describe, raise_interrupt, reason_of, where_text
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Statuses, Verdicts
 from stowplan.framework.handle import Handle
@@ -71,7 +71,7 @@ class FilterStep:
         return found
 
     def verdicts(self, columns: Columns) -> Verdicts | None:
-        """What the filter said, if it refused any node at all."""
+        """What the filter said, if it rejected any node at all."""
         (bits,) = columns
         fails = bits > 0
         return Verdicts(self.name, self.reasons, bits, fails) if np.count_nonzero(fails) else None
@@ -152,7 +152,7 @@ class Profile:
         self.total_type = _total_type(self.scores)
         """Whole numbers that hold any total, the smaller the faster."""
 
-    def reweighted(self, name: str, weight: int) -> Profile:
+    def with_weight(self, name: str, weight: int) -> Profile:
         """The same profile, but for what the scores of one plugin count."""
         found = copy(self)
         found.scores = [
@@ -162,17 +162,17 @@ class Profile:
         found.total_type = _total_type(found.scores)
         return found
 
-    def feasible(self, refusals: list[Verdicts | Statuses], rows: Rows) -> Rows:
-        """The rows that nobody refused. The same answers give the very same array, so more can be kept."""
-        if not refusals:
+    def feasible(self, rejections: list[Verdicts | Statuses], rows: Rows) -> Rows:
+        """The rows that nobody rejected. The same answers give the very same array, so more can be kept."""
+        if not rejections:
             return rows
-        key = tuple(map(id, refusals))
+        key = tuple(map(id, rejections))
         found = self._feasible.get(key)
         if found is None or found[1] is not rows:
-            refused = np.logical_or.reduce([each.fails for each in refusals])
+            rejected = np.logical_or.reduce([each.fails for each in rejections])
             if len(self._feasible) > 64:
                 self._feasible.clear()
-            found = self._feasible[key] = (tuple(refusals), rows, rows[~refused])
+            found = self._feasible[key] = (tuple(rejections), rows, rows[~rejected])
         return found[2]
 
     def at(self, point: str) -> Sequence[tuple[str, Plugin]]:
@@ -189,7 +189,7 @@ def _build(name: str, kind: type[Plugin], args: PluginArgs, handle: Handle, kept
     try:
         if kept is not None and type(kept) is kind and kept.args == args:
             return kept
-        return built(kind(args, sealed_handle(kind, handle, name)), kind)
+        return check_constructed(kind(args, sealed_handle(kind, handle, name)), kind)
     except BaseException as error:
         raise_interrupt(error)
         said = f"{describe(error)}{where_text(error, method=(kind, '__init__'))}"

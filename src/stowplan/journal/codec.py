@@ -59,7 +59,7 @@ class GroupWriter:
             return self._encode_column(found)
         assert isinstance(found, NodeNames)
         self._known[id(found)] = ((self._row, None), found)
-        return self._row, found.listed()
+        return self._row, found.to_list()
 
     def _encode_column(self, column: Column) -> object:
         base, places = column.base, column.places

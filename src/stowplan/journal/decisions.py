@@ -42,7 +42,7 @@ class Decisions:
         return self._recent
 
     @contextmanager
-    def written_to(self, directory: Path, *, size: float, age: float) -> Iterator[None]:
+    def writing_to(self, directory: Path, *, size: float, age: float) -> Iterator[None]:
         """Write decisions to a journal too, and finish with all that were kept inside the block."""
         from stowplan.journal.writer import JournalWriter  # it needs pyarrow, which nothing else does
 

@@ -1,6 +1,6 @@
 """A Record: a Decision with its outcome, packed into little memory; and back to a Decision.
 
-Most records share nearly all of their columns with earlier ones: see `columns.py`.
+Most records share nearly all of their columns with earlier ones: see `ColumnStore`.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class NodeNames:
     def __init__(self, shared: Sequence[str], count: int) -> None:
         self.shared, self.count = shared, count
 
-    def listed(self) -> list[str]:
+    def to_list(self) -> list[str]:
         return list(self.shared[: self.count])
 
 
@@ -258,7 +258,7 @@ class Record(Evidence, kw_only=True, gc=False, array_like=True):
     size: int = 0
     """The memory it takes in bytes, including what later records share with it."""
 
-    def skipped(self) -> Values | None:
+    def skipped_mask(self) -> Values | None:
         """A mask over the nodes looked at: those that a search over a sample did not reach."""
         if self.not_looked_at is None:
             return None
@@ -268,14 +268,14 @@ class Record(Evidence, kw_only=True, gc=False, array_like=True):
 
     def decision(self) -> Decision:
         """The decision as it was made, without the state of plugins and the pod's spec."""
-        names = self.nodes.listed()
+        names = self.nodes.to_list()
         pod = _make_pod(self.pod, self.uid, self.priority, self.nominated_before)
         decision = Decision(pod, cast("NodeTable", _RestoredNodes(names)))
         for name in _EVIDENCE:
             setattr(decision, name, getattr(self, name))
         if self.looked_at is not None:
             decision.looked_at = np.frombuffer(self.looked_at, PLACE).astype(np.intp)
-        decision.not_looked_at = self.skipped()
+        decision.not_looked_at = self.skipped_mask()
         decision.filters = [unpack_filter(each) for each in self.filters]
         if self.chosen or self.is_scored or self.scores:
             passing = ~decision.rejected_rows()

@@ -79,7 +79,7 @@ class Standings:
             counts[" and ".join(record.narrowed_by), record.narrowed_reason] = record.node_count - count
         fits = None
         if record.filters or record.overruled or record.not_looked_at:
-            skipped = record.skipped()
+            skipped = record.skipped_mask()
             fits = np.ones(count, np.bool_) if skipped is None else ~skipped
             for place, status in record.overruled.items():
                 if fits[place]:
@@ -152,7 +152,7 @@ class Standings:
 
     def _row_of(self, nodes: NodeNames, name: str | None) -> int:
         if self._names is not nodes:
-            self._names, self._rows = nodes, {each: row for row, each in enumerate(nodes.listed())}
+            self._names, self._rows = nodes, {each: row for row, each in enumerate(nodes.to_list())}
         return self._rows[name or ""]
 
 

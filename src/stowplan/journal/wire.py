@@ -54,7 +54,7 @@ class ListAnswer(WireStruct):
 def plain_record(record: Record) -> dict[str, Any]:
     """All evidence as data for JSON. Nodes are given by their index in `nodes`."""
     found = {_camel(name): plain(leaf.get(record)) for name, leaf in LEAVES.items()}
-    looked_at, skipped = record.looked_at, record.skipped()
+    looked_at, skipped = record.looked_at, record.skipped_mask()
     found["lookedAt"] = None if looked_at is None else np.frombuffer(looked_at, PLACE).tolist()
     found["notLookedAt"] = [] if skipped is None else np.flatnonzero(skipped).tolist()
     found["scores"] = [
@@ -89,7 +89,7 @@ def plain(value: Any) -> Any:
         case Status():
             return {"code": value.code.wire_name, "reasons": value.reasons, "plugin": value.plugin}
         case NodeNames():
-            return value.listed()
+            return value.to_list()
         case PackedFilter():
             return _plain_filter(value)
         case Victim():

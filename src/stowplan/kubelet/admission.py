@@ -28,10 +28,10 @@ class Usage(NamedTuple):
 
 def judge(pod: Pod, node: NodeObject, used: Usage) -> Rejection | None:
     """The first reason to reject the pod; None if there is none."""
-    return next(_refusals(pod, node, used), None)
+    return next(_rejections(pod, node, used), None)
 
 
-def _refusals(pod: Pod, node: NodeObject, used: Usage) -> Iterator[Rejection]:
+def _rejections(pod: Pod, node: NodeObject, used: Usage) -> Iterator[Rejection]:
     yield from _lacking(pod, node.allocatable, used)
     if not _is_wanted_there(pod, node):
         yield _reject("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")

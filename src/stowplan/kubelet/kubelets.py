@@ -23,7 +23,8 @@ from stowplan.api.quantity import parse, units
 from stowplan.api.requests import is_extended
 from stowplan.client.api import MERGE_PATCH, METADATA_ALONE, STRATEGIC_MERGE_PATCH, ApiClient
 from stowplan.client.errors import ApiError, Conflict, NotFound
-from stowplan.client.watch import Reflector, WatchedResource
+from stowplan.client.resources import WatchedResource
+from stowplan.client.watch import Reflector
 from stowplan.controllers.clock import Clock
 from stowplan.controllers.events import Events
 from stowplan.kubelet.admission import Rejection, Usage, judge
@@ -52,7 +53,7 @@ from stowplan.kubelet.statuses import (
     overdue_status,
     pod_address,
     readiness,
-    refused_status,
+    rejected_status,
     renewal,
     running_status,
     waiting_status,
@@ -262,11 +263,11 @@ class SimulatedKubelets:
         elif pod.is_finished:
             machine.release(pod)
         elif pod.uid not in machine.pods:
-            refusal = None
+            rejection = None
             if pod.phase == "Pending":
-                refusal = judge(pod, machine.node, machine.usage)
-            if refusal is not None:
-                self._due.put_nowait(partial(self._refuse, pod, refusal))
+                rejection = judge(pod, machine.node, machine.usage)
+            if rejection is not None:
+                self._due.put_nowait(partial(self._reject, pod, rejection))
                 return
             machine.take(pod)
             if pod.phase == "Pending":
@@ -481,9 +482,9 @@ class SimulatedKubelets:
             status = {"conditions": conditions, "containerStatuses": statuses}
             await self._api.patch_pod_status(pod, {"status": status})
 
-    async def _refuse(self, pod: Pod, refusal: Rejection) -> None:
-        await self._api.patch_pod_status(pod, {"status": refused_status(refusal, self.clock.now())})
-        self._record(pod, refusal.reason, refusal.message, level="Warning")
+    async def _reject(self, pod: Pod, rejection: Rejection) -> None:
+        await self._api.patch_pod_status(pod, {"status": rejected_status(rejection, self.clock.now())})
+        self._record(pod, rejection.reason, rejection.message, level="Warning")
 
     async def _remove(self, pod: Pod) -> None:
         """What a kubelet does once the last container has ended: no more time is needed."""

@@ -111,7 +111,7 @@ def running_status(
     for each in containers:
         each["ready"] = is_ready
         if last is not None:
-            each["lastState"] = _terminated(last[each["name"]], started, started)
+            each["lastState"] = _terminated_state(last[each["name"]], started, started)
     status: Json = {
         "phase": "Running",
         "observedGeneration": pod.generation,
@@ -122,7 +122,7 @@ def running_status(
     if restarts:
         del status["startTime"]
     if pod.spec.init_containers:
-        done = _terminated(0, started, started)
+        done = _terminated_state(0, started, started)
         status["initContainerStatuses"] = [
             _container(pod, each, running if each.is_sidecar else done) for each in pod.spec.init_containers
         ]
@@ -150,7 +150,7 @@ def waiting_status(
     else:
         conditions, phase = readiness(False, now), {}
         for each in containers:
-            each["lastState"] = _terminated(last[each["name"]], at, at)
+            each["lastState"] = _terminated_state(last[each["name"]], at, at)
     generation = {"observedGeneration": pod.generation}
     return {**phase, **generation, "conditions": conditions, "containerStatuses": containers}
 
@@ -165,7 +165,7 @@ def ended_status(pod: Pod, codes: Mapping[str, int], now: float, restarts: int =
         "phase": "Failed" if exit_code else "Succeeded",
         "conditions": [*ended, *_conditions("True", ("Initialized",), at, reason)],
         "containerStatuses": [
-            _container(pod, each, _terminated(codes[each.name], since, at), restarts)
+            _container(pod, each, _terminated_state(codes[each.name], since, at), restarts)
             for each in pod.spec.containers
         ],
     }
@@ -186,11 +186,11 @@ def observed_status(pod: Pod, ephemeral: Iterable[Container], now: float) -> Jso
     return {**found, "ephemeralContainerStatuses": statuses} if statuses else found
 
 
-def refused_status(refusal: Rejection, now: float) -> Json:
+def rejected_status(rejection: Rejection, now: float) -> Json:
     return {
         "phase": "Failed",
-        "reason": refusal.reason,
-        "message": f"Pod was rejected: {refusal.message}",
+        "reason": rejection.reason,
+        "message": f"Pod was rejected: {rejection.message}",
         "startTime": wire_time(now),
     }
 
@@ -211,7 +211,7 @@ def _conditions(status: str, kinds: Iterable[str], at: str, reason: str = "") ->
     return [{"type": kind, "status": status, "lastTransitionTime": at, **why} for kind in kinds]
 
 
-def _terminated(exit_code: int, since: str, at: str) -> Json:
+def _terminated_state(exit_code: int, since: str, at: str) -> Json:
     reason = "Error" if exit_code else "Completed"
     return {"terminated": {"exitCode": exit_code, "reason": reason, "startedAt": since, "finishedAt": at}}
 

@@ -441,7 +441,7 @@ class Metrics:
 
     # What every Kubernetes component shows
 
-    def built(self, version: str) -> None:
+    def set_build_info(self, version: str) -> None:
         """What is running: the release of Kubernetes, `v1.36.4`, with what may follow after a plus sign."""
         major, minor = version.removeprefix("v").split(".")[:2]
         machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
@@ -462,7 +462,7 @@ class Metrics:
     def request_sent(self, host: str, method: str, size: int) -> None:
         self._request_sizes[host, method].observe(size)
 
-    def answered(self, host: str, method: str, size: int) -> None:
+    def count_response(self, host: str, method: str, size: int) -> None:
         self._response_sizes[host, method].observe(size)
 
     def throttled(self, host: str, method: str, seconds: float) -> None:

@@ -148,11 +148,11 @@ def plan_volumes(waiting: Sequence[Unbound], nodes: NodeTable, cluster: ClusterV
             provisions.append(Provision(each, np.ones(len(nodes), np.bool_)))
     undecided = ~unbindable
     for each, rows in provisions:
-        refused = rows & undecided & ~_provisionable(each.storage_class, nodes)
-        full = rows & undecided & ~refused & ~_has_capacity(each, nodes, cluster)
-        unbindable |= refused
+        rejected = rows & undecided & ~_provisionable(each.storage_class, nodes)
+        full = rows & undecided & ~rejected & ~_has_capacity(each, nodes, cluster)
+        unbindable |= rejected
         too_full |= full
-        undecided &= ~(refused | full)
+        undecided &= ~(rejected | full)
     return Plan(matches, provisions, unbindable, too_full)
 
 

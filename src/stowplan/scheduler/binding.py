@@ -333,15 +333,15 @@ class PodBinder:
                 # It may have bound the pod before it failed, or its request may still be under way.
                 status, stack = _error(error, plugin, "bind", placed, node_name)
                 if isinstance(error, ApiError):
-                    refusal, advice = error, error.advice
+                    rejection, advice = error, error.advice
                     status = Status.error(plain_text(error.message))
                 else:
-                    refusal = ApiError(0, "PluginFailed", status.message)
+                    rejection = ApiError(0, "PluginFailed", status.message)
                     if isinstance(error, OverdueError) or (
                         isinstance(error, RaisedError) and error.was_cancelled
                     ):
-                        refusal = Unreachable(status.message)  # its request may still be under way
-                node_now = await self._node_after(placed, refusal)
+                        rejection = Unreachable(status.message)  # its request may still be under way
+                node_now = await self._node_after(placed, rejection)
                 if node_now == node_name:
                     status = None
                 elif node_now != "":
@@ -427,8 +427,8 @@ class PodBinder:
                 answer = await self._shared.api.request("GET", PODS.item(placed.namespace, placed.name))
             except NotFound:
                 return None
-            except ApiError as refusal:
-                if not await delay.pause(refusal):
+            except ApiError as rejection:
+                if not await delay.pause(rejection):
                     return ""
             else:
                 found = Pod.decode(answer.data)

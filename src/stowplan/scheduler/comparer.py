@@ -23,7 +23,7 @@ class Mismatch(NamedTuple):
 
 def compare(scheduler: Scheduler) -> Mismatch:
     """Pods that we have placed but not yet seen on their node count as known, and so do those that wait."""
-    nodes, pods = _seen(scheduler)
+    nodes, pods = _known_objects(scheduler)
     cluster = scheduler.cluster
     known = {pod.uid for pod in cluster.pods()} | set(scheduler.handlers.pending)
     ours = {pod.uid for pod in pods if pod.node_name or pod.scheduler_name in scheduler.profiles}
@@ -31,7 +31,7 @@ def compare(scheduler: Scheduler) -> Mismatch:
     return Mismatch(sorted(nodes - here), sorted(here - nodes), sorted(ours - known), sorted(known - ours))
 
 
-def _seen(scheduler: Scheduler) -> tuple[set[str], list[Pod]]:
+def _known_objects(scheduler: Scheduler) -> tuple[set[str], list[Pod]]:
     nodes: set[str] = set()
     pods: list[Pod] = []
     for reflector in scheduler.reflectors:

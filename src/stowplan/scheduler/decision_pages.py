@@ -105,7 +105,7 @@ def _waiting(key: str, scheduler: Scheduler) -> Waiting | None:
         return None
     queued = next((each for each in scheduler.queue if each.pod.uid == pod.uid), None)
     if queued is not None:
-        return _queued(queued, scheduler)
+        return _describe_queued(queued, scheduler)
     held, tried = scheduler.waiting.find(pod.uid), scheduler.queue.in_flight.find(pod.uid)
     return Waiting(
         place="trying" if held is None else "permit",
@@ -115,7 +115,7 @@ def _waiting(key: str, scheduler: Scheduler) -> Waiting | None:
     )
 
 
-def _queued(queued: QueuedPod, scheduler: Scheduler) -> Waiting:
+def _describe_queued(queued: QueuedPod, scheduler: Scheduler) -> Waiting:
     recorder, profile = scheduler.recorder, scheduler.profiles.get(queued.pod.scheduler_name)
     is_gated = queued.place is Place.GATED
     plugins = frozenset((queued.gating_plugin,)) if is_gated else queued.rejectors

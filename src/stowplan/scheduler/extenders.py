@@ -73,10 +73,10 @@ class ExtenderCalls:
             answer, error = None, None
             try:
                 answer = await asking.ask(question, cycle.nodes)
-            except ExtenderError as refusal:
-                error = CycleError(str(refusal))
+            except ExtenderError as rejection:
+                error = CycleError(str(rejection))
                 if isinstance(question, AskFilters) and question.is_nominated:
-                    log.error("Evaluation failed on nominated node", refusal, pod=pod)
+                    log.error("Evaluation failed on nominated node", rejection, pod=pod)
 
 
 class _Asking:

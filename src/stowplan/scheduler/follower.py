@@ -55,7 +55,7 @@ class ClusterFollower:
     def not_ready(self) -> str | None:
         """Why pods are not decided yet, besides that another leads; None if nothing is in the way."""
         if not self.is_synced:
-            return f"handlers are not fully synchronized: waiting for {', '.join(self._unsynced())}"
+            return f"handlers are not fully synchronized: waiting for {', '.join(self._list_unsynced())}"
         if self._behind:
             return f"caches are not known to be current: waiting for {', '.join(sorted(self._behind))}"
         return None
@@ -104,7 +104,7 @@ class ClusterFollower:
     def _all(self) -> tuple[Reflector, ...]:
         return (*self.reflectors, *self.kinds.reflectors)
 
-    def _unsynced(self) -> list[str]:
+    def _list_unsynced(self) -> list[str]:
         return [each.resource.name for each in self._all() if not each.synced.is_set()]
 
 

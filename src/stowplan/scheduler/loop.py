@@ -171,7 +171,7 @@ class SchedulingLoop:
             decision = schedule(profile, pod, shared.cluster.nodes, self._tie_break, sampling)
             observer.end(profile, decision)
         except BaseException as error:  # such as a fault of our own: it concerns this pod alone
-            decision = self._failed_decision(pod, error)
+            decision = self._make_failed_decision(pod, error)
         self._hand_on(self._attempt_of(queued, profile, decision, began))
 
     def schedule_group(self, key: GroupKey, queued: QueuedPod) -> None:
@@ -209,7 +209,7 @@ class SchedulingLoop:
             return
         began, observer = shared.clock(), self._profiles.observers[profile.scheduler_name]
         sampling = self._profiles.sampling.get(profile.scheduler_name)
-        with shared.changes.deferred():
+        with shared.changes.deferring():
             observer.begin()
             try:
                 cycle = Cycle(profile, pod, shared.cluster.nodes, sampling)
@@ -218,7 +218,7 @@ class SchedulingLoop:
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
-                decision = self._failed_decision(pod, error)
+                decision = self._make_failed_decision(pod, error)
             attempt = self._attempt_of(queued, profile, decision, began)
         if not self._failures.is_pending(pod):
             self._failures.handle(attempt, Failure("the pod is gone or has a node", is_moot=True), UNCHANGED)
@@ -241,7 +241,7 @@ class SchedulingLoop:
         log.log(3, "Attempting to schedule pod", pod=pod)
         return profile
 
-    def _failed_decision(self, pod: Pod, error: BaseException) -> Decision:
+    def _make_failed_decision(self, pod: Pod, error: BaseException) -> Decision:
         decision = Decision(pod, self._shared.cluster.nodes)
         decision.state, decision.error = CycleState(), f"deciding: {describe(error)}"
         decision.stack = stack_of(error)
@@ -254,7 +254,7 @@ class SchedulingLoop:
         profile = self._profiles.by_name.get(pod.scheduler_name)
         if pod.uid not in self._queue.in_flight or profile is None or self._shared.cluster.is_assumed(pod):
             return  # it is where it belongs: in the queue, or on its way to a node
-        attempt = Attempt(queued, profile, self._failed_decision(pod, error), self._shared.clock())
+        attempt = Attempt(queued, profile, self._make_failed_decision(pod, error), self._shared.clock())
         self._failures.handle(attempt, failure_of(attempt.decision), UNCHANGED)
 
     def _attempt_of(self, queued: QueuedPod, profile: Profile, decision: Decision, began: float) -> Attempt:

@@ -39,7 +39,7 @@ from stowplan.metrics import Metrics
 from stowplan.scheduler.comparer import compare, dump
 from stowplan.scheduler.decision_pages import decision_pages
 from stowplan.scheduler.guard import Guard
-from stowplan.scheduler.measured_client import MeasuredClient
+from stowplan.scheduler.measuring import MeasuredClient
 from stowplan.scheduler.options import RELEASE, RunOptions, complete_config, parse
 from stowplan.scheduler.scheduler import Scheduler, Settings, steady_clock
 from stowplan.serving.access import cluster_client_ca
@@ -119,7 +119,7 @@ class Service:
         self.options, self._connection, self._more_pages = options, connection, more_pages
         self._now = now
         self.registry, self.metrics = registry, Metrics()
-        self.metrics.built(f"{RELEASE}+stowplan.{version('stowplan')}")
+        self.metrics.set_build_info(f"{RELEASE}+stowplan.{version('stowplan')}")
         self._guard = Guard(self.metrics)
         self._looked_at_files = time.monotonic()
         self._draw = random.Random(options.seed)
@@ -333,7 +333,7 @@ class Service:
             log.log(0, "Dump of cache and queue", dump=log.Whole(dump(self.scheduler)))
 
     def _reload(self) -> bool:
-        """Reads the configuration again; a bad one is refused and the old one stays."""
+        """Reads the configuration again; a bad one is rejected and the old one stays."""
         try:
             options, warnings = parse(self.options.argv, registry=self.registry, policy=self._policy)
             complete_config(options.config, self.registry)
@@ -409,7 +409,7 @@ class Service:
         options = self.options.journal
         if not options.directory:
             return nullcontext()
-        return self.decisions.written_to(Path(options.directory), size=options.size, age=options.age)
+        return self.decisions.writing_to(Path(options.directory), size=options.size, age=options.age)
 
     def _has_plugins_of_others(self) -> bool:
         profiles = resolve_profiles(self.options.config, self.registry)
@@ -431,7 +431,7 @@ class Service:
                 lambda: complete_config(self.options.config, self.registry),
                 leader_election=None if election is None else election.check,
                 shutdown=lambda: "shutting down" if self._is_stopping else None,
-                handlers_synced=self._unsynced,
+                handlers_synced=self._check_synced,
                 pods=self._pods_to_show,
                 plugins=self._guard.check if self._has_plugins_of_others() else None,
                 core_tasks=self._check_tasks,
@@ -467,7 +467,7 @@ class Service:
         """Whether the cluster is known, so that its pods can be decided."""
         return self.scheduler is not None and self.scheduler.is_synced
 
-    def _unsynced(self) -> str | None:
+    def _check_synced(self) -> str | None:
         return NOT_SYNCED if self.scheduler is None else self.scheduler.not_ready
 
 

@@ -1,14 +1,26 @@
-"""Measures decisions: how long each extension point took, and in every tenth decision each plugin."""
+"""Measures decisions, and counts requests to the API server.
+
+Every decision is timed by extension point, every tenth also by plugin.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from time import perf_counter
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
+import msgspec
 import numpy as np
 
+from stowplan.api.meta import Object
+from stowplan.api.quantity import encode_hook
+from stowplan.api.resource import ResourceClaim
+from stowplan.client.api import ApiClient
+from stowplan.client.connection import Connection
+from stowplan.client.errors import ApiError
 from stowplan.framework.decision import Decision
 from stowplan.framework.observer import Observer
 from stowplan.framework.plugin import Plugin, is_trusted, overrides
@@ -16,6 +28,7 @@ from stowplan.framework.profile import Profile
 from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
+from stowplan.http11.client import Reply
 from stowplan.metrics import Metrics
 from stowplan.scheduler.guard import Guard
 
@@ -211,7 +224,7 @@ class CycleObserver(Observer):
         )
 
     def _record_plugins(self, profile: Profile, decision: Decision) -> None:
-        refusing = {verdicts.plugin for verdicts in decision.filters}
+        rejecting = {verdicts.plugin for verdicts in decision.filters}
         names = {plugin: name for name, plugin in profile.plugins.items()}
         normalized = {}
         for (point, plugin), seconds in self._seconds.items():
@@ -219,7 +232,7 @@ class CycleObserver(Observer):
             if point == "ScoreExtensionNormalize":
                 normalized[name] = seconds
                 continue
-            status = UNSCHEDULABLE if point == "Filter" and name in refusing else SUCCESS
+            status = UNSCHEDULABLE if point == "Filter" and name in rejecting else SUCCESS
             self._metrics.plugin_executed(point, name, status, seconds)
         for column in decision.scores:
             if column.plugin in self._normalizing:
@@ -258,7 +271,7 @@ def _outcome(decision: Decision, point: str) -> str:
         return decision.pre_filter.code.wire_name
     if point == "PostFilter" and decision.post_filter is not None:
         return decision.post_filter.code.wire_name
-    return SUCCESS  # parity: filters succeed where they refuse all nodes, too
+    return SUCCESS  # parity: filters succeed where they reject all nodes, too
 
 
 def _stopped_at(decision: Decision, name: str) -> bool:
@@ -271,16 +284,81 @@ def _stopped_at(decision: Decision, name: str) -> bool:
 
 def _asked_about(decision: Decision, state: CycleState, names: list[str]) -> Iterator[tuple[str, int]]:
     """Each filter with the number of nodes that no filter before it had rejected."""
-    skipped, refusing = state.skipped_filters, {each.plugin: each for each in decision.filters}
+    skipped, rejecting = state.skipped_filters, {each.plugin: each for each in decision.filters}
     everywhere = still_open = len(decision.looked_at)
-    refused: Any = None
+    rejected: Any = None
     for name in names:
         if name in skipped:
             continue
         if not still_open:
             return
         yield name, still_open
-        if name in refusing:
-            fails = refusing[name].fails
-            refused = fails if refused is None else refused | fails
-            still_open = everywhere - int(np.count_nonzero(refused))
+        if name in rejecting:
+            fails = rejecting[name].fails
+            rejected = fails if rejected is None else rejected | fails
+            still_open = everywhere - int(np.count_nonzero(rejected))
+
+
+T = TypeVar("T", bound=Object)
+NO_ANSWER = "<error>"
+
+
+class MeasuredClient(ApiClient):
+    def __init__(self, connection: Connection, metrics: Metrics, **settings: Any) -> None:
+        super().__init__(connection, **settings)
+        self._metrics, self._host = metrics, urlsplit(connection.server).netloc
+
+    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Reply:
+        began, code = perf_counter(), NO_ANSWER
+        if body is not None and not isinstance(body, bytes):
+            body = msgspec.json.encode(body, enc_hook=encode_hook)
+        self._metrics.request_sent(self._host, method, len(body or b""))
+        try:
+            answer = await super().request(method, path, body, **options)
+            code = str(answer.status)
+            self._metrics.count_response(self._host, method, len(answer.data))
+        except ApiError as error:
+            code = str(error.status or NO_ANSWER)
+            raise
+        finally:
+            self._metrics.request(code, self._host, method, perf_counter() - began)
+        return answer
+
+    def on_throttled(self, method: str, seconds: float) -> None:
+        self._metrics.throttled(self._host, method, seconds)
+
+    async def stream(
+        self,
+        path: str,
+        on_line: Callable[[bytes], None],
+        *,
+        on_open: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> None:
+        is_counted = False
+
+        def opened() -> None:
+            nonlocal is_counted
+            is_counted = True
+            self._metrics.watch_begun("200", self._host)
+            on_open()
+
+        try:
+            await super().stream(path, on_line, on_open=opened, **options)
+        except ApiError as error:
+            if not is_counted:
+                self._metrics.watch_begun(str(error.status or NO_ANSWER), self._host)
+            raise
+
+    async def create(self, item: T) -> T:
+        try:
+            created = await super().create(item)
+        except ApiError:
+            self._count_claim(item, "failure")
+            raise
+        self._count_claim(item, "success")
+        return created
+
+    def _count_claim(self, item: Object, status: Literal["success", "failure"]) -> None:
+        if isinstance(item, ResourceClaim):
+            self._metrics.claim_created(status)

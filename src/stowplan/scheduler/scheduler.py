@@ -81,7 +81,7 @@ class Scheduler:
         settings: Settings | None = None,
     ) -> None:
         settings = settings or Settings()
-        shared = self.shared = _shared(api, settings)
+        shared = self.shared = _make_shared(api, settings)
         resolved = resolve_profiles(config, settings.registry)
         names = [each.scheduler_name for each in resolved]
         if PREEMPTION in config.gates:
@@ -293,7 +293,7 @@ class Scheduler:
         self._plugin_work.run_controllers()
 
 
-def _shared(api: ApiClient, settings: Settings) -> Shared:
+def _make_shared(api: ApiClient, settings: Settings) -> Shared:
     now, decisions = settings.now, settings.decisions
     clock = settings.clock or (steady_clock() if now is time.time else now)
     shared = Shared(

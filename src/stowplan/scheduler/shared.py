@@ -17,7 +17,7 @@ from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError
 from stowplan.cluster import Cluster
 from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.framework.answers import describe, reason_of, shown, stack_of
+from stowplan.framework.answers import describe, format_value, reason_of, stack_of
 from stowplan.framework.decision import Decision, fit_message
 from stowplan.framework.handle import Nominations
 from stowplan.framework.hints import wakes
@@ -85,7 +85,7 @@ class Failure(NamedTuple):
 def failure_of(decision: Decision) -> Failure:
     if decision.error is not None:
         return Failure(decision.error, stack=decision.stack)
-    # parity: without any node the pod is Unschedulable, but as nobody refused it, it backs off like an error
+    # parity: without any node the pod is Unschedulable, but as nobody rejected it, it backs off like an error
     return Failure(
         decision.message, False, decision.rejectors, decision.pending_plugins, stack=decision.stack
     )
@@ -140,8 +140,8 @@ class DecisionRecorder:
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
-MAX_REFUSALS = 5
-"""A server that has just started refuses, for lack of roles, what it allows a moment later."""
+MAX_REJECTIONS = 5
+"""A server that has just started rejects, for lack of roles, what it allows a moment later."""
 LONGEST_WAIT = 15 * 60.0
 
 
@@ -181,9 +181,9 @@ class BackgroundTasks:
     def start(self, work: Coroutine[Any, Any, None], what: str) -> None:
         task = asyncio.create_task(work, name=what)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             if not self.is_ending:
@@ -210,7 +210,7 @@ class DeferredChanges:
         self._later: deque[Callable[[], None]] = deque()
 
     @contextmanager
-    def deferred(self) -> Iterator[None]:
+    def deferring(self) -> Iterator[None]:
         """Changes wait until the end of it, and are then made in their order."""
         self.is_deferring = True
         try:
@@ -238,12 +238,12 @@ class RetryDelay:
     """When to retry what the API server rejected or did not answer: after pauses that grow."""
 
     def __init__(self) -> None:
-        self._next_pause, self._refusals = FIRST_PAUSE, 0
+        self._next_pause, self._rejections = FIRST_PAUSE, 0
 
     async def pause(self, error: ApiError) -> bool:
         """Wait before the next attempt; False if another one is pointless."""
-        self._refusals += not error.may_pass
-        if self._refusals > MAX_REFUSALS:
+        self._rejections += not error.may_pass
+        if self._rejections > MAX_REJECTIONS:
             return False
         await asyncio.sleep(self._next_pause)
         self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE)
@@ -279,7 +279,7 @@ class WaitingPod:
     def reject(self, plugin: str, message: str) -> None:
         """Rejects the pod. Raises TypeError, in the plugin that calls it, for anything but text."""
         if type(plugin) is not str:
-            raise TypeError(f"expected the name of a plugin, got {shown(plugin)}")
+            raise TypeError(f"expected the name of a plugin, got {format_value(plugin)}")
         self._end(Status(Code.UNSCHEDULABLE, (reason_of(message),), plugin))
 
     def preempt(self, message: str) -> bool:

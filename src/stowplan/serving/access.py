@@ -59,7 +59,7 @@ class Authentication:
 
         `certificate` is the verified one of the client, if it has one; `authorization` the header.
         """
-        if certificate and (user := _named_in(certificate["subject"])):
+        if certificate and (user := _certificate_user(certificate["subject"])):
             return user
         scheme, _, token = authorization.strip().partition(" ")
         token = token.strip()
@@ -81,8 +81,8 @@ class Authorization:
         self._open_paths = options.authorization_always_allow_paths
         self._reviewer = reviewer
         allowed = options.authorization_webhook_cache_authorized_ttl
-        refused = options.authorization_webhook_cache_unauthorized_ttl
-        self._rights = Remembered[bool](lambda is_allowed: allowed if is_allowed else refused)
+        rejected = options.authorization_webhook_cache_unauthorized_ttl
+        self._rights = Remembered[bool](lambda is_allowed: allowed if is_allowed else rejected)
 
     async def allows(self, user: User, path: str, verb: str) -> bool:
         if MASTERS in user.groups or any(_matches(open_path, path) for open_path in self._open_paths):
@@ -129,7 +129,7 @@ def _matches(open_path: str, path: str) -> bool:
     return path.startswith(open_path[:-1]) if open_path.endswith("*") else path == open_path
 
 
-def _named_in(subject: Subject) -> User | None:
+def _certificate_user(subject: Subject) -> User | None:
     """A certificate names the user in CN and the groups in O."""
     parts = [part for parts in subject for part in parts]
     name = next((value for key, value in parts if key == "commonName"), "")

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import socket
-from collections.abc import Mapping
+import ssl
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -27,7 +29,6 @@ from stowplan.serving.access import (
     User,
 )
 from stowplan.serving.certificates import ServerCertificates
-from stowplan.serving.hung_loop_health import answer_waiting
 from stowplan.serving.options import ServingOptions
 from stowplan.serving.pages import Page
 
@@ -123,12 +124,12 @@ class Server:
                 log_error("Cannot refresh certificates", error)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        response = await self._permitted(request)
+        response = await self._answer_permitted(request)
         response.headers.update(HEADERS)
         response.force_close()
         return response
 
-    async def _permitted(self, request: web.BaseRequest) -> web.Response:
+    async def _answer_permitted(self, request: web.BaseRequest) -> web.Response:
         user = await self._user(request)
         if user is None:
             return status_response(401, "Unauthorized", "Unauthorized")
@@ -196,3 +197,37 @@ def status_response(code: int, reason: str, message: str, **details: Any) -> web
         "code": code,
     }
     return web.Response(status=code, body=msgspec.json.encode(body) + b"\n", content_type="application/json")
+
+
+CLIENT_SECONDS = 2.0
+"""For one client, while the others wait."""
+MAX_REQUEST = 8192
+RESPONSE = (
+    b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b"
+)
+
+
+def answer_waiting(listeners: Iterable[socket.socket], context: ssl.SSLContext, check: str) -> None:
+    """Tell every client that has connected by now that this check has failed."""
+    ready, _, _ = select.select(list(listeners), [], [], 0)
+    for listener in ready:
+        with suppress(OSError):  # such as a failed handshake, or a client that left
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(CLIENT_SECONDS)
+                with context.wrap_socket(connection, server_side=True) as channel:
+                    _answer(channel, check)
+
+
+def _answer(channel: ssl.SSLSocket, check: str) -> None:
+    request = b""
+    while b"\r\n\r\n" not in request and len(request) < MAX_REQUEST:
+        data = channel.recv(MAX_REQUEST)
+        if not data:
+            return
+        request += data
+    path = request.split(b" ", 2)[1].partition(b"?")[0].strip(b"/").decode(errors="replace")
+    if path in ("livez", "healthz", "readyz"):
+        text = f"[-]{check} failed: reason withheld\n{path} check failed\n".encode()
+        channel.sendall(RESPONSE % (len(text), text))

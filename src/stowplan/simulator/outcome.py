@@ -53,7 +53,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
     evicted_by: str = ""
     message: str = ""
     """For a pod without a node, kube-scheduler's message; for others, a remark or nothing."""
-    refusals: tuple[Rejection, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
     """What it waits for, in groups of nodes; of pods of very many kinds, only the first have it."""
 
     @property
@@ -112,6 +112,6 @@ def _plain(fate: Fate) -> dict[str, Any]:
                 "nodes": len(each.nodes),
                 "detail": each.detail,
             }
-            for each in fate.refusals
+            for each in fate.rejections
         ],
     }

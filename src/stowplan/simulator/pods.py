@@ -41,7 +41,7 @@ def is_protected(pod: Pod, cluster: Cluster) -> bool:
     """Whether a disruption budget allows no eviction of the pod at this time."""
     table = cluster.nodes.pods
     slots = np.array([table.slot_of(pod)], np.intp)
-    return bool(Budgets(cluster.pdbs).violated_by(table, slots)[0])
+    return bool(Budgets(cluster.pdbs).find_violations(table, slots)[0])
 
 
 def equivalence_key(pod: Pod, profile: Profile) -> tuple[Any, ...] | None:

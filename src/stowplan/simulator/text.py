@@ -92,11 +92,11 @@ def _pending(outcome: Outcome, shown: int | None) -> Iterator[list[str]]:
         start = "Still pending" if waits_now else "Pending"
         lines = [wrap(f"{start}: {join_names([each.pod.key for each in fates])}")]
         lines.append(f"  {message}")  # to the letter: people search for it
-        refusals = next((each.refusals for each in fates if each.refusals), ())
-        for refusal in refusals:
-            lines.append(wrap(reason_text(refusal.status), indent=5, start=f"{len(refusal.nodes):4} "))
-            if refusal.detail:
-                lines.append(wrap(refusal.detail, indent=5))
+        rejections = next((each.rejections for each in fates if each.rejections), ())
+        for rejection in rejections:
+            lines.append(wrap(reason_text(rejection.status), indent=5, start=f"{len(rejection.nodes):4} "))
+            if rejection.detail:
+                lines.append(wrap(rejection.detail, indent=5))
         yield lines
     if shown is not None and len(groups) > shown:
         left = sum(len(fates) for fates in list(groups.values())[shown:])

@@ -82,12 +82,12 @@ EXPLAINED = 20
 PLACED, EVICTED = (ClusterEvent(Resource.ASSIGNED_POD, action) for action in (Action.ADD, Action.DELETE))
 
 
-class Refused(NamedTuple):
+class RejectedPod(NamedTuple):
     """Why a pod found no node, by whom, and when."""
 
     profile: str
     message: str
-    refusals: tuple[Rejection, ...]
+    rejections: tuple[Rejection, ...]
     rejectors: frozenset[str]
     turn: int
 
@@ -126,9 +126,9 @@ class WhatIf:
         self._fates: dict[str, Fate] = {}
         """By uid; a pod that was placed and then evicted has only its last one."""
         self._explained: dict[tuple[Any, ...], tuple[Rejection, ...]] = {}
-        self._refused: dict[tuple[Any, ...], Refused] = {}
+        self._rejected: dict[tuple[Any, ...], RejectedPod] = {}
         """For pods that found no node since the cluster last changed, by what they are like."""
-        self._waiting: dict[str, Refused] = {}
+        self._waiting: dict[str, RejectedPod] = {}
         """For pods that found no node, by uid."""
         self._hints = {name: QueueingHints(profile) for name, profile in self.planner.profiles.items()}
         self._turn = 0
@@ -218,7 +218,7 @@ class WhatIf:
         while self._queue:
             while self._queue:
                 self._record(self._decide_next(self._queue.pop()))
-            for uid in [uid for uid, refused in self._waiting.items() if self._may_pass(refused)]:
+            for uid in [uid for uid, rejected in self._waiting.items() if self._may_pass(rejected)]:
                 fate = self._fates[uid]
                 self._enqueue(fate.pod, fate.cause, fate.evicted_by)
                 del self._waiting[uid]
@@ -271,10 +271,10 @@ class WhatIf:
             return _with_ending(waiting, ending, held_back.message)
         self._turn += 1
         equivalence = equivalence_key(pod, profile)
-        known = self._refused.get(equivalence) if equivalence is not None else None
+        known = self._rejected.get(equivalence) if equivalence is not None else None
         if known is not None:
             self._waiting[pod.uid] = known
-            return msgspec.structs.replace(waiting, message=known.message, refusals=known.refusals)
+            return msgspec.structs.replace(waiting, message=known.message, rejections=known.rejections)
         decision, message = self.decide(pod), ""
         if decision.chosen is None and (leaving := leaving_for(pod, self.cluster)):
             names = join_names([each.key for each in leaving])
@@ -287,7 +287,7 @@ class WhatIf:
             return _with_ending(waiting, Ending.FAILED, fault)
         if decision.chosen is None and decision.nominated is None:
             return self._left_waiting(waiting, decision, equivalence)
-        self._refused.clear()
+        self._rejected.clear()
         self._last[PLACED] = self._turn
         victims = decision.victims
         if victims:
@@ -313,22 +313,24 @@ class WhatIf:
         return decision if again.chosen is None else again
 
     def _left_waiting(self, waiting: Fate, decision: Decision, equivalence: tuple[Any, ...] | None) -> Fate:
-        pod, refusals = decision.pod, self._refusals(decision)
-        refused = Refused(pod.scheduler_name, decision.message, refusals, decision.rejectors, self._turn)
-        self._waiting[pod.uid] = refused
+        pod, rejections = decision.pod, self._rejections(decision)
+        rejected = RejectedPod(
+            pod.scheduler_name, decision.message, rejections, decision.rejectors, self._turn
+        )
+        self._waiting[pod.uid] = rejected
         if equivalence is not None:
-            self._refused[equivalence] = refused
-        return msgspec.structs.replace(waiting, message=refused.message, refusals=refusals)
+            self._rejected[equivalence] = rejected
+        return msgspec.structs.replace(waiting, message=rejected.message, rejections=rejections)
 
-    def _may_pass(self, refused: Refused) -> bool:
+    def _may_pass(self, rejected: RejectedPod) -> bool:
         """Whether something has happened since that a plugin in the pod's way listens to."""
-        hints = self._hints[refused.profile]
+        hints = self._hints[rejected.profile]
         return any(
-            turn > refused.turn and not refused.rejectors.isdisjoint(hints.listeners(event))
+            turn > rejected.turn and not rejected.rejectors.isdisjoint(hints.listeners(event))
             for event, turn in self._last.items()
         )
 
-    def _refusals(self, decision: Decision) -> tuple[Rejection, ...]:
+    def _rejections(self, decision: Decision) -> tuple[Rejection, ...]:
         """The same for pods that are alike and wait for the same."""
         key = (decision.pod.shape, decision.pod.label_set, decision.message)
         if key not in self._explained and len(self._explained) < EXPLAINED:

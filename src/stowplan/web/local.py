@@ -17,9 +17,8 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import web
 
-from stowplan.client.connection import Connection
+from stowplan.client.connection import Connection, Pool
 from stowplan.client.errors import Unreachable, unreachable_scheduler
-from stowplan.client.http import Pool
 from stowplan.errors import InputError
 from stowplan.http11.client import Reply
 from stowplan.http11.messages import Request, Response

@@ -12,7 +12,7 @@ from typing import Any
 from stowplan.api.cel.networks import parse_url
 from stowplan.api.cel.overloads import Meter, define, name_of
 from stowplan.api.cel.standard import decode_text, float_text
-from stowplan.api.cel.times import parsed_timestamp, seconds_text, timestamp_text
+from stowplan.api.cel.times import parse_timestamp, seconds_text, timestamp_text
 from stowplan.api.cel.values import (
     MISSING,
     OPAQUE,
@@ -248,7 +248,7 @@ def _date_time_errors(text: str) -> list[str]:
     try:
         if not re.fullmatch(form, text.upper(), re.ASCII):
             raise CelError("not a time")
-        parsed_timestamp(text.upper())
+        parse_timestamp(text.upper())
     except CelError:
         return ["invalid datetime"]
     return []

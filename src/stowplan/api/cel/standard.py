@@ -211,20 +211,20 @@ def define_conversions() -> None:
         define_on_text(_CONSTRUCTORS[kind], kind, result=kind, function=lambda value: value)
     define_on_text("int", UInt, result=int, function=lambda number: to_int(int(number)))
     define_on_text("int", float, result=int, function=lambda number: whole(number, float(MIN_INT), 2.0**63))
-    define_on_text("int", str, result=int, function=lambda text: to_int(parsed_int(text)))
+    define_on_text("int", str, result=int, function=lambda text: to_int(parse_int(text)))
     define_on_text("uint", int, result=UInt, function=to_uint)
     define_on_text("uint", float, result=UInt, function=lambda number: UInt(whole(number, -1.0, 2.0**64)))
-    define_on_text("uint", str, result=UInt, function=lambda text: to_uint(parsed_int(text, signs="")))
+    define_on_text("uint", str, result=UInt, function=lambda text: to_uint(parse_int(text, signs="")))
     define_on_text("double", int, result=float, function=float)
     define_on_text("double", UInt, result=float, function=float)
-    define_on_text("double", str, result=float, function=parsed_float)
+    define_on_text("double", str, result=float, function=parse_float)
     define_on_text("string", int, result=str, function=str)
     define_on_text("string", UInt, result=str, function=str)
     define_on_text("string", float, result=str, function=float_text)
     define_on_text("string", bool, result=str, function=lambda flag: "true" if flag else "false")
     define_on_text("string", bytes, result=str, function=decode_text)
     define_on_text("bytes", str, result=bytes, function=str.encode)
-    define_on_text("bool", str, result=bool, function=parsed_bool)
+    define_on_text("bool", str, result=bool, function=parse_bool)
 
 
 _CONSTRUCTORS = {
@@ -245,7 +245,7 @@ def whole(number: float, above: float, below: float) -> int:
     return int(number)
 
 
-def parsed_int(text: str, signs: str = "+-") -> int:
+def parse_int(text: str, signs: str = "+-") -> int:
     digits = text[1:] if text[:1] and text[0] in signs else text
     if not (digits.isascii() and digits.isdigit()):
         raise CelError(f"type conversion error: {format_value(text)!r} is not a whole number")
@@ -253,7 +253,7 @@ def parsed_int(text: str, signs: str = "+-") -> int:
     return -int(significant) if text[0] == "-" else int(significant)
 
 
-def parsed_float(text: str) -> float:
+def parse_float(text: str) -> float:
     try:
         if not text.isascii() or text != text.strip():
             raise ValueError
@@ -268,7 +268,7 @@ def parsed_float(text: str) -> float:
         raise CelError(f"type conversion error: {format_value(text)!r} is not a number") from None
 
 
-def parsed_bool(text: str) -> bool:
+def parse_bool(text: str) -> bool:
     if text in ("1", "t", "true", "TRUE", "True"):
         return True
     if text in ("0", "f", "false", "FALSE", "False"):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from stowplan.api.cel.overloads import Meter, define, define_on_text
-from stowplan.api.cel.standard import SECOND, parsed_int, to_duration, to_timestamp
+from stowplan.api.cel.standard import SECOND, parse_int, to_duration, to_timestamp
 from stowplan.api.cel.values import Duration, Timestamp, format_value
 from stowplan.errors import CelError
 
@@ -25,8 +25,8 @@ ZONE_COST = 300
 
 
 def define_times() -> None:
-    define_on_text("duration", str, result=Duration, function=parsed_duration)
-    define_on_text("timestamp", str, result=Timestamp, function=parsed_timestamp)
+    define_on_text("duration", str, result=Duration, function=parse_duration)
+    define_on_text("timestamp", str, result=Timestamp, function=parse_timestamp)
     define_on_text(
         "timestamp", int, result=Timestamp, function=lambda seconds: to_timestamp(seconds * SECOND)
     )
@@ -90,7 +90,7 @@ def _zone_of(name: str) -> tzinfo | None:
     if name in ("", "UTC", "Local"):
         return UTC
     if ":" in name:
-        hours, minutes = (parsed_int(part) for part in name.split(":", 1))
+        hours, minutes = (parse_int(part) for part in name.split(":", 1))
         span = hours * 60 + (-minutes if name[0] == "-" else minutes)
         # A zone's offset is less than a day to Python; the date must be right for any.
         return timezone(timedelta(minutes=span)) if abs(span) < 24 * 60 else _FarZone(span)
@@ -119,7 +119,7 @@ class _FarZone(tzinfo):
         return None
 
 
-def parsed_duration(text: str) -> Duration:
+def parse_duration(text: str) -> Duration:
     negative, unsigned = text[:1] == "-", text[1:] if text[:1] and text[0] in "+-" else text
     if unsigned == "0":
         return Duration(0)
@@ -129,7 +129,7 @@ def parsed_duration(text: str) -> Duration:
         if not whole and not fraction:
             break
         # More digits than 64 bits have: too many in front, too fine to count behind.
-        nanos += parsed_int(whole or "0") * unit
+        nanos += parse_int(whole or "0") * unit
         nanos += int(fraction[:18] or "0") * unit // 10 ** len(fraction[:18])
         position = match.end()
     if not unsigned or position != len(unsigned):
@@ -137,7 +137,7 @@ def parsed_duration(text: str) -> Duration:
     return to_duration(-nanos if negative else nanos)
 
 
-def parsed_timestamp(text: str) -> Timestamp:
+def parse_timestamp(text: str) -> Timestamp:
     match = _TIME.fullmatch(text)
     try:
         if match is None:

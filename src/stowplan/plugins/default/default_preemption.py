@@ -42,9 +42,9 @@ class DefaultPreemption(Plugin):
         return Status.unresolvable(f"waiting for the preemption for this {what} to be finished")
 
     def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Status | Nomination:
-        refusal = self._not_eligible(pod, decision)
-        if refusal:
-            return preemption_status(Status(Code.UNSCHEDULABLE, (refusal,), keeps_nomination=True))
+        rejection = self._not_eligible(pod, decision)
+        if rejection:
+            return preemption_status(Status(Code.UNSCHEDULABLE, (rejection,), keeps_nomination=True))
         try:
             answer = self.handle.preempt(
                 state,
@@ -60,8 +60,8 @@ class DefaultPreemption(Plugin):
         return preemption_status(answer)
 
     def _not_eligible(self, pod: Pod, decision: Decision) -> str:
-        if pod.group_name and (refusal := self._not_for_groups(pod)):
-            return refusal
+        if pod.group_name and (rejection := self._not_for_groups(pod)):
+            return rejection
         if pod.spec.preemption_policy == "Never":
             return "not eligible due to preemptionPolicy=Never."
         nodes = self.handle.cluster.nodes

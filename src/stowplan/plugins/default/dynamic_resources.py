@@ -73,9 +73,9 @@ from stowplan.plugins.devices.pools import (
 from stowplan.plugins.devices.writer import (
     ClaimError,
     ClaimWriter,
+    drivers_to_await,
     has_failed,
     is_ready,
-    waited_for,
 )
 
 BEST_ALTERNATIVE = 8
@@ -423,7 +423,7 @@ class DynamicResources(ReservingPlugin):
         Each with the nodes where that is so; None for all.
         """
         if found.special is None:
-            yield self._wanted(found, ()), None
+            yield self._make_wanted(found, ()), None
             return
         class_for = DeviceClassIndex.of(self.handle.cluster.device_classes).class_for
         resources = [name for name in found.resources if class_for(name) is not None]
@@ -433,9 +433,9 @@ class DynamicResources(ReservingPlugin):
             groups = np.unique(groups * 2 + missing, return_inverse=True)[1]
         for group, row in zip(*np.unique(groups, return_index=True), strict=True):
             names = tuple(name for name in resources if nodes.allocatable[name][row] == 0)
-            yield self._wanted(found, names), groups == group
+            yield self._make_wanted(found, names), groups == group
 
-    def _wanted(self, found: PodClaims, missing: tuple[str, ...]) -> Wanted:
+    def _make_wanted(self, found: PodClaims, missing: tuple[str, ...]) -> Wanted:
         wanted = found.wanted.get(missing)
         if wanted is None:
             wanted = found.wanted[missing] = Wanted(found.demands)
@@ -566,7 +566,7 @@ class DynamicResources(ReservingPlugin):
             outcome = error.outcome
             raise
         finally:
-            for driver in waited_for(claims):
+            for driver in drivers_to_await(claims):
                 self.handle.record_device_wait(driver, pod.scheduler_name, outcome, self.handle.now() - began)
 
     async def _bind_claims(self, found: PodClaims, pod: Pod, node_name: str) -> None:

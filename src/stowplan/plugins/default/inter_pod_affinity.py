@@ -15,7 +15,7 @@ from stowplan.api.pod import LabelSet, Pod
 from stowplan.api.selectors import NOTHING, Selector
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
-from stowplan.cluster.tallies import GROUPS, PodQuery, TermEntry
+from stowplan.cluster.pod_table import GROUPS, PodQuery, TermEntry
 from stowplan.cluster.trial_table import TrialTable
 from stowplan.framework import (
     MAX_SCORE,
@@ -54,14 +54,14 @@ class HardState:
         """The pods that satisfy every required term at once: only those count."""
         self.partners: Counts = {}
         self.unwanted: list[tuple[str, Ints]] = []
-        self.refusing: Counts = {}
+        self.rejecting: Counts = {}
         """Pods on nodes that do not want this one near them."""
 
     def clone(self) -> HardState:
         copy = HardState(self.affinity, self.anti)
         copy.partners = {key: counts.copy() for key, counts in self.partners.items()}
         copy.unwanted = [(key, counts.copy()) for key, counts in self.unwanted]
-        copy.refusing = {key: counts.copy() for key, counts in self.refusing.items()}
+        copy.rejecting = {key: counts.copy() for key, counts in self.rejecting.items()}
         return copy
 
 
@@ -86,13 +86,13 @@ class InterPodAffinity(Plugin):
         terms, live = terms_of(pod), nodes.live
         if terms.errors:
             return Status.unresolvable(f"parsing pod: {', '.join(terms.errors)}")
-        refusing = self._refusing(pod, live)
-        if not (refusing or terms.required or terms.required_anti):
+        rejecting = self._rejecting(pod, live)
+        if not (rejecting or terms.required or terms.required_anti):
             return Status.skip()
         hard = HardState(
             tuple(map(self._resolve, terms.required)), tuple(map(self._resolve, terms.required_anti))
         )
-        hard.refusing = refusing
+        hard.rejecting = rejecting
         if hard.all_of is not None:
             tally = live.tallies.of_pods(hard.all_of)
             hard.partners = {term.key: tally.by_domain(term.key) for term in hard.affinity}
@@ -119,20 +119,20 @@ class InterPodAffinity(Plugin):
                 near &= undecided
             yield Reject(near, "node(s) didn't match pod anti-affinity rules")
             undecided = ~near if undecided is None else undecided & ~near
-        refusing = hard.refusing
+        rejecting = hard.rejecting
         by_key: dict[str, Ints] = {}
         if trial is not None:
-            by_key = trial.change_by_terms(lambda terms: self._refusing_terms(terms, pod))
-            refusing = dict.fromkeys(by_key, NOBODY) | refusing
-        if refusing:
+            by_key = trial.change_by_terms(lambda terms: self._rejecting_terms(terms, pod))
+            rejecting = dict.fromkeys(by_key, NOBODY) | rejecting
+        if rejecting:
             if trial is None:
-                refused = _any_in(refusing.items(), nodes)
+                rejected = _any_in(rejecting.items(), nodes)
             else:
-                changed = ((item, by_key.get(item[0], 0)) for item in refusing.items())
-                refused = _any_tried(changed, trial)
+                changed = ((item, by_key.get(item[0], 0)) for item in rejecting.items())
+                rejected = _any_tried(changed, trial)
             if undecided is not None:
-                refused &= undecided
-            yield Reject(refused, "node(s) didn't satisfy existing pods anti-affinity rules")
+                rejected &= undecided
+            yield Reject(rejected, "node(s) didn't satisfy existing pods anti-affinity rules")
 
     def _with_partners(
         self, hard: HardState, pod: Pod, nodes: NodeTable, trial: TrialTable | None = None
@@ -167,10 +167,10 @@ class InterPodAffinity(Plugin):
 
     def _follow(self, hard: HardState, pod: Pod, other: Pod, node: Node, amount: int) -> None:
         live = self.handle.cluster.nodes
-        for key, times in self._refusing_terms(terms_of(other), pod).items():
-            counts = hard.refusing.get(key)
+        for key, times in self._rejecting_terms(terms_of(other), pod).items():
+            counts = hard.rejecting.get(key)
             if counts is None:
-                counts = hard.refusing[key] = np.zeros(len(live.label(key).values), np.int64)
+                counts = hard.rejecting[key] = np.zeros(len(live.label(key).values), np.int64)
             _bump(counts, live, key, node, times * amount)
         if hard.all_of is not None and hard.all_of.matches(other.label_set):
             for key, counts in hard.partners.items():
@@ -179,12 +179,12 @@ class InterPodAffinity(Plugin):
             if own.query.matches(other.label_set):
                 _bump(counts, live, key, node, amount)
 
-    def _refusing_terms(self, terms: PodTerms, pod: Pod) -> Counter[str]:
+    def _rejecting_terms(self, terms: PodTerms, pod: Pod) -> Counter[str]:
         """How many terms of another pod reject this one near it, by topology key."""
         namespace = self._namespace_labels(pod.namespace)
         return Counter(term.topology_key for term in terms.required_anti if term.matches(pod, namespace))
 
-    def _refusing(self, pod: Pod, live: LiveNodeTable) -> Counts:
+    def _rejecting(self, pod: Pod, live: LiveNodeTable) -> Counts:
         found: Counts = {}
         if live.tallies.terms["required_anti"]:
             for entry in self._matching(pod, live)["required_anti"]:
@@ -309,8 +309,8 @@ class InterPodAffinity(Plugin):
             )
             return (came and not self._matches_all(terms.required, old)) or left
         assert old is not None
-        refused_us = terms_of(old).required_anti
-        return self._matches_all(terms.required_anti, old) or self._matches_all(refused_us, pod)
+        rejected_us = terms_of(old).required_anti
+        return self._matches_all(terms.required_anti, old) or self._matches_all(rejected_us, pod)
 
     def _matches_all(self, terms: tuple[AffinityTerm, ...], pod: Pod) -> bool:
         """Whether there are terms and all match.

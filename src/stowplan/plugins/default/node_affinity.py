@@ -50,7 +50,7 @@ class NodeAffinity(Plugin):
         required = added.required_during_scheduling_ignored_during_execution
         preferred = added.preferred_during_scheduling_ignored_during_execution
         self.added_terms = None if required is None else node_terms_of(required)
-        self.added_preferred = tuple(_preferred(preferred or ()))
+        self.added_preferred = tuple(_weighted_terms(preferred or ()))
 
     def sign_pod(self, pod: Pod) -> Hashable:
         return node_affinity_key(pod)
@@ -75,11 +75,11 @@ class NodeAffinity(Plugin):
         return frozenset(names) if names else Status.unresolvable("pod affinity terms conflict")
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
-        refused = np.zeros(len(nodes), np.bool_)
+        rejected = np.zeros(len(nodes), np.bool_)
         if self.added_terms is not None:
-            refused = ~nodes.match_terms(self.added_terms)
-            yield Reject(refused, "node(s) didn't match scheduler-enforced node affinity", unresolvable=True)
-        unmatched = ~required_nodes(pod).mask(nodes) & ~refused
+            rejected = ~nodes.match_terms(self.added_terms)
+            yield Reject(rejected, "node(s) didn't match scheduler-enforced node affinity", unresolvable=True)
+        unmatched = ~required_nodes(pod).mask(nodes) & ~rejected
         yield Reject(unmatched, "node(s) didn't match Pod's node affinity/selector", unresolvable=True)
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
@@ -120,7 +120,7 @@ def preferred_terms(pod: Pod) -> tuple[WeightedTerm, ...]:
     """The pod's preferred terms, built once for all pods of a shape. One that cannot be built is an error."""
     found: tuple[WeightedTerm, ...] | None = pod.shape.memo.get(preferred_terms)
     if found is None:
-        found = pod.shape.memo[preferred_terms] = tuple(_preferred(_preferred_of(pod) or ()))
+        found = pod.shape.memo[preferred_terms] = tuple(_weighted_terms(_preferred_of(pod) or ()))
     return found
 
 
@@ -129,7 +129,7 @@ def _preferred_of(pod: Pod) -> tuple[PreferredSchedulingTerm, ...] | None:
     return None if affinity is None else affinity.preferred_during_scheduling_ignored_during_execution
 
 
-def _preferred(terms: Iterable[PreferredSchedulingTerm]) -> Iterator[WeightedTerm]:
+def _weighted_terms(terms: Iterable[PreferredSchedulingTerm]) -> Iterator[WeightedTerm]:
     for entry in terms:
         term = node_term_of(entry.preference)
         if entry.weight == 0 or not (entry.preference.match_expressions or entry.preference.match_fields):

@@ -14,7 +14,7 @@ from stowplan.api.pod import Pod, TopologySpreadConstraint
 from stowplan.api.selectors import Selector, equals, selector_of, selector_of_map
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
-from stowplan.cluster.tallies import PodQuery, Tally
+from stowplan.cluster.pod_table import PodQuery, Tally
 from stowplan.cluster.trial_table import TrialTable
 from stowplan.errors import SelectorError
 from stowplan.framework import (

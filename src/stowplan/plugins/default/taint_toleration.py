@@ -64,6 +64,6 @@ class TaintToleration(Plugin):
         if event.resource is not Resource.NODE:
             return Hint.QUEUE if new.uid == pod.uid else Hint.SKIP
         tolerations = pod.spec.tolerations
-        was_refused = old is None or first_untolerated(old.taints, tolerations) is not None
-        is_refused = first_untolerated(new.taints, tolerations) is not None
-        return Hint.QUEUE if was_refused and not is_refused else Hint.SKIP
+        was_rejected = old is None or first_untolerated(old.taints, tolerations) is not None
+        is_rejected = first_untolerated(new.taints, tolerations) is not None
+        return Hint.QUEUE if was_rejected and not is_rejected else Hint.SKIP

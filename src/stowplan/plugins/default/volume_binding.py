@@ -162,8 +162,8 @@ class VolumeBinding(ReservingPlugin):
         claims = state.find(PodClaims)
         if claims is None or not claims.waiting:
             return None
-        static, provisions = self._planned(claims, node_name)
-        claims.bindings = [(_bound_to(claim, volume), claim) for claim, volume in static]
+        static, provisions = self._plan_volumes(claims, node_name)
+        claims.bindings = [(_bind_volume(claim, volume), claim) for claim, volume in static]
         claims.provisions = [_for_node(claim, node_name) for claim in provisions]
         for volume, _ in claims.bindings:
             self._volumes.assume(volume)
@@ -176,14 +176,14 @@ class VolumeBinding(ReservingPlugin):
         claims = state.find(PodClaims)
         if claims is None or not claims.waiting:
             return {}
-        static, provisions = self._planned(claims, node_name)
+        static, provisions = self._plan_volumes(claims, node_name)
         found = {
             "static": {claim.key: volume.name for claim, volume in static},
             "provision": sorted(claim.key for claim in provisions),
         }
         return {kind: planned for kind, planned in found.items() if planned}
 
-    def _planned(
+    def _plan_volumes(
         self, claims: PodClaims, node_name: str
     ) -> tuple[list[tuple[PersistentVolumeClaim, PersistentVolume]], list[PersistentVolumeClaim]]:
         """Claims with the volumes they would get on a node, and those that need new ones made."""
@@ -426,7 +426,7 @@ class VolumeBinding(ReservingPlugin):
             )
 
 
-def _bound_to(claim: PersistentVolumeClaim, volume: PersistentVolume) -> PersistentVolume:
+def _bind_volume(claim: PersistentVolumeClaim, volume: PersistentVolume) -> PersistentVolume:
     """The volume with the claim written into it; we sign what we chose ourselves."""
     annotations = volume.metadata.annotations
     if not volume.belongs_to(claim):

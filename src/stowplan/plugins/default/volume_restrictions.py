@@ -58,7 +58,7 @@ class VolumeRestrictions(Plugin):
                 return Status.unresolvable(claim_not_found(name))
             if READ_WRITE_ONCE_POD in claim.spec.access_modes:
                 exclusive.add(name)
-        conflicts = self._used(pod.namespace, exclusive)
+        conflicts = self._count_used(pod.namespace, exclusive)
         if not conflicts and not _disks(pod):
             return Status.skip()
         state.write(ExclusiveClaims(frozenset(exclusive), conflicts))
@@ -101,7 +101,7 @@ class VolumeRestrictions(Plugin):
                 return QUEUE if names_claim(pod, claim) else SKIP_HINT
         return QUEUE
 
-    def _used(self, namespace: str, names: set[str]) -> int:
+    def _count_used(self, namespace: str, names: set[str]) -> int:
         """How many of these claims some pod on some node uses."""
         if not names:
             return 0

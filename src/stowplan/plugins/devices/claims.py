@@ -89,7 +89,7 @@ class Usage:
                 self.taken[device] = self.taken.get(device, 0) + 1
             else:
                 self._add_share(device, result)
-            self._changed(device)
+            self._note_change(device)
 
     def remove(self, allocation: Allocation) -> None:
         """Undo `add` of the same allocation."""
@@ -103,7 +103,7 @@ class Usage:
                 self.taken[device] -= 1
             else:
                 del self.taken[device]
-            self._changed(device)
+            self._note_change(device)
 
     def includes(self, device: DeviceId) -> bool:
         return device in self.taken or device in self.shared
@@ -115,7 +115,7 @@ class Usage:
             return None
         return self._log[len(self._log) - count :] if count else ()
 
-    def _changed(self, device: DeviceId) -> None:
+    def _note_change(self, device: DeviceId) -> None:
         self.version += 1
         self._log.append(device)
         if len(self._log) > 2 * MAX_LOG:

@@ -440,7 +440,7 @@ def consumption(device: Device, requirements: CapacityRequirements | None) -> di
         return None
     found: dict[str, int] = {}
     for name, capacity in device.capacity.items():
-        amount = found[name] = _rounded_up(parse(wanted[name]) if name in wanted else None, capacity)
+        amount = found[name] = _round_up(parse(wanted[name]) if name in wanted else None, capacity)
         if not _is_allowed(amount, capacity):
             return None
     return found
@@ -454,7 +454,7 @@ def has_room(device: Device, more: Taken, *taken: Taken) -> bool:
     )
 
 
-def _rounded_up(wanted: int | None, capacity: DeviceCapacity) -> int:
+def _round_up(wanted: int | None, capacity: DeviceCapacity) -> int:
     policy = capacity.request_policy
     if wanted is None:
         return capacity.value if policy is None or policy.default is None else policy.default

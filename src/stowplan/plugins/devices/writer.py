@@ -188,7 +188,7 @@ def is_ready(claim: ResourceClaim) -> bool:
     )
 
 
-def waited_for(claims: Iterable[ResourceClaim]) -> set[str]:
+def drivers_to_await(claims: Iterable[ResourceClaim]) -> set[str]:
     """The drivers whose devices have conditions to be met before a pod can use them."""
     return {
         result.driver
