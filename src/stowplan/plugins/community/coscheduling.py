@@ -6,19 +6,15 @@ members of a group at once, or none.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
-from stowplan.api.groups import COSCHEDULING, KINDS_OF_FAMILY, VOLCANO, Group, GroupObject, task_of
+from stowplan.api.groups import COSCHEDULING, KINDS_OF_FAMILY, VOLCANO, Group, GroupKey, task_of
 from stowplan.api.meta import parse_time
 from stowplan.config.field_errors import child, invalid
 from stowplan.framework import (
     Action,
     ClusterEvent,
-    CycleState,
-    Handle,
-    Hint,
-    Plugin,
     PluginArgs,
     Pod,
     Queued,
@@ -27,6 +23,7 @@ from stowplan.framework import (
     SortKey,
     Status,
 )
+from stowplan.plugins.group_members import GroupPlugin
 
 
 class CoschedulingArgs(PluginArgs):
@@ -49,19 +46,14 @@ class CoschedulingArgs(PluginArgs):
             yield invalid(where, self.pod_group_reject_percentage, "must be between 0 and 100")
 
 
-class Coscheduling(Plugin):
+class Coscheduling(GroupPlugin):
     args: CoschedulingArgs
     families = (COSCHEDULING, VOLCANO)
-    watches = tuple(kind for family in families for kind in KINDS_OF_FAMILY[family])
+    watches = (*KINDS_OF_FAMILY[COSCHEDULING], *KINDS_OF_FAMILY[VOLCANO])
     rights = (
         Right("podgroups/status", ("patch", "update"), COSCHEDULING),
         Right("podgroups", ("patch", "update"), VOLCANO),
     )
-
-    def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
-        super().__init__(args, handle)
-        self.groups = handle.cluster.groups
-        self.groups.use(self.families, handle.scheduler_name)
 
     def queue_sort(self, queued: Queued) -> SortKey:
         """Priority, then the age of the group, then names, so that members stand next to each other."""
@@ -73,63 +65,31 @@ class Coscheduling(Plugin):
             since = min(since, parse_time(group.created))
         return (-pod.priority, since, "" if key is None else str(key), pod.key)
 
-    def pre_enqueue(self, pod: Pod) -> Status | None:
-        key = self.groups.key_of(pod)
-        if key is None or key.family not in self.families:
-            return None
-        group = self.groups.find(key)
+    def check_group(self, pod: Pod, key: GroupKey, group: Group | None) -> Status | None:
         if group is None:
             return Status.unresolvable("PodGroup not found")
-        return self._too_few(pod, group)
-
-    def _too_few(self, pod: Pod, group: Group) -> Status | None:
         if group.limits_note:
             return Status.unresolvable(group.limits_note)
-        members = [each for each in self.groups.members(group.key).values() if not each.spec.scheduling_gates]
-        count = len(members) + self.groups.succeeded(group.key)
+        members = [each for each in self.groups.members(key).values() if not each.spec.scheduling_gates]
+        count = len(members) + self.groups.succeeded(key)
         if count < group.min_count:
-            if group.key.family == VOLCANO:
+            if key.family == VOLCANO:
                 text = "Not enough valid tasks for gang-scheduling"
                 return Status.unresolvable(f"{text}, valid: {count}, min: {group.min_count}")
             return Status.unresolvable(
                 f"pre-filter pod {pod.name} cannot find enough sibling pods, "
                 f"current pods number: {count}, minMember of group: {group.min_count}"
             )
-        by_task: dict[str, int] = {}
-        for each in members:
-            by_task[task_of(each)] = by_task.get(task_of(each), 0) + 1
-        if any(by_task.get(task, 0) < least for task, least in group.min_by_task.items()):
+        by_task = Counter(map(task_of, members))
+        if any(by_task[task] < least for task, least in group.min_by_task.items()):
             return Status.unresolvable("Not enough valid pods of each task for gang-scheduling")
         return None
 
-    def permit(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
-        return None
-
     def events_to_register(self) -> tuple[ClusterEvent, ...]:
-        kinds = (ClusterEvent(kind.definition.event_resource, Action.ALL) for kind in self.watches)
         return (
-            *kinds,
+            *super().events_to_register(),
             ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED),
-            ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE),
+            ClusterEvent(
+                Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL
+            ),
         )
-
-    def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
-        item = old if new is None else new
-        if not isinstance(item, GroupObject):
-            return Hint.QUEUE
-        key = self.groups.key_of(pod)
-        is_own = key is not None and (key.family, key.namespace, key.name) == (
-            item.family,
-            item.namespace,
-            item.name,
-        )
-        return Hint.QUEUE if is_own else Hint.SKIP
-
-    def pod_added(self, pod: Pod) -> None:
-        self.groups.put(pod)
-
-    def pod_updated(self, old: Pod, new: Pod) -> None:
-        self.groups.move(old, new)
-
-    def pod_deleted(self, pod: Pod) -> None:
-        self.groups.remove(pod)

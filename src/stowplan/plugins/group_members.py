@@ -1,0 +1,66 @@
+"""What the plugins that read pod groups share: they follow the members, and wake them by their group."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from stowplan.api.groups import Group, GroupKey, GroupObject
+from stowplan.framework import (
+    Action,
+    ClusterEvent,
+    CycleState,
+    Handle,
+    Hint,
+    Plugin,
+    PluginArgs,
+    Pod,
+    Status,
+)
+
+
+class GroupPlugin(Plugin):
+    """Keeps pods of some API groups' pod groups out of the queue until their group can be attempted."""
+
+    families: ClassVar[tuple[str, ...]] = ()
+    """The API groups whose pod groups it reads; `watches` has their kinds."""
+
+    def __init__(self, args: PluginArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.groups = handle.cluster.groups
+        self.groups.use(self.families, handle.scheduler_name)
+
+    def pre_enqueue(self, pod: Pod) -> Status | None:
+        key = self.groups.key_of(pod)
+        if key is None or key.family not in self.families:
+            return None
+        return self.check_group(pod, key, self.groups.find(key))
+
+    def check_group(self, pod: Pod, key: GroupKey, group: Group | None) -> Status | None:
+        """Say why the group is not attempted yet; `group` is None while its object does not exist."""
+        raise NotImplementedError
+
+    def permit(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
+        return None  # the group cycle has placed the whole group: there is nothing to wait for
+
+    def events_to_register(self) -> tuple[ClusterEvent, ...]:
+        kinds = (kind for kind in self.watches if issubclass(kind, GroupObject))
+        return tuple(ClusterEvent(kind.definition.event_resource, Action.ALL) for kind in kinds)
+
+    def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+        item, key = old if new is None else new, self.groups.key_of(pod)
+        if not isinstance(item, GroupObject):
+            return Hint.QUEUE
+        if key is None:
+            return Hint.SKIP
+        name = key.name.partition("/")[0]  # a Workload may have several groups
+        is_own = (key.family, key.namespace, name) == (item.family, item.namespace, item.name)
+        return Hint.QUEUE if is_own else Hint.SKIP
+
+    def pod_added(self, pod: Pod) -> None:
+        self.groups.put(pod)
+
+    def pod_updated(self, old: Pod, new: Pod) -> None:
+        self.groups.move(old, new)
+
+    def pod_deleted(self, pod: Pod) -> None:
+        self.groups.remove(pod)
