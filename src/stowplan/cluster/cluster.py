@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
+from weakref import ReferenceType, ref
 
 from stowplan.api.custom import CustomResource
-from stowplan.api.meta import Object, freeze
+from stowplan.api.meta import EMPTY, Object, freeze
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
@@ -74,6 +75,78 @@ class ObjectStore(Generic[T]):
 Kind = TypeVar("Kind", bound=CustomResource)
 
 
+class Totals:
+    """What the pods with a node request together, by keys of the caller's choice; see `ClusterView.totals`.
+
+    Pods that are placed on trial, or set aside as victims, count as what they are at that moment.
+    """
+
+    def __init__(self, keys: Callable[[Pod], Iterable[Hashable]], pods: Callable[[], Iterable[Pod]]) -> None:
+        self._keys, self._pods = keys, pods
+        self._sums: dict[Hashable, dict[str, int]] = {}
+        self._counted: dict[str, tuple[tuple[Hashable, ...], Mapping[str, int]]] = {}
+        self._changes: list[tuple[Pod, bool]] = []
+        """What has happened since a sum was asked for: `keys` is called only while its owner asks."""
+        self._is_outdated = True
+
+    def of(self, key: Hashable) -> Mapping[str, int]:
+        """The amounts by resource, as in `Pod.requests`, and the number of pods as `pods`. Do not keep it."""
+        if self._is_outdated or self._changes:
+            self._catch_up()
+        found: Mapping[str, int] = self._sums.get(key, EMPTY)
+        return found
+
+    def recount(self) -> None:
+        """Count all pods anew: their keys are others now."""
+        self._is_outdated = True
+
+    def note(self, pod: Pod, *, is_there: bool) -> None:
+        """Called by the cluster."""
+        if self._is_outdated:
+            return
+        self._changes.append((pod, is_there))
+        if len(self._changes) > MAX_CHANGES:
+            self._is_outdated = True
+            self._changes.clear()
+
+    def _catch_up(self) -> None:
+        changes: Iterable[tuple[Pod, bool]] = self._changes
+        self._changes = []
+        if self._is_outdated:
+            self._sums.clear()
+            self._counted.clear()
+            changes = [(pod, True) for pod in self._pods()]
+        self._is_outdated = True  # should `keys` fail: then all are counted the next time
+        for pod, is_there in changes:
+            keys, amounts = self._counted.pop(pod.uid, ((), EMPTY))
+            self._add(keys, amounts, -1)
+            if is_there:
+                keys = tuple(self._keys(pod))
+                if keys:
+                    amounts = pod_amounts(pod)
+                    self._counted[pod.uid] = (keys, amounts)
+                    self._add(keys, amounts, 1)
+        self._is_outdated = False
+
+    def _add(self, keys: Iterable[Hashable], amounts: Mapping[str, int], sign: int) -> None:
+        for key in keys:
+            total = self._sums.setdefault(key, {})
+            total["pods"] = total.get("pods", 0) + sign
+            for name, amount in amounts.items():
+                total[name] = total.get(name, 0) + sign * amount
+            if not total["pods"]:
+                del self._sums[key]
+
+
+MAX_CHANGES = 10_000
+"""So many changes are remembered for the owner of Totals; if it does not ask, all pods are counted again."""
+
+
+def pod_amounts(pod: Pod) -> Mapping[str, int]:
+    """What a pod holds on its node, or would hold there."""
+    return (pod.assigned or pod.shape.assigned).requests
+
+
 class ClusterView:
     """What the scheduler knows of the cluster, read-only: stores of objects by kind, each with `get(key)` and
     iteration, and the nodes and pods."""
@@ -103,6 +176,7 @@ class ClusterView:
         self._by_namespace: dict[str, dict[str, Pod]] | None = None
         """The same pods by namespace and uid; None until someone asks."""
         self._assumed: set[str] = set()
+        self._totals: list[ReferenceType[Totals]] = []
         self.groups = Groups(self.watched, self._pods)
         """Pod groups and their members; empty unless a plugin of the profiles reads groups."""
 
@@ -125,6 +199,16 @@ class ClusterView:
             for pod in self._pods.values():
                 self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
         return self._by_namespace.get(namespace, {}).values()
+
+    def totals(self, keys: Callable[[Pod], Iterable[Hashable]]) -> Totals:
+        """Sums of what pods with a node request, by keys that `keys` returns for each of them.
+
+        For quotas: `totals(lambda pod: (pod.namespace,)).of("default")`. Each placed or removed pod changes
+        the sums, also one that is only tried out, so nothing need be counted in `reserve`.
+        """
+        found = Totals(keys, self._pods.values)
+        self._totals.append(ref(found, self._totals.remove))
+        return found
 
     def is_assumed(self, pod: Pod) -> bool:
         """Whether we placed it on its node and the API server has not confirmed that yet."""
@@ -248,6 +332,8 @@ class Cluster(ClusterView):
         known, row = self._pods.get(pod.uid), self.nodes.row_of(pod.node_name)
         if known is not None and row is not None and _takes_the_same(known, pod):
             self._pods[pod.uid] = pod
+            if self._totals:  # its labels may be others, and so its keys
+                self._note(pod, is_there=True)
             if self._by_namespace is not None:
                 self._by_namespace[pod.namespace][pod.uid] = pod
             self._assumed.discard(pod.uid)
@@ -300,6 +386,8 @@ class Cluster(ClusterView):
 
     def _put_in(self, pod: Pod) -> None:
         self._pods[pod.uid] = pod
+        if self._totals:
+            self._note(pod, is_there=True)
         if self._by_namespace is not None:
             self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
         if pod.is_illegible:
@@ -311,8 +399,15 @@ class Cluster(ClusterView):
         else:
             self.nodes.add_pod(row, pod)
 
+    def _note(self, pod: Pod, *, is_there: bool) -> None:
+        for reference in tuple(self._totals):
+            if (totals := reference()) is not None:
+                totals.note(pod, is_there=is_there)
+
     def _take_out(self, pod: Pod) -> None:
         del self._pods[pod.uid]
+        if self._totals:
+            self._note(pod, is_there=False)
         if self._by_namespace is not None:
             del self._by_namespace[pod.namespace][pod.uid]
             if not self._by_namespace[pod.namespace]:

@@ -18,7 +18,7 @@ from stowplan.api.meta import FrozenDict, FrozenList, Object, ReadOnly, assign
 from stowplan.api.node import NodeObject, Taint
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.selectors import NodeTerm, Requirement
-from stowplan.cluster.cluster import ClusterView, ObjectStore
+from stowplan.cluster.cluster import ClusterView, ObjectStore, Totals
 from stowplan.cluster.columns import MANY, Columns, Ids, Ints, LabelColumn, Mask, Resources, Rows
 from stowplan.cluster.node_table import Node, NodeRow, NodeSubset, NodeTable, as_they_are
 
@@ -332,6 +332,9 @@ class SealedCluster(ReadOnly, ClusterView):
 
     def pods(self, namespace: str | None = None) -> Iterable[Pod]:
         return self._cluster.pods(namespace)
+
+    def totals(self, keys: Callable[[Pod], Iterable[Hashable]]) -> Totals:
+        return self._cluster.totals(keys)
 
     def is_assumed(self, pod: Pod) -> bool:
         return self._cluster.is_assumed(pod)

@@ -38,18 +38,30 @@ NOT_HELPFUL = "Preemption is not helpful for scheduling"
 
 
 def preempt(
-    profile: Profile, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
+    profile: Profile,
+    state: CycleState,
+    pod: Pod,
+    decision: Decision,
+    percentage: int,
+    absolute: int,
+    may_evict: frozenset[str] | None = None,
 ) -> Status | Nomination:
-    """The node where evicting pods does the least harm, or a status that says why no node helps."""
+    """The node where evicting pods does the least harm, or a status that says why no node helps.
+
+    With `may_evict` only pods with these uids can be evicted, otherwise all of lower priority.
+    """
     live, nominations = profile.handle.cluster.nodes, profile.handle.nominations
     rows = np.flatnonzero(decision.codes() == Code.UNSCHEDULABLE)
     wanted = min(max(len(rows) * percentage // 100, absolute), len(rows))
     state = _skip_settled_filters(profile, state, pod, rows)
     groups = profile.handle.cluster.groups
     ranks = groups.ranks(pod) if groups.families else NO_RANKS
+    if may_evict is not None and ranks:  # all of a group that is evicted as a whole, or none of it
+        wholes = [{each.uid for each in groups.placed(key)} for key in groups.whole()]
+        may_evict = may_evict.difference(*(members for members in wholes if not members <= may_evict))
     kind, candidates = kind_of(profile, state, pod), state.find(Candidates)
-    if kind is None or candidates is not None or ranks:
-        preemptor = Preemptor(profile, state, pod, Budgets(profile.handle.cluster.pdbs), ranks)
+    if kind is None or candidates is not None or ranks or may_evict is not None:
+        preemptor = Preemptor(profile, state, pod, Budgets(profile.handle.cluster.pdbs), ranks, may_evict)
         found = _find_victims(preemptor, _search(preemptor, rows, wanted))
         if isinstance(found, Status):
             return found

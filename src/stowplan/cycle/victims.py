@@ -90,16 +90,25 @@ class Preemptor(NamedTuple):
     budgets: Budgets
     ranks: Mapping[str, int] = NO_RANKS
     """Priorities of pods on nodes that are not their own, by uid: those of their groups."""
+    may_evict: frozenset[str] | None = None
+    """The uids of the pods that may be evicted; None for all pods of a lower priority."""
 
     def lower_on(self, row: int) -> list[Pod]:
         """The pods of a node that may be evicted."""
         pods, priority, ranks = self.live.pods_on(row), self.pod.priority, self.ranks
+        if self.may_evict is not None:
+            return [other for other in pods if other.uid in self.may_evict]
         if not ranks:
             return [other for other in pods if other.priority < priority]
         return [other for other in pods if ranks.get(other.uid, other.priority) < priority]
 
     def lower_slots(self) -> NDArray[np.bool_]:
         """Which pods of the cluster may be evicted, by slot."""
+        if self.may_evict is not None:
+            found = np.zeros(len(self.live.pods.priority), np.bool_)
+            slots = (self.live.pods.find(uid) for uid in self.may_evict)
+            found[[slot for slot in slots if slot is not None]] = True
+            return found
         return is_lower(self.live, self.pod.priority, self.ranks)
 
     @property

@@ -104,6 +104,10 @@ class Nominations:
                 self._unplaced.discard(node_name)
             self.changes.mark(node_name)
 
+    def __iter__(self) -> Iterator[Pod]:
+        """All nominated pods."""
+        return (pod for pods in self._by_node.values() for pod in pods.values())
+
     def on(self, node_name: str) -> tuple[Pod, ...]:
         return tuple(self._by_node.get(node_name, {}).values())
 
@@ -158,10 +162,20 @@ Kind = TypeVar("Kind", bound=CustomResource)
 
 
 class Preempt(Protocol):
-    """Looks for pods to evict so that `pod` fits, on that percentage of nodes, but at least on so many."""
+    """Looks for pods to evict so that `pod` fits, on that percentage of nodes, but at least on so many.
+
+    With `may_evict`, only pods with these uids are evicted, whatever their priority; otherwise all of lower
+    priority may be. As few as possible are, those that budgets protect and the more important ones last.
+    """
 
     def __call__(
-        self, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
+        self,
+        state: CycleState,
+        pod: Pod,
+        decision: Decision,
+        percentage: int,
+        absolute: int,
+        may_evict: frozenset[str] | None = None,
     ) -> Status | Nomination: ...
 
 
@@ -325,7 +339,12 @@ class Counter:
 
 
 def _no_preemption(
-    state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
+    state: CycleState,
+    pod: Pod,
+    decision: Decision,
+    percentage: int,
+    absolute: int,
+    may_evict: frozenset[str] | None = None,
 ) -> Status | Nomination:
     raise StowplanError("this host does not preempt")
 

@@ -146,6 +146,9 @@ class SealedNominations(ReadOnly, Nominations):
     def remove(self, pod: Pod) -> None:
         raise AttributeError("a nomination ends when its pod is bound or rejected")
 
+    def __iter__(self) -> Iterator[Pod]:
+        return iter(tuple(self._nominations))
+
     def on(self, node_name: str) -> tuple[Pod, ...]:
         return self._nominations.on(node_name)
 
@@ -242,10 +245,18 @@ class SealedHandle(ReadOnly, Handle):
         self._handle.activate(pods)
 
     def preempt(
-        self, state: CycleState, pod: Pod, decision: Decision, percentage: int, absolute: int
+        self,
+        state: CycleState,
+        pod: Pod,
+        decision: Decision,
+        percentage: int,
+        absolute: int,
+        may_evict: frozenset[str] | None = None,
     ) -> Status | Nomination:
         own = state._state if isinstance(state, SealedState) else state
-        return self._handle.preempt(own, pod, decision, percentage, absolute)
+        if may_evict is not None:
+            may_evict = frozenset(may_evict)
+        return self._handle.preempt(own, pod, decision, percentage, absolute, may_evict)
 
 
 def _check_depth() -> None:
