@@ -198,7 +198,7 @@ async def test_a_required_network_topology_is_not_ignored():
         await stage.settle()
         await report_gated(stage, now)
         assert stage.api.bound == {}
-        assert "networkTopology with mode hard is not supported" in last_text(stage, "p0")
+        assert "spec.networkTopology needs HyperNodes" in last_text(stage, "p0")
 
 
 async def test_scenario_92_a_pod_of_several_groups():

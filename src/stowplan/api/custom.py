@@ -46,6 +46,8 @@ class Definition(msgspec.Struct, frozen=True):
     """What `kubectl get` shows between name and age."""
     label_selector: str = ""
     """Label selector for the objects to watch; empty for all."""
+    has_status: bool = True
+    """Whether its status is a subresource. Without one, `api.update_status` writes the object itself."""
     approval: str = ""
     """URL of the kind's API review; only needed for groups under k8s.io and kubernetes.io."""
 

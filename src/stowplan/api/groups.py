@@ -294,14 +294,18 @@ class VolcanoSpec(Wire, frozen=True):
     sub_group_policy: tuple[SubGroupPolicy, ...] = ()
 
 
+class VolcanoCondition(Condition, frozen=True):
+    transition_id: str = msgspec.field(default="", name="transitionID")
+
+
 class VolcanoStatus(PhaseStatus, frozen=True):
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[VolcanoCondition, ...] = ()
 
 
 class VolcanoPodGroup(GroupObject, frozen=True):
     """The PodGroup of Volcano. It has no status subresource: the phase is written with the object."""
 
-    definition: ClassVar = Definition(VOLCANO, "v1beta1", "podgroups", "PodGroup")
+    definition: ClassVar = Definition(VOLCANO, "v1beta1", "podgroups", "PodGroup", has_status=False)
     is_optional: ClassVar = True
     family: ClassVar = VOLCANO
     spec: VolcanoSpec = VolcanoSpec()
@@ -329,9 +333,6 @@ def _unsupported(spec: VolcanoSpec) -> str:
     for each in spec.sub_group_policy:
         if each.min_sub_groups > 0:
             return f"spec.subGroupPolicy[{each.name}].minSubGroups is not supported; set it to 0"
-    topology = _network_topology(spec.network_topology)
-    if topology is not None and topology.is_required:
-        return "spec.networkTopology with mode hard is not supported; remove it, or set mode to soft"
     return ""
 
 

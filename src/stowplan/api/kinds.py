@@ -8,6 +8,7 @@ from stowplan.api.groups import KINDS_OF_FAMILY
 from stowplan.api.meta import Object, decode
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod, PodObject
+from stowplan.api.queues import ElasticQuota, HyperNode, Queue
 from stowplan.api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from stowplan.api.storage import (
     CSIDriver,
@@ -54,10 +55,10 @@ KINDS: dict[str, type[Object]] = {
 
 GROUP_KINDS: dict[tuple[str, str], type[Object]] = {
     (kind.definition.api_version, kind.definition.kind): kind
-    for kinds in KINDS_OF_FAMILY.values()
+    for kinds in (*KINDS_OF_FAMILY.values(), (ElasticQuota, Queue, HyperNode))
     for kind in kinds
 }
-"""Kinds that describe pod groups; several have the same name."""
+"""Kinds of pod groups, their queues and quotas; several have the same name."""
 
 
 def object_of(data: Any) -> Pod | Object | None:

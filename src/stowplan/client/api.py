@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Raw
 
 from stowplan.api import protobuf
+from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object, Wire, decode
 from stowplan.api.nesting import decode_deep, members
 from stowplan.api.pod import Pod
@@ -258,7 +259,8 @@ class ApiClient:
         return await self._write(item, "", lambda field: field != "status")
 
     async def update_status(self, item: T) -> T:
-        return await self._write(item, "/status", lambda field: field == "status")
+        is_apart = not isinstance(item, CustomResource) or item.definition.has_status
+        return await self._write(item, "/status" if is_apart else "", lambda field: field == "status")
 
     async def delete(self, item: Pod | Object, *, grace_seconds: int | None = None) -> None:
         """Delete exactly this object; if a newer one has its name, raise NotFound and leave that alone."""

@@ -17,18 +17,20 @@ import msgspec
 import numpy as np
 
 from stowplan.api import requests
-from stowplan.api.groups import IN_TREE, Group, ranked, task_of
+from stowplan.api.groups import IN_TREE, VOLCANO, Group, ranked, task_of
 from stowplan.api.pod import Pod
+from stowplan.api.queues import HyperNode
 from stowplan.cluster import Cluster
 from stowplan.cluster.columns import Ints, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config.gates import PREEMPTION
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak, schedule
+from stowplan.cycle.topology import hyper_node_levels
 from stowplan.cycle.victims import is_lower
 from stowplan.framework.answers import describe
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Nomination, Placement, Plugin, is_trusted
+from stowplan.framework.plugin import Nomination, Placement, Placements, Plugin, is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.framework.status import Code, Status
 
@@ -271,24 +273,38 @@ class _GroupCycle:
         steps += [plugin for _, plugin, _ in profile.pre_filters]
         self._shares = all(is_trusted(type(plugin)) for plugin in steps)
         """Whether equal members can share a rejection: plugins of others may look at names."""
+        self._has_network_topology = group.key.family == VOLCANO and group.topology is not None
+        self._scorers = profile.placement_scores
+        if not self._scorers and (fit := profile.plugins.get("NodeResourcesFit")) is not None:
+            self._scorers = [("NodeResourcesFit", fit, 1)]  # without the gate of placementScore
 
     def decide(self) -> GroupDecision:
         if gap := resource_gap(self._group, self._host.nodes, self._placed):
             return self._without_placement(gap)
         generators = self._host.profile.at("placementGenerate")
-        if not generators:
+        found: Placements | Sequence[Placements] | Status
+        if self._has_network_topology:
+            items = self._host.cluster.watched(HyperNode)
+            assert self._group.topology is not None
+            found = hyper_node_levels(self._group.topology, self._placed, self._host.nodes, items)
+        elif not generators:
             return self._in_any_order(None, explains=True)
-        (_, plugin) = generators[0]
-        nodes = self._host.nodes
-        try:
-            found = plugin.placement_generate(self._group, self._placed, nodes)
-        except Exception as error:
-            raise GroupError(describe(error)) from error
+        else:
+            (_, plugin) = generators[0]
+            try:
+                found = plugin.placement_generate(self._group, self._placed, self._host.nodes)
+            except Exception as error:
+                raise GroupError(describe(error)) from error
         if isinstance(found, Status):
             if found.code is Code.ERROR:
                 raise GroupError(found.message)
             return self._without_placement(found.message)
-        return self._in_best(found)
+        levels = (found,) if isinstance(found, Mapping) else tuple(found)
+        for level in levels[:-1]:
+            decided = self._in_best(level, is_last=False)
+            if decided.result is Result.SCHEDULED:
+                return decided
+        return self._in_best(levels[-1])
 
     def _without_placement(self, message: str) -> GroupDecision:
         members = [Member(pod, Decision(pod, self._host.nodes)) for pod in self._pods]
@@ -306,7 +322,7 @@ class _GroupCycle:
             return self._scheduled(first)
         text, is_clearing = "", False
         try:
-            if explains:
+            if explains and not self._has_network_topology:  # parity: such groups of Volcano do not preempt
                 self._preempt(first, within)
             if self._host.preempts_whole:
                 is_clearing = any(map(self._host.is_clearing, self._pods))
@@ -482,8 +498,11 @@ class _GroupCycle:
 
     # With domains
 
-    def _in_best(self, placements: Mapping[str, Rows]) -> GroupDecision:
-        """Try the domains, the one that promises the highest score first."""
+    def _in_best(self, placements: Placements, *, is_last: bool = True) -> GroupDecision:
+        """Try the domains, the one that promises the highest score first.
+
+        Unless these are the last domains, members need not say why they do not fit.
+        """
         nodes = self._host.nodes
         if len(placements) == 1 and "" in placements:
             found = self._in_any_order(None, explains=True)
@@ -514,6 +533,8 @@ class _GroupCycle:
                 candidates[name] = found
         if candidates:
             return self._choose(placements, candidates, trials)
+        if not is_last:
+            return self._without_placement(UNSCHEDULABLE)
         first = self._in_any_order(placements[order[0]], explains=True)
         first.message = _none_available(len(placements), first.message)
         first.trials = trials
@@ -522,7 +543,7 @@ class _GroupCycle:
     @property
     def _is_packing(self) -> bool:
         """Whether all scores of domains grow with the members in them."""
-        return all(is_trusted(type(plugin)) for _, plugin in self._host.profile.at("placementScore"))
+        return all(is_trusted(type(plugin)) for _, plugin, _ in self._scorers)
 
     def _choose(
         self,
@@ -556,7 +577,7 @@ class _GroupCycle:
     def _scores(self, placements: Sequence[Placement]) -> dict[str, int]:
         """The weighted sum of all plugins, by domain."""
         totals = np.zeros(len(placements), np.int64)
-        for name, plugin, weight in self._host.profile.placement_scores:
+        for name, plugin, weight in self._scorers:
             try:
                 column = np.asarray(plugin.placement_score(self._group, placements))
             except Exception as error:

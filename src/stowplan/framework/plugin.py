@@ -245,10 +245,11 @@ class Plugin:
 
     def placement_generate(
         self, group: Group, placed: Sequence[Pod], nodes: NodeTable
-    ) -> Placements | Status:
+    ) -> Placements | Sequence[Placements] | Status:
         """Return the domains of which one is to hold all members: rows of `nodes` by the domain's name.
 
-        `placed` are the members that have a node already. A rejection or an error ends the group's attempt.
+        `placed` are the members that have a node already. Of several levels of domains, the first that has
+        one into which the group fits is used. A rejection or an error ends the group's attempt.
         """
         return {}
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from stowplan.api.groups import COSCHEDULING, KINDS_OF_FAMILY, VOLCANO, Group, GroupKey, task_of
 from stowplan.api.meta import parse_time
+from stowplan.api.queues import HyperNode
 from stowplan.config.field_errors import child, invalid
 from stowplan.framework import (
     Action,
@@ -49,7 +50,7 @@ class CoschedulingArgs(PluginArgs):
 class Coscheduling(GroupPlugin):
     args: CoschedulingArgs
     families = (COSCHEDULING, VOLCANO)
-    watches = (*KINDS_OF_FAMILY[COSCHEDULING], *KINDS_OF_FAMILY[VOLCANO])
+    watches = (*KINDS_OF_FAMILY[COSCHEDULING], *KINDS_OF_FAMILY[VOLCANO], HyperNode)
     rights = (
         Right("podgroups/status", ("patch", "update"), COSCHEDULING),
         Right("podgroups", ("patch", "update"), VOLCANO),
@@ -92,4 +93,5 @@ class Coscheduling(GroupPlugin):
             ClusterEvent(
                 Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL
             ),
+            ClusterEvent(HyperNode.definition.event_resource, Action.ALL),
         )
