@@ -1,0 +1,108 @@
+"""What plugins with quotas and queues share: amounts, limits, and whom they may evict."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from stowplan.api import requests
+from stowplan.api.pod import Pod
+from stowplan.api.quantity import NANO, Quantity, canonical
+from stowplan.cluster.cluster import pod_amounts
+from stowplan.cluster.groups import Groups
+
+Amounts = Mapping[str, float]
+"""By resource; cpu in thousandths, all else in units."""
+NOTHING: Amounts = {}
+TOLERANCE = 0.1
+"""Amounts that differ by no more are equal; shares of queues are not whole numbers."""
+
+
+def amounts_of(given: Mapping[str, Quantity]) -> dict[str, int]:
+    """The amounts of a field; a negative one, which nobody can mean, counts as zero."""
+    return {name: max(requests.amount_of(name, int(quantity)), 0) for name, quantity in given.items()}
+
+
+def faults_of(field: str, given: Mapping[str, Quantity]) -> Iterator[str]:
+    """What is wrong with the amounts of a field, and what would be right."""
+    for name, quantity in given.items():
+        if quantity < 0:
+            yield f"{field}.{name} is {canonical(quantity)}, which counts as 0; set it to 0 or more"
+
+
+def request_of(pod: Pod) -> dict[str, int]:
+    """What the pod takes of a quota: its requests, and one of `pods`."""
+    return {**pod_amounts(pod), "pods": 1}
+
+
+def added(*parts: Amounts) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in parts:
+        for name, amount in part.items():
+            found[name] = found.get(name, 0) + amount
+    return found
+
+
+def lacking(wanted: Amounts, limits: Amounts, names: Iterable[str] | None = None) -> list[str]:
+    """The resources, of these names or of all limited ones, of which more is wanted than the limit."""
+    names = limits if names is None else names
+    return [
+        name
+        for name in names
+        if wanted.get(name, 0) > limits.get(name, math.inf) + TOLERANCE  # no limit is none of zero
+    ]
+
+
+def exceeds(used: Amounts, request: Amounts, limits: Amounts) -> str:
+    """The first resource for which a request exceeds a limit; empty if there is none."""
+    for name, limit in limits.items():
+        wanted = request.get(name, 0)
+        if wanted and used.get(name, 0) + wanted > limit + TOLERANCE:
+            return name
+    return ""
+
+
+def amount_text(name: str, amount: float) -> str:
+    """As people write it: `1500` of cpu is 1.5, bytes have a suffix."""
+    if math.isinf(amount):
+        return "unlimited"
+    if name == "cpu":
+        return f"{amount / 1000:g}"
+    whole = round(amount)
+    if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-"):
+        return canonical(Quantity.binary(whole * NANO))
+    return str(whole)
+
+
+def excess_text(name: str, used: Amounts, request: Amounts, limits: Amounts, what: str) -> str:
+    """Such as `cpu: used 3, requested 2, max 4`."""
+    parts = (("used", used.get(name, 0)), ("requested", request.get(name, 0)), (what, limits[name]))
+    return f"{name}: {', '.join(f'{word} {amount_text(name, amount)}' for word, amount in parts)}"
+
+
+def by_harm(pods: Iterable[Pod]) -> list[Pod]:
+    """The pods in the order in which they are evicted: low priorities first, then those that began last."""
+    return sorted(pods, key=lambda pod: (pod.priority, -(pod.start_time or math.inf), pod.key))
+
+
+def on_each_node(pods: Iterable[Pod]) -> Iterator[list[Pod]]:
+    """The pods node by node, each node's in the order in which they are evicted.
+
+    A pod that preempts evicts from one node only, so limits on evictions hold for each node by itself.
+    """
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        found.setdefault(pod.node_name, []).append(pod)
+    return (by_harm(each) for each in found.values())
+
+
+def with_broken_gangs(groups: Groups, victims: Iterable[Pod]) -> tuple[Pod, ...]:
+    """The victims, and all other placed members of gangs that would be left with fewer than they need."""
+    found = {pod.uid: pod for pod in victims}
+    lost = Counter(key for pod in found.values() if (key := groups.key_of(pod)) is not None)
+    for key, count in lost.items():
+        group, placed = groups.find(key), groups.placed(key)
+        if group is not None and group.policy == "gang" and len(placed) - count < group.min_count:
+            found.update((pod.uid, pod) for pod in placed if not pod.is_terminating)
+    return tuple(found.values())

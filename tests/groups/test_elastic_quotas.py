@@ -1,0 +1,230 @@
+"""ElasticQuotas: what namespaces may use, borrow from each other, and take back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from groups_staging import holds_nothing, last_text
+from test_coscheduling import labelled, x_group
+
+from make import planner
+from scheduler_staging import node, pod, staged
+from stowplan.api.kinds import object_of
+
+PROFILE = {
+    "plugins": {
+        "multiPoint": {"enabled": [{"name": "Coscheduling"}, {"name": "CapacityScheduling"}]},
+        "queueSort": {"disabled": [{"name": "*"}], "enabled": [{"name": "Coscheduling"}]},
+        "postFilter": {"disabled": [{"name": "DefaultPreemption"}]},
+    }
+}
+V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+
+
+def quota(namespace="default", name="q", **spec):
+    return {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "ElasticQuota",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-{namespace}-{name}",
+            "resourceVersion": "1",
+        },
+        "spec": spec,
+    }
+
+
+def cpus(least, most):
+    return {"min": {"cpu": least}, "max": {"cpu": most}}
+
+
+def within(namespace, name, **options):
+    plain = pod(name, **options)
+    plain["metadata"] |= {"namespace": namespace, "uid": f"uid-{namespace}-{name}"}
+    return plain
+
+
+def running(namespace, name, on="n1", **options):
+    return {**within(namespace, name, on=on, **options), "status": {"phase": "Running"}}
+
+
+def quota_stage(**options):
+    return staged(config={"profiles": [PROFILE]}, draw=random.Random(1), **options)
+
+
+def text_of(stage, key):
+    found = stage.api.conditions(key)
+    return found[-1]["message"] if found else ""
+
+
+async def test_scenario_75_a_group_above_the_maximum_waits_as_a_whole():
+    now = [1000.0]
+    async with quota_stage(now=lambda: now[0]) as stage:
+        small, large = quota(**cpus(4, 2)), quota(**cpus(4, 3))
+        stage.see(node("n1"), quota("other", **cpus(4, 4)), small, x_group(minMember=3))
+        stage.see(*(labelled(f"p{number}") for number in range(3)))
+        await stage.settle()
+        assert stage.api.bound == {}
+        assert holds_nothing(stage)
+        texts = [last_text(stage, f"p{number}") for number in range(3)]
+        assert any(
+            "Pod default/p2 is rejected in PreFilter because ElasticQuota default is more than Max; "
+            "cpu: used 2, requested 1, max 2" in text
+            for text in texts
+        )
+        now[0] += 20
+        stage.change(small, large)
+        await stage.settle()
+        assert len(stage.api.bound) == 3
+
+
+async def test_a_namespace_borrows_what_others_do_not_use():
+    async with quota_stage() as stage:
+        stage.see(node("n1", cpu="8"), quota("a", **cpus(2, 3)), quota("b", **cpus(2, 4)))
+        stage.see(*(within("a", f"p{number}") for number in range(4)))
+        await stage.settle()
+        assert len(stage.api.bound) == 3
+        assert "ElasticQuota a is more than Max" in text_of(stage, "a/p3")
+        stage.see(within("b", "q0"))
+        await stage.settle()
+        assert "b/q0" in stage.api.bound
+        stage.see(within("b", "q1"))
+        await stage.settle()
+        assert stage.api.deleted == ["a/p2"] or len(stage.api.deleted) == 1
+
+
+async def test_borrowed_amounts_are_taken_back_for_a_whole_group():
+    now = [1000.0]
+    async with quota_stage(now=lambda: now[0]) as stage:
+        lent = [running("a", f"p{number}") for number in range(4)]
+        stage.see(node("n1"), quota("a", **cpus(2, 4)), quota("b", **cpus(2, 4)), *lent)
+        stage.see(
+            x_group("g", "b", minMember=2),
+            *(labelled(f"g{each}", "g", namespace="b") for each in range(2)),
+        )
+        await stage.settle()
+        assert len(stage.api.deleted) == 2
+        assert {key[:2] for key in stage.api.deleted} == {"a/"}
+        assert holds_nothing(stage)
+        now[0] += 20
+        for plain in lent:
+            if f"a/{plain['metadata']['name']}" in stage.api.deleted:
+                stage.change(plain, None)
+        await stage.settle()
+        assert set(stage.api.bound) == {"b/g0", "b/g1"}
+
+
+async def test_nobody_is_evicted_for_a_group_that_does_not_fit_even_then():
+    async with quota_stage() as stage:
+        lent = [running("a", f"p{number}") for number in range(4)]
+        stage.see(node("n1"), quota("a", **cpus(2, 4)), quota("b", **cpus(2, 4)), *lent)
+        stage.see(
+            x_group("g", "b", minMember=3),
+            *(labelled(f"g{each}", "g", namespace="b") for each in range(3)),
+        )
+        await stage.settle()
+        assert (stage.api.deleted, stage.api.bound) == ([], {})
+
+
+async def test_a_gang_that_would_be_broken_is_evicted_as_a_whole():
+    async with quota_stage() as stage:
+        stage.see(node("n1", cpu="8"), quota("a", **cpus(1, 8)), quota("b", **cpus(4, 8)))
+        stage.see(x_group("g", "a", minMember=3))
+        for number in range(3):
+            member = labelled(f"g{number}", "g", namespace="a", on="n1")
+            stage.see({**member, "status": {"phase": "Running"}})
+        stage.see(running("a", "x"), running("a", "y"))
+        stage.see(within("b", "p", cpu="4"))
+        await stage.settle()
+        gang = {"a/g0", "a/g1", "a/g2"}
+        assert not gang & set(stage.api.deleted) or gang <= set(stage.api.deleted)
+        assert len(stage.api.deleted) >= 4
+
+
+async def test_what_a_namespace_borrows_itself_it_does_not_take_from_others():
+    """Over its own minimum it evicts only pods of lower priority, and only its own."""
+    async with quota_stage() as stage:
+        stage.see(node("n1"), quota("a", **cpus(2, 4)), quota("b", **cpus(2, 4)))
+        stage.see(*(running("a", f"a{each}") for each in range(2)))
+        stage.see(*(running("b", f"b{each}") for each in range(2)))
+        stage.see(within("b", "equal"))
+        await stage.settle()
+        assert stage.api.deleted == []
+        assert "total ElasticQuota used is more than min; cpu: used 4, requested 1, sum of min 4" in text_of(
+            stage, "b/equal"
+        )
+        stage.see(within("b", "high", priority=10))
+        await stage.settle()
+        assert [key[:2] for key in stage.api.deleted] == ["b/"]
+
+
+async def test_a_pod_without_a_quota_leaves_namespaces_with_one_alone():
+    async with quota_stage() as stage:
+        stage.see(node("n1", cpu="2"), quota("a", **cpus(1, 4)))
+        stage.see(running("a", "mine"), running("free", "low"))
+        stage.see(within("other", "high", priority=10))
+        await stage.settle()
+        assert stage.api.deleted == ["free/low"]
+
+
+async def test_a_pod_that_never_preempts():
+    async with quota_stage() as stage:
+        stage.see(node("n1", cpu="1"), running("free", "low"))
+        stage.see(within("other", "high", priority=10, preemptionPolicy="Never"))
+        await stage.settle()
+        assert stage.api.deleted == []
+        assert text_of(stage, "other/high").endswith("not eligible due to preemptionPolicy=Never.")
+
+
+async def test_resources_that_a_quota_does_not_name_are_not_limited():
+    async with quota_stage() as stage:
+        stage.see(node("n1"), quota("a", **cpus(2, 2)))
+        plain = within("a", "p")
+        plain["spec"]["containers"][0]["resources"]["requests"]["memory"] = "1Gi"
+        stage.see(plain)
+        await stage.settle()
+        assert stage.api.bound == {"a/p": "n1"}
+
+
+async def test_a_quota_counts_pods_that_ran_before_it():
+    async with quota_stage() as stage:
+        stage.see(node("n1"), running("a", "old"), running("a", "older"))
+        stage.see(within("a", "first", cpu="100m"))
+        await stage.settle()
+        stage.see(quota("a", **cpus(2, 2)), within("a", "p"))
+        await stage.settle()
+        assert set(stage.api.bound) == {"a/first"}
+        assert "cpu: used 2.1, requested 1, max 2" in text_of(stage, "a/p")
+
+
+async def test_a_number_of_pods_can_be_limited():
+    async with quota_stage() as stage:
+        stage.see(node("n1"), quota("a", max={"pods": 2}))
+        stage.see(*(within("a", f"p{number}", cpu="100m") for number in range(3)))
+        await stage.settle()
+        assert len(stage.api.bound) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_quota_is_ever_exceeded(seed):
+    draw = random.Random(seed)
+    spaces = {name: (draw.randint(0, 6), draw.randint(1, 8)) for name in "abc"}
+    quotas = [quota(name, **cpus(*sizes)) for name, sizes in spaces.items()]
+    nodes = [node(f"n{number}", cpu=str(draw.randint(2, 6)), pods="20") for number in range(4)]
+    found = planner([*nodes, *quotas], {**V1, "profiles": [PROFILE]})
+    most = sum(min(sizes) for sizes in spaces.values())
+    for number in range(60):
+        name = draw.choice("abcd")
+        plain = within(name, f"p{number}", cpu=str(draw.randint(1, 2)), priority=draw.randint(0, 3))
+        item = object_of(plain)
+        found.carry_out(found.decide(item))
+        used = {
+            each: sum(other.requests["cpu"] for other in found.cluster.pods(each)) / 1000 for each in spaces
+        }
+        assert all(used[each] <= spaces[each][1] for each in spaces)
+        assert sum(used.values()) <= most
+        assert all(row.requested["cpu"] <= row.allocatable["cpu"] for row in found.cluster.nodes)
+        if draw.random() < 0.2 and (pods := list(found.cluster.pods())):
+            found.cluster.remove_pod(draw.choice(pods))
