@@ -167,8 +167,9 @@ async def test_queues_count_their_groups(cluster):
         "unknown": 0,
         "completed": 0,
     }
-    group = path_of(VOLCANO, "podgroups", "a")
-    await cluster.api.request("PATCH", group, {"status": {"phase": "Running"}}, content_type=MERGE_PATCH)
+    member = pod("p")
+    member["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "a"}
+    await cluster.create(member)
     await status_of(cluster, path, pending=0, running=1)
     closing = {"status": {"state": "Closing"}}
     await cluster.api.request("PATCH", f"{path}/status", closing, content_type=MERGE_PATCH)

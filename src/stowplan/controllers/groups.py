@@ -6,11 +6,19 @@ The scheduler decides about groups and needs none of this. All of it runs in any
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
+from msgspec.structs import replace
+
+from stowplan import log
 from stowplan.api import quota
-from stowplan.api.quantity import Quantity
-from stowplan.client.errors import NotFound
+from stowplan.api.groups import GROUP_NAME, TASK, VOLCANO_GROUP_NAME, VolcanoPodGroup
+from stowplan.api.quantity import NANO, Quantity
+from stowplan.api.queues import Queue
+from stowplan.client.errors import Conflict, NotFound
+from stowplan.controllers.clock import wire_time
 from stowplan.controllers.deployments import hash_of
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.kinds import (
@@ -28,6 +36,8 @@ from stowplan.controllers.kinds import (
 )
 from stowplan.controllers.owned_pods import owner_of
 from stowplan.controllers.stores import Store, Stores, by_namespace, owner_keys
+from stowplan.framework.handle import Handle
+from stowplan.plugins.community.volcano_queue import PENDING, Commitments, QueueBook, VolcanoQueueArgs
 
 V1ALPHA2 = "scheduling.k8s.io/v1alpha2"
 POD_GROUPS = Kind(V1ALPHA2, "PodGroup", "podgroups", Plain)
@@ -330,6 +340,90 @@ class ElasticQuotas(Controller):
 PHASES = ("Pending", "Running", "Unknown", "Inqueue", "Completed")
 
 
+def annotated_group(pod: PodView) -> Iterable[str]:
+    """For an Index: by the PodGroup of Volcano that the pod's annotation names."""
+    annotations = pod.metadata.annotations
+    name = annotations.get(GROUP_NAME) or annotations.get(VOLCANO_GROUP_NAME)
+    return (f"{pod.namespace}/{name}",) if name else ()
+
+
+class VolcanoGroups(Controller):
+    """Phases and counts of Volcano's PodGroups. The scheduler admits them (`Inqueue`)."""
+
+    component = "podgroup-controller"
+
+    def __init__(self, stores: Stores) -> None:
+        super().__init__(stores)
+        self._groups, pods = self.store(VOLCANO_GROUPS), self.store(PODS)
+        self._members = pods.index(annotated_group)
+        self._groups.listen_keys(self.queue.add)
+        pods.listen(self._on_pod)
+
+    def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
+        for key in {key for pod in (old, new) if pod is not None for key in annotated_group(pod)}:
+            self.queue.add(key)
+
+    async def reconcile(self, key: str) -> None:
+        group = self._groups.get(key)
+        if group is None or group.is_terminating:
+            return
+        status = volcano_status(group, self._members.of(key), self.clock.now())
+        if status != group.status:  # the kind has no status subresource
+            await self._groups.patch(group, {"status": status})
+
+
+def volcano_status(group: Plain, pods: list[PodView], now: float) -> Json:
+    """The status of a PodGroup of Volcano after its pods have changed."""
+    status, spec = dict(group.status), group.spec
+    least, by_task = spec.get("minMember", 0), spec.get("minTaskMember") or {}
+    phases = [pod.phase for pod in pods]
+    running, succeeded, failed = (phases.count(name) for name in ("Running", "Succeeded", "Failed"))
+    for name, count in (("running", running), ("succeeded", succeeded), ("failed", failed)):
+        if count or name in status:
+            status[name] = count
+    conditions = list(status.get("conditions") or ())
+    tasks = Counter(map(_task_of, pods))
+    if pods and len(pods) - failed < least:
+        text = f"Not enough valid tasks for gang-scheduling, valid: {len(pods) - failed}, min: {least}"
+        _set_unschedulable(conditions, "NotEnoughTasks", text, now)
+    elif pods and sum(by_task.values()) <= least and any(tasks[name] < by_task[name] for name in by_task):
+        text = "Not enough valid pods of each task for gang-scheduling"
+        _set_unschedulable(conditions, "NotEnoughPodsOfTask", text, now)
+    else:
+        for number, each in enumerate(conditions):
+            if each.get("reason") in ("NotEnoughTasks", "NotEnoughPodsOfTask") and each["status"] == "True":
+                conditions[number] = {**each, "status": "False", "lastTransitionTime": wire_time(now)}
+    if conditions:
+        status["conditions"] = conditions
+    is_short = any(
+        each.get("type") == "Unschedulable" and each.get("status") == "True" for each in conditions
+    )
+    scheduled = sum(1 for pod in pods if pod.node or pod.is_finished)
+    phase = status.get("phase") or "Pending"
+    if running and is_short:
+        phase = "Unknown"
+    elif scheduled and scheduled >= least:
+        phase = "Completed" if succeeded + failed == scheduled else "Running"
+    elif phase != "Inqueue":
+        phase = "Pending"
+    return {**status, "phase": phase}
+
+
+def _task_of(pod: PodView) -> str:
+    return pod.metadata.annotations.get(TASK) or pod.labels.get(TASK, "")
+
+
+def _set_unschedulable(conditions: list[Json], reason: str, message: str, now: float) -> None:
+    """Set the condition; it keeps its time while nothing else of it changes."""
+    made = {"type": "Unschedulable", "status": "True", "reason": reason, "message": message}
+    known = next((each for each in conditions if each.get("type") == "Unschedulable"), None)
+    if known is not None and made.items() <= known.items():
+        return
+    if known is not None:
+        conditions.remove(known)
+    conditions.append({**made, "lastTransitionTime": wire_time(now), "transitionID": f"{now:.6f}"})
+
+
 class Queues(Controller):
     """The state of Volcano's Queues, and how many PodGroups each has in which phase."""
 
@@ -374,12 +468,88 @@ def queue_of(group: Plain) -> Iterable[str]:
     return (group.spec.get("queue") or DEFAULT_QUEUE,)
 
 
-DIALECTS: dict[str, type[CoschedulingGroups | ElasticQuotas | Queues]] = {
+DIALECTS: dict[str, type[CoschedulingGroups | ElasticQuotas | Queues | VolcanoGroups]] = {
     f"{kind.plural}.{kind.api_version.partition('/')[0]}": controller
     for kind, controller in (
         (COSCHEDULING_GROUPS, CoschedulingGroups),
         (ELASTIC_QUOTAS, ElasticQuotas),
         (QUEUES, Queues),
+        (VOLCANO_GROUPS, VolcanoGroups),
     )
 }
 """The controller of each kind, by the name of its CustomResourceDefinition."""
+
+PAUSE_BETWEEN_ADMISSIONS = 0.25
+"""Seconds between two looks at the groups that wait to be admitted."""
+
+
+class QueueAdmission:
+    """Admits Volcano's PodGroups to their queues, and writes what queues use.
+
+    The scheduler's leader runs it for its plugin VolcanoQueue, whose arguments it has.
+    """
+
+    def __init__(self, args: VolcanoQueueArgs, handle: Handle) -> None:
+        self._handle, self._book = handle, QueueBook(args, handle)
+        self._groups, self._queues = handle.watched(VolcanoPodGroup), handle.watched(Queue)
+        self._admitted: dict[str, VolcanoPodGroup] = {}
+        """Groups that were admitted; until the watch shows that, they count all the same."""
+        self._refusals: dict[str, str] = {}
+
+    async def run(self) -> None:
+        while True:
+            await self.admit_all()
+            await self._write_allocated()
+            await asyncio.sleep(PAUSE_BETWEEN_ADMISSIONS)
+
+    async def admit_all(self) -> None:
+        """Admit all groups that fit, in the order of their queues and their own."""
+        waiting = {item.key: item for item in self._groups if item.status.phase in PENDING}
+        self._admitted = {key: item for key, item in self._admitted.items() if waiting.get(key) is item}
+        self._refusals = {key: text for key, text in self._refusals.items() if key in waiting}
+        if len(self._admitted) == len(waiting):
+            return
+        known = Commitments(self._book, self._groups)
+        for item in self._admitted.values():
+            known.add(item)
+        for item in sorted(waiting.values(), key=self._order):
+            if item.key in self._admitted:
+                continue
+            text = known.refusal(item)
+            if not text:
+                known.add(item)
+                self._admitted[item.key] = item
+                status = replace(item.status, phase="Inqueue")
+                if not await self._write(replace(item, status=status)):
+                    del self._admitted[item.key]
+            elif self._refusals.get(item.key) != text:
+                self._refusals[item.key] = text
+                self._handle.record_event(item, "Normal", "Unschedulable", text)
+
+    def _order(self, item: VolcanoPodGroup) -> tuple[Any, ...]:
+        book, meta = self._book, item.metadata
+        priority = book.priority_of(item.spec.priority_class_name)
+        return (*book.rank(item.spec.queue), -priority, meta.creation_timestamp or "", item.key)
+
+    async def _write_allocated(self) -> None:
+        self._book.tree()
+        for item in tuple(self._queues):
+            used = quota.write(
+                {
+                    name: Quantity(amount * NANO // (1000 if name == "cpu" else 1))
+                    if name != "memory"
+                    else Quantity.binary(amount * NANO)
+                    for name, amount in sorted(self._book.allocated(item.name).items())
+                    if amount
+                }
+            )
+            if used != item.status.allocated:
+                await self._write(replace(item, status=replace(item.status, allocated=used)))
+
+    async def _write(self, item: Queue | VolcanoPodGroup) -> bool:
+        try:
+            await self._handle.api.update_status(item)
+        except (Conflict, NotFound) as error:  # someone else was faster, which the watch will show
+            log.log(4, "Trying again", kind=item.definition.kind, key=item.key, err=error.message)
+            return False
+        return True

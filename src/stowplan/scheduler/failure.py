@@ -24,7 +24,7 @@ from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, fail
 
 UNCHANGED: None = None
 NOBODY = ""
-GROUP_PLUGINS = frozenset(("GangScheduling", "Coscheduling"))
+GROUP_PLUGINS = frozenset(("GangScheduling", "Coscheduling", "VolcanoQueue"))
 """Plugins whose gates are reported: people would not know what the pod waits for."""
 GATED_SECONDS = 2.0
 """A pod that waits for the rest of its group says so after this time."""

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from uuid import uuid4
+
+import msgspec
 
 from stowplan import log
-from stowplan.api.groups import IN_TREE, Group, GroupKey, GroupObject, ranked
+from stowplan.api.groups import (
+    IN_TREE,
+    Group,
+    GroupKey,
+    GroupObject,
+    VolcanoCondition,
+    VolcanoPodGroup,
+    ranked,
+)
 from stowplan.api.pod import Pod
-from stowplan.client.api import STRATEGIC_MERGE_PATCH
+from stowplan.client.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH
 from stowplan.client.errors import ApiError, NotFound
 from stowplan.client.resources import custom
 from stowplan.cluster import Cluster
@@ -319,6 +330,14 @@ class GroupStatusWriter:
 
     def write(self, key: GroupKey, found: GroupDecision) -> None:
         item = self._shared.cluster.groups.object_of(key)
+        if isinstance(item, VolcanoPodGroup):
+            text = "" if found.result is Result.SCHEDULED else self._volcano_text(key, found)
+            conditions = volcano_conditions(item, text, self._shared.now())
+            if conditions != item.status.conditions:
+                plain = msgspec.to_builtins(conditions)
+                work = self._patch(item, {"status": {"conditions": plain}})
+                self._shared.tasks.start(work, f"status of pod group {key}")
+            return
         if item is None or not item.condition_type:
             return
         if found.result is Result.SCHEDULED:
@@ -329,6 +348,28 @@ class GroupStatusWriter:
         patch = condition_patch(item, condition, self._shared.now())
         if patch:
             self._shared.tasks.start(self._patch(item, patch), f"status of pod group {key}")
+
+    def _volcano_text(self, key: GroupKey, found: GroupDecision) -> str:
+        """Why the group was not placed, in Volcano's words."""
+        groups, pending = self._shared.cluster.groups, len(found.members)
+        placed = groups.placed(key)
+        running = sum(1 for pod in placed if pod.phase == "Running")
+        tasks = {
+            "Pending": pending,
+            "Running": running,
+            "Bound": len(placed) - running,
+            "Succeeded": groups.succeeded(key),
+        }
+        total = sum(tasks.values())
+        of_pending = {"Schedulable": found.fitting, "Unschedulable": pending - found.fitting}
+        text = f"{found.needed}/{total} tasks in gang unschedulable: pod group is not ready, "
+        text += _histogram({**tasks, "minAvailable": found.group.min_count})
+        text += f"; Pending: {_histogram(of_pending)}"
+        short = next((member for member in found.members if not member.node_name), None)
+        if short is None:
+            return text
+        why = _failure(found, short).message if found.result is not Result.ERROR else found.message
+        return f"{text}. Origin reason is {short.pod.name}: {why}"
 
     def write_disrupted(self, profile: Profile, victims: Iterable[Pod]) -> None:
         """Say on groups that are evicted as a whole why they are."""
@@ -350,11 +391,13 @@ class GroupStatusWriter:
                 self._shared.tasks.start(self._patch(item, patch), f"status of pod group {key}")
 
     async def _patch(self, item: GroupObject, patch: dict[str, Any]) -> None:
-        path = custom(type(item)).item(item.namespace, item.name) + "/status"
+        path, form = custom(type(item)).item(item.namespace, item.name), MERGE_PATCH
+        if item.definition.has_status:
+            path, form = f"{path}/status", STRATEGIC_MERGE_PATCH
         delay = RetryDelay()
         while True:
             try:
-                await self._shared.api.request("PATCH", path, patch, content_type=STRATEGIC_MERGE_PATCH)
+                await self._shared.api.request("PATCH", path, patch, content_type=form)
             except NotFound:
                 return  # it was deleted
             except ApiError as error:
@@ -363,6 +406,33 @@ class GroupStatusWriter:
                     return
             else:
                 return
+
+
+def _histogram(counts: Mapping[str, int]) -> str:
+    return ", ".join(sorted(f"{count} {name}" for name, count in counts.items() if count))
+
+
+def volcano_conditions(item: VolcanoPodGroup, why: str, now: float) -> tuple[VolcanoCondition, ...]:
+    """The conditions of a PodGroup of Volcano; `why` is empty if it was placed."""
+    found = {each.type: each for each in item.status.conditions}
+    wanted = [VolcanoCondition(type="Unschedulable", status="True", reason="NotEnoughResources", message=why)]
+    if not why:
+        ready = "tasks in gang are ready to be scheduled"
+        wanted = [VolcanoCondition(type="Scheduled", status="True", reason=ready)]
+        if "Unschedulable" in found:
+            wanted.append(VolcanoCondition(type="Unschedulable", status="False", reason="Scheduled"))
+    for each in wanted:
+        known = found.get(each.type)
+        same = known is not None and (known.status, known.reason, known.message) == (
+            each.status,
+            each.reason,
+            each.message,
+        )
+        if not same:
+            found[each.type] = msgspec.structs.replace(
+                each, last_transition_time=timestamp(now), transition_id=str(uuid4())
+            )
+    return tuple(found.values())
 
 
 def condition_patch(item: GroupObject, condition: dict[str, Any], now: float) -> dict[str, Any]:
