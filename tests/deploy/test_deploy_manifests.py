@@ -293,6 +293,30 @@ def test_a_plugins_kind_is_defined_and_may_be_watched_and_written(folder):
     assert "colours.example.com" not in allowed(folder.render())
 
 
+def test_queues_quotas_and_groups_are_granted_with_their_plugins(folder):
+    plugins = """\
+  plugins:
+    multiPoint:
+      enabled: [{name: Coscheduling}, {name: CapacityScheduling}, {name: VolcanoQueue}]
+    queueSort:
+      disabled: [{name: "*"}]
+      enabled: [{name: VolcanoQueue}]
+"""
+    found = allowed(folder.render(OURS + plugins))
+    volcano = "scheduling.volcano.sh"
+    for resource in (
+        "elasticquotas.scheduling.x-k8s.io",
+        "podgroups.scheduling.x-k8s.io",
+        f"podgroups.{volcano}",
+        f"queues.{volcano}",
+        "hypernodes.topology.volcano.sh",
+    ):
+        assert {"list", "watch"} <= found[resource]
+        assert resource not in allowed(folder.render())
+    assert {"get", "patch"} <= found[f"podgroups.{volcano}"]
+    assert found[f"queues/status.{volcano}"] == {"patch"}
+
+
 @pytest.mark.parametrize("options", [(), ("--namespace=packing", "--name=packer")], ids=["default", "named"])
 def test_a_role_for_people_lets_them_look_and_is_bound_to_nobody(folder, options):
     objects = folder.render(OURS, *options)

@@ -128,19 +128,27 @@ async def test_nobody_is_evicted_for_a_group_that_does_not_fit_even_then():
         assert (stage.api.deleted, stage.api.bound) == ([], {})
 
 
-async def test_a_gang_that_would_be_broken_is_evicted_as_a_whole():
+@pytest.mark.parametrize(("least", "evicted"), [(3, 3), (2, 1)])
+async def test_a_gang_that_would_be_broken_is_evicted_as_a_whole(least, evicted):
     async with quota_stage() as stage:
-        stage.see(node("n1", cpu="8"), quota("a", **cpus(1, 8)), quota("b", **cpus(4, 8)))
-        stage.see(x_group("g", "a", minMember=3))
+        stage.see(node("n1", cpu="3"), quota("a", **cpus(2, 3)), quota("b", **cpus(1, 3)))
+        stage.see(x_group("g", "a", minMember=least))
         for number in range(3):
             member = labelled(f"g{number}", "g", namespace="a", on="n1")
             stage.see({**member, "status": {"phase": "Running"}})
-        stage.see(running("a", "x"), running("a", "y"))
-        stage.see(within("b", "p", cpu="4"))
+        stage.see(within("b", "p"))
         await stage.settle()
-        gang = {"a/g0", "a/g1", "a/g2"}
-        assert not gang & set(stage.api.deleted) or gang <= set(stage.api.deleted)
-        assert len(stage.api.deleted) >= 4
+        assert len(stage.api.deleted) == evicted
+
+
+async def test_a_namespace_never_loses_what_it_is_guaranteed():
+    """It borrows one CPU, two are needed: so none is taken."""
+    async with quota_stage() as stage:
+        stage.see(node("n1"), quota("a", **cpus(3, 4)), quota("b", **cpus(2, 4)))
+        stage.see(*(running("a", f"a{each}") for each in range(4)))
+        stage.see(within("b", "p", cpu="2"))
+        await stage.settle()
+        assert stage.api.deleted == []
 
 
 async def test_what_a_namespace_borrows_itself_it_does_not_take_from_others():

@@ -270,6 +270,17 @@ async def test_a_group_loses_only_members_beyond_its_minimum():
         assert stage.api.deleted == []
 
 
+async def test_a_queue_keeps_what_it_deserves():
+    """It has one CPU more, two are needed: so none is taken."""
+    async with queue_stage({"reclaim": True, "policy": "capacity"}) as stage:
+        lent = [running(f"b{number}", "gb") for number in range(4)]
+        stage.see(node("n1"), queue("a", deserved={"cpu": 3}), queue("b", deserved={"cpu": 3}))
+        stage.see(admitted("ga", minMember=2, queue="a"), admitted("gb", minMember=1, queue="b"), *lent)
+        stage.see(task("a0", group="ga"), task("a1", group="ga"))
+        await stage.settle()
+        assert stage.api.deleted == []
+
+
 async def test_scenario_85_a_queue_that_is_not_reclaimable():
     async with queue_stage({"reclaim": True}) as stage:
         lent = [running(f"b{number}", "gb") for number in range(4)]

@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.custom import CustomResource
+from stowplan.api.groups import Group, GroupKey, GroupObject
 from stowplan.api.meta import FrozenDict, FrozenList, Object, ReadOnly, assign
 from stowplan.api.node import NodeObject, Taint
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.selectors import NodeTerm, Requirement
 from stowplan.cluster.cluster import ClusterView, ObjectStore, Totals
 from stowplan.cluster.columns import MANY, Columns, Ids, Ints, LabelColumn, Mask, Resources, Rows
+from stowplan.cluster.groups import Groups
 from stowplan.cluster.node_table import Node, NodeRow, NodeSubset, NodeTable, as_they_are
 
 Kind = TypeVar("Kind", bound=CustomResource)
@@ -313,6 +315,56 @@ class SealedStore(ReadOnly, ObjectStore[T]):
         raise AttributeError("changes are followed with `queueing_hint`, or by comparing `version`")
 
 
+class SealedGroups(ReadOnly, Groups):
+    """Pod groups and their members, to read."""
+
+    __slots__ = ("_groups",)
+    _groups: Groups
+
+    def __init__(self, groups: Groups) -> None:
+        assign(self, _groups=groups)
+
+    @property
+    def families(self) -> frozenset[str]:  # type: ignore[override]
+        return self._groups.families
+
+    def key_of(self, pod: Pod) -> GroupKey | None:
+        return self._groups.key_of(pod)
+
+    def find(self, key: GroupKey) -> Group | None:
+        return self._groups.find(key)
+
+    def object_of(self, key: GroupKey) -> GroupObject | None:
+        return self._groups.object_of(key)
+
+    def members(self, key: GroupKey) -> Mapping[str, Pod]:
+        return MappingProxyType(self._groups.members(key))
+
+    def succeeded(self, key: GroupKey) -> int:
+        return self._groups.succeeded(key)
+
+    def known_count(self, key: GroupKey) -> int:
+        return self._groups.known_count(key)
+
+    def placed(self, key: GroupKey) -> list[Pod]:
+        return self._groups.placed(key)
+
+    def whole(self) -> Mapping[GroupKey, Group]:
+        return MappingProxyType(self._groups.whole())
+
+    def use(self, families: Iterable[str], scheduler_name: str) -> None:
+        raise AttributeError("enable GangScheduling or Coscheduling in the profile to have groups followed")
+
+    def put(self, pod: Pod) -> None:
+        raise AttributeError("the scheduler follows the members of groups itself")
+
+    def move(self, old: Pod, new: Pod) -> None:
+        self.put(new)
+
+    def remove(self, pod: Pod) -> None:
+        self.put(pod)
+
+
 class SealedCluster(ReadOnly, ClusterView):
     def __init__(self, cluster: ClusterView) -> None:
         stores = {name: each for name, each in vars(cluster).items() if isinstance(each, ObjectStore)}
@@ -323,6 +375,10 @@ class SealedCluster(ReadOnly, ClusterView):
     @property
     def nodes(self) -> Any:  # type: ignore[override]
         return sealed_table(self._cluster.nodes)
+
+    @property
+    def groups(self) -> Groups:  # type: ignore[override]
+        return SealedGroups(self._cluster.groups)
 
     def watched(self, kind: type[Kind]) -> ObjectStore[Kind]:
         return SealedStore(self._cluster.watched(kind))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from stowplan.api.groups import Group, GroupKey, GroupObject
+from stowplan.api.groups import IN_TREE, Group, GroupKey, GroupObject
+from stowplan.config.gates import PREEMPTION, TOPOLOGY
 from stowplan.framework import (
     Action,
     ClusterEvent,
@@ -64,3 +65,20 @@ class GroupPlugin(Plugin):
 
     def pod_deleted(self, pod: Pod) -> None:
         self.groups.remove(pod)
+
+
+def not_alone(handle: Handle, pod: Pod) -> str:
+    """Why a member of an in-tree pod group does not preempt by itself; empty if it does."""
+    groups, gates = handle.cluster.groups, handle.gates
+    key = groups.key_of(pod)
+    if key is None or key.family != IN_TREE:
+        return ""
+    if PREEMPTION in gates:
+        return "not eligible due to workload aware preemption enabled"
+    if TOPOLOGY in gates:
+        group = groups.find(key)
+        if group is None:
+            return "pod group for pod not found"
+        if group.topology is not None:
+            return "not eligible due to placement-based pod group scheduling limitation"
+    return ""

@@ -32,6 +32,7 @@ from stowplan.framework import (
     Status,
 )
 from stowplan.framework.handle import preemption_status
+from stowplan.plugins.group_members import not_alone
 from stowplan.plugins.quotas import (
     amounts_of,
     exceeds,
@@ -200,6 +201,8 @@ class CapacityScheduling(Plugin):
     # Whom it evicts
 
     def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Nomination | Status:
+        if refusal := not_alone(self.handle, pod):
+            return preemption_status(Status.unschedulable(refusal))
         if pod.spec.preemption_policy == "Never":
             return preemption_status(Status.unschedulable("not eligible due to preemptionPolicy=Never."))
         if self._is_clearing(pod):

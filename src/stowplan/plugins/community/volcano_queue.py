@@ -253,7 +253,6 @@ def _listed(text: str, word: str, names: list[str]) -> str:
 class VolcanoQueue(Plugin):
     args: VolcanoQueueArgs
     watches = (Queue, VolcanoPodGroup)
-    preempts = True
     rights = (
         Right("pods", ("delete",)),  # which the host does for it
         Right("podgroups", ("get", "patch"), VOLCANO),
@@ -379,7 +378,13 @@ class VolcanoQueue(Plugin):
     # Whether a pod may be placed
 
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
-        text = self._no_room(pod, self.tree())
+        if pod.uid in self._known:
+            text = self._no_room(pod, self.tree())
+        else:  # nobody has told of the pod: it is a question what would become of it
+            queue = self.book.name_of(pod)
+            self._change(queue, pod, 1)
+            text = self._no_room(pod, self.tree())
+            self._change(queue, pod, -1)
         if not text:
             return None
         if len(self._rejected) < MAX_REJECTED:
@@ -392,7 +397,13 @@ class VolcanoQueue(Plugin):
             return text if self.book.is_served else ""
         node, request = tree[name], request_of(pod)
         if self.args.policy == "proportion":
-            limits = {each: node.deserved.get(each, 0) for each in request if each in self.book.total}
+            total = self.book.total
+            # Where a queue deserves all that there is, the nodes say better what is missing.
+            limits = {
+                each: deserved
+                for each in request
+                if (deserved := node.deserved.get(each, 0)) + TOLERANCE < total.get(each, 0)
+            }
             return self._excess(node, request, limits, "deserved")
         if node.has_children:
             return f'queue "{name}" has queues below it; only queues without any take pods'

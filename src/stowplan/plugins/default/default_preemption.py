@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stowplan.api.groups import IN_TREE
-from stowplan.config.gates import PREEMPTION, TOPOLOGY
+from stowplan.config.gates import PREEMPTION
 from stowplan.errors import PluginError
 from stowplan.framework import (
     Action,
@@ -23,6 +22,7 @@ from stowplan.framework import (
 )
 from stowplan.framework.handle import preemption_status
 from stowplan.plugins.args import DefaultPreemptionArgs
+from stowplan.plugins.group_members import not_alone
 
 
 class DefaultPreemption(Plugin):
@@ -60,7 +60,7 @@ class DefaultPreemption(Plugin):
         return preemption_status(answer)
 
     def _not_eligible(self, pod: Pod, decision: Decision) -> str:
-        if pod.group_name and (rejection := self._not_for_groups(pod)):
+        if pod.group_name and (rejection := not_alone(self.handle, pod)):
             return rejection
         if pod.spec.preemption_policy == "Never":
             return "not eligible due to preemptionPolicy=Never."
@@ -70,22 +70,6 @@ class DefaultPreemption(Plugin):
             return ""
         if any(_is_leaving_for(pod, other) for other in nodes.pods_on(row)):
             return "not eligible due to a terminating pod on the nominated node."
-        return ""
-
-    def _not_for_groups(self, pod: Pod) -> str:
-        """Why a member of a pod group does not preempt by itself."""
-        groups, gates = self.handle.cluster.groups, self.handle.gates
-        key = groups.key_of(pod)
-        if key is None or key.family != IN_TREE:
-            return ""
-        if PREEMPTION in gates:
-            return "not eligible due to workload aware preemption enabled"
-        if TOPOLOGY in gates:
-            group = groups.find(key)
-            if group is None:
-                return "pod group for pod not found"
-            if group.topology is not None:
-                return "not eligible due to placement-based pod group scheduling limitation"
         return ""
 
     def events_to_register(self) -> tuple[ClusterEvent, ...]:
