@@ -32,6 +32,7 @@ STDIN = "-"
 SUFFIXES = (".json", ".yaml", ".yml")
 WORKLOADS = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController")
 """Kinds that create pods from a template."""
+JOB_SET_NAME, MAX_JOBS = "jobset.sigs.k8s.io/jobset-name", 10_000
 CLASSES = ("PriorityClass", "StorageClass")
 READ = frozenset((POD, *KINDS))
 NAMES: dict[type, str] = {Pod: POD, **{kind: name for name, kind in KINDS.items()}}
@@ -99,7 +100,7 @@ class Manifests:
 
     def add(self, found: Iterable[Found]) -> None:
         """Add objects, classes first: the defaults of pods and claims depend on them."""
-        concerning = [each for each in found if self._concerns_scheduling(each)]
+        concerning = [each for one in found for each in _jobs_of(one) if self._concerns_scheduling(each)]
         for each in concerning:
             if each.data["kind"] in CLASSES:
                 self._put(each)
@@ -208,6 +209,45 @@ class Manifests:
         if not isinstance(meta, dict) or meta.get("name") or not isinstance(meta.get("generateName"), str):
             return data
         return data | {"metadata": meta | {"name": f"{meta['generateName']}{next(self._numbers)}"}}
+
+
+def _jobs_of(found: Found) -> Iterator[Found]:
+    """The Jobs of a JobSet; any other object as it is."""
+    data = found.data
+    if not isinstance(data, dict) or data.get("kind") != "JobSet" or not _is_job_set(data):
+        yield found
+        return
+    meta = data["metadata"]
+    for part in data["spec"]["replicatedJobs"]:
+        template = part.get("template") or {}
+        for number in range(min(int(part.get("replicas", 1)), MAX_JOBS)):
+            own = dict(template.get("metadata") or {})
+            own |= {key: meta[key] for key in ("namespace",) if key in meta}
+            own["name"] = f"{meta['name']}-{part['name']}-{number}"
+            own["labels"] = (own.get("labels") or {}) | {JOB_SET_NAME: meta["name"]}
+            job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": own, "spec": template.get("spec")}
+            yield Found(found.file, found.place, job)
+
+
+def _is_job_set(data: dict[str, Any]) -> bool:
+    """Whether it has all that is needed to know its Jobs."""
+    meta, spec = data.get("metadata"), data.get("spec")
+    parts = spec.get("replicatedJobs") if isinstance(spec, dict) else None
+    return (
+        str(data.get("apiVersion")).startswith("jobset.x-k8s.io/")
+        and isinstance(meta, dict)
+        and isinstance(meta.get("name"), str)
+        and isinstance(parts, list)
+        and all(
+            isinstance(part, dict)
+            and isinstance(part.get("name"), str)
+            and isinstance(part.get("replicas", 1), int)
+            and isinstance(part.get("template"), dict)
+            and isinstance(part["template"].get("spec"), dict)
+            and isinstance(part["template"].get("metadata") or {}, dict)
+            for part in parts
+        )
+    )
 
 
 def _name_of_kind(kind: type) -> str:

@@ -11,14 +11,19 @@ from typing import Any
 import click
 
 from stowplan.api.custom import CustomResource
+from stowplan.api.groups import IN_TREE, KINDS_OF_FAMILY, GroupObject
 from stowplan.api.manifests import Found, Manifests
 from stowplan.api.names import kind_and_name
 from stowplan.client import kubeconfig as kubeconfigs
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
+from stowplan.client.resources import custom
 from stowplan.client.watch import WORKLOADS, OnObject, Reading, read_cluster, read_workload
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration, load
+from stowplan.config.gates import GANG_SCHEDULING, GENERIC_WORKLOAD, TOPOLOGY
+from stowplan.config.types import with_gates, with_groups
+from stowplan.cycle.planner import DEFAULT_CONFIG
 from stowplan.errors import InputError
 from stowplan.explain.layout import printable
 from stowplan.framework.registry import Registry
@@ -43,6 +48,36 @@ def config_of(
     return loaded.config
 
 
+GROUP_KINDS = tuple(kind for kinds in KINDS_OF_FAMILY.values() for kind in kinds)
+"""The kinds that describe pod groups, of which a cluster has some at most."""
+
+
+def with_groups_of(
+    manifests: Manifests,
+    config: KubeSchedulerConfiguration | None,
+    registry: Registry,
+    added: Sequence[Found] = (),
+    *,
+    gang: bool = False,
+) -> KubeSchedulerConfiguration | None:
+    """The configuration with plugins for the pod groups of the cluster, if it has none for them.
+
+    `added` are objects that come later; `gang` says that groups of Kubernetes do.
+    """
+    more = Manifests(manifests.namespace, GROUP_KINDS)
+    more.add(added)
+    items = (*manifests.objects.values(), *more.objects.values())
+    used = {item.family for item in items if isinstance(item, GroupObject)} | ({IN_TREE} if gang else set())
+    watched = kinds_of(config, registry)
+    missing = {family for family in used if not set(KINDS_OF_FAMILY[family]) & set(watched)}
+    if not missing:
+        return config
+    config = config or load(DEFAULT_CONFIG, registry).config
+    if IN_TREE in missing:
+        config = with_gates(config, config.gates | {GENERIC_WORKLOAD, GANG_SCHEDULING, TOPOLOGY})
+    return with_groups(config) if missing - {IN_TREE} else config
+
+
 def kinds_of(
     config: KubeSchedulerConfiguration | None, registry: Registry
 ) -> tuple[type[CustomResource], ...]:
@@ -63,7 +98,10 @@ def live_manifests(
     namespace = namespace or connection.namespace
     built = Cluster()
     found, workloads = asyncio.run(_read(connection, kinds, namespace, wanted, built.apply))
+    groups = {custom(kind).name for kind in GROUP_KINDS}
     for name, error in found.missing.items():
+        if name in groups:
+            continue  # most clusters have only some of the APIs for pod groups, or none
         click.echo(printable(f"{connection.server}: ignoring {name}: {error}"), err=True)
     for fault in found.faults:
         click.echo(printable(f"{connection.server}: {fault}; ignoring it"), err=True)

@@ -1,4 +1,4 @@
-"""`stowplan explain`: explain why a pod was placed on its node, or on none."""
+"""`stowplan explain`: explain why a pod was placed on its node, or on none, or why a pod group waits."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ from stowplan.explain.layout import printable
 if TYPE_CHECKING:
     from stowplan.client.connection import Connection
     from stowplan.explain.changes import ChangesAnswer, Printed
+    from stowplan.explain.group_report import GroupReport
+
+
+GROUP_WORDS = ("group", "podgroup")
 
 
 @click.command()
-@click.argument("pods", metavar="POD...", nargs=-1, required=True)
+@click.argument("pods", metavar="POD... | group GROUP", nargs=-1, required=True)
 @click.option(
     "-f",
     "--filename",
@@ -64,6 +68,8 @@ if TYPE_CHECKING:
     help="Also list the smallest changes that would alter the outcome.",
 )
 @click.option("--all-nodes", is_flag=True, help="List all nodes instead of the first few.")
+@click.option("--members", is_flag=True, help="For a group: list its pods, with the reason of each.")
+@click.option("--domains", is_flag=True, help="For a group: list the domains of its topology constraint.")
 @SEED
 @OUTPUT
 @VERBOSE
@@ -84,11 +90,13 @@ def explain(
     node: str | None,
     changes: bool,
     all_nodes: bool,
+    members: bool,
+    domains: bool,
     seed: int | None,
     output: str,
     verbose: bool,
 ) -> None:
-    """Explain why a pod was placed on its node, or on none.
+    """Explain why a pod was placed on its node, or on none; or why a pod group waits.
 
     With --server or --journal, or if the kubeconfig is that of `stowplan up`, explain a decision that a
     Stowplan scheduler made. Otherwise, compute what kube-scheduler would decide now for the cluster in the
@@ -98,10 +106,24 @@ def explain(
     POD is a name or namespace/name. Without --server and --journal it may also be a workload such as
     deployment/web, which stands for its next pod. With -o json, print one JSON object per POD and line. The
     exit status is 1 if a POD could not be explained.
+
+    `stowplan explain group NAMESPACE/NAME` says how many pods of a group fit, what the others lack, which
+    groups are before it, and the smallest changes that would let it start.
     """
     given = [name for name, it in (("-f", files), ("--server", server), ("--journal", journal)) if it]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} are mutually exclusive")
+    if pods[0] in GROUP_WORDS and len(pods) > 1:
+        for name, it in (("--node", node), ("--all-nodes", all_nodes)):
+            if it:
+                raise click.UsageError(f"{name} is for pods; use --members and --domains for a group")
+        shown = _Shown(changes, members, domains, output == "json")
+    elif members or domains:
+        raise click.UsageError(
+            "--members and --domains are for groups: stowplan explain group NAMESPACE/NAME"
+        )
+    else:
+        shown = None
     wanted = _Wanted(node, changes and node is None, output == "json", all_nodes)
     found: Iterator[_Answer]
     if server:
@@ -115,7 +137,14 @@ def explain(
             authority=authority,
             insecure=insecure,
         )
-        found = _explain_from_scheduler(connection, _keys(pods, namespace or connection.namespace), wanted)
+        if shown is not None:
+            keys = _group_keys(pods, namespace or connection.namespace)
+            found = _groups_from_scheduler(connection, keys, shown)
+        else:
+            keys = _keys(pods, namespace or connection.namespace)
+            found = _explain_from_scheduler(connection, keys, wanted)
+    elif journal and shown is not None:
+        found = _groups_from_journal(journal, _group_keys(pods, namespace or "default"), shown)
     elif journal:
         found = _explain_from_journal(journal, _keys(pods, namespace or "default"), wanted)
     else:
@@ -124,9 +153,15 @@ def explain(
         cluster = _Cluster(files, kubeconfig, context, namespace, verbose)
         scheduler = _Scheduler(config, policy, plugin_dirs, seed)
         is_default = scheduler == _Scheduler(None, None, (), None)
-        found = (_explain_as_decided(pods, cluster, wanted) if is_default and not files else None) or (
-            _explain_now(pods, cluster, scheduler, wanted)
-        )
+        asks = is_default and not files
+        if shown is not None:
+            found = (_groups_if_there(pods, cluster, shown) if asks else None) or (
+                _groups_now(pods, cluster, scheduler, shown)
+            )
+        else:
+            found = (_explain_as_decided(pods, cluster, wanted) if asks else None) or (
+                _explain_now(pods, cluster, scheduler, wanted)
+            )
     _print(found)
 
 
@@ -179,6 +214,15 @@ class _Scheduler(NamedTuple):
     policy: Path | None
     plugin_dirs: tuple[Path, ...]
     seed: int | None
+
+
+class _Shown(NamedTuple):
+    """What to show of a group, and how to print it."""
+
+    changes: bool
+    members: bool
+    domains: bool
+    as_data: bool
 
 
 def _explain_as_decided(
@@ -273,11 +317,8 @@ def _explain_from_journal(journal: str, keys: tuple[str, ...], wanted: _Wanted) 
     from stowplan.explain.text import print_explanation
     from stowplan.journal import reader
 
-    def warn(path: Path, error: Exception) -> None:
-        click.echo(f"{path}: skipping unreadable file: {' '.join(str(error).split())}", err=True)
-
     for key in keys:
-        found = reader.find(Path(journal), key, warn)
+        found = reader.find(Path(journal), key, _warn_of_damage)
         if not found:
             yield _Answer(
                 Printed(fault=f"{journal}: no decision for pod {key}; {reader.describe_span(Path(journal))}")
@@ -290,6 +331,10 @@ def _explain_from_journal(journal: str, keys: tuple[str, ...], wanted: _Wanted) 
             continue
         explained = add_weight_changes(explained) if wanted.changes else explained
         yield _Answer(print_explanation(explained, as_data=wanted.as_data, all_nodes=wanted.all_nodes))
+
+
+def _warn_of_damage(path: Path, error: Exception) -> None:
+    click.echo(f"{path}: skipping unreadable file: {' '.join(str(error).split())}", err=True)
 
 
 def _keys(pods: tuple[str, ...], namespace: str) -> tuple[str, ...]:
@@ -315,3 +360,98 @@ def _later_text(answer: _Answer) -> str:
     from stowplan.explain.changes import present_changes_text
 
     return f"\n{present_changes_text(changes)}\n"
+
+
+def _group_keys(words: tuple[str, ...], namespace: str) -> tuple[str, ...]:
+    return tuple(name if "/" in name else f"{namespace}/{name}" for name in words[1:])
+
+
+def _groups_from_scheduler(connection: Connection, keys: tuple[str, ...], shown: _Shown) -> Iterator[_Answer]:
+    """Explain groups of a running scheduler, on its cluster as it is now."""
+    from stowplan.cli.scheduler_client import ask_group
+    from stowplan.explain.changes import Printed
+
+    for key in keys:
+        try:
+            report = ask_group(connection, key, changes=shown.changes)
+        except InputError as error:
+            yield _Answer(Printed(fault=str(error)))
+        else:
+            yield _print_group(report, shown)
+
+
+def _groups_if_there(words: tuple[str, ...], cluster: _Cluster, shown: _Shown) -> Iterator[_Answer] | None:
+    """Ask the scheduler that the kubeconfig leads to; None if there is none, or if it reads no groups."""
+    from stowplan.cli.scheduler_client import group_or_none
+    from stowplan.client import kubeconfig as kubeconfigs
+
+    connection = kubeconfigs.load(cluster.kubeconfig, context=cluster.context)
+    keys = _group_keys(words, cluster.namespace or connection.namespace)
+    reports = [group_or_none(connection, key, changes=shown.changes) for key in keys]
+    if any(report is None for report in reports):
+        return None
+    return (_print_group(report, shown) for report in reports if report is not None)
+
+
+def _groups_now(
+    words: tuple[str, ...], cluster: _Cluster, scheduler: _Scheduler, shown: _Shown
+) -> Iterator[_Answer]:
+    """Decide the groups on the cluster of the files or of the kubeconfig."""
+    from stowplan.api.manifests import read
+    from stowplan.cli.cluster_source import (
+        GROUP_KINDS,
+        config_of,
+        echo_ignored,
+        kinds_of,
+        live_manifests,
+        stop_for,
+        with_groups_of,
+    )
+    from stowplan.explain.changes import Printed
+    from stowplan.explain.explainer import Explainer
+    from stowplan.framework.registry import Registry
+
+    registry = Registry.installed(scheduler.plugin_dirs)
+    config = config_of(scheduler.config, scheduler.policy, registry)
+    kinds = (*GROUP_KINDS, *kinds_of(config, registry))
+    if cluster.files:
+        manifests = read(cluster.files, sys.stdin.buffer, cluster.namespace or "default", kinds)
+        stop_for(manifests.faults)
+    else:
+        manifests = live_manifests(cluster.kubeconfig, cluster.context, cluster.namespace, kinds)
+    if cluster.is_verbose:
+        echo_ignored(manifests)
+    config = with_groups_of(manifests, config, registry)
+    explainer = Explainer(manifests, config, registry=registry, seed=scheduler.seed)
+    for key in _group_keys(words, manifests.namespace):
+        try:
+            report = explainer.explain_group(key, changes=shown.changes)
+        except StowplanError as error:
+            yield _Answer(Printed(fault=str(error)))
+        else:
+            yield _print_group(report, shown)
+
+
+def _groups_from_journal(journal: str, keys: tuple[str, ...], shown: _Shown) -> Iterator[_Answer]:
+    """Explain the last recorded attempt at each group."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from stowplan.explain.changes import Printed
+    from stowplan.explain.groups import explain_recorded_group
+    from stowplan.journal import reader
+
+    for key in keys:
+        found = reader.find_group(Path(journal), key, _warn_of_damage)
+        if not found:
+            span = reader.describe_span(Path(journal))
+            yield _Answer(Printed(fault=f"{journal}: no decision for pod group {key}; {span}"))
+        else:
+            yield _print_group(explain_recorded_group(key, found), shown)
+
+
+def _print_group(report: GroupReport, shown: _Shown) -> _Answer:
+    from stowplan.explain import group_report
+    from stowplan.explain.changes import Printed
+
+    if shown.as_data:
+        return _Answer(Printed(data=group_report.as_json(report)))
+    return _Answer(Printed(group_report.render(report, members=shown.members, domains=shown.domains)))

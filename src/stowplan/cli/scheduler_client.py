@@ -25,13 +25,15 @@ from stowplan.client.errors import (
 from stowplan.client.watch import decode_checked
 from stowplan.errors import InputError
 from stowplan.explain.changes import ChangesAnswer, Printed
+from stowplan.explain.group_report import GroupReport
 
-EXPLAIN, CHANGES = "/page/api/explain", "/page/api/changes"
+EXPLAIN, CHANGES, GROUP = "/page/api/explain", "/page/api/changes", "/page/api/group"
 SECONDS = 10.0
 """How long to wait for an answer; one that must be computed takes one or two seconds."""
 T = TypeVar("T")
 _printed = msgspec.json.Decoder(Printed).decode
 _changes = msgspec.json.Decoder(ChangesAnswer).decode
+_group = msgspec.json.Decoder(GroupReport).decode
 
 
 def scheduler_at(
@@ -93,6 +95,28 @@ def ask_changes(connection: Connection, pod: str) -> ChangesAnswer:
     """Ask for the smallest changes that would alter the outcome. An ApiError says why there are none."""
     (answer,) = asyncio.run(_ask(connection, CHANGES, _changes, [{"pod": pod}]))
     return answer
+
+
+def ask_group(connection: Connection, group: str, *, changes: bool) -> GroupReport:
+    """Ask why a pod group waits. An InputError says why it is not known."""
+    query = {"group": group, "changes": "true" if changes else "false"}
+    try:
+        (report,) = asyncio.run(_ask(connection, GROUP, _group, [query]))
+    except NotFound as error:
+        said = str(error)
+        known = f"{GROUP} not found; is this a Stowplan scheduler of this version?"
+        raise InputError(said if group in said else known, where=connection.server) from None
+    except ApiError as error:
+        raise InputError(_with_advice(error), where=connection.server) from None
+    return report
+
+
+def group_or_none(connection: Connection, group: str, *, changes: bool) -> GroupReport | None:
+    """The same; None if no Stowplan scheduler answers here, or it does not know the group."""
+    try:
+        return ask_group(connection, group, changes=changes)
+    except InputError:
+        return None
 
 
 def _with_advice(error: ApiError) -> str:

@@ -101,8 +101,8 @@ COPIED = "set KUBECONFIG to the kubeconfig of the cluster to copy"
 @click.option(
     "--groups",
     is_flag=True,
-    help="Install the CustomResourceDefinitions of pod groups and queues of scheduler-plugins and Volcano. "
-    "Those that a plugin of --config watches are always installed.",
+    help="Install the CustomResourceDefinitions of pod groups and queues of scheduler-plugins and Volcano, "
+    "and place the pods of such groups as one. Those that a plugin of --config watches are always installed.",
 )
 @click.option(
     "--from-cluster",

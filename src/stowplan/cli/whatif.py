@@ -8,8 +8,16 @@ from pathlib import Path
 
 import click
 
-from stowplan.api.manifests import Manifests, read, read_into
-from stowplan.cli.cluster_source import config_of, echo_ignored, kinds_of, live_manifests, stop_for
+from stowplan.api.manifests import Manifests, objects_in, read
+from stowplan.cli.cluster_source import (
+    GROUP_KINDS,
+    config_of,
+    echo_ignored,
+    kinds_of,
+    live_manifests,
+    stop_for,
+    with_groups_of,
+)
 from stowplan.cli.options import (
     CONFIG,
     NAMESPACE,
@@ -56,6 +64,11 @@ from stowplan.simulator.text import render
     multiple=True,
     help="Add N pods like POD, or of a workload such as deployment/web. Repeatable.",
 )
+@click.option(
+    "--gang",
+    is_flag=True,
+    help="Make a pod group of each Job or JobSet of --add: its pods start together, or not at all.",
+)
 @click.option("--more-nodes", metavar="NODE[=N]", multiple=True, help="Add N nodes like NODE. Repeatable.")
 @click.option(
     "--drain", metavar="NODE", multiple=True, help="Cordon the node and evict its pods. Repeatable."
@@ -76,6 +89,7 @@ def whatif(
     plugin_dirs: tuple[Path, ...],
     add: tuple[str, ...],
     more: tuple[str, ...],
+    gang: bool,
     more_nodes: tuple[str, ...],
     drain: tuple[str, ...],
     lose: tuple[str, ...],
@@ -90,28 +104,33 @@ def whatif(
     Pods that are pending now are decided together with those that the change adds, in the scheduler's
     order. Changes can be combined: nodes are added first, then drained and removed, then pods are added.
     Use --config to try another scheduler configuration.
+
+    Pods of a pod group are placed together or not at all, if the PodGroup is in the cluster or in --add.
     """
     if files and (kubeconfig or context):
         raise click.UsageError("-f cannot be combined with --kubeconfig or --context")
     copies, grown = (tuple(map(_several, each)) for each in (more, more_nodes))
     registry = Registry.installed(plugin_dirs)
     loaded = config_of(config, policy, registry)
-    kinds = kinds_of(loaded, registry)
+    kinds = (*GROUP_KINDS, *kinds_of(loaded, registry))
     if files:
         manifests = read(files, sys.stdin.buffer, namespace or "default", kinds)
     else:
         wanted = [each.name for each in copies]
         manifests = live_manifests(kubeconfig, context, namespace, kinds, wanted)
     stop_for(manifests.faults)
+    added = objects_in(add, sys.stdin.buffer, manifests.faults)
+    stop_for(manifests.faults)
+    loaded = with_groups_of(manifests, loaded, registry, added, gang=gang)
     what_if = WhatIf(
         manifests.objects.values(), loaded, registry=registry, seed=seed, cluster=build_cluster(manifests)
     )
     if config is not None:
         what_if.changes.append(f"the configuration of {config}")
-    question = Question(more_nodes=grown, drain=drain, lose=lose, afresh=afresh, more=copies)
+    question = Question(more_nodes=grown, drain=drain, lose=lose, afresh=afresh, more=copies, gang=gang)
 
     def read_more(manifests: Manifests) -> None:
-        read_into(manifests, add, sys.stdin.buffer)
+        manifests.add(added)
         stop_for(manifests.faults)
         if verbose:
             echo_ignored(manifests)

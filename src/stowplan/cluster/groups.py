@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -14,6 +15,24 @@ from stowplan.api.pod import Pod
 NEVER_EVICTED = 2**62
 """Above the priority of any pod or group."""
 NO_MEMBERS: Mapping[str, Pod] = {}
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """Nodes that are kept for a group that has waited long, until enough room on them should be free."""
+
+    key: GroupKey
+    nodes: tuple[str, ...]
+    until: float
+    """In seconds since 1970."""
+
+    @property
+    def reason(self) -> str:
+        """Why other pods do not get these nodes."""
+        return f"node(s) reserved for pod group {self.key} until {_clock_text(self.until)}"
+
+
+def _clock_text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M UTC")
 
 
 class Groups:
@@ -33,6 +52,8 @@ class Groups:
         """Members that have run to their end, which count although nobody watches them any more."""
         self._read: dict[GroupKey, tuple[Object, Group | None]] = {}
         self._whole: tuple[tuple[int, ...], dict[GroupKey, Group]] = ((), {})
+        self.reservation: Reservation | None = None
+        """At most one group has nodes kept for it, and only where a plugin does that."""
         self._version = 0
         """Increases whenever a group gets its first member, or loses its last."""
 
@@ -66,6 +87,16 @@ class Groups:
     def object_of(self, key: GroupKey) -> GroupObject | None:
         """The object that describes the group."""
         return None if self.find(key) is None else self._read[key][0]  # type: ignore[return-value]
+
+    def known_keys(self) -> list[GroupKey]:
+        """All groups: those that pods name, and those that objects describe, in order of their names."""
+        found = dict.fromkeys(self._members)
+        for family in self.families:
+            for kind in KINDS_OF_FAMILY[family]:
+                for item in self._watched(kind):
+                    # Of a Workload, replicas are groups, and only their pods name them.
+                    found |= {group.key: None for group in item.groups() if not group.key.name.endswith("/")}
+        return sorted(found, key=lambda key: (key.namespace, key.name, key.family))
 
     def members(self, key: GroupKey) -> Mapping[str, Pod]:
         """All known members by uid."""

@@ -227,6 +227,41 @@ def with_gates(config: KubeSchedulerConfiguration, gates: FeatureGates) -> KubeS
     return GatedConfiguration(**{name: getattr(config, name) for name in names}, feature_gates=gates)
 
 
+COSCHEDULING = "Coscheduling"
+PRIORITY_SORT = "PrioritySort"
+
+
+def with_groups(config: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
+    """The same configuration with pod groups of scheduler-plugins and Volcano in every profile.
+
+    Profiles that name Coscheduling stay as they are. All profiles share one sort of the queue: that of groups
+    replaces the default one, but no other.
+    """
+    sorters = {entry.name for profile in config.profiles for entry in profile.plugins.queue_sort.enabled}
+    sorts = sorters <= {PRIORITY_SORT} or sorters == {COSCHEDULING}
+    profiles = tuple(
+        profile if _names_coscheduling(profile) else _with_coscheduling(profile, sorts=sorts)
+        for profile in config.profiles
+    )
+    return msgspec.structs.replace(config, profiles=profiles)
+
+
+def _names_coscheduling(profile: ProfileConfig) -> bool:
+    """Besides in queueSort, which is the same in all profiles."""
+    points = (profile.plugins.at(point) for point in (*EXTENSION_POINTS, MULTI_POINT) if point != "queueSort")
+    return any(entry.name == COSCHEDULING for found in points for entry in found.enabled)
+
+
+def _with_coscheduling(profile: ProfileConfig, *, sorts: bool) -> ProfileConfig:
+    plugins, entry = profile.plugins, PluginEntry(COSCHEDULING)
+    multi_point = msgspec.structs.replace(plugins.multi_point, enabled=(*plugins.multi_point.enabled, entry))
+    queue_sort = msgspec.structs.replace(plugins.queue_sort, disabled=(*plugins.queue_sort.disabled, entry))
+    if sorts:
+        queue_sort = PluginSet(enabled=(entry,), disabled=(PluginEntry("*"),))
+    changed = msgspec.structs.replace(plugins, multi_point=multi_point, queue_sort=queue_sort)
+    return msgspec.structs.replace(profile, plugins=changed)
+
+
 def _without_defaults(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         return {

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from stowplan.api import requests
+from stowplan.api.amounts import amount_text
 from stowplan.api.groups import IN_TREE, VOLCANO, Group, ranked, task_of
 from stowplan.api.pod import Pod
 from stowplan.api.queues import HyperNode
@@ -155,6 +156,8 @@ class PlacementTrial(msgspec.Struct):
 
     name: str
     count: int
+    lacks: str = ""
+    """What resources it lacks; only known of the best one, after a failure."""
 
 
 class GroupDecision(msgspec.Struct):
@@ -172,6 +175,8 @@ class GroupDecision(msgspec.Struct):
     placement: str = ""
     """The domain that was chosen."""
     trials: list[PlacementTrial] = []
+    lacks: str = ""
+    """What resources the nodes lack for the members that are needed, after a failure without domains."""
 
     @property
     def fitting(self) -> int:
@@ -198,13 +203,16 @@ class GroupDecision(msgspec.Struct):
         if self.placement:
             text += f" All of them go into domain {self.placement}."
         elif self.trials:
-            best = max(self.trials, key=lambda trial: trial.count)
+            best = max(self.trials, key=lambda trial: (bool(trial.lacks), trial.count))
             lacking = sum(1 for trial in self.trials if trial.count < 0)
-            where = f"the best of {len(self.trials)} domains, {best.name}, takes {best.count}"
+            lacks = f" The best, {best.name}, lacks {best.lacks}." if best.lacks else ""
             if best.count < 0:
-                return f"{text} No domain has the free resources for them."
-            text += f" No domain takes enough: {where}"
+                return f"{text} No domain has the free resources for them.{lacks}"
+            text += f" No domain takes enough: the best of {len(self.trials)} domains, {best.name}, "
+            text += f"takes {best.count}" + (f" and lacks {best.lacks}" if best.lacks else "")
             text += f"; {lacking} lack the free resources." if lacking else "."
+        elif self.lacks:
+            text += f" The nodes that they may use lack {self.lacks}."
         return text
 
 
@@ -243,6 +251,17 @@ def decide_group(
     except GroupError as error:
         members = [] if error.member is None else [error.member]
         return GroupDecision(group, Result.ERROR, members, str(error), needed=needed)
+
+
+def decide_within(
+    host: GroupHost, group: Group, pods: Sequence[Pod], placed: Sequence[Pod], needed: int, rows: Rows
+) -> GroupDecision:
+    """What would become of the members on these nodes. Nothing stays placed."""
+    trial = _GroupCycle(host, group, pods, placed, needed)
+    found = trial._in_any_order(rows)
+    if found.result is Result.SCHEDULED:
+        trial._undo(found)
+    return found
 
 
 class _Trial:
@@ -336,6 +355,7 @@ class _GroupCycle:
                 return self._scheduled(trial)
             trial.undo()
         result = Result.WAITING if makes_room or is_clearing else Result.UNSCHEDULABLE
+        lacks = self._lacks(first, within) if explains and result is Result.UNSCHEDULABLE else ""
         # parity: a group that preempts as one does not say that it waits
         is_said = result is Result.WAITING and not self._host.preempts_whole
         message = WAITING if is_said else UNSCHEDULABLE
@@ -346,7 +366,19 @@ class _GroupCycle:
             f"{message}, {text}" if text and not makes_room else message,
             victims=tuple(first.victims) if makes_room else (),
             needed=self._needed,
+            lacks=lacks,
         )
+
+    def _lacks(self, trial: _Trial, within: Rows | None) -> str:
+        """What the nodes lack that only resources rule out for a member that does not fit."""
+        decisions = (each.decision for each in trial.members.values() if not each.node_name)
+        decision = next((each for each in decisions if each.filters), None)
+        rows = self._host.nodes.rows if within is None else within
+        if decision is not None:
+            ruled_out = [each.fails for each in decision.filters if each.plugin != "NodeResourcesFit"]
+            others = decision.looked_at[np.any(ruled_out, axis=0)] if ruled_out else decision.looked_at[:0]
+            rows = np.setdiff1d(np.intersect1d(rows, decision.looked_at), others)
+        return lacking_text(lacking(self._host.nodes, self._pods, self._needed, rows))
 
     def _is_enough(self, trial: _Trial) -> bool:
         """Whether so many members are placed that the group can go ahead."""
@@ -537,7 +569,9 @@ class _GroupCycle:
             return self._without_placement(UNSCHEDULABLE)
         first = self._in_any_order(placements[order[0]], explains=True)
         first.message = _none_available(len(placements), first.message)
-        first.trials = trials
+        first.trials, first.lacks = trials, ""
+        best = max(trials, key=lambda trial: (trial.count, capacity[trial.name]))
+        best.lacks = lacking_text(lacking(nodes, self._pods, self._needed, placements[best.name]))
         return first
 
     @property
@@ -637,6 +671,33 @@ def free_places(nodes: LiveNodeTable, pod: Pod) -> Ints:
             # A resource that a node lacks may be one that devices stand behind.
             room = np.minimum(room, np.where(capacity > 0, free // amount, room if "/" in name else 0))
     return room
+
+
+def lacking(nodes: LiveNodeTable, pods: Sequence[Pod], needed: int, rows: Rows) -> dict[str, int]:
+    """What these nodes lack of each resource, looked at alone, to take so many of the pods."""
+    found: dict[str, int] = {}
+    for name in (*sorted(_resources(pods)), "pods"):
+        capacity = nodes.allocatable[name]
+        if name != "pods" and (name not in nodes.requested.index or not capacity.any()):
+            continue  # devices may stand behind it
+        used = nodes.pod_count if name == "pods" else nodes.requested[name]
+        free = np.maximum(capacity - used, 0)[rows]
+        # The least that so many of them can ask for.
+        amounts = sorted(1 if name == "pods" else pod.requests.get(name, 0) for pod in pods)[:needed]
+        if amounts and amounts[0] == amounts[-1] > 0:
+            missing = (len(amounts) - int((free // amounts[0]).sum())) * amounts[0]
+        else:
+            missing = sum(amounts) - int(free.sum())
+        if missing > 0:
+            found[name] = missing
+    return found
+
+
+def lacking_text(missing: Mapping[str, int]) -> str:
+    return " and ".join(
+        f"room for {amount} pods" if name == "pods" else f"{amount_text(name, amount)} {name}"
+        for name, amount in missing.items()
+    )
 
 
 def _none_available(count: int, text: str) -> str:

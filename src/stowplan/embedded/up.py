@@ -79,7 +79,7 @@ class UpOptions(msgspec.Struct, kw_only=True):
     feature_gates: str = ""
     """Gates as flags have them: GenericWorkload=true,GangScheduling=true."""
     groups: bool = False
-    """Whether the kinds of pod groups of scheduler-plugins and Volcano are installed."""
+    """Whether the pod groups of scheduler-plugins and Volcano are installed, and placed as one."""
     definitions: list[Json] = []
     """CustomResourceDefinitions to install at the start."""
     journal: Path | None = None
@@ -271,6 +271,7 @@ def _scheduler_options(
     ]
     argv += [f"--config={options.config}"] if options.config is not None else []
     argv += [f"--feature-gates={options.feature_gates}"] if options.feature_gates else []
+    argv += ["--groups"] if options.groups else []
     argv += [f"--journal={options.journal}"] if options.journal is not None else []
     if port:
         argv += [

@@ -17,6 +17,8 @@ from stowplan.cycle import Planner, first_by_name
 from stowplan.cycle.planner import build_cluster, error_in, run_pre_enqueue
 from stowplan.cycle.schedule import draw_ties, schedule
 from stowplan.errors import InputError, PluginError
+from stowplan.explain.group_report import GroupReport
+from stowplan.explain.groups import explain_group, find_key
 from stowplan.explain.layout import reason_text
 from stowplan.explain.report import Explanation, explain_decision, explain_node
 from stowplan.explain.smallest_changes import smallest_changes
@@ -45,7 +47,15 @@ class Explainer:
         self.cluster = build_cluster(manifests)
         tie_break = first_by_name if seed is None else draw_ties(random.Random(seed), by_name=True)
         self.planner = Planner(self.cluster, config, registry=registry, tie_break=tie_break)
-        self.planner.keep_nominations(manifests.pods.values())
+        pods = manifests.pods.values()
+        self.planner.keep_nominations(pods)
+        self._pending = [pod for pod in pods if not (pod.node_name or pod.is_finished or pod.is_terminating)]
+
+    def explain_group(self, wanted: str, *, changes: bool = False) -> GroupReport:
+        """Decide a pod group, `namespace/name`, and say why it waits. Nothing is placed."""
+        self.planner.expect(self._pending)
+        groups = self.cluster.groups
+        return explain_group(self.planner, find_key(groups, wanted), self._pending, changes=changes)
 
     def explain(self, target: Target, node_name: str | None = None, *, changes: bool = False) -> Explanation:
         """Decide the pod and place it for those after it; a running pod stays on its node."""

@@ -58,3 +58,9 @@ def table(headers: Sequence[tuple[str, ...]], rows: Sequence[tuple[object, ...]]
         cells = [first.ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
         yield "  ".join(cells).rstrip()
+
+
+def left_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

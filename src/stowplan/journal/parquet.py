@@ -167,6 +167,24 @@ def find(path: Path, pod: str) -> list[Record]:
     return found[::-1]
 
 
+def find_group(path: Path, group: str) -> list[Record]:
+    """The decisions on the members of a pod group in one file, the newest first."""
+    found: list[Record] = []
+    start = f"Decided with pod group {group}: "
+    with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=["group"]) as file:
+        _check_format(file)
+        for number in range(file.num_row_groups):
+            coded = file.read_row_group(number, columns=["group"], use_threads=False)["group"]
+            coded = coded.combine_chunks()
+            texts = coded.dictionary.to_pylist()
+            named = [at for at, text in enumerate(texts) if text.startswith(start)]
+            rows = np.flatnonzero(np.isin(coded.indices.to_numpy(), named)).tolist()
+            if rows:
+                evidence = file.read_row_group(number, columns=["evidence"])["evidence"].combine_chunks()
+                found += _decode_rows(evidence, rows)
+    return found[::-1]
+
+
 def _decode_rows(evidence: pa.Array, rows: list[int]) -> list[Record]:
     reader = GroupReader(lambda row: evidence[row].as_py())
     return [reader.record(row) for row in rows]

@@ -18,11 +18,20 @@ def find(directory: Path, pod: str, on_damage: OnDamage) -> list[Record]:
 
     Files that cannot be read are skipped and passed to `on_damage`.
     """
+    return _find(directory, lambda path: parquet.find(path, pod), on_damage)
+
+
+def find_group(directory: Path, group: str, on_damage: OnDamage) -> list[Record]:
+    """The same for the members of a pod group that were decided with it."""
+    return _find(directory, lambda path: parquet.find_group(path, group), on_damage)
+
+
+def _find(directory: Path, find_in: Callable[[Path], list[Record]], on_damage: OnDamage) -> list[Record]:
     for _ in range(MAX_ATTEMPTS):
         try:
             for file in reversed(list_files(directory)):
                 try:
-                    found = parquet.find(file.path, pod)
+                    found = find_in(file.path)
                 except FileNotFoundError:
                     raise
                 except parquet.DAMAGED as error:

@@ -76,6 +76,13 @@ STOWPLAN = (
         "use. Repeatable.",
     ),
     Flag(
+        "groups",
+        BOOL,
+        False,
+        "Place pod groups of scheduler-plugins (scheduling.x-k8s.io) and Volcano as one, as if every profile "
+        "enabled the plugin Coscheduling. Pod groups of Kubernetes need --feature-gates instead.",
+    ),
+    Flag(
         "decisions-memory",
         SIZE_OR_NONE,
         "64Mi",

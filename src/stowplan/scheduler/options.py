@@ -34,6 +34,7 @@ from stowplan.config.types import (
     RETIRED_RESOURCE_LOCKS,
     V1,
     with_gates,
+    with_groups,
 )
 from stowplan.config.validation import faults
 from stowplan.errors import ConfigError, InputError
@@ -197,6 +198,7 @@ def parse(
         raise InputError("--tls-cert-file and --tls-private-key-file must be given together")
     loaded = _load(given, registry or Registry.installed(values["plugin-dir"]), policy)
     config = with_gates(_apply_flags(loaded.config, given), enabled_gates(values["feature-gates"]))
+    config = with_groups(config) if values["groups"] else config
     options = RunOptions(
         argv=tuple(argv),
         config=config,

@@ -61,11 +61,22 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
         return self.ending is Ending.PLACED and bool(self.before) and self.node != self.before
 
 
+class GroupFate(msgspec.Struct, frozen=True, kw_only=True):
+    """What would become of a pod group."""
+
+    group: str
+    starts: bool
+    text: str
+    """How many of its pods fit, and what is missing."""
+
+
 class Outcome(msgspec.Struct, frozen=True):
     fates: tuple[Fate, ...]
     """In the order in which they were decided."""
     changes: tuple[str, ...] = ()
     """What was supposed, in words."""
+    groups: tuple[GroupFate, ...] = ()
+    """In the order in which they were decided."""
 
     @property
     def placed(self) -> list[Fate]:
@@ -90,6 +101,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     return {
         "changes": list(outcome.changes),
         "counts": {ending: count for ending, count in counts.items() if count},
+        **({"groups": msgspec.to_builtins(outcome.groups)} if outcome.groups else {}),
         "pods": [_plain(each) for each in outcome.fates],
     }
 

@@ -13,7 +13,7 @@ from stowplan.errors import InputError
 from stowplan.explain.layout import join_names
 from stowplan.simulator.outcome import Outcome
 from stowplan.simulator.whatif import WhatIf
-from stowplan.simulator.workloads import MAX_ADDED, PodLimit, more_like, pods_of
+from stowplan.simulator.workloads import MAX_ADDED, Gangs, PodLimit, more_like, pods_of
 
 
 class Several(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,6 +37,8 @@ class Question(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     lose: tuple[str, ...] = ()
     afresh: bool = False
     more: tuple[Several, ...] = ()
+    gang: bool = False
+    """Whether the pods of each added Job or JobSet start together, or not at all."""
 
 
 def ask(
@@ -56,6 +58,8 @@ def ask(
     if unseen := manifests.ignored - ignored:
         kinds = join_names([f"{number} {kind}" for kind, number in sorted(unseen.items())])
         what_if.changes.append(f"{kinds} not looked at")
+    if question.gang:
+        what_if.changes.append("pods of added Jobs start together")
     what_if.add([item for key, item in manifests.objects.items() if objects.get(key) is not item])
     for each in question.more_nodes:
         limit.add(each.count, each.name)
@@ -67,10 +71,14 @@ def ask(
     if question.afresh:
         what_if.place_afresh()
 
+    gangs = Gangs()
+
     def pods() -> Iterator[Pod | Object]:
         for key, workload in tuple(manifests.workloads.items()):
             if workloads.get(key) is not workload:
-                yield from pods_of(manifests, workload, what_if.planner, what_if.decide, limit)
+                made = pods_of(manifests, workload, what_if.planner, what_if.decide, limit)
+                yield from gangs.join(workload, made) if question.gang else made
+        yield from gangs.objects()
         for each in question.more:
             limit.add(each.count, each.name)
             yield from more_like(manifests, each.name, each.count)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from stowplan.explain.layout import count_text, join_names, reason_text, wrap
+from stowplan.explain.layout import count_text, join_names, left_table, reason_text, wrap
 from stowplan.simulator.outcome import Cause, Ending, Fate, Outcome
 
 ROWS_SHOWN = 20
@@ -24,6 +24,7 @@ def render(outcome: Outcome, *, all_pods: bool = False) -> str:
     shown = None if all_pods else ROWS_SHOWN
     paragraphs = [
         "\n".join(_summary(outcome)),
+        "\n".join(_list_groups(outcome, shown)),
         "\n".join(_list_placed(outcome, shown)),
         "\n".join(_list_evicted(outcome, shown)),
         *("\n".join(each) for each in _pending(outcome, shown)),
@@ -49,6 +50,16 @@ def _summary(outcome: Outcome) -> Iterator[str]:
     yield wrap(f"{', '.join(parts)}.")
 
 
+def _list_groups(outcome: Outcome, shown: int | None) -> Iterator[str]:
+    """Groups that would not start come first."""
+    groups = sorted(outcome.groups, key=lambda each: each.starts)
+    for each in groups[:shown]:
+        verb = "would start" if each.starts else "would wait"
+        yield wrap(f"Pod group {each.group} {verb}: {each.text}", indent=2, start="")
+    if shown is not None and len(groups) > shown:
+        yield f"… and {len(groups) - shown} more (--all-pods lists them)"
+
+
 def _list_placed(outcome: Outcome, shown: int | None) -> Iterator[str]:
     """List the placed pods; those that were pending before come last."""
     fates = [each for each in outcome.placed if each.cause is not Cause.AFRESH or each.is_moved]
@@ -56,7 +67,7 @@ def _list_placed(outcome: Outcome, shown: int | None) -> Iterator[str]:
     if not fates:
         return
     rows = [(each.pod.key, each.node, _origin(each)) for each in fates[:shown]]
-    yield from _left_table(("POD", "LANDS ON", "WAS"), rows)
+    yield from left_table(("POD", "LANDS ON", "WAS"), rows)
     if shown is not None and len(fates) > shown:
         yield f"… and {len(fates) - shown} more (--all-pods lists them)"
         by_node = Counter(each.node for each in fates)
@@ -78,7 +89,7 @@ def _list_evicted(outcome: Outcome, shown: int | None) -> Iterator[str]:
         )
         for each in fates[:shown]
     ]
-    yield from _left_table(("  POD", "FROM", "FOR", "THEN"), rows)
+    yield from left_table(("  POD", "FROM", "FOR", "THEN"), rows)
     if shown is not None and len(fates) > shown:
         yield f"  … and {len(fates) - shown} more (--all-pods lists them)"
 
@@ -135,9 +146,3 @@ def _origin(fate: Fate) -> str:
 
 def _describe_ending(fate: Fate) -> str:
     return f"lands on {fate.node}" if fate.ending is Ending.PLACED else f"is {fate.ending}"
-
-
-def _left_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    for row in (header, *rows):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

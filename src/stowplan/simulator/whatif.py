@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stowplan.api.custom import CustomResource
+from stowplan.api.groups import GroupKey
 from stowplan.api.meta import Object, parse_time
 from stowplan.api.names import suggest_names
 from stowplan.api.node import NodeObject
@@ -24,6 +25,7 @@ from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
+from stowplan.cycle.group import GroupDecision, Member, Result
 from stowplan.cycle.planner import ask_plugin, error_in, run_pre_enqueue
 from stowplan.cycle.schedule import draw_ties
 from stowplan.errors import InputError
@@ -37,7 +39,7 @@ from stowplan.framework.registry import Registry
 from stowplan.framework.sealed import seal_queued, seal_state
 from stowplan.framework.status import Code
 from stowplan.queue.waiting import QueuedPod
-from stowplan.simulator.outcome import Cause, Ending, Fate, Outcome
+from stowplan.simulator.outcome import Cause, Ending, Fate, GroupFate, Outcome
 from stowplan.simulator.pods import (
     belongs_to_node,
     copy_node,
@@ -46,6 +48,8 @@ from stowplan.simulator.pods import (
     is_protected,
     leaving_for,
 )
+
+replace = msgspec.structs.replace
 
 
 class Queue:
@@ -68,6 +72,13 @@ class Queue:
 
     def pop(self) -> Fate:
         return heappop(self._heap)[2]
+
+    def take(self, belongs: Callable[[Pod], bool]) -> list[Fate]:
+        """Take out all such pods, in order."""
+        taken = sorted((each for each in self._heap if belongs(each[2].pod)), key=lambda each: each[:2])
+        self._heap = [each for each in self._heap if not belongs(each[2].pod)]
+        heapify(self._heap)
+        return [fate for _, _, fate in taken]
 
     def forget(self, keys: Container[str]) -> None:
         self._heap = [each for each in self._heap if each[2].pod.key not in keys]
@@ -131,12 +142,14 @@ class WhatIf:
         self._waiting: dict[str, RejectedPod] = {}
         """For pods that found no node, by uid."""
         self._hints = {name: QueueingHints(profile) for name, profile in self.planner.profiles.items()}
+        self._groups: dict[GroupKey, GroupFate] = {}
         self._turn = 0
         self._last = {PLACED: 0, EVICTED: 0}
         """The turns in which a pod was last placed, and last evicted."""
-        for pod in pods:
-            if not (pod.node_name or pod.is_finished or pod.is_terminating):
-                self._enqueue(pod, Cause.PENDING)
+        pending = [pod for pod in pods if not (pod.node_name or pod.is_finished or pod.is_terminating)]
+        self.planner.expect(pending)
+        for pod in pending:
+            self._enqueue(pod, Cause.PENDING)
 
     def add(self, objects: Iterable[Pod | Object]) -> None:
         """Nodes, pods and all else; what is known under the same name is replaced."""
@@ -176,15 +189,15 @@ class WhatIf:
         row = self._row_of(name)
         self._note_change(f"{name} drained")
         node = self.cluster.nodes.objects[row]
-        spec = msgspec.structs.replace(node.spec, unschedulable=True)
-        self.cluster.add_node(msgspec.structs.replace(node, spec=spec))
+        spec = replace(node.spec, unschedulable=True)
+        self.cluster.add_node(replace(node, spec=spec))
         for pod in tuple(self.cluster.nodes.pods_on(row)):
             self._check()
             if belongs_to_node(pod):
                 continue
             if is_protected(pod, self.cluster):
                 fate = Fate(pod=pod, cause=Cause.DRAINED, ending=Ending.STAYS, node=name, before=name)
-                self._record(msgspec.structs.replace(fate, message=PROTECTED))
+                self._record(replace(fate, message=PROTECTED))
             else:
                 self._displace(pod, Cause.DRAINED)
 
@@ -217,12 +230,16 @@ class WhatIf:
         """Decides all pods that wait, the most urgent first; some again, once others are placed or gone."""
         while self._queue:
             while self._queue:
-                self._record(self._decide_next(self._queue.pop()))
+                fate = self._queue.pop()
+                key = self.planner.group_of(fate.pod)
+                decided = [self._decide_next(fate)] if key is None else self._decide_group(key, fate)
+                for each in decided:
+                    self._record(each)
             for uid in [uid for uid, rejected in self._waiting.items() if self._may_pass(rejected)]:
                 fate = self._fates[uid]
                 self._enqueue(fate.pod, fate.cause, fate.evicted_by)
                 del self._waiting[uid]
-        return Outcome(tuple(self._fates.values()), tuple(self.changes))
+        return Outcome(tuple(self._fates.values()), tuple(self.changes), tuple(self._groups.values()))
 
     def _row_of(self, name: str) -> int:
         row = self.cluster.nodes.row_of(name)
@@ -253,6 +270,8 @@ class WhatIf:
         self.planner.followers.tell(pod, is_gone=True)
 
     def _enqueue(self, pod: Pod, cause: Cause, evicted_by: str = "") -> None:
+        if pod.node_name:  # one that leaves its node still belongs to its group
+            self.planner.expect((pod.on(""),))
         fate = Fate(pod=pod, cause=cause, ending=Ending.PENDING, before=pod.node_name, evicted_by=evicted_by)
         self._queue.put(fate)
 
@@ -274,7 +293,7 @@ class WhatIf:
         known = self._rejected.get(equivalence) if equivalence is not None else None
         if known is not None:
             self._waiting[pod.uid] = known
-            return msgspec.structs.replace(waiting, message=known.message, rejections=known.rejections)
+            return replace(waiting, message=known.message, rejections=known.rejections)
         decision, message = self.decide(pod), ""
         if decision.chosen is None and (leaving := leaving_for(pod, self.cluster)):
             names = join_names([each.key for each in leaving])
@@ -296,7 +315,7 @@ class WhatIf:
         if fault := _reserve(profile, decision):
             return _with_ending(waiting, Ending.FAILED, fault)
         self.planner.carry_out(decision)
-        return msgspec.structs.replace(
+        return replace(
             waiting,
             ending=Ending.PLACED,
             node=decision.chosen or decision.nominated or "",
@@ -304,11 +323,79 @@ class WhatIf:
             message=message,
         )
 
+    def _decide_group(self, key: GroupKey, first: Fate) -> list[Fate]:
+        """Decide a pod and all others of its group that wait, as one."""
+        fates = [first, *self._queue.take(lambda pod: self.planner.group_of(pod) == key)]
+        done: list[Fate] = []
+        ready: dict[str, Fate] = {}
+        for fate in fates:
+            profile = self.planner.profiles.get(fate.pod.scheduler_name)
+            gate = None if profile is None else run_pre_enqueue(profile, fate.pod.on(""))
+            if profile is None:
+                left = f"it is left to {fate.pod.scheduler_name!r}"
+                done.append(_with_ending(fate, Ending.ELSEWHERE, left))
+            elif gate is not None:
+                ending = Ending.FAILED if gate.code is Code.ERROR else Ending.HELD_BACK
+                done.append(_with_ending(fate, ending, gate.message))
+                self._groups.setdefault(key, GroupFate(group=str(key), starts=False, text=gate.message))
+            else:
+                ready[fate.pod.uid] = fate
+        if not ready:
+            return done
+        self._turn += 1
+        self._check()
+        pods = [fate.pod.on("") for fate in ready.values()]
+        found = self.planner.decide_group(key, pods)
+        victims = found.victims
+        if found.result is Result.WAITING:
+            for victim in victims:
+                self._displace(victim, Cause.EVICTED, str(key))
+            self._last[EVICTED] = self._turn
+            again = self.planner.decide_group(key, pods)
+            found = again if again.result is Result.SCHEDULED else replace(found, victims=())
+        starts = found.result in (Result.SCHEDULED, Result.WAITING)
+        self._groups[key] = GroupFate(group=str(key), starts=starts, text=found.summary.partition(": ")[2])
+        if starts:
+            self._rejected.clear()
+            self._last[PLACED] = self._turn
+        members = {member.pod.uid: member for member in found.members}
+        rejectors = frozenset[str]().union(*(each.decision.rejectors for each in found.members))
+        for uid, fate in ready.items():
+            done.append(self._end_member(fate, found, members.get(uid), rejectors))
+        if starts:
+            failed = {fate.pod.uid for fate in done if fate.ending is Ending.FAILED}
+            kept = [member for member in found.members if member.pod.uid not in failed]
+            self.planner.carry_out_group(replace(found, members=kept))
+            if victims:
+                at = next(at for at, fate in enumerate(done) if fate.ending is Ending.PLACED)
+                done[at] = replace(done[at], victims=tuple(victim.key for victim in victims))
+        return done
+
+    def _end_member(
+        self, fate: Fate, found: GroupDecision, member: Member | None, rejectors: frozenset[str]
+    ) -> Fate:
+        if found.result is Result.ERROR or member is None:
+            return _with_ending(fate, Ending.FAILED, found.message)
+        if found.result is not Result.UNSCHEDULABLE and member.node_name:
+            if fault := _reserve(self.planner.profile_of(member.pod), member.decision):
+                return _with_ending(fate, Ending.FAILED, fault)
+            return replace(fate, ending=Ending.PLACED, node=member.node_name)
+        message, rejections = member.decision.message, tuple[Rejection, ...]()
+        if member.node_name or not member.decision.filters:
+            total = len(found.members)
+            message = f"{found.message}, {found.fitting} of {total} pods fit, {found.needed} are needed"
+        else:
+            rejections = self._rejections(member.decision)
+        # All wait for what would help any of them, so that they are attempted together again.
+        name = member.pod.scheduler_name
+        self._waiting[member.pod.uid] = RejectedPod(name, message, rejections, rejectors, self._turn)
+        return replace(fate, message=message, rejections=rejections)
+
     def _evict_for(self, pod: Pod, decision: Decision) -> Decision:
         """Once its victims are gone, the pod is decided again, as it is when their deletion is seen."""
         for victim in decision.victims:
             self._displace(victim, Cause.EVICTED, pod.key)
-        nominated = msgspec.structs.replace(pod, nominated_node_name=decision.nominated or "")
+        nominated = replace(pod, nominated_node_name=decision.nominated or "")
         again = self.decide(nominated)
         return decision if again.chosen is None else again
 
@@ -320,7 +407,7 @@ class WhatIf:
         self._waiting[pod.uid] = rejected
         if equivalence is not None:
             self._rejected[equivalence] = rejected
-        return msgspec.structs.replace(waiting, message=rejected.message, rejections=rejections)
+        return replace(waiting, message=rejected.message, rejections=rejections)
 
     def _may_pass(self, rejected: RejectedPod) -> bool:
         """Whether something has happened since that a plugin in the pod's way listens to."""
@@ -340,7 +427,7 @@ class WhatIf:
 
 
 def _with_ending(waiting: Fate, ending: Ending, message: str) -> Fate:
-    return msgspec.structs.replace(waiting, ending=ending, message=message)
+    return replace(waiting, ending=ending, message=message)
 
 
 def _reserve(profile: Profile, decision: Decision) -> str:

@@ -8,8 +8,9 @@ from itertools import chain, count
 import msgspec
 
 from stowplan.api.defaults import Plain
+from stowplan.api.groups import PodGroupV1alpha2, named_groups
 from stowplan.api.kinds import describe
-from stowplan.api.manifests import Manifests
+from stowplan.api.manifests import JOB_SET_NAME, Manifests
 from stowplan.api.meta import (
     NodeSelector,
     NodeSelectorRequirement,
@@ -88,6 +89,31 @@ def more_like(manifests: Manifests, wanted: str, number: int) -> Iterator[Pod | 
         target = find_target(manifests, wanted, first_member)
         yield from _copy(manifests, target, each)
         first_member = target.member + 1
+
+
+class Gangs:
+    """Makes a pod group of each Job, or of all Jobs of a JobSet, whose pods name none."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[str, str], int] = {}
+
+    def join(self, workload: Plain, made: Iterator[Pod | Object]) -> Iterator[Pod | Object]:
+        """The same objects, pods with their group."""
+        meta = workload["metadata"]
+        name = (meta.get("labels") or {}).get(JOB_SET_NAME) or meta["name"]
+        for item in made:
+            if isinstance(item, Pod) and workload["kind"] == "Job" and not any(named_groups(item)):
+                key = (item.namespace, name)
+                self._sizes[key] = self._sizes.get(key, 0) + 1
+                item = msgspec.structs.replace(item, group_name=name)
+            yield item
+
+    def objects(self) -> Iterator[PodGroupV1alpha2]:
+        """The groups: all pods of each are needed."""
+        for (namespace, name), size in self._sizes.items():
+            policy = {"gang": {"minCount": size}}
+            meta = {"name": name, "namespace": namespace}
+            yield decode(PodGroupV1alpha2, {"metadata": meta, "spec": {"schedulingPolicy": policy}})
 
 
 def _size(workload: Plain) -> int:

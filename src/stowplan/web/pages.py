@@ -16,7 +16,14 @@ from stowplan.explain.text import print_explanation
 from stowplan.scheduler.decision_pages import Known, decision_pages, look_up
 from stowplan.serving.pages import Page
 from stowplan.web.source import RequestError, Source, json_response, running_scheduler
-from stowplan.web.views import Live, describe_cluster, describe_node, describe_pod, describe_queue
+from stowplan.web.views import (
+    Live,
+    describe_cluster,
+    describe_groups,
+    describe_node,
+    describe_pod,
+    describe_queue,
+)
 from stowplan.web.whatif import Questions
 
 PATH = "/page"
@@ -65,6 +72,14 @@ def make_pages(source: Source) -> dict[str, Page]:
         "api/cluster": _json_endpoint(lambda _: describe_cluster(running_scheduler(source).cluster.nodes)),
         "api/live": _json_endpoint(lambda request: live.answer(request.query)),
         "api/queue": _json_endpoint(lambda request: describe_queue(source, request.query.get("search", ""))),
+        "api/groups": _json_endpoint(
+            lambda request: describe_groups(source, request.query.get("search", ""))
+        ),
+        "api/group": _json_endpoint(
+            lambda request: questions.group(
+                request.query.get("group", ""), changes=request.query.get("changes") == "true"
+            )
+        ),
         "api/decisions": decisions,
         "api/pod": _json_endpoint(lambda request: describe_pod(source, request.query.get("pod", ""))),
         "api/node": _json_endpoint(

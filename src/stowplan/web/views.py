@@ -11,19 +11,23 @@ import base64
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.amounts import amount_text
+from stowplan.api.groups import GroupKey
 from stowplan.api.meta import parse_time
 from stowplan.api.names import suggest_names
 from stowplan.api.node import Taint
 from stowplan.api.pod import Pod
 from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.explain.group_report import GroupReport
+from stowplan.explain.groups import outline
 from stowplan.explain.reasons import taint_text
 from stowplan.journal.wire import WireStruct, summarize_record
 from stowplan.queue.waiting import Place, QueuedPod
@@ -292,6 +296,8 @@ class PodFacts(WireStruct):
     nominated: str
     queued: QueuedRow | None
     first_tried: float | None
+    group: str = ""
+    """The pod group that it is decided with."""
 
 
 def describe_queue(source: Source, search: str) -> QueueAnswer:
@@ -308,7 +314,7 @@ def describe_pod(source: Source, key: str) -> PodFacts | None:
     if pod is None:
         return None
     queued = next((each for each in scheduler.queue if each.pod.uid == pod.uid), None)
-    owner = pod.controller
+    owner, group = pod.controller, scheduler.cluster.groups.key_of(pod)
     return PodFacts(
         pod=key,
         scheduler=pod.scheduler_name,
@@ -323,6 +329,7 @@ def describe_pod(source: Source, key: str) -> PodFacts | None:
         nominated=pod.nominated_node_name,
         queued=None if queued is None else _queued_row(source, queued),
         first_tried=None if queued is None else queued.initial_attempt_timestamp,
+        group="" if group is None else str(group),
     )
 
 
@@ -363,3 +370,53 @@ def _row(source: Source, pod: Pod, place: str, plugins: list[str]) -> QueuedRow:
         message=last.message if last else "",
         nominated=pod.nominated_node_name,
     )
+
+
+MAX_GROUPS = 1_000
+
+
+class GroupsAnswer(WireStruct):
+    counts: dict[str, int]
+    """How many groups are in which state."""
+    groups: list[GroupReport]
+    """The groups whose name contains the search text, without members and domains."""
+    left_out: bool
+    is_reading: bool
+    """Whether a plugin of the scheduler reads pod groups."""
+
+
+def describe_groups(source: Source, search: str) -> GroupsAnswer:
+    scheduler = running_scheduler(source)
+    groups, pending = scheduler.cluster.groups, _pending_by_group(scheduler)
+    rows = [_group_row(source, scheduler, key, pending.get(key, ())) for key in groups.known_keys()]
+    found = [row for row in rows if search in row.group]
+    return GroupsAnswer(
+        counts=Counter(row.state for row in rows),
+        groups=found[:MAX_GROUPS],
+        left_out=len(found) > MAX_GROUPS,
+        is_reading=bool(groups.families),
+    )
+
+
+def _pending_by_group(scheduler: Scheduler) -> dict[GroupKey, list[Pod]]:
+    groups, found = scheduler.cluster.groups, dict[GroupKey, list[Pod]]()
+    for pod in scheduler.handlers.pending.values() if groups.families else ():
+        key = groups.key_of(pod)
+        if key is not None and scheduler.cluster.pod(pod.uid) is None:
+            found.setdefault(key, []).append(pod)
+    return found
+
+
+def _group_row(source: Source, scheduler: Scheduler, key: GroupKey, pending: Sequence[Pod]) -> GroupReport:
+    """A group with the reason of its last attempt, or of those who keep it from being attempted."""
+    row = outline(scheduler.cluster.groups, key, pending, time.time())
+    if not pending or row.state == "missing":
+        return row
+    gate = scheduler.queue.gate_message(pending[0].uid)
+    if gate:
+        return msgspec.structs.replace(row, state="gated", message=gate)
+    records = (source.decisions.recent.of(pod.key) for pod in pending)
+    last = next((attempts[0] for attempts in records if attempts and attempts[0].group), None)
+    if last is None:
+        return row
+    return msgspec.structs.replace(row, why=(*row.why, last.group.partition(": ")[2]))

@@ -22,6 +22,7 @@ import yaml
 from numpy.typing import NDArray
 
 from stowplan.api.custom import CustomResource
+from stowplan.api.groups import GroupKey
 from stowplan.api.manifests import STDIN, WORKLOADS, Manifests, read_into
 from stowplan.api.meta import Object
 from stowplan.api.names import kind_and_name
@@ -30,10 +31,14 @@ from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config import KubeSchedulerConfiguration, load
+from stowplan.config.gates import GANG_SCHEDULING, GENERIC_WORKLOAD
+from stowplan.config.types import with_gates
 from stowplan.cycle import first_by_name
 from stowplan.cycle.planner import error_in
 from stowplan.errors import InputError, PluginError, StowplanError
 from stowplan.explain.changes import ChangesAnswer, report_change
+from stowplan.explain.group_report import GroupReport
+from stowplan.explain.groups import explain_group, find_key
 from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.framework.observer import interrupt_thread
 from stowplan.framework.registry import Registry
@@ -57,6 +62,10 @@ SECONDS = 20.0
 GRACE_SECONDS = 1.0
 """After its deadline a request ends by itself, unless a plugin does not return."""
 CHANGES_SECONDS = 1.0
+NO_GROUPS = (
+    "this scheduler does not read pod groups; start it with --groups (scheduler-plugins and Volcano), or "
+    "with --feature-gates=GenericWorkload=true,GangScheduling=true (Kubernetes)"
+)
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -121,6 +130,16 @@ class Questions:
             raise RequestError(f"pod {key} not found in this cluster")
         return await self._run_in_thread(answer_changes, key)
 
+    async def group(self, wanted: str, *, changes: bool) -> GroupReport:
+        groups = running_scheduler(self._source).cluster.groups
+        if not groups.families:
+            raise RequestError(NO_GROUPS)
+        try:
+            key = find_key(groups, wanted if "/" in wanted else f"default/{wanted}")
+        except InputError as error:
+            raise RequestError(str(error)) from None
+        return await self._run_in_thread(partial(answer_group, changes=changes), key)
+
     async def _run_in_thread(self, answer: Callable[[ClusterCopy, T], A], question: T) -> A:
         if self._is_busy:
             raise RequestError("another request of this kind is running; try again in a moment", 429)
@@ -181,7 +200,9 @@ def answer_what_if(copy: ClusterCopy, question: FormQuestion) -> Mapping[str, An
     check_pasted(question.config, "the configuration", MAX_CONFIG_VALUES)
     check_pasted(question.manifests, "the manifests", MAX_MANIFEST_VALUES)
     config = _config(question.config, copy.registry) if question.config.strip() else None
-    what_if = copy.what_if(config)
+    gangs = {GENERIC_WORKLOAD, GANG_SCHEDULING} if question.gang else set()
+    used = config or copy.config
+    what_if = copy.what_if(with_gates(used, used.gates | gangs) if gangs else used)
     if config is not None:
         what_if.changes.append("the configuration of the form")
 
@@ -244,6 +265,14 @@ def answer_changes(copy: ClusterCopy, key: str) -> ChangesAnswer:
         raise PluginError(fault)
     found = smallest_changes(planner, decision, seconds=CHANGES_SECONDS)
     return ChangesAnswer(decision.chosen, tuple(map(report_change, found.found)), found.is_complete)
+
+
+def answer_group(copy: ClusterCopy, key: GroupKey, *, changes: bool) -> GroupReport:
+    """Why a pod group waits, on the cluster as it is now."""
+    planner = copy.what_if().planner
+    pods = (each for each in copy.objects if isinstance(each, Pod))
+    pending = [pod for pod in pods if not (pod.node_name or pod.is_finished or pod.is_terminating)]
+    return explain_group(planner, key, pending, changes=changes, seconds=CHANGES_SECONDS)
 
 
 def stay(node_name: str, nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:

@@ -4,6 +4,7 @@ import { address, ask, count, counted, duration, h } from "./dom.js";
 import { live } from "./live.js";
 import { clusterView } from "./cluster.js";
 import { decisionsView } from "./decisions.js";
+import { groupsView, groupView } from "./groups.js";
 import { nodeView } from "./node.js";
 import { podView } from "./pod.js";
 import { queueView } from "./queue.js";
@@ -12,7 +13,7 @@ import { whatIfView } from "./whatif.js";
 const main = document.getElementById("main");
 const status = document.getElementById("status");
 const wanted = document.getElementById("wanted");
-const KEYS = { c: "#/", q: "#/queue", d: "#/decisions", w: "#/what-if" };
+const KEYS = { c: "#/", q: "#/queue", g: "#/groups", d: "#/decisions", w: "#/what-if" };
 let view = null;
 
 function route() {
@@ -26,6 +27,10 @@ function route() {
       return ["cluster", nodeView(rest[0] ?? "")];
     case "queue":
       return ["queue", queueView(query)];
+    case "groups":
+      return ["groups", groupsView(query)];
+    case "group":
+      return ["groups", groupView(rest[0] ?? "")];
     case "decisions":
       return ["decisions", decisionsView(query)];
     case "pod":

@@ -77,6 +77,7 @@ function* headline(evidence) {
     yield h("p", { class: "headline pending" }, `${what}, attempt ${count(decision.attempt)}.`);
     yield h("p", { class: "message" }, decision.message || decision.error);
   }
+  if (decision.group) yield h("p", {}, decision.group);
   const nodes = evidence.rows.length;
   if (evidence.fit.length) {
     const skipped = evidence.count("skipped");
@@ -232,6 +233,7 @@ function aboutPod(facts) {
     "p",
     {},
     `Requests ${wants}; priority ${count(facts.priority)}; scheduler ${facts.scheduler}. `,
+    facts.group ? ["Pod group ", link(["group", facts.group], facts.group), ". "] : null,
     labels,
     " ",
     h(

@@ -80,6 +80,16 @@ export function whatIfView(path, query) {
     h(
       "p",
       {},
+      h(
+        "label",
+        {},
+        h("input", { type: "checkbox", id: "gang", name: "gang", checked: query.has("gang") }),
+        " pods of each added Job start together",
+      ),
+    ),
+    h(
+      "p",
+      {},
       h("button", { type: "submit" }, "Ask"),
       " ",
       h("span", { class: "quiet" }, "Runs on a copy: nothing is changed. Pods that are pending now are decided too."),
@@ -90,7 +100,8 @@ export function whatIfView(path, query) {
 
   async function submit() {
     const given = Object.fromEntries(FIELDS.map((name) => [name, form.elements[name].value.trim()]));
-    remember(given, form.elements.afresh.checked);
+    const switches = { afresh: form.elements.afresh.checked, gang: form.elements.gang.checked };
+    remember(given, switches);
     answer.replaceChildren(h("p", { class: "quiet" }, "Computing…"));
     const button = form.querySelector("button");
     button.disabled = true;
@@ -103,7 +114,7 @@ export function whatIfView(path, query) {
             {
               method: "POST",
               headers: { "Content-Type": "application/json" },
-              body: JSON.stringify(question(given, form.elements.afresh.checked)),
+              body: JSON.stringify(question(given, switches)),
             },
           ),
         ),
@@ -124,13 +135,13 @@ export function whatIfView(path, query) {
   };
 }
 
-function question(given, afresh) {
+function question(given, switches) {
   const listed = (text) => text.split(/[\s,]+/).filter(Boolean);
   const several = (names, number) => listed(names).map((name) => ({ name, count: Number(number) || 1 }));
   return {
     manifests: given.manifests,
     config: given.config,
-    afresh,
+    ...switches,
     more: several(given.more, given.moreCount),
     moreNodes: several(given.moreNodes, given.moreNodesCount),
     drain: listed(given.drain),
@@ -138,13 +149,13 @@ function question(given, afresh) {
   };
 }
 
-function remember(given, afresh) {
+function remember(given, switches) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(given)) {
     const isUsed = !name.endsWith("Count") || given[name.slice(0, -5)];
     if (value && isUsed) query.set(name, value);
   }
-  if (afresh) query.set("afresh", "1");
+  for (const [name, isOn] of Object.entries(switches)) if (isOn) query.set(name, "1");
   history.replaceState(null, "", `#/what-if?${query}`);
 }
 
@@ -158,6 +169,15 @@ function* outcome(found) {
       h("div", {}, h("dt", {}, ending), h("dd", {}, count(number))),
     ),
   );
+  const groups = (found.groups ?? []).toSorted((a, b) => a.starts - b.starts);
+  if (groups.length)
+    yield h(
+      "ul",
+      {},
+      groups.map(({ group, starts, text }) =>
+        h("li", {}, `Pod group ${group} would ${starts ? "start" : "wait"}: ${text}`),
+      ),
+    );
   const table = new Table({
     label: "Where pods would go",
     empty: "",
