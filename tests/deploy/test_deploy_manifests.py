@@ -553,6 +553,36 @@ def test_an_older_configuration_is_rendered_as_v1(folder):
     assert kept["profiles"][0]["schedulerName"] == "old"
 
 
+def test_controllers_are_deployed_with_their_rights_alone(folder):
+    before = folder.render()
+    objects = folder.render(OURS, "--controllers")
+    added = objects[len(before) :]
+    assert objects[: len(before)] == before
+    assert [each["kind"] for each in added] == [
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "Deployment",
+    ]
+    command = pod_of(added)["containers"][0]["command"]
+    assert command[:3] == ["stowplan", "controllers", "--leader-elect"]
+    lease = next(rule for rule in of_kind(added, "Role")["rules"] if "resourceNames" in rule)
+    assert f"--leader-elect-resource-name={lease['resourceNames'][0]}" in command
+    assert allowed(added)["podgroups/status.scheduling.x-k8s.io"] == {"patch"}
+    assert allowed(added)["pods"] == {"list", "watch"}
+    selector = of_kind(added, "Deployment")["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= of_kind(before, "Service")["spec"]["selector"].items()
+    scheduler = of_kind(before, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert not selector.items() <= scheduler.items()
+
+
+def test_controllers_are_no_part_of_a_static_pod(folder):
+    done = folder.run(OURS, IMAGE, "--static-pod", "--controllers")
+    assert "--controllers cannot be used for a static pod" in done.output
+
+
 # As docs/deploy.md has it
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()

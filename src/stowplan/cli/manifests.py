@@ -10,11 +10,12 @@ from click.core import ParameterSource
 
 from stowplan.cli.options import PLUGIN_DIRS, log_level
 from stowplan.deploy.manifests import as_yaml, notes
+from stowplan.deploy.manifests import controllers as group_controllers
 from stowplan.deploy.manifests import manifests as second_scheduler
 from stowplan.deploy.setup import JOURNAL_SIZE, DeployOptions, read_setup
 from stowplan.deploy.static_pod import beside_static_pod, host_files, static_pod
 
-DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journal_claim")
+DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journal_claim", "controllers")
 
 
 @click.command()
@@ -55,6 +56,11 @@ DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journ
     help=f"Maximum size of the journal (default: {JOURNAL_SIZE}).",
 )
 @click.option(
+    "--controllers",
+    is_flag=True,
+    help="Also deploy `stowplan controllers`, which write the status of pod groups, quotas and queues.",
+)
+@click.option(
     "--static-pod",
     "form",
     flag_value="pod",
@@ -69,7 +75,13 @@ DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journ
 )
 @click.pass_context
 def manifests(
-    ctx: click.Context, /, config: Path, plugin_dirs: tuple[Path, ...], form: str | None, **chosen: Any
+    ctx: click.Context,
+    /,
+    config: Path,
+    plugin_dirs: tuple[Path, ...],
+    controllers: bool,
+    form: str | None,
+    **chosen: Any,
 ) -> None:
     """Print the manifests to deploy a scheduler with this configuration, for `kubectl apply -f -`.
 
@@ -88,6 +100,7 @@ def manifests(
         documents, messages = [static_pod(setup, options)], [*setup.warnings, *host_files(setup)]
     else:
         documents, messages = second_scheduler(setup, options), list(notes(setup))
+        documents += group_controllers(options) if controllers else []
     for note in messages:
         click.echo(f"{config}: {note}", err=True)
     click.echo(as_yaml(documents), nl=False)

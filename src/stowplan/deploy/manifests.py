@@ -12,6 +12,7 @@ from stowplan.api.crd import crd_of, needs_crd
 from stowplan.client.kubeconfig import ACCOUNT
 from stowplan.config.types import DEFAULT_SCHEDULER_NAME, LeaderElection
 from stowplan.deploy.rights import (
+    GROUP_CONTROLLERS,
     RBAC,
     lease_rules,
     make_role_binding,
@@ -61,6 +62,59 @@ def manifests(setup: Setup, options: DeployOptions) -> list[Json]:
         _disruption_budget(options),
         _service(options),
         *(_monitoring(options) if options.service_monitor else ()),
+    ]
+
+
+def controllers(options: DeployOptions) -> list[Json]:
+    """`stowplan controllers` beside the scheduler: an account with its rights, and a Deployment."""
+    name, namespace = f"{options.name}-controllers", options.namespace
+    labels = options.labels | {"app.kubernetes.io/component": "controllers"}
+    selected = {"app.kubernetes.io/name": "stowplan-controllers", "app.kubernetes.io/instance": options.name}
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    account = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
+    role = f"{options.account}-controllers"
+    pod = {
+        "serviceAccountName": name,
+        "automountServiceAccountToken": True,
+        "priorityClassName": "system-cluster-critical",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, **SECCOMP},
+        "containers": [
+            {
+                "name": "controllers",
+                "image": options.image,
+                "command": [
+                    "stowplan",
+                    "controllers",
+                    "--leader-elect",
+                    f"--leader-elect-resource-name={name}",
+                    f"--leader-elect-resource-namespace={namespace}",
+                ],
+                "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+                "securityContext": LOCKED_DOWN,
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+            }
+        ],
+        "volumes": [TEMPORARY],
+    }
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": metadata,
+            "automountServiceAccountToken": False,
+        },
+        *render_role(role, rules(GROUP_CONTROLLERS), account),
+        *render_role(f"{role}:lease", lease_rules(name), account, namespace),
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": metadata,
+            "spec": {
+                "replicas": options.replicas,
+                "selector": {"matchLabels": selected},
+                "template": {"metadata": {"labels": selected}, "spec": pod},
+            },
+        },
     ]
 
 

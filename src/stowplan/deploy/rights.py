@@ -21,6 +21,20 @@ EVERY_SCHEDULER = (
     Right("subjectaccessreviews", ("create",), "authorization.k8s.io"),
 )
 """Besides watching. Those who bind, evict and hand out volumes and devices are plugins, which say so."""
+GROUP_CONTROLLERS = (
+    Right("customresourcedefinitions", ("list", "watch"), "apiextensions.k8s.io"),  # which are installed
+    Right("pods", ("list", "watch")),
+    Right("podgroups", ("list", "watch"), "scheduling.x-k8s.io"),
+    Right("podgroups/status", ("patch",), "scheduling.x-k8s.io"),
+    Right("elasticquotas", ("list", "watch"), "scheduling.x-k8s.io"),
+    Right("elasticquotas/status", ("patch",), "scheduling.x-k8s.io"),
+    Right("podgroups", ("list", "watch"), "scheduling.volcano.sh"),
+    Right("queues", ("create", "get", "list", "watch"), "scheduling.volcano.sh"),  # it creates `default`
+    Right("queues/status", ("patch",), "scheduling.volcano.sh"),
+    Right("events", ("create", "patch"), "events.k8s.io"),
+    Right("events", ("create", "patch")),
+)
+"""What `stowplan controllers` needs all over the cluster."""
 SEEN = ("/page", "/page/*", "/debug/decisions", "/metrics", "/metrics/*")
 """Not /configz: a configuration may hold the keys to extenders."""
 ASKED = "/page/api/what-if"
