@@ -254,6 +254,7 @@ class PodSpec(Wire, frozen=True):
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     host_network: bool = False
     host_users: bool | None = None
+    active_deadline_seconds: float | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadReference | None = None
 

@@ -60,7 +60,6 @@ class BoundPodSpec(PodSpec, frozen=True):
     """With what matters to a kubelet alone."""
 
     restart_policy: str = "Always"
-    active_deadline_seconds: float | None = None
     containers: tuple[BoundContainer, ...] = ()
     ephemeral_containers: tuple[BoundContainer, ...] = ()
 
