@@ -106,7 +106,7 @@ async def test_the_end_of_a_core_task_is_the_end_of_the_process(tmp_path, certif
     server = ApiServer()
     connection, url = SlowLease(server), f"https://127.0.0.1:{port}/livez?verbose"
     async with ApiClient(InProcess(server), qps=0) as api:
-        service = Service(options, Registry.installed(), connection)
+        service = Service(options, Registry.installed(), connection, owns_process=False)
         running = asyncio.create_task(service.run())
         await until(lambda: service.is_synced and service.leader is None)
         assert await holder_of(api)

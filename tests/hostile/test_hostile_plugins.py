@@ -131,7 +131,7 @@ async def world(tmp_path_factory) -> AsyncIterator[World]:
             await api.request("POST", "/api/v1/nodes", node)
         urgent = {"metadata": {"name": "urgent"}, "value": 100}
         await api.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
-        service = Service(options, registry, InProcess(server))
+        service = Service(options, registry, InProcess(server), owns_process=False)
         running = asyncio.create_task(service.run())
         world = World(service, api, session, port)
 

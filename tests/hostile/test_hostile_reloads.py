@@ -136,7 +136,7 @@ async def running(folder: Path, **config: Any) -> AsyncIterator[tuple[Service, A
         amounts = {"cpu": "4", "memory": "8Gi", "pods": "100"}
         node = {"metadata": {"name": "n"}, "status": {"allocatable": amounts}}
         await api.request("POST", "/api/v1/nodes", node)
-        service = Service(options, registry, InProcess(server))
+        service = Service(options, registry, InProcess(server), owns_process=False)
         task = asyncio.create_task(service.run())
         try:
             await until(lambda: service.is_synced)

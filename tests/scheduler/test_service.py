@@ -33,7 +33,7 @@ async def until(is_so) -> None:
 @asynccontextmanager
 async def running(*flags: str) -> AsyncIterator[Service]:
     """Ends as SIGTERM ends it."""
-    service = Service(parse(["--secure-port=0", *flags]).options, Registry.installed())
+    service = Service(parse(["--secure-port=0", *flags]).options, Registry.installed(), owns_process=False)
     task = asyncio.create_task(service.run())
     try:
         await until(lambda: service.is_synced or task.done())

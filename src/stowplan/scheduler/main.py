@@ -114,10 +114,15 @@ class Service:
         connection: Connection | None = None,
         more_pages: MorePages = lambda _: {},
         now: Callable[[], float] = time.time,
+        *,
+        owns_process: bool = True,
     ) -> None:
-        """`now` is the time of day, for what people and other programs read."""
+        """`now` is the time of day, for what people and other programs read.
+
+        With `owns_process` the garbage collector is tuned for the scheduler, which affects the whole process.
+        """
         self.options, self._connection, self._more_pages = options, connection, more_pages
-        self._now = now
+        self._now, self._owns_process = now, owns_process
         self.registry, self.metrics = registry, Metrics()
         self.metrics.set_build_info(f"{RELEASE}+stowplan.{version('stowplan')}")
         self._guard = Guard(self.metrics)
@@ -271,6 +276,7 @@ class Service:
                 before_pod=self._follow_plugin_files,
                 guard=self._guard,
                 decisions=self.decisions,
+                owns_process=self._owns_process,
                 extender_max_response_bytes=self.options.extender_max_response_bytes,
             ),
         )
