@@ -187,7 +187,7 @@ def run_words():
 
 async def test_the_last_attempt_is_in_the_journal(tmp_path, run_words):
     decisions = Decisions()
-    with decisions.written_to(tmp_path, size=2**20, age=3600):
+    with decisions.writing_to(tmp_path, size=2**20, age=3600):
         async with staged(gates=GANG, draw=random.Random(1), decisions=decisions) as stage:
             stage.see(staged_node("n1"), staged_group(least=5), *staged_members(5))
             await stage.settle()

@@ -52,7 +52,7 @@ async def asking(*objects, config=None):
                 assert response.status == status, await response.text()
                 return await response.json()
 
-        get.link = link
+        get.link = link  # type: ignore[attr-defined]
         yield get
 
 

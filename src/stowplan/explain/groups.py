@@ -35,14 +35,16 @@ from stowplan.explain.changes import MAX_PER_KIND, Change, Flip, report_change
 from stowplan.explain.group_report import DomainReport, GroupReport, MemberReport, MemberState, State
 from stowplan.explain.layout import count_text, join_names, time_text
 from stowplan.explain.smallest_changes import (
+    OutOfTime,
+    Trial,
     add_tolerations,
     drop_terms,
+    find_least,
     raise_priority,
     uncordon_nodes,
     vary_node_labels,
     vary_requests,
 )
-from stowplan.explain.trial import OutOfTime, Trial, find_least
 from stowplan.framework.plugin import Placements
 from stowplan.framework.profile import Profile
 from stowplan.framework.status import Status
@@ -242,8 +244,11 @@ def _placements(planner: Planner, profile: Profile, found: GroupDecision) -> Pla
         cluster = planner.cluster
         placed = cluster.groups.placed(found.group.key)
         answer = plugin.placement_generate(found.group, placed, cluster.nodes)
-        if not isinstance(answer, Status) and "" not in answer:
-            return answer
+        if isinstance(answer, Status):
+            continue
+        placements = answer if isinstance(answer, Mapping) else answer[-1]  # the level tried last
+        if "" not in placements:
+            return placements
     return {}
 
 
