@@ -13,7 +13,6 @@ from stowplan.api.selectors import (
     is_label_value,
     is_qualified_name,
     node_terms_of,
-    parse_field_selector,
     selector_of,
     selector_of_map,
 )
@@ -183,24 +182,6 @@ def test_labels_and_fields_of_a_term_must_both_match():
     assert not term.matches({"a": ""}, "m")
     assert not term.matches({}, "n")
     assert decode(NodeSelectorTerm, {}) == NodeSelectorTerm()
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("", ()),
-        ("spec.nodeName=n1", (("spec.nodeName", "n1", True),)),
-        ("a==b, c!=d", (("a", "b", True), ("c", "d", False))),
-        ("spec.nodeName=", (("spec.nodeName", "", True),)),
-    ],
-)
-def test_field_selectors(text, found):
-    assert parse_field_selector(text) == found
-
-
-def test_a_field_selector_needs_a_comparison():
-    with pytest.raises(SelectorError, match="invalid field selector 'status'"):
-        parse_field_selector("status")
 
 
 @pytest.mark.parametrize(
