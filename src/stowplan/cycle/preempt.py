@@ -111,6 +111,13 @@ def _find_victims(preemptor: Preemptor, search: _Search) -> Status | Victims:
     profile, state, *_ = preemptor
     active = [step for step in profile.filters if step.name not in state.skipped_filters]
     rejections: dict[int, Status] = {}
+    looked_at = search.rows
+    if preemptor.may_evict is not None:  # most nodes have no such pod: they need not be tried
+        has_any = np.zeros(len(preemptor.live), np.bool_)
+        has_any[preemptor.live.pods.row[preemptor.lower_slots()]] = True
+        rejections = dict.fromkeys(looked_at[~has_any[looked_at]].tolist(), NO_VICTIMS)
+        parts = (part[has_any[part]] for part in (search.rows, search.together, search.apart))
+        search = _Search(*parts, search.wanted)
     if not profile.told <= state.skipped_filters or not all(step.tries_many for step in active):
         victims = try_apart(preemptor, search.rows, rejections, search.wanted)
     elif all(step.plugin.reads is not Reads.ANYTHING for step in active):
@@ -119,7 +126,7 @@ def _find_victims(preemptor: Preemptor, search: _Search) -> Status | Victims:
     else:
         victims = try_in_turn(preemptor, search.rows, rejections, search.wanted)
     if not len(victims.rows):
-        return _no_node(preemptor.live, search.rows, _count_statuses(rejections))
+        return _no_node(preemptor.live, looked_at, _count_statuses(rejections))
     return victims
 
 

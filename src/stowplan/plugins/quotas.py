@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
 
 from stowplan.api import requests
 from stowplan.api.pod import Pod
 from stowplan.api.quantity import NANO, Quantity, canonical
 from stowplan.cluster.cluster import pod_amounts
 from stowplan.cluster.groups import Groups
+from stowplan.framework import Code, Decision, NodeTable
 
 Amounts = Mapping[str, float]
 """By resource; cpu in thousandths, all else in units."""
@@ -86,15 +89,31 @@ def by_harm(pods: Iterable[Pod]) -> list[Pod]:
     return sorted(pods, key=lambda pod: (pod.priority, -(pod.start_time or math.inf), pod.key))
 
 
-def on_each_node(pods: Iterable[Pod]) -> Iterator[list[Pod]]:
-    """The pods node by node, each node's in the order in which they are evicted.
+def choose_victims(
+    nodes: NodeTable, pod: Pod, decision: Decision, choose: Callable[[list[Pod]], Iterable[Pod]]
+) -> frozenset[str]:
+    """The uids of pods that may be evicted, from nodes that could take the pod without them.
 
-    A pod that preempts evicts from one node only, so limits on evictions hold for each node by itself.
+    `choose` is given the pods of a node in the order in which they are evicted. A pod that preempts evicts
+    from one node only, so limits on evictions hold for each node by itself. A hundred such nodes are enough.
     """
-    found: dict[str, list[Pod]] = {}
-    for pod in pods:
-        found.setdefault(pod.node_name, []).append(pod)
-    return (by_harm(each) for each in found.values())
+    found: set[str] = set()
+    count = 0
+    wanted = [(name, amount) for name, amount in pod.requests.items() if name in nodes.allocatable.index]
+    room = [(nodes.allocatable[name] - nodes.requested[name], name, amount) for name, amount in wanted]
+    for row in np.flatnonzero(decision.codes() == Code.UNSCHEDULABLE).tolist():
+        chosen = list(choose(by_harm(nodes.pods_on(row))))
+        freed = added(*map(pod_amounts, chosen))
+        if chosen and all(free[row] + freed.get(name, 0) >= amount for free, name, amount in room):
+            found.update(other.uid for other in chosen)
+            count += 1
+            if count == MAX_NODES:
+                break
+    return frozenset(found)
+
+
+MAX_NODES = 100
+"""So many nodes are looked at for victims, as DefaultPreemption does in large clusters."""
 
 
 def with_broken_gangs(groups: Groups, victims: Iterable[Pod]) -> tuple[Pod, ...]:

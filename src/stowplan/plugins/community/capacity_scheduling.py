@@ -6,7 +6,7 @@ namespace that stays within its `min` takes back what others have borrowed, by e
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -35,10 +35,10 @@ from stowplan.framework.handle import preemption_status
 from stowplan.plugins.group_members import not_alone
 from stowplan.plugins.quotas import (
     amounts_of,
+    choose_victims,
     exceeds,
     excess_text,
     faults_of,
-    on_each_node,
     request_of,
     with_broken_gangs,
 )
@@ -211,9 +211,7 @@ class CapacityScheduling(Plugin):
                 msgspec.structs.replace(Status.unschedulable(text), keeps_nomination=True)
             )
         groups = self.handle.cluster.groups
-        own = groups.key_of(pod)
-        spared = groups.members(own) if own is not None else {}
-        victims = frozenset(each for each in self._victims(pod) if each not in spared)
+        victims = choose_victims(self.handle.cluster.nodes, pod, decision, self._victims(pod))
         answer = self.handle.preempt(state, pod, decision, 100, 0, victims)
         if isinstance(answer, Status):
             return preemption_status(answer)
@@ -228,36 +226,36 @@ class CapacityScheduling(Plugin):
         reasons = (each.condition("DisruptionTarget") for each in leaving)
         return any(each is not None and each.reason == "PreemptionByScheduler" for each in reasons)
 
-    def _victims(self, pod: Pod) -> Iterator[str]:
-        """The uids of the pods that may be evicted for this one."""
-        quotas, cluster = self._quotas(), self.handle.cluster
-        quota = quotas.by_namespace.get(pod.namespace)
-        if quota is None:
-            for other in cluster.pods():
-                if other.namespace not in quotas.by_namespace and other.priority < pod.priority:
-                    yield other.uid
-            return
+    def _victims(self, pod: Pod) -> Callable[[list[Pod]], Iterator[Pod]]:
+        """Chooses the pods of a node that may be evicted for this one."""
+        quotas, groups = self._quotas().by_namespace, self.handle.cluster.groups
+        quota, group = quotas.get(pod.namespace), groups.key_of(pod)
+        spared = groups.members(group) if group is not None else {}
         own, _ = self._with_nominated(pod, request_of(pod))
-        if exceeds(self._totals.of(pod.namespace), own, self._least(quota)):  # it borrows, too
-            for other in cluster.pods(pod.namespace):
-                if other.priority < pod.priority:
-                    yield other.uid
-            return
-        lenders = [
-            each
-            for name, each in quotas.by_namespace.items()
-            if name != pod.namespace and self._is_over_min(each)
-        ]
-        borrowed = (other for each in lenders for other in cluster.pods(each.item.namespace))
-        for pods in on_each_node(borrowed):
+        borrows = quota is not None and exceeds(self._totals.of(pod.namespace), own, self._least(quota))
+        lenders = {name for name, each in quotas.items() if name != pod.namespace and self._is_over_min(each)}
+
+        def choose(pods: list[Pod]) -> Iterator[Pod]:
             left: dict[str, dict[str, int]] = {}
             for other in pods:
                 name = other.namespace
-                used = left[name] if name in left else left.setdefault(name, dict(self._totals.of(name)))
-                if self._is_over_min(quotas.by_namespace[name], used):
-                    for resource, amount in request_of(other).items():
-                        used[resource] = used.get(resource, 0) - amount
-                    yield other.uid
+                if other.uid in spared:
+                    continue
+                if quota is None:
+                    if name not in quotas and other.priority < pod.priority:
+                        yield other
+                elif borrows:
+                    if name == pod.namespace and other.priority < pod.priority:
+                        yield other
+                elif name in lenders:
+                    if name not in left:
+                        left[name] = dict(self._totals.of(name))
+                    if self._is_over_min(quotas[name], left[name]):
+                        for resource, amount in request_of(other).items():
+                            left[name][resource] = left[name].get(resource, 0) - amount
+                        yield other
+
+        return choose
 
     # What wakes pods
 

@@ -7,7 +7,7 @@ PodGroup is admitted to its queue first (`Inqueue`), for which job controllers w
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from stowplan.api.groups import DEFAULT_QUEUE, QUEUE_NAME, VOLCANO, GroupKey, VolcanoPodGroup
@@ -47,10 +47,10 @@ from stowplan.plugins.quotas import (
     Amounts,
     added,
     amounts_of,
+    choose_victims,
     exceeds,
     excess_text,
     lacking,
-    on_each_node,
     request_of,
 )
 
@@ -433,14 +433,14 @@ class VolcanoQueue(Plugin):
             if request.get(name, 0)
         ):
             return None
-        victims = frozenset(self._victims(node, tree))
+        victims = choose_victims(self.handle.cluster.nodes, pod, decision, self._victims(node, tree))
         if not victims:
             return preemption_status(Status.unschedulable("no queue uses more than it deserves"))
         answer = self.handle.preempt(state, pod, decision, 100, 0, victims)
         return answer if isinstance(answer, Nomination) else preemption_status(answer)
 
-    def _victims(self, own: QueueNode, tree: Mapping[str, QueueNode]) -> Iterator[str]:
-        """Pods of other queues that these can lose: beyond what they deserve, and what their group needs."""
+    def _victims(self, own: QueueNode, tree: Mapping[str, QueueNode]) -> Callable[[list[Pod]], Iterator[Pod]]:
+        """Chooses pods that other queues can lose: beyond what these deserve, and what a group needs."""
         lenders = {
             node.name
             for node in tree.values()
@@ -448,19 +448,18 @@ class VolcanoQueue(Plugin):
             and node.is_reclaimable
             and self._is_over(node, self.book.allocated(node.name))
         }
-        if not lenders:
-            return
-        placed = (self.handle.cluster.pod(uid) for uid, (_, queue) in self._known.items() if queue in lenders)
-        candidates = (pod for pod in placed if pod is not None and _is_preemptable(pod))
-        for pods in on_each_node(candidates):
+
+        def choose(pods: list[Pod]) -> Iterator[Pod]:
             left: dict[str, dict[str, float]] = {}
             spare: dict[GroupKey, int] = {}
             for pod in pods:
-                node, key = tree[self._known[pod.uid][1]], self.book.groups.key_of(pod)
-                used = left.setdefault(node.name, {})
-                if not used:
-                    used.update(self.book.allocated(node.name))
-                if not self._can_lose(node, used, pod):
+                _, queue = self._known.get(pod.uid, (None, ""))
+                if queue not in lenders or not _is_preemptable(pod):
+                    continue
+                key = self.book.groups.key_of(pod)
+                if queue not in left:
+                    left[queue] = {**self.book.allocated(queue)}
+                if not self._can_lose(tree[queue], left[queue], pod):
                     continue
                 if key is not None:
                     if key not in spare:
@@ -469,8 +468,10 @@ class VolcanoQueue(Plugin):
                         continue
                     spare[key] -= 1
                 for name, amount in request_of(pod).items():
-                    used[name] = used.get(name, 0) - amount
-                yield pod.uid
+                    left[queue][name] = left[queue].get(name, 0) - amount
+                yield pod
+
+        return choose
 
     def _spare_members(self, key: GroupKey) -> int:
         """How many members a group can lose and still has its minimum."""
