@@ -127,6 +127,14 @@ def test_a_group_without_pods(explain):
     assert "Create at least 5 pods that name it." in explain(node("n1"), gang("g", 5))
 
 
+def test_a_group_whose_pods_are_gone(explain):
+    group = gang("g", 5)
+    group["status"] = {"conditions": [{"type": "PodGroupScheduled", "status": "True", "reason": "Scheduled"}]}
+    text = lines(explain(node("n1"), group))
+    assert "Pod group default/g is placed" in text
+    assert "It was scheduled before; its pods have finished or are deleted." in text
+
+
 def test_a_group_without_its_object(explain):
     text = lines(explain(node("n1"), gang("other", 1), members("g", 3)))
     assert "3 pods name it, but no PodGroup default/g exists in scheduling.k8s.io; create it." in text

@@ -74,7 +74,8 @@ def outline(groups: Groups, key: GroupKey, pending: Iterable[Pod], now: float) -
     group, waiting = groups.find(key), list(pending)
     placed, members = len(groups.placed(key)), len(groups.members(key))
     created = [parse_time(pod.creation_timestamp) for pod in waiting if pod.creation_timestamp]
-    state: State = "waits" if waiting else "placed" if placed or groups.succeeded(key) else "empty"
+    has_run = bool(placed or groups.succeeded(key)) or (group is not None and group.was_scheduled)
+    state: State = "waits" if waiting else "placed" if has_run else "empty"
     if group is None:
         state = "missing"
     elif waiting and any(pod.nominated_node_name for pod in waiting):
@@ -103,6 +104,9 @@ def _why_not_attempted(
         pods = count_text(len(groups.members(key)), "pod")
         verb = "names" if len(groups.members(key)) == 1 else "name"
         yield f"{pods} {verb} it, but no PodGroup {key} exists in {key.family}; create it."
+        return
+    if not groups.members(key) and group.was_scheduled:
+        yield "It was scheduled before; its pods have finished or are deleted."
         return
     if not groups.members(key) and not groups.succeeded(key):
         yield f"Create at least {count_text(group.min_count, 'pod')} that name it."
