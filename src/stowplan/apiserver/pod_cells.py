@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
+
+from stowplan.apiserver.times import since
 
 Json = dict[str, Any]
 
 _NONE = "<none>"
 
 
-def pod_cells(pod: Json, age: str, since: Callable[[str | None], str]) -> list[Any]:
+def pod_cells(pod: Json, age: str) -> list[Any]:
     spec, status = pod.get("spec", {}), pod.get("status", {})
     containers = status.get("containerStatuses") or []
     sidecars = {
@@ -25,7 +26,7 @@ def pod_cells(pod: Json, age: str, since: Callable[[str | None], str]) -> list[A
         pod["metadata"]["name"],
         f"{ready}/{total}",
         reason_of(pod),
-        _restarts(counted, since),
+        _restarts(counted),
         age,
         status.get("podIP") or _NONE,
         spec.get("nodeName") or _NONE,
@@ -98,7 +99,7 @@ def _ended(state: Json) -> str:
     return f"Signal:{state['signal']}" if state.get("signal") else f"ExitCode:{state.get('exitCode', 0)}"
 
 
-def _restarts(statuses: list[Json], since: Callable[[str | None], str]) -> str:
+def _restarts(statuses: list[Json]) -> str:
     count = sum(each.get("restartCount", 0) for each in statuses)
     ends = [(each.get("lastState", {}).get("terminated") or {}).get("finishedAt") for each in statuses]
     last = max((end for end in ends if end), default=None)

@@ -11,6 +11,7 @@ from stowplan.api.meta import LabelSelector
 from stowplan.api.selectors import selector_of
 from stowplan.apiserver import bodies, forms, patches, pipeline, tables, times
 from stowplan.apiserver.bodies import BuiltIn
+from stowplan.apiserver.cells import selector_text
 from stowplan.apiserver.context import RequestContext
 from stowplan.apiserver.failures import (
     Failure,
@@ -173,7 +174,7 @@ def _scale_of(resource: Resource, record: Record, must_have: bool = False) -> Js
 
 def _selector_text(selector: Any) -> str:
     if isinstance(selector, dict) and ("matchLabels" in selector or "matchExpressions" in selector):
-        return tables.selector_text(selector)
+        return selector_text(selector)
     if isinstance(selector, dict):
         return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
     return selector or ""

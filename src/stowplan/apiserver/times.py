@@ -17,6 +17,7 @@ _FORM = re.compile(
 
 _LAYOUT = "2006-01-02T15:04:05Z07:00"
 MAX_SHOWN = 100
+UNKNOWN = "<unknown>"
 _MICRO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 """Already as it is to be written."""
 
@@ -99,3 +100,37 @@ def _zone(text: str) -> datetime.timezone:
 
 def later(seconds: float) -> str:
     return _written(int(seconds_now() + seconds))
+
+
+def since(moment: str | None) -> str:
+    """How long ago a time was, as tables show it."""
+    if not moment:
+        return UNKNOWN
+    try:
+        return human(seconds_now() - seconds_of(moment))
+    except ValueError:
+        return "<invalid>"
+
+
+def human(seconds: float) -> str:
+    """A duration with at most two units, coarser the longer it is."""
+    if seconds < -1:
+        return "<invalid>"
+    whole = max(int(seconds), 0)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if whole < 120:
+        return f"{whole}s"
+    if minutes < 10:
+        return f"{minutes}m{whole % 60}s" if whole % 60 else f"{minutes}m"
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
+    if hours < 48:
+        return f"{hours}h"
+    if days < 8:
+        return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
+    if days < 730:
+        return f"{days}d"
+    years = days // 365
+    return f"{years}y{days % 365}d" if years < 8 and days % 365 else f"{years}y"
