@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pytest_process import run_pytest
 
 TEST = """
 from typing import ClassVar
@@ -62,10 +61,7 @@ async def test_with_a_fixture(cluster):
 
 
 def run(folder, *options):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "stowplan.pytest_plugin"]
-    return subprocess.run(
-        [*command, *options], cwd=folder, capture_output=True, text=True, check=False
-    ).stdout
+    return run_pytest(folder, "-p", "stowplan.pytest_plugin", *options).stdout
 
 
 def test_they_run_without_any_configuration(tmp_path):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pytest_process import run_pytest
 
 FIRST = """
 import json
@@ -127,19 +126,7 @@ def test_nothing_is_loaded():
 
 def run(folder, *options, text=FIRST):
     (folder / "test_it.py").write_text(text)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:asyncio",
-        "-W",
-        "error",
-    ]
-    done = subprocess.run([*command, *options], cwd=folder, capture_output=True, text=True, check=False)
+    done = run_pytest(folder, "-p", "no:asyncio", "-W", "error", *options)
     return done.stdout + done.stderr
 
 
@@ -187,8 +174,6 @@ def test_runs_that_do_not_use_it_load_nothing(tmp_path):
         tmp_path,
         "-p",
         "no:xdist",
-        "-p",
-        "no:asyncio",
         "-p",
         "no:hypothesispytest",
         "-p",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_process import run_pytest
 from stowplan import Plugin, Status
 from stowplan.embedded import embedded_cluster
 from stowplan.framework.plugin_audit import check_files
@@ -153,6 +152,5 @@ def test_the_tests_of_the_page_pass(tmp_path):
     for folder in (QUOTA, HOLD):
         for file in folder.glob("*.py"):
             (tmp_path / file.name).write_text(file.read_text())
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    run = run_pytest(tmp_path, ".")
     assert "2 passed" in run.stdout, run.stdout
