@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import aiohttp
@@ -43,48 +44,52 @@ async def node_of(api, name, seconds=10.0):
     return node
 
 
-async def test_the_page_for_whoever_has_its_link(tmp_path):
-    with running_up(tmp_path, "--nodes", "2", "--journal", str(tmp_path / "journal")) as up:
-        link = re.search(r"Web page: (http://127\.0\.0\.1:\d+/)(\S+/)", up.said)
-        assert link, up.said
-        async with client(up) as api, aiohttp.ClientSession() as session:
-            await api.request("POST", PODS, pod("web"))
-            await node_of(api, "web")
-            async with session.get(link[1] + link[2]) as page:
-                assert page.status == 200
-                assert "<title>Stowplan" in await page.text()
-            async with session.get(link[1]) as page:
-                assert page.status == 403
-    journal = [STOWPLAN, "explain", "web", "--journal", str(tmp_path / "journal")]
-    explained = subprocess.run(journal, capture_output=True, text=True, check=True)
-    assert explained.stdout.startswith("Pod default/web went to node-")
+@pytest.fixture(scope="module")
+def up(tmp_path_factory):
+    """For tests that need no flags of their own."""
+    with running_up(tmp_path_factory.mktemp("up"), "--nodes", "{count: 2, cpu: 4, zones: [a, b]}") as running:
+        yield running
 
 
-async def test_a_cluster_for_whoever_has_the_kubeconfig(tmp_path):
-    with running_up(tmp_path, "--nodes", "{count: 2, cpu: 4, zones: [a, b]}") as up:
-        assert "2 nodes, 0 pods" in up.said
-        assert up.kubeconfig.stat().st_mode & 0o777 == 0o600
-        async with client(up) as api:
-            await api.request("POST", PODS, pod("web"))
-            assert await node_of(api, "web") in ("node-1", "node-2")
-        explained = subprocess.run(
-            [STOWPLAN, "explain", "web", "-o", "json", f"--server={up.scheduler}", *up.config_flag],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found = json.loads(explained.stdout)
-        assert (found["pod"], found["changes"], explained.stderr) == ("default/web", [], "")
+async def test_the_page_for_whoever_has_its_link(up):
+    link = re.search(r"Web page: (http://127\.0\.0\.1:\d+/)(\S+/)", up.said)
+    assert link, up.said
+    async with aiohttp.ClientSession() as session:
+        async with session.get(link[1] + link[2]) as page:
+            assert page.status == 200
+            assert "<title>Stowplan" in await page.text()
+        async with session.get(link[1]) as page:
+            assert page.status == 403
 
 
-async def test_nobody_else_gets_in(tmp_path):
-    with running_up(tmp_path, "--nodes", "1") as up:
-        text = up.kubeconfig.read_text()
-        other = tmp_path / "other.kubeconfig"
-        other.write_text(text.replace("token: ", "token: not-"))
-        async with ApiClient(load(str(other))) as api:
-            with pytest.raises(Unauthorized):
-                await api.get_json("/api/v1/nodes")
+async def test_a_cluster_for_whoever_has_the_kubeconfig(up):
+    assert "2 nodes, 0 pods" in up.said
+    assert up.kubeconfig.stat().st_mode & 0o777 == 0o600
+    async with client(up) as api:
+        await api.request("POST", PODS, pod("web"))
+        assert await node_of(api, "web") in ("node-1", "node-2")
+    explained = subprocess.run(
+        [STOWPLAN, "explain", "web", "-o", "json", f"--server={up.scheduler}", *up.config_flag],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(explained.stdout)
+    assert (found["pod"], found["changes"], explained.stderr) == ("default/web", [], "")
+
+
+def test_it_starts_without_the_library_for_pages():
+    script = "import sys, stowplan.embedded.up; sys.exit('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+async def test_nobody_else_gets_in(up, tmp_path):
+    text = up.kubeconfig.read_text()
+    other = tmp_path / "other.kubeconfig"
+    other.write_text(text.replace("token: ", "token: not-"))
+    async with ApiClient(load(str(other))) as api:
+        with pytest.raises(Unauthorized):
+            await api.get_json("/api/v1/nodes")
 
 
 async def test_manifests_and_a_configuration_to_begin_with(tmp_path):
@@ -264,20 +269,19 @@ def run_explain(up, *words):
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-async def test_explain_finds_the_scheduler_through_the_kubeconfig(tmp_path):
-    with running_up(tmp_path, "--nodes=2") as up:
-        async with client(up) as api:
-            await api.request("POST", PODS, pod("web"))
-            node = await node_of(api, "web")
-            other = pod("other") | {"spec": pod("other")["spec"] | {"nodeName": "node-1"}}
-            await api.request("POST", PODS, other)
-        decided = run_explain(up, "web")
-        assert decided.stdout.startswith(f"Pod default/web went to {node}")
-        assert decided.stderr == ""
-        computed = run_explain(up, "other")
-        assert computed.stdout.startswith("Pod default/other goes to node-")
-        assert "computing what the default configuration would decide now" in computed.stderr
-        assert run_explain(up, "web", "--seed=1").stdout.startswith("Pod default/web goes to node-")
+async def test_explain_finds_the_scheduler_through_the_kubeconfig(up):
+    async with client(up) as api:
+        await api.request("POST", PODS, pod("shop"))
+        node = await node_of(api, "shop")
+        other = pod("other") | {"spec": pod("other")["spec"] | {"nodeName": "node-1"}}
+        await api.request("POST", PODS, other)
+    decided = run_explain(up, "shop")
+    assert decided.stdout.startswith(f"Pod default/shop went to {node}")
+    assert decided.stderr == ""
+    computed = run_explain(up, "other")
+    assert computed.stdout.startswith("Pod default/other goes to node-")
+    assert "computing what the default configuration would decide now" in computed.stderr
+    assert run_explain(up, "shop", "--seed=1").stdout.startswith("Pod default/shop goes to node-")
 
 
 OTHER_PROFILE = CONFIG.replace("- plugins:", "- schedulerName: mine\n  plugins:")
@@ -294,7 +298,7 @@ async def test_pods_that_no_profile_schedules_are_announced(tmp_path):
         assert "schedulerName: mine" in said
 
 
-def test_the_kubeconfig_of_a_running_cluster_is_not_overwritten(tmp_path):
+async def test_the_kubeconfig_of_a_running_cluster_is_not_overwritten(tmp_path):
     with running_up(tmp_path, "--nodes=1") as up:
         before = up.kubeconfig.read_text()
         command = [STOWPLAN, "up", *up.config_flag]
@@ -303,19 +307,18 @@ def test_the_kubeconfig_of_a_running_cluster_is_not_overwritten(tmp_path):
         assert f"{up.kubeconfig}: another `stowplan up` that is running uses this file" in ended.stderr
         assert "--kubeconfig" in ended.stderr
         assert up.kubeconfig.read_text() == before
-    with running_up(tmp_path, "--nodes=1") as up:
-        assert up.kubeconfig.read_text() != before
-
-
-def test_the_end_says_what_it_leaves(tmp_path):
-    with running_up(tmp_path, "--nodes=1") as up:
-        pass
     end = up.said.partition("Press Ctrl-C to stop.")[2]
     assert "All objects are gone; use --data DIR to keep them." in end
     assert f"{up.kubeconfig} no longer leads to a cluster" in end
     data, journal = tmp_path / "data", tmp_path / "journal"
     with running_up(tmp_path, "--nodes=1", f"--data={data}", f"--journal={journal}") as up:
-        pass
+        assert up.kubeconfig.read_text() != before
+        async with client(up) as api:
+            await api.request("POST", PODS, pod("web"))
+            await node_of(api, "web")
     end = up.said.partition("Press Ctrl-C to stop.")[2]
     assert f"--data {data}" in end
     assert f"stowplan explain POD --journal {journal}" in end
+    command = [STOWPLAN, "explain", "web", "--journal", str(journal)]
+    explained = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert explained.stdout.startswith("Pod default/web went to node-")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from aiohttp import web
 
 from stowplan import log
 from stowplan.api.custom import CustomResource
@@ -40,6 +39,7 @@ from stowplan.scheduler.flag_parser import read
 from stowplan.scheduler.flags import FLAGS
 from stowplan.scheduler.main import Service
 from stowplan.scheduler.options import RunOptions, parse
+from stowplan.serving.aiohttp_web import LazyServer
 from stowplan.web import (
     answer_by_name,
     make_page_server,
@@ -138,7 +138,7 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
             )
             pages = make_pages(make_source(service))
             answer = answer_by_name(pages)
-            plain = make_page_server(answer, secret) if _shares_port(options) else None
+            plain = LazyServer(partial(make_page_server, answer, secret)) if _shares_port(options) else None
             front = await stack.enter_async_context(_served(options, cluster, pair, token, plain))
             if plain is None:
                 local = serve_locally(answer, options.page_port or 0, secret)
@@ -214,7 +214,7 @@ async def _running(options: UpOptions, pair: Pair) -> AsyncIterator[EmbeddedClus
 
 @asynccontextmanager
 async def _served(
-    options: UpOptions, cluster: EmbeddedCluster, pair: Pair, token: str, plain: web.Server | None
+    options: UpOptions, cluster: EmbeddedCluster, pair: Pair, token: str, plain: LazyServer | None
 ) -> AsyncIterator[Endpoint]:
     async with serve(cluster.server, options.host, options.port, tls=pair, token=token, plain=plain) as front:
         address = f"https://{_reached_at(front.host)}:{front.port}"

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import msgspec
-from aiohttp import web
 
 from stowplan.api.pod import Pod
 from stowplan.client.resources import PODS
@@ -15,6 +14,7 @@ from stowplan.journal import Decisions, Record
 from stowplan.journal.wire import ListAnswer, PodAnswer, Waiting, plain_record, summarize_record
 from stowplan.queue.waiting import Place, QueuedPod
 from stowplan.scheduler.scheduler import Scheduler
+from stowplan.serving import aiohttp_web as web
 from stowplan.serving.pages import Page
 from stowplan.serving.server import status_response
 

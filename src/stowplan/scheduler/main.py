@@ -69,6 +69,7 @@ class Ending(Enum):
 
 def run(options: RunOptions, registry: Registry, more_pages: MorePages = lambda _: {}) -> None:
     """Runs until it is told to stop, or loses its lease; the process ends with the status that fits."""
+    import aiohttp.web  # noqa: F401  # at the start, rather than with the first probe while pods wait
 
     async def serve() -> int:
         status = 1

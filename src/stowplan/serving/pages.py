@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
-from aiohttp import web
 
 from stowplan.api import requests
 from stowplan.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from stowplan.api.quantity import approximate
 from stowplan.log import log
 from stowplan.metrics import CONTENT_TYPE, HealthPath, Metrics, sample
+from stowplan.serving import aiohttp_web as web
 
 
 def scheduler_pages(
@@ -62,7 +62,7 @@ def _json(value: Any) -> web.Response:
 
 Check = Callable[[], str | None]
 """Return None if healthy, else the problem."""
-Page = Callable[[web.BaseRequest], web.Response | Awaitable[web.Response]]
+Page: TypeAlias = "Callable[[web.BaseRequest], web.Response | Awaitable[web.Response]]"
 Record = Callable[[str, HealthPath, bool], None]
 
 

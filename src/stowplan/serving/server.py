@@ -16,11 +16,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
-from aiohttp import web
 
 from stowplan.errors import InputError
 from stowplan.log import error as log_error
 from stowplan.log import log
+from stowplan.serving import aiohttp_web as web
 from stowplan.serving.access import (
     AccessReviewer,
     Authentication,
@@ -75,7 +75,7 @@ class Server:
         options, certificates = self._options, self._certificates
         if certificates is None:
             return self
-        self._connections = _ShortLived(self._answer, self._limits)
+        self._connections = web.LazyServer(lambda: _make_short_lived(self._answer, self._limits))
         try:
             self._listener = await asyncio.get_running_loop().create_server(
                 self._connections,
@@ -107,7 +107,6 @@ class Server:
         self._listener.close()
         for each in self._sockets:
             each.close()
-        self._connections.pre_shutdown()
         await self._connections.shutdown(SHUTDOWN_SECONDS)
 
     def answer_waiting(self, failed_check: str) -> None:
@@ -166,22 +165,21 @@ class Server:
             return web.Response(status=500, text=f"Internal Server Error: {error}\n")
 
 
-class _ShortLived(web.Server):
-    """Connections with a maximum age and a maximum number."""
+def _make_short_lived(answer: Any, limits: Limits) -> web.Server:
+    """A server whose connections have a maximum age and a maximum number."""
 
-    def __init__(self, handler: Any, limits: Limits) -> None:
-        # aiohttp's own lines are about what strangers sent: nothing to act on.
-        quiet = logging.getLogger("stowplan.serving.connections")
-        quiet.disabled = True
-        super().__init__(handler, logger=quiet, access_log=None, lingering_time=0, auto_decompress=False)
-        self._limits = limits
+    class ShortLived(web.Server):
+        def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+            super().connection_made(handler, transport)
+            asyncio.get_running_loop().call_later(limits.connection_seconds, transport.abort)
+            for oldest in self.connections[: -limits.connections]:
+                if oldest.transport is not None:
+                    oldest.transport.abort()
 
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        asyncio.get_running_loop().call_later(self._limits.connection_seconds, transport.abort)
-        for oldest in self.connections[: -self._limits.connections]:
-            if oldest.transport is not None:
-                oldest.transport.abort()
+    # aiohttp's own lines are about what strangers sent: nothing to act on.
+    quiet = logging.getLogger("stowplan.serving.connections")
+    quiet.disabled = True
+    return ShortLived(answer, logger=quiet, access_log=None, lingering_time=0, auto_decompress=False)
 
 
 def status_response(code: int, reason: str, message: str, **details: Any) -> web.Response:

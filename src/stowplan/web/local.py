@@ -12,10 +12,10 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeAlias
 from urllib.parse import quote
 
 import msgspec
-from aiohttp import web
 
 from stowplan.client.connection import Connection, Pool
 from stowplan.client.errors import Unreachable, unreachable_scheduler
@@ -25,6 +25,7 @@ from stowplan.http11.messages import Request, Response
 from stowplan.log import error as log_error
 from stowplan.metrics import CONTENT_TYPE
 from stowplan.scheduler.main import Service
+from stowplan.serving import aiohttp_web as web
 from stowplan.serving.pages import Page
 from stowplan.web.pages import PATH, STATIC_HEADERS, content_type, make_pages
 from stowplan.web.source import json_response, make_source
@@ -32,7 +33,7 @@ from stowplan.web.source import json_response, make_source
 HOST = "127.0.0.1"
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 CLOSING_SECONDS = 1.0
-Answer = Callable[[str, web.BaseRequest], Awaitable[web.Response]]
+Answer: TypeAlias = "Callable[[str, web.BaseRequest], Awaitable[web.Response]]"
 """Answers a request for a name under the link's path."""
 
 

@@ -6,14 +6,14 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
-
-from aiohttp import web
+from typing import TypeAlias
 
 from stowplan.errors import InputError
 from stowplan.explain.changes import Printed
 from stowplan.explain.recorded import explain_record, undecided_text
 from stowplan.explain.text import print_explanation
 from stowplan.scheduler.decision_pages import Known, decision_pages, look_up
+from stowplan.serving import aiohttp_web as web
 from stowplan.serving.pages import Page
 from stowplan.web.source import RequestError, Source, json_response, running_scheduler
 from stowplan.web.views import (
@@ -28,7 +28,7 @@ from stowplan.web.whatif import Questions
 
 PATH = "/page"
 READ_METHODS = ("GET", "HEAD")
-Ask = Callable[[web.BaseRequest], object | Awaitable[object]]
+Ask: TypeAlias = "Callable[[web.BaseRequest], object | Awaitable[object]]"
 TYPES = {
     ".html": "text/html",
     ".css": "text/css",

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
-from aiohttp import web
 
 from stowplan.api.pod import Pod
 from stowplan.config import KubeSchedulerConfiguration
@@ -14,6 +13,7 @@ from stowplan.framework.registry import Registry
 from stowplan.journal import Decisions
 from stowplan.scheduler.main import Service
 from stowplan.scheduler.scheduler import Scheduler
+from stowplan.serving import aiohttp_web as web
 
 
 class Source(NamedTuple):
