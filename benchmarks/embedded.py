@@ -40,7 +40,7 @@ async def main(nodes: int, pods: int, whole: bool) -> None:
         kubelets = SimulatedKubelets(others, clock=clock)
         await kubelets.add(NodeTemplate(count=nodes, cpu=64, zones=("a", "b", "c")).nodes(clock.now()))
         config = load({"apiVersion": V1, "kind": "KubeSchedulerConfiguration"}, registry).config
-        scheduler = Scheduler(config, api, events, Settings(registry=registry))
+        scheduler = Scheduler(config, api, events, Settings(owns_process=True, registry=registry))
         scheduler.start()
         work = [scheduler.run()]
         if whole:

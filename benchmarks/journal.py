@@ -75,7 +75,9 @@ async def run(bench: Bench, workload: Workload, pods: int, directory: Path) -> s
         ApiClient(connection, qps=UNLIMITED, burst=UNLIMITED) as events,
     ):
         config = load_config(DEFAULT_CONFIG, registry).config
-        scheduler = Scheduler(config, api, events, Settings(registry=registry, decisions=decisions))
+        scheduler = Scheduler(
+            config, api, events, Settings(owns_process=True, registry=registry, decisions=decisions)
+        )
         working = asyncio.create_task(scheduler.run())
         while not scheduler.is_synced:
             await asyncio.sleep(0.01)

@@ -28,7 +28,7 @@ settings.load_profile("ci")
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from looking at all tests again and again."""
+    """Let the garbage collector leave alone what all tests share, and run it less often."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
+    gc.set_threshold(20_000, 20, 50)

@@ -123,6 +123,7 @@ async def staged(
     now: Callable[[], float] = time.time,
     clock: Callable[[], float] | None = None,
     gates: Iterable[str] = (),
+    owns_process: bool = False,
 ) -> AsyncIterator[Stage]:
     registry = registry or Registry.installed(classes=plugins or {})
     version = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -140,6 +141,7 @@ async def staged(
             decisions=decisions,
             now=now,
             clock=clock,
+            owns_process=owns_process,
             is_leading=lambda: stage[0].is_leading,
         ),
     )

@@ -58,18 +58,19 @@ class Knot:
 
 @pytest.fixture
 def _collector() -> Iterator[None]:
+    """As Python has it by itself: all tests tune it as a scheduler does."""
     thresholds = gc.get_threshold()
     gc.set_threshold(700, 10, 10)
     gc.unfreeze()
+    gc.set_threshold(700, 10, 10)
     yield
     gc.set_threshold(*thresholds)
-    gc.unfreeze()
 
 
 @asynccontextmanager
 async def synced() -> AsyncIterator[Stage]:
     """A scheduler that has seen all there is: nothing, as its API server knows no resources."""
-    async with staged() as stage:
+    async with staged(owns_process=True) as stage:
         running = asyncio.create_task(stage.scheduler.run())
         while not stage.scheduler.is_synced:
             await asyncio.sleep(0)

@@ -124,7 +124,6 @@ class EmbeddedCluster:
         *,
         registry: Registry | None = None,
         seed: int | None = None,
-        owns_process: bool = False,
         feature_gates: Mapping[str, bool] | None = None,
     ) -> Scheduler:
         """Start Stowplan's scheduler, and wait until it knows the cluster."""
@@ -143,7 +142,6 @@ class EmbeddedCluster:
                 now=self.clock.now,
                 draw=random.Random(seed),
                 decisions=self.decisions,
-                owns_process=owns_process,
             ),
         )
         scheduler.start()
@@ -331,7 +329,6 @@ async def embedded_cluster(
     manifests: Iterable[Json | Path] = (),
     rbac: bool = False,
     certificate: str = "",
-    owns_process: bool = False,
     feature_gates: Mapping[str, bool] | None = None,
 ) -> AsyncIterator[EmbeddedCluster]:
     """A cluster with its scheduler, ready: nodes by number or from templates, the objects of manifests.
@@ -339,8 +336,7 @@ async def embedded_cluster(
     `plugins` are enabled besides the default ones, or, with a `config`, may be named there. The
     CustomResourceDefinitions of the kinds that enabled plugins watch are installed. `config` and `manifests`
     are plain data, or paths of files (and folders). With `rbac`, service accounts and impersonated users may
-    do only what roles allow. With `owns_process` the garbage collector is tuned for speed, which affects all
-    of the process. `feature_gates` are those of pod groups, by name, such as
+    do only what roles allow. `feature_gates` are those of pod groups, by name, such as
     `{"GenericWorkload": True, "GangScheduling": True}`.
     """
     registry = Registry.installed(plugin_dirs, {each.__name__: check_plugin(each) for each in plugins})
@@ -361,7 +357,6 @@ async def embedded_cluster(
             config,
             registry=registry,
             seed=seed,
-            owns_process=owns_process,
             feature_gates=feature_gates,
         )
         yield cluster

@@ -67,6 +67,7 @@ class Extender:
                     metrics=self.metrics,
                     guard=self.guard,
                     takes_pods=False,
+                    owns_process=True,
                 ),
             )
         profiles = tuple(self.scheduler.profiles) if self.scheduler and options.config else ()

@@ -64,7 +64,7 @@ class Settings:
     """Where decisions are kept."""
     takes_pods: bool = True
     """Without it no pods are queued: the scheduler follows the cluster for others who decide."""
-    owns_process: bool = True
+    owns_process: bool = False
     """Whether the garbage collector may be tuned for the scheduler, which affects the whole process."""
     max_in_unschedulable: float = 300
     extender_max_response_bytes: int = MAX_RESPONSE_BYTES
