@@ -7,6 +7,7 @@ import ssl
 import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -293,6 +294,26 @@ def test_a_removed_namespace_is_gone_whatever_its_finalizers(cluster):
     cluster.remove_namespace("short")
     cluster.wait_for("namespace/short", "deleted")
     assert cluster.list("Pod", "short") == []
+
+
+def test_a_hundred_namespaces_at_once(cluster):
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": pod("web", cpu="10m")["spec"]}
+    spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
+
+    def use(number):
+        namespace = f"parallel-{number}"
+        meta = {"name": "web", "namespace": namespace}
+        cluster.create_namespace(namespace)
+        cluster.create({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec})
+        cluster.wait_for("deployment/web", "status.availableReplicas=2", namespace, timeout=60)
+        names = [each["metadata"]["namespace"] for each in cluster.list("Pod", namespace)]
+        cluster.remove_namespace(namespace)
+        return names == [namespace] * 2 and not cluster.list("Pod", namespace)
+
+    with ThreadPoolExecutor(100) as tests:
+        assert all(tests.map(use, range(100)))
+    assert len(cluster.list("Namespace")) == 4
 
 
 def test_it_ends_clean_and_cannot_be_used_afterwards():

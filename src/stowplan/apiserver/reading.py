@@ -199,7 +199,7 @@ class Watch:
     def drop(self) -> None:
         """Break off the connection, as when a server dies."""
         self._is_dropped = True
-        self.collection.wake()
+        self.collection.waiters.wake()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The events as lines, some at a time, until the watch's time is up."""

@@ -91,6 +91,35 @@ class Change:
         return self.record.version
 
 
+class Waiters:
+    """Those who wait for the next change; false while there are none."""
+
+    def __init__(self) -> None:
+        self._futures: set[asyncio.Future[None]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._futures)
+
+    def wake(self) -> None:
+        waiting, self._futures = self._futures, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until somebody calls `wake`, or the time is up."""
+        future = asyncio.get_running_loop().create_future()
+        self._futures.add(future)
+        try:
+            # Python 3.11's wait_for would lose a cancellation that comes together with a change.
+            async with asyncio.timeout(seconds):
+                await future
+        except TimeoutError:
+            pass
+        finally:
+            self._futures.discard(future)
+
+
 class Collection:
     """All objects of one resource."""
 
@@ -105,7 +134,7 @@ class Collection:
         self._first = 0  # how many changes the log has forgotten
         self.forgotten = 0
         """The last version that is forgotten; watches may start from it or any later one."""
-        self._waiting: set[asyncio.Future[None]] = set()
+        self.waiters = Waiters()
 
     def sorted_keys(self) -> list[Key]:
         """In the order of lists."""
@@ -204,15 +233,10 @@ class Collection:
         self.count_log_bytes(change, len(change.record.body))
         if len(self._log) > LOG_LENGTH:
             self.forget(LOG_LENGTH // 4)
-        if self._waiting:
-            self.wake()
-
-    def wake(self) -> None:
-        """Let watches that wait for changes look again."""
-        waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        if self.waiters:
+            self.waiters.wake()
+        if self.store.waiters:
+            self.store.waiters.wake()
 
     def count_log_bytes(self, change: Change, count: int) -> None:
         """Count bytes that the log holds for a change: its object, or an event encoded for watches."""
@@ -252,18 +276,8 @@ class Collection:
 
     async def wait_beyond(self, position: int, seconds: float) -> None:
         """Wait until the log is longer than `position`, or the time is up."""
-        if self.end > position:
-            return
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
-        try:
-            # Python 3.11's wait_for would lose a cancellation that comes together with a change.
-            async with asyncio.timeout(seconds):
-                await future
-        except TimeoutError:
-            pass
-        finally:
-            self._waiting.discard(future)
+        if self.end <= position:
+            await self.waiters.wait(seconds)
 
 
 Snapshot = dict[str, dict[Key, Record]]
@@ -288,6 +302,8 @@ class Store:
         self._given = 0
         self.size = self.log_bytes = 0
         self.collections: dict[str, Collection] = {}
+        self.waiters = Waiters()
+        """Those who wait for any change at all."""
         self.on_published: dict[str, Callable[[Record, bool], None]] = {}
         """By collection: called with what was published and whether that was its removal."""
 

@@ -39,6 +39,7 @@ Json = dict[str, Any]
 Nodes = int | NodeTemplate | Iterable[NodeTemplate]
 
 WAIT_SECONDS = 10.0
+LOOK_SECONDS = 0.002
 QUIET_TURNS, SETTLE_SECONDS = 30, 2.0
 """Turns of the event loop in which nothing happens before a cluster counts as settled, and the time limit."""
 
@@ -260,9 +261,11 @@ class EmbeddedCluster:
             except NotFound:
                 pass
             while changes.version == seen:
-                if asyncio.get_running_loop().time() > end:
+                left = end - asyncio.get_running_loop().time()
+                if left <= 0:
                     raise TimeoutError(f"{what}: not within {seconds:g} seconds")
-                await asyncio.sleep(0.002)
+                await changes.waiters.wait(left)
+                await asyncio.sleep(LOOK_SECONDS)  # changes mostly come several at a time
 
     async def wait_for(
         self,
@@ -280,8 +283,15 @@ class EmbeddedCluster:
         """
         about = waiting.which(self.server, thing, namespace)
 
+        seen: Any = ()
+
         async def look() -> tuple[Json] | None:
-            found = waiting.read_object(self.server, about)
+            nonlocal seen
+            record = waiting.find(self.server, about)
+            if record is seen and isinstance(condition, str):
+                return None  # many tests may wait at once, each for something else that changes
+            seen = record
+            found = None if record is None else record.data()
             return (found or {},) if waiting.is_met(found, condition) else None
 
         try:

@@ -291,12 +291,7 @@ class KubeCluster:
         *,
         timeout: float = WAIT_SECONDS,
     ) -> Json:
-        """Wait until an object is as expected, and return it; if it never is, fail and show why.
-
-        `thing` is a text such as "pod/web", a manifest, or an object of a Python client. `condition` is the
-        type of a condition ("Ready", "Available", "Ready=False"), a phase ("Running"), "exists", "deleted", a
-        field ("spec.nodeName", "status.readyReplicas=3"), or a function of the object.
-        """
+        """Wait until an object is as expected, and return it: see `EmbeddedCluster.wait_for`."""
         return self.run(lambda cluster: cluster.wait_for(thing, condition, namespace, timeout=timeout))
 
     def explain(self, pod: str, namespace: str = "default") -> str:

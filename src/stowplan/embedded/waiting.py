@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from stowplan.apiserver import ApiServer
+from stowplan.apiserver.store import Record
 from stowplan.errors import InputError
 
 Json = dict[str, Any]
@@ -99,9 +100,9 @@ def report(server: ApiServer, about: Which, explain: Callable[[str, str], str]) 
     For what owns pods, the same about a few of them that are not ready.
     """
     lines = _about(server, about, explain)
-    found = read_object(server, about)
-    if found is not None and about.kind != "Pod":
-        waiting = [pod for pod in _pods_of(server, found) if not is_met(pod, "Ready")]
+    record = find(server, about)
+    if record is not None and about.kind != "Pod":
+        waiting = [pod for pod in _pods_of(server, record) if not is_met(pod, "Ready")]
         for pod in waiting[:MAX_PODS]:
             meta = pod["metadata"]
             each = Which("Pod", "pods", "pods", meta["namespace"], meta["name"])
@@ -111,16 +112,16 @@ def report(server: ApiServer, about: Which, explain: Callable[[str, str], str]) 
     return "\n".join(_indented(lines))
 
 
-def read_object(server: ApiServer, about: Which) -> Json | None:
-    record = server.store.collection(about.collection).records.get((about.namespace, about.name))
-    return None if record is None else record.data()
+def find(server: ApiServer, about: Which) -> Record | None:
+    return server.store.collection(about.collection).records.get((about.namespace, about.name))
 
 
 def _about(server: ApiServer, about: Which, explain: Callable[[str, str], str]) -> list[str]:
-    found = read_object(server, about)
-    if found is None:
+    record = find(server, about)
+    if record is None:
         names = [name for place, name in server.store.collection(about.collection).records]
         return ["it does not exist", f"{about.plural} that exist: {', '.join(sorted(names)[:20]) or 'none'}"]
+    found = record.data()
     meta, status = found["metadata"], found.get("status") or {}
     lines = [f"being deleted since {at}" for at in [meta.get("deletionTimestamp")] if at]
     lines += [f"finalizers: {', '.join(each)}" for each in [meta.get("finalizers")] if each]
@@ -155,18 +156,17 @@ def _events(server: ApiServer, about: Which) -> list[str]:
     return [line for _, line in sorted(found)[-MAX_EVENTS:]] or ["no events"]
 
 
-def _pods_of(server: ApiServer, owner: Json) -> list[Json]:
+def _pods_of(server: ApiServer, owner: Record) -> list[Json]:
     """Pods that belong to the object, directly or through others such as ReplicaSets."""
     collections = server.store.collections.values()
     records = (record for each in collections for record in each.records.values())
-    namespace, uid = owner["metadata"].get("namespace", ""), owner["metadata"]["uid"]
     owned: dict[str, list[Json]] = {}
     for record in records:
-        if record.key[0] == namespace and b'"ownerReferences"' in record.body:
+        if record.key[0] == owner.key[0] and b'"ownerReferences"' in record.body:
             item = record.data()
             for reference in item["metadata"].get("ownerReferences") or ():
                 owned.setdefault(reference["uid"], []).append(item)
-    found, left = [], [uid]
+    found, left = [], [owner.uid]
     while left:
         for item in owned.pop(left.pop(), ()):
             left.append(item["metadata"]["uid"])
