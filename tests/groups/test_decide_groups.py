@@ -58,6 +58,40 @@ def test_a_domain_is_named():
     assert [(each["chosen"], each["placement"]) for each in found] == [("a0", "a")] * 2
 
 
+def device_objects(count):
+    """A node with so many devices, and a claim for one of them for each of three pods."""
+    request = {
+        "name": "gpu",
+        "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1},
+    }
+    selector = {"cel": {"expression": 'device.driver == "gpu.example"'}}
+    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": f"gpu-{number}"} for number in range(count)]
+    slice_spec = {"driver": "gpu.example", "nodeName": "n1", "pool": pool, "devices": devices}
+    return [
+        {"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {"selectors": [selector]}},
+        {"kind": "ResourceSlice", "metadata": {"name": "n1"}, "spec": slice_spec},
+        *(
+            {
+                "kind": "ResourceClaim",
+                "metadata": {"name": f"g{number}", "namespace": "default", "uid": f"claim-{number}"},
+                "spec": {"devices": {"requests": [request]}},
+            }
+            for number in range(3)
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("devices", "fitting"), [(3, 3), (2, 0)])
+def test_members_do_not_share_devices(devices, fitting):
+    pods = members(3)
+    for plain in pods:
+        claim = {"name": "devices", "resourceClaimName": plain["metadata"]["name"]}
+        plain["spec"]["resourceClaims"] = [claim]
+    found = answers([node("n1"), *device_objects(devices), pod_group(least=3)], pods)["decisions"]
+    assert sum(each.get("chosen") == "n1" for each in found) == fitting
+
+
 @pytest.mark.parametrize(
     ("gates", "text"),
     [

@@ -311,7 +311,7 @@ async def test_pods_that_are_not_reclaimed(protected):
 async def cluster():
     template = NodeTemplate(count=1, cpu="8")
     async with embedded_cluster(
-        nodes=template, config=config(), manifests=PUBLISHED.values(), owns_process=False
+        nodes=template, config=config(), manifests=PUBLISHED.values()
     ) as made:
         yield made
 

@@ -26,12 +26,19 @@ from stowplan.cluster.columns import Ints, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config.gates import PREEMPTION
 from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.schedule import TieBreak, schedule
+from stowplan.cycle.schedule import TieBreak, is_repeatable, schedule, schedule_equal
 from stowplan.cycle.topology import hyper_node_levels
 from stowplan.cycle.victims import is_lower
 from stowplan.framework.answers import describe
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Nomination, Placement, Placements, Plugin, is_trusted
+from stowplan.framework.plugin import (
+    Nomination,
+    Placement,
+    Placements,
+    Plugin,
+    ReservingPlugin,
+    is_trusted,
+)
 from stowplan.framework.profile import Profile
 from stowplan.framework.status import Code, Status
 
@@ -65,6 +72,10 @@ class GroupHost:
         self.preempts_whole = PREEMPTION in profile.gates and group.key.family == IN_TREE
         """Whether the group preempts as one, with its own priority."""
         self._aside: dict[str, tuple[Pod, bool]] = {}
+        self._reserved: dict[str, tuple[Decision, Pod]] = {}
+        self._reserving = [
+            (name, plugin) for name, plugin in profile.at("reserve") if isinstance(plugin, ReservingPlugin)
+        ]
 
     @property
     def nodes(self) -> LiveNodeTable:
@@ -72,22 +83,44 @@ class GroupHost:
 
     def place(self, decision: Decision, node_name: str) -> Any:
         """Count the pod as placed; returns what rejected it, if something did, and has undone it then."""
-        self.cluster.assume_pod(decision.pod, node_name)
+        pod = decision.pod
+        placed = self.cluster.assume_pod(pod, node_name)
+        self._reserved[pod.uid] = (decision, placed)
+        for _, plugin in self._reserving:  # else the next member would be offered the same devices
+            status = None if decision.state is None else plugin.reserve(decision.state, placed, node_name)
+            if status is not None:
+                self.undo(pod)
+                return status
+        return None
 
     def undo(self, pod: Pod) -> None:
         """Undo `place`."""
+        decision, placed = self._reserved.pop(pod.uid)
+        for _, plugin in reversed(self._reserving):
+            if decision.state is not None:
+                plugin.unreserve(decision.state, placed, placed.node_name)
         self.cluster.forget_pod(pod)
 
-    def decide(self, pod: Pod, within: Rows | None, *, preempts: bool) -> Decision:
-        decision = schedule(
-            self.profile,
-            ranked(pod, self.group.priority) if self.preempts_whole else pod,
-            self.nodes,
-            self._tie_break,
-            self._sampling,
-            preempts=preempts,
-            within=within,
-        )
+    def decide(
+        self, pod: Pod, within: Rows | None, *, preempts: bool, before: Decision | None = None
+    ) -> Decision:
+        """Decide a member. `before` is what was decided for an equal one that was placed just now, if that
+        `is_repeatable`."""
+        nodes, preemptor = self.nodes, ranked(pod, self.group.priority) if self.preempts_whole else pod
+        if before is None:
+            decision = schedule(
+                self.profile,
+                preemptor,
+                nodes,
+                self._tie_break,
+                self._sampling,
+                preempts=preempts,
+                within=within,
+            )
+        else:
+            decision = schedule_equal(
+                self.profile, preemptor, nodes, self._tie_break, self._sampling, before, within
+            )
         decision.pod = pod
         return decision
 
@@ -437,14 +470,19 @@ class _GroupCycle:
         """Place those that fit; returns the others."""
         rejected: list[Pod] = []
         alike: dict[Hashable, tuple[int, Decision]] = {}
+        last_kind: Hashable = None
+        last: Decision | None = None
         for pod in pods:
             kind = _kind_of(pod) if self._shares else pod.uid
             count, decision = alike.get(kind, (-1, None))
             if decision is not None and count == len(trial.placed):
                 decision = copy(decision)  # nothing has changed since an equal one was rejected
                 decision.pod = pod
+            elif last is not None and kind == last_kind:
+                decision = self._host.decide(pod, within, preempts=False, before=last)
             else:
                 decision = self._host.decide(pod, within, preempts=False)
+                last, last_kind = self._repeatable(decision), kind
             member = trial.members[pod.uid] = Member(pod, decision)
             if decision.error is not None:
                 raise GroupError(f"{OTHER_FAILED}: {decision.error}", member)
@@ -454,8 +492,17 @@ class _GroupCycle:
             else:
                 self._put(trial, member, decision.chosen)
                 if member.failure is not None:
+                    last = None
                     rejected.append(pod)
         return rejected
+
+    def _repeatable(self, decision: Decision) -> Decision | None:
+        """What equal members may start from: the decision, before plugins reserve anything in its state."""
+        if decision.state is None or not is_repeatable(self._host.profile, decision):
+            return None
+        found = copy(decision)
+        found.state = decision.state.clone()
+        return found
 
     def _put(self, trial: _Trial, member: Member, node_name: str) -> None:
         member.failure = self._host.place(member.decision, node_name)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.api.affinity import terms_of
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Mask, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
@@ -30,13 +31,13 @@ from stowplan.cycle.filters import (
 )
 from stowplan.cycle.preempt import Candidates, pick
 from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.scoring import run_scores
+from stowplan.cycle.scoring import add_up_scores, run_scores
 from stowplan.cycle.victims import Victims
 from stowplan.errors import PluginError
 from stowplan.framework.answers import post_filter_of
 from stowplan.framework.decision import Decision, Failures, ScoreColumn, Statuses
 from stowplan.framework.handle import NO_CANDIDATE, preemption_status
-from stowplan.framework.plugin import Nomination
+from stowplan.framework.plugin import Nomination, is_trusted
 from stowplan.framework.profile import EXTENDER, Profile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
@@ -118,6 +119,45 @@ def schedule(
     raise AssertionError("the cycle asks extenders although there are none")
 
 
+def schedule_equal(
+    profile: Profile,
+    pod: Pod,
+    nodes: LiveNodeTable,
+    tie_break: TieBreak,
+    sampling: Sampling | None,
+    before: Decision,
+    within: Rows | None = None,
+) -> Decision:
+    """Decide a pod as `schedule` does, right after an equal one was placed; `before` is what was decided
+    for that one, and `is_repeatable`.
+
+    What pre_filter and pre_score plugins answered is not asked for again.
+    """
+    return Cycle(profile, pod, nodes, sampling, within).decide_equal(before, tie_break)
+
+
+def is_repeatable(profile: Profile, decision: Decision) -> bool:
+    """Whether, once the pod is placed, an equal one gets the same answers from pre_filter and pre_score.
+
+    That holds if the pod does not look at other pods or at volumes and devices that it takes from them, and
+    if all that is left to ask depends on a node and on what pods take of it. Plugins of others may look at
+    anything.
+    """
+    pod, state = decision.pod, decision.state
+    if decision.relative_totals is None or decision.narrowed_by or state is None:
+        return False
+    if pod.spec.resource_claims or terms_of(pod) or any(volume.matters for volume in pod.spec.volumes):
+        return False
+    plugins = [plugin for _, plugin, _ in (*profile.pre_filters, *profile.pre_scores)]
+    filters = [step for step in profile.filters if step.name not in state.skipped_filters]
+    scores = [step for step in profile.scores if step.name not in state.skipped_scores]
+    return (
+        all(is_trusted(type(plugin)) for plugin in plugins)
+        and all(step.is_cached and is_trusted(type(step.plugin)) for step in filters)
+        and all(step.is_cached and is_trusted(type(step.plugin)) for step in scores)
+    )
+
+
 class Cycle:
     """One attempt at a pod.
 
@@ -165,6 +205,24 @@ class Cycle:
                 candidates = self.state.find(Candidates)
                 if candidates is not None and candidates.victims is not None and decision.nominated:
                     yield from self._agree_on_victims(candidates.victims, reasons)
+        except PluginError as error:
+            decision.error, decision.stack = str(error), error.stack
+        return decision
+
+    def decide_equal(self, before: Decision, tie_break: TieBreak) -> Decision:
+        """Take the steps that can end otherwise than for the equal pod before, see `schedule_equal`."""
+        decision = self.decision
+        assert before.state is not None
+        self.state = decision.state = before.state.clone()
+        try:
+            feasible = self._look_at(self._narrow(None), self.sampling)
+            if feasible is not None:
+                place = 0
+                if len(feasible) > 1:
+                    totals = add_up_scores(self.profile, self.state, decision, feasible)
+                    decision.relative_totals = totals
+                    place = tie_break(self.nodes, decision.feasible, totals)
+                decision.chosen = decision.names[decision.feasible[place]]
         except PluginError as error:
             decision.error, decision.stack = str(error), error.stack
         return decision

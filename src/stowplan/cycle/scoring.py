@@ -24,8 +24,13 @@ from stowplan.framework.status import SKIP, Code
 
 def run_scores(profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable) -> NDArray[Any]:
     """Score the feasible nodes; return their totals without scores that are equal on all of them."""
+    _run_pre_scores(profile, state, decision.pod, nodes)
+    return add_up_scores(profile, state, decision, nodes)
+
+
+def add_up_scores(profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable) -> NDArray[Any]:
+    """Do the same after pre_score."""
     pod = decision.pod
-    _run_pre_scores(profile, state, pod, nodes)
     total: NDArray[Any] | None = None
     observer = profile.observer.start("Score")
     for step in profile.scores:

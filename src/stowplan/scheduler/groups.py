@@ -289,9 +289,11 @@ class LiveHost(GroupHost):
         measuring = self._observer.is_measuring
         return Attempt(self._queued[pod.uid], self.profile, decision, self._began, seconds, measuring)
 
-    def decide(self, pod: Pod, within: Rows | None, *, preempts: bool) -> Decision:
+    def decide(
+        self, pod: Pod, within: Rows | None, *, preempts: bool, before: Decision | None = None
+    ) -> Decision:
         self._observer.begin()
-        decision = super().decide(pod, within, preempts=preempts)
+        decision = super().decide(pod, within, preempts=preempts, before=before)
         self._observer.end(self.profile, decision)
         return decision
 
