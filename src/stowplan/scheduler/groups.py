@@ -163,13 +163,19 @@ class GroupScheduler:
         for member in found.members:
             # Equal members share what was decided for the first of them, and so what it says.
             decision = member.decision
-            kind = (id(decision.filters), id(decision.post_filter), member.node_name, member.is_preempting)
+            kind = (
+                id(decision.filters),
+                id(decision.overruled),
+                id(decision.post_filter),
+                member.node_name,
+                member.is_preempting,
+            )
             if kind not in known or member.failure is not None:
                 known[kind] = _failure(found, member)
             failures[member.pod.uid] = known[kind]
         plugin = PLUGINS.get(found.group.key.family, "Coscheduling")
         rejectors = frozenset((plugin,)).union(*(failure.rejectors for failure in failures.values()))
-        if found.members and not any(member.decision.filters for member in found.members):
+        if found.members and not any(map(_was_looked_at, found.members)):
             rejectors |= {name for name, _ in host.profile.at("placementGenerate")}
         is_waiting = found.result is Result.WAITING
         keeps = is_waiting or any(map(_is_preempted_for, found.members))
@@ -236,9 +242,14 @@ def _failure(found: GroupDecision, member: Member) -> Failure:
         return Failure(found.message, is_error=False)
     if member.node_name and found.result is not Result.WAITING:
         return Failure(f"{found.message}, {_wait_text(found)}", is_error=False)
-    if not member.decision.filters and member.decision.pre_filter is None:
+    if not _was_looked_at(member) and member.decision.pre_filter is None:
         return Failure(found.message, is_error=False)  # there was no domain to look at
     return failure_of(member.decision)
+
+
+def _was_looked_at(member: Member) -> bool:
+    """Whether nodes rejected the member, also those where others are nominated."""
+    return bool(member.decision.filters or member.decision.overruled)
 
 
 def _wait_text(found: GroupDecision) -> str:
