@@ -98,3 +98,76 @@ async def test_the_claim_ends_with_the_group(cluster):
             return True
 
     await cluster.until(gone, "the claim is gone")
+
+
+def devices(node_name, count=1):
+    pool = {"name": node_name, "generation": 1, "resourceSliceCount": 1}
+    found = [{"name": f"gpu-{number}"} for number in range(count)]
+    spec = {"driver": "gpu.example", "nodeName": node_name, "pool": pool, "devices": found}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": node_name},
+        "spec": spec,
+    }
+
+
+def device_class():
+    spec = {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example"'}}]}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "d"},
+        "spec": spec,
+    }
+
+
+def named_claim():
+    return {
+        **template(),
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c"},
+        "spec": template()["spec"]["spec"],
+    }
+
+
+def scheduled(plain):
+    return {**plain, "spec": {**plain["spec"], "schedulerName": "default-scheduler"}}
+
+
+@pytest.fixture
+async def scheduling():
+    gates = {**GATES, "GangScheduling": True}
+    async with embedded_cluster(nodes=2, feature_gates=gates) as made:
+        names = [each["metadata"]["name"] for each in await made.list("Node")]
+        await made.create(device_class(), devices(names[1]))
+        yield made, names[1]
+
+
+async def test_38_one_allocation_serves_the_whole_group(scheduling):
+    cluster, with_device = scheduling
+    pods = [scheduled(pod(name, USE)) for name in "ab"]
+    await cluster.create(template(), group(), *pods)
+    nodes = {await cluster.bound(name) for name in "ab"}
+    assert nodes == {with_device}
+    (claim,) = await cluster.list("ResourceClaim")
+    uid = (await cluster.get("PodGroup", "g"))["metadata"]["uid"]
+    holder = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": uid}
+    assert claim["status"]["reservedFor"] == [holder]
+    await cluster.create(scheduled(pod("late", USE)))
+    assert await cluster.bound("late") == with_device
+    (claim,) = await cluster.list("ResourceClaim")
+    assert claim["status"]["reservedFor"] == [holder]
+
+
+async def test_members_share_a_claim_that_is_not_their_groups(scheduling):
+    """It is reserved for each of them, and allocated once."""
+    cluster, with_device = scheduling
+    use = {"name": "gpu", "resourceClaimName": "c"}
+    plain = group()
+    del plain["spec"]["resourceClaims"]
+    await cluster.create(named_claim(), plain, *(scheduled(pod(name, use)) for name in "ab"))
+    nodes = {await cluster.bound(name) for name in "ab"}
+    assert nodes == {with_device}
+    claim = await cluster.get("ResourceClaim", "c")
+    assert {each["name"] for each in claim["status"]["reservedFor"]} == {"a", "b"}

@@ -11,17 +11,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
+from stowplan.api.groups import IN_TREE
 from stowplan.api.meta import parse_time
 from stowplan.api.pod import Pod
 from stowplan.api.resource import (
     Allocation,
+    ConsumerReference,
     DeviceAllocation,
     DeviceClass,
     DeviceClassIndex,
     ResourceClaim,
 )
 from stowplan.api.selectors import NodeTerm, node_terms_of
+from stowplan.config.gates import WORKLOAD_CLAIMS
 from stowplan.errors import StowplanError
 from stowplan.framework import (
     QUEUE,
@@ -127,6 +131,8 @@ class PodClaims:
     """Where allocated claims can be used, by key."""
     wanted: dict[tuple[str, ...], Wanted] = field(default_factory=dict)
     """By the extended resources that nodes do not have themselves."""
+    shared: dict[str, Allocation] = field(default_factory=dict)
+    """Allocations of claims that another member of the pod's group makes, by uid."""
     by_node: dict[str, NodeAllocation] = field(default_factory=dict)
     """Only for nodes that were reserved, or asked for."""
     unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
@@ -190,14 +196,26 @@ class DynamicResources(ReservingPlugin):
             special = special_claim(pod, self.ledger.extended_claims(pod.uid)) if uses_special else None
             if not claims and special is None:
                 return self._nothing_to_do(state)
+            shared = self._share(pod, claims)
             demands = list(self._demands_of(claims))
             selectors = dict(map(_usable_on, filter(_is_restricted, claims)))
         except ClaimError as error:
             return Status.unresolvable(str(error))
         except AllocationError as error:
             return Status.error(str(error))
-        state.write(PodClaims(pod, claims, special, demands, selectors))
+        state.write(PodClaims(pod, claims, special, demands, selectors, shared=shared))
         return None
+
+    def _share(self, pod: Pod, claims: list[ResourceClaim]) -> dict[str, Allocation]:
+        """Count claims as allocated that another member of the pod's group allocates; returns how."""
+        found: dict[str, Allocation] = {}
+        for place, claim in enumerate(claims):
+            if claim.allocation is None and claim.metadata.uid in self.ledger.in_flight:
+                planned = self.ledger.shared_with(claim, self.handle.cluster.groups.key_of(pod))
+                if planned is not None:
+                    found[claim.metadata.uid] = planned
+                    claims[place] = replace(claim, status=replace(claim.status, allocation=planned))
+        return found
 
     def _nothing_to_do(self, state: CycleState) -> Status:
         state.skipped_scores.add(self.name)  # they would be zero for all nodes
@@ -285,6 +303,11 @@ class DynamicResources(ReservingPlugin):
         found.by_node[node_name] = chosen
         for demand, allocation in zip(chosen.wanted.demands, chosen.allocations, strict=True):
             self.ledger.reserve(demand.claim, allocation)
+        group = self.handle.cluster.groups.key_of(pod)
+        if group is not None:
+            for claim in found.claims:
+                if claim.metadata.uid in self.ledger.in_flight:
+                    self.ledger.share(claim, group, pod)
         return None
 
     def reservation(self, state: CycleState, node_name: str) -> list[dict[str, Any]]:
@@ -304,8 +327,10 @@ class DynamicResources(ReservingPlugin):
         if found is None or found.is_empty:
             return
         for demand in found.by_node[node_name].wanted.demands if node_name in found.by_node else ():
-            self.ledger.release(demand.claim.metadata.uid)
+            self.ledger.leave(demand.claim, pod)
         for claim in found.claims:
+            if claim.metadata.uid in found.shared:
+                self.ledger.leave(claim, pod)
             newest = self.ledger.get(claim.key) or claim  # another pod may have written this one's name, too
             if newest.allocation is not None and newest.is_reserved_for(pod.uid):
                 self._later(self.writer.give_up, newest, pod)
@@ -378,12 +403,37 @@ class DynamicResources(ReservingPlugin):
             if claim.metadata.deletion_timestamp is not None:
                 raise ClaimError(f'resourceclaim "{name}" is being deleted')
             owner = claim.metadata.controller()
-            if use.resource_claim_template_name is not None and (owner is None or owner.uid != pod.uid):
+            if use.resource_claim_template_name is not None and (
+                owner is None or (owner.uid != pod.uid and not self._is_of_group(pod, claim, owner.uid))
+            ):
                 raise ClaimError(
                     f"ResourceClaim {claim.key} was not created for Pod {pod.key} (Pod is not owner)"
                 )
             found.append(claim)
         return found
+
+    def _is_of_group(self, pod: Pod, claim: ResourceClaim, owner: str) -> bool:
+        """Whether the claim was made for the pod's group."""
+        consumer = self._claims_of_group(pod).get(claim.name)
+        return consumer is not None and consumer.uid == owner
+
+    def _claims_of_group(self, pod: Pod) -> dict[str, ConsumerReference]:
+        """The claims that the pod shares with its whole group, by name: they are reserved for the group."""
+        groups = self.handle.cluster.groups
+        key = groups.key_of(pod) if WORKLOAD_CLAIMS in self.handle.gates else None
+        group = None if key is None else groups.find(key)
+        if key is None or group is None or not group.claims:
+            return {}
+        consumer = ConsumerReference(IN_TREE, "podgroups", key.name, group.uid)
+        shared = {
+            (each.name, each.resource_claim_name, each.resource_claim_template_name) for each in group.claims
+        }
+        uses = (
+            (use.name, use.resource_claim_name, use.resource_claim_template_name)
+            for use in pod.spec.resource_claims
+        )
+        names = zip(uses, _names_of(pod), strict=True)
+        return {name: consumer for use, name in names if name is not None and use in shared}
 
     def _demands_of(self, claims: list[ResourceClaim]) -> Iterator[Demand]:
         """Return what must be allocated. Raises ClaimError if an allocation cannot be attempted."""
@@ -576,9 +626,13 @@ class DynamicResources(ReservingPlugin):
             demand.claim.metadata.uid: allocation
             for demand, allocation in zip(chosen.wanted.demands, chosen.allocations, strict=True)
         }
+        allocations |= found.shared
+        of_group = self._claims_of_group(pod)
         for place, claim in enumerate(found.claims):
-            if not claim.is_reserved_for(pod.uid):
-                found.claims[place] = await self.writer.bind(claim, allocations.get(claim.metadata.uid), pod)
+            consumer = of_group.get(claim.name)
+            if not claim.is_reserved_for(pod.uid if consumer is None else consumer.uid):
+                allocation = allocations.get(claim.metadata.uid)
+                found.claims[place] = await self.writer.bind(claim, allocation, pod, consumer)
         special = chosen.wanted.special
         if special is None:
             return

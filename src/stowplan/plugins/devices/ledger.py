@@ -15,7 +15,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.api.groups import GroupKey
 from stowplan.api.meta import NodeSelector
+from stowplan.api.pod import Pod
 from stowplan.api.resource import (
     EXTENDED_RESOURCE_CLAIM,
     Allocation,
@@ -53,6 +55,8 @@ class ClaimLedger:
         self._store, self._now = cluster.resource_claims, now
         self.in_flight: dict[str, Allocation] = {}
         """By the uid of the claim."""
+        self._sharing: dict[str, tuple[GroupKey, set[str]]] = {}
+        """The group whose members share an allocation in flight, and the uids of these pods, by claim."""
         self._written: dict[str, tuple[ResourceClaim, float]] = {}
         self._created: set[str] = set()
         """The keys of claims that we created and that have not shown up yet."""
@@ -108,8 +112,29 @@ class ClaimLedger:
         self.in_flight[claim.metadata.uid] = allocation
         self._usage.add(allocation)
 
+    def share(self, claim: ResourceClaim, group: GroupKey, pod: Pod) -> None:
+        """A member of the group uses the allocation in flight: others of the group may use it, too."""
+        known = self._sharing.setdefault(claim.metadata.uid, (group, set()))
+        known[1].add(pod.uid)
+
+    def shared_with(self, claim: ResourceClaim, group: GroupKey | None) -> Allocation | None:
+        """The allocation in flight that members of this group may use."""
+        found = self._sharing.get(claim.metadata.uid)
+        if found is None or found[0] != group:
+            return None
+        return self.in_flight.get(claim.metadata.uid)
+
+    def leave(self, claim: ResourceClaim, pod: Pod) -> None:
+        """The pod does not use the allocation in flight any more; the last one releases it."""
+        uid = claim.metadata.uid
+        users = self._sharing[uid][1] if uid in self._sharing else set()
+        users.discard(pod.uid)
+        if not users:
+            self.release(uid)
+
     def release(self, uid: str) -> None:
         """Forgets an allocation that was not, or not only, in flight."""
+        self._sharing.pop(uid, None)
         allocation = self.in_flight.pop(uid, None)
         if allocation is not None:
             self._usage.remove(allocation)

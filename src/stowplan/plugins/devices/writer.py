@@ -47,21 +47,27 @@ class ClaimWriter:
         unnamed = replace(claim.metadata, name="", uid="")
         return self._note(await self._handle.api.create(replace(claim, metadata=unnamed)))
 
-    async def bind(self, claim: ResourceClaim, allocation: Allocation | None, pod: Pod) -> ResourceClaim:
-        """Reserves a claim for the pod and, if it is ours to allocate, allocates it.
+    async def bind(
+        self,
+        claim: ResourceClaim,
+        allocation: Allocation | None,
+        pod: Pod,
+        consumer: ConsumerReference | None = None,
+    ) -> ResourceClaim:
+        """Reserves a claim for the pod, or for another consumer, and allocates it, if it is ours to allocate.
 
         A claim is written by one pod at a time, from what the one before it wrote. Pods that wait only to be
         named as users of an allocated claim are all named in one write.
         """
-        consumer = ConsumerReference(resource="pods", name=pod.name, uid=pod.uid)
+        consumer = consumer or ConsumerReference(resource="pods", name=pod.name, uid=pod.uid)
         joining = self._ledger.joining.setdefault(claim.key, {})
         if allocation is None:
-            joining[pod.uid] = consumer
+            joining[consumer.uid] = consumer
         try:
             async with self._ledger.turn(claim.key):
                 written = await self._bind(claim, allocation, consumer, joining)
         finally:
-            joining.pop(pod.uid, None)
+            joining.pop(consumer.uid, None)
             if not joining:
                 self._ledger.joining.pop(claim.key, None)
         self._ledger.release(claim.metadata.uid)
@@ -78,7 +84,10 @@ class ClaimWriter:
             newest = self._ledger.get(claim.key) or claim
             if newest.is_reserved_for(consumer.uid):
                 return newest
-            self._check(claim, newest, allocation)
+            if allocation is not None and _is_same(newest.allocation, allocation):
+                allocation = None  # another member of its group has written it
+            else:
+                self._check(claim, newest, allocation)
             wanted = (consumer, *(other for other in joining.values() if other.uid != consumer.uid))
             try:
                 return await self._bind_once(newest, allocation, wanted)
@@ -176,6 +185,11 @@ class ClaimWriter:
         assert isinstance(written, ResourceClaim)
         self._ledger.wrote(written)
         return written
+
+
+def _is_same(written: Allocation | None, planned: Allocation) -> bool:
+    """Whether that is what was written, with the time at which it was."""
+    return written is not None and replace(written, allocation_timestamp=None) == planned
 
 
 def is_ready(claim: ResourceClaim) -> bool:
