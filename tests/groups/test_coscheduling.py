@@ -135,10 +135,19 @@ async def test_scenario_71_enough_in_sum_but_not_on_one_node():
 
 
 async def test_scenario_72_more_pods_than_the_minimum():
-    async with co_stage() as stage:
+    now = [1000.0]
+    async with co_stage(now=lambda: now[0]) as stage:
         stage.see(node("n1"), x_group(minMember=3), *labelled_pods(5))
         await stage.settle()
         assert len(stage.api.bound) == 4
+        (left,) = {f"default/p{number}" for number in range(5)} - stage.api.bound.keys()
+        assert last_text(stage, left.partition("/")[2]).startswith(
+            "0/1 nodes are available: 1 Insufficient cpu."
+        )
+        now[0] += 5
+        stage.see(node("n2", cpu="1"))  # it waits alone, and starts alone
+        await stage.settle()
+        assert stage.api.bound[left] == "n2"
 
 
 async def test_scenario_73_equal_names_in_two_namespaces():
@@ -201,12 +210,31 @@ async def test_a_required_network_topology_is_not_ignored():
         assert "spec.networkTopology needs HyperNodes" in last_text(stage, "p0")
 
 
-async def test_scenario_92_a_pod_of_several_groups():
-    profile = {"plugins": {**SORTED["plugins"]}}
-    async with co_stage(profile, gates=GANG) as stage:
-        both = member("p0", "tree")
-        both["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
-        stage.see(node("n1"), pod_group("tree", least=1), x_group(minMember=5), both)
+def named_thrice(name):
+    plain = member(name, "tree")
+    plain["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
+    plain["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "v"}
+    return plain
+
+
+async def test_scenario_92_a_pod_of_several_groups(caplog):
+    async with co_stage(gates=GANG) as stage:
+        stage.see(
+            node("n1"), pod_group("tree", least=2), x_group(minMember=5), volcano_group("v", minMember=5)
+        )
+        stage.see(named_thrice("p0"), named_thrice("p1"))
+        await stage.settle()
+        assert stage.api.bound == {"default/p0": "n1", "default/p1": "n1"}
+    (warning,) = [each for each in caplog.records if "several pod groups" in each.getMessage()]
+    assert warning.fields["podGroup"] == "scheduling.k8s.io default/tree"
+    assert warning.fields["ignored"] == ["scheduling.x-k8s.io default/g", "scheduling.volcano.sh default/v"]
+
+
+async def test_scenario_92_the_label_counts_before_the_annotation():
+    async with co_stage() as stage:
+        both = labelled("p0")
+        both["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "v"}
+        stage.see(node("n1"), x_group(minMember=1), volcano_group("v", minMember=5), both)
         await stage.settle()
         assert stage.api.bound == {"default/p0": "n1"}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from stowplan import log
 from stowplan.api.groups import KINDS_OF_FAMILY, Group, GroupKey, GroupObject, named_groups
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
@@ -156,6 +157,7 @@ class Groups:
             if members is None:
                 members = self._members[key] = {}
                 self._version += 1
+                _warn_of_others(pod, key)
             members[pod.uid] = pod
 
     def move(self, old: Pod, new: Pod) -> None:
@@ -177,6 +179,18 @@ class Groups:
             self._version += 1
             if self.find(key) is None:
                 self._succeeded.pop(key, None)
+
+
+def _warn_of_others(pod: Pod, key: GroupKey) -> None:
+    """Say, for the first member of a group, which others it names that do not count."""
+    others = [f"{each.family} {each}" for each in named_groups(pod) if each != key]
+    if others:
+        log.warn(
+            "Pod names several pod groups; name only one. The first is used",
+            pod=pod,
+            podGroup=f"{key.family} {key}",
+            ignored=others,
+        )
 
 
 def _described(item: GroupObject, key: GroupKey) -> Group | None:
