@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -21,6 +22,7 @@ from groups_staging import (
 from slow_binding import SlowToBind, with_slow
 
 from scheduler_staging import node, pod, staged
+from stowplan import Plugin, Status
 from stowplan.client.errors import Forbidden
 
 NO_ROOM = "0/2 nodes are available: 2 Insufficient cpu. "
@@ -484,19 +486,86 @@ async def test_unlike_members_fit_in_another_order():
         assert len(stage.api.bound) == 3
 
 
-async def test_scenario_32_members_that_are_bound_stay_and_the_others_are_placed_anew():
+class HeldBindings(Plugin):
+    """Holds back the bindings of some pods until told otherwise."""
+
+    held: set[str] = set()
+
+    async def pre_bind(self, state, pod, node_name):
+        while pod.name in HeldBindings.held:
+            await asyncio.sleep(0)
+
+
+async def test_scenario_32_a_node_is_deleted_after_two_of_four_are_bound():
     now = [1000.0]
-    async with gang_stage(now=lambda: now[0]) as stage:
-        bound = [member(f"old{number}", on="n1") for number in range(2)]
-        pods = [member(f"new{number}") for number in range(2)]
-        stage.see(node("n1", cpu="2"), pod_group(least=4, condition=True), *bound, *pods)
+    profile = {"plugins": {"preBind": {"enabled": [{"name": "HeldBindings"}]}}}
+    options = {"config": {"profiles": [profile]}, "plugins": {"HeldBindings": HeldBindings}}
+    HeldBindings.held = {"g2", "g3"}
+    async with gang_stage(now=lambda: now[0], **options) as stage:
+        pods = members(4)
+        for number, plain in enumerate(pods):
+            plain["spec"]["nodeSelector"] = {"rack": "ab"[number // 2]}
+        racks = {name: node(name, cpu="2") for name in "ab"}
+        for name, plain in racks.items():
+            plain["metadata"]["labels"] = {"rack": name}
+        group = pod_group(least=4)
+        stage.see(*racks.values(), group, *pods)
+        await stage.settle()
+        assert stage.api.bound == {"default/g0": "a", "default/g1": "a"}
+        for plain in pods[:2]:
+            stage.change(plain, {**plain, "spec": {**plain["spec"], "nodeName": "a"}})
+        stage.change(group, pod_group(least=4, condition=True))
+        stage.change(racks["b"], None)
+        HeldBindings.held = set()
+        await stage.settle()
+        assert len(stage.api.bound) == 2
+        assert last_text(stage, "g2") == 'node "b" was deleted before the pod could be bound to it'
+        assert stage.scheduler.cluster.assumed_count == 0
+        now[0] += 5
+        other = {**racks["b"], "metadata": {**racks["b"]["metadata"], "name": "c"}}
+        stage.see(other)
+        stage.scheduler.queue.flush_backoff()
+        await stage.settle()
+        assert stage.api.bound == {f"default/g{number}": "aacc"[number] for number in range(4)}
+        assert stage.api.deleted == []
+
+
+class HoldsMembers(Plugin):
+    def permit(self, state, pod, node_name):
+        return Status.wait(60)
+
+
+async def test_scenario_34_members_show_their_node_before_they_are_bound():
+    profile = {"plugins": {"permit": {"enabled": [{"name": "HoldsMembers"}]}}}
+    options = {"config": {"profiles": [profile]}, "plugins": {"HoldsMembers": HoldsMembers}}
+    async with gang_stage(**options) as stage:
+        stage.see(node("n1", cpu="3"), node("n2", cpu="2"), pod_group(least=5), *members(5))
         await stage.settle()
         assert stage.api.bound == {}
-        now[0] += 5
-        stage.see(node("n2", cpu="2"))
+        shown = {key: status["nominatedNodeName"] for key, status in stage.api.patches}
+        for waiting in list(stage.scheduler.waiting):
+            waiting.allow("HoldsMembers")
         await stage.settle()
-        assert stage.api.bound == {"default/new0": "n2", "default/new1": "n2"}
-        assert stage.api.deleted == []
+        assert len(shown) == 5
+        assert stage.api.bound == shown
+
+
+async def test_scenario_45_a_gang_that_cannot_fit_is_not_attempted_without_an_event():
+    """kube-scheduler attempts it again after each backoff, with SchedulerPopFromBackoffQ all the time."""
+    now = [1000.0]
+    async with gang_stage(now=lambda: now[0]) as stage:
+        stage.see(node("n1"), pod_group(least=5), *members(5))
+        await stage.settle()
+        for _ in range(299):
+            now[0] += 1
+            stage.scheduler.queue.flush_backoff()
+            stage.scheduler.queue.flush_unschedulable()
+        await stage.settle()
+        assert attempts(stage) == {"unschedulable": 1}
+        now[0] += 2
+        stage.scheduler.queue.flush_unschedulable()  # in case an event was missed
+        await stage.settle()
+        assert attempts(stage) == {"unschedulable": 2}
 
 
 async def test_scenario_37_members_that_share_a_claim_for_one_pod():
