@@ -38,7 +38,9 @@ class _Memory:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        return {**self._array.__array_interface__, "data": (self._array.ctypes.data, True)}
+        found = self._array.__array_interface__
+        found["data"] = (found["data"][0], True)
+        return found
 
 
 def sealed_array(array: NDArray[Any]) -> NDArray[Any]:
@@ -96,7 +98,7 @@ class SealedLabels(ReadOnly, LabelColumn):
 
     def __init__(self, raw: LabelColumn) -> None:
         index: Any = MappingProxyType(raw.index)
-        assign(self, _ids=SealedColumn(raw.ids), index=index, _raw=raw, _values=FrozenList(raw.values))
+        assign(self, _ids=SealedColumn(raw.ids), index=index, _raw=raw, _values=FrozenList())
 
     @property
     def ids(self) -> Ids:  # type: ignore[override]
