@@ -17,8 +17,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from types import FrameType
 from typing import Any, Literal, NamedTuple, TextIO
@@ -125,6 +125,17 @@ def set_verbosity(verbosity: int) -> None:
         logging.root.setLevel(level if _plugins else logging.WARNING)
         for library in LIBRARIES:
             logging.getLogger(library).setLevel(logging.WARNING)
+
+
+@contextmanager
+def only_warnings() -> Iterator[None]:
+    """Leave out our own lines but warnings and errors, whatever the verbosity."""
+    before = _logger.level
+    _logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        _logger.setLevel(before)
 
 
 def add_plugin(name: str, file: str, kind: str) -> None:

@@ -13,6 +13,7 @@ from stowplan.errors import StowplanError
 COMMANDS = {
     "bench": "Measure the speed of scheduling decisions.",
     "bind": "Bind a pod to a node, if it fits.",
+    "compare": "Compare scheduler configurations on a trace.",
     "config": "Show, check and convert scheduler configurations.",
     "controllers": "Keep the status of pod groups and queues up to date in a cluster.",
     "crd": "Print CustomResourceDefinitions for the kinds that plugins declare.",
@@ -23,6 +24,8 @@ COMMANDS = {
     "manifests": "Print the manifests to deploy a scheduler.",
     "page": "Open the web page of a running scheduler.",
     "plugin": "Create, list and check plugins.",
+    "record": "Record what happens in a cluster as a trace.",
+    "replay": "Run a trace through a scheduler configuration.",
     "run": "Schedule the pods of a cluster.",
     "up": "Start a local cluster in one process.",
     "whatif": "Show the effect of a change on a cluster.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +12,7 @@ from stowplan.api.groups import GroupKey
 from stowplan.api.pod import Pod
 from stowplan.cycle.preempt import preempt
 from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.schedule import Cycle, draw_ties, schedule
+from stowplan.cycle.schedule import Cycle, TieBreak, schedule
 from stowplan.framework.answers import describe, stack_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.handle import Handle
@@ -117,14 +116,14 @@ class SchedulingLoop:
         profiles: Profiles,
         binder: PodBinder,
         failures: FailureHandler,
-        draw: random.Random,
+        tie_break: TieBreak,
         extenders: ExtenderCalls | None = None,
         before_pod: Callable[[], None] = lambda: None,
     ) -> None:
         """`before_pod` is called before each decision, to bring up to date what it depends on."""
         self._shared, self._queue, self._profiles = shared, queue, profiles
         self._binder, self._failures = binder, failures
-        self._extenders, self._before_pod, self._tie_break = extenders, before_pod, draw_ties(draw)
+        self._extenders, self._before_pod, self._tie_break = extenders, before_pod, tie_break
         self._groups = GroupScheduler(shared, queue, binder, failures)
         self._taken: Sequence[QueuedPod] = ()
         """The members of the group that is being decided."""

@@ -25,6 +25,7 @@ from stowplan.client.watch import Reflector
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.config.gates import PREEMPTION
+from stowplan.cycle.schedule import TieBreak, draw_ties
 from stowplan.framework.handle import PodFollowers
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
@@ -56,6 +57,8 @@ class Settings:
     clock: Callable[[], float] | None = None
     """What is measured and waited by; the default does not jump when someone sets the time of day."""
     draw: random.Random = field(default_factory=random.Random)
+    tie_break: TieBreak | None = None
+    """Chooses one of the best nodes; the default draws."""
     is_leading: Callable[[], bool] = lambda: True
     before_pod: Callable[[], None] = lambda: None
     """Called before each decision, to bring up to date what it depends on."""
@@ -102,8 +105,9 @@ class Scheduler:
         on_freed = self.handlers.on_capacity_freed
         self.binder = PodBinder(shared, queue, reporter, failures, on_freed, self.extenders)
         calls = ExtenderCalls(self.extenders, objects, shared.metrics) if self.extenders else None
+        tie_break = settings.tie_break or draw_ties(settings.draw)
         self.loop = SchedulingLoop(
-            shared, queue, self._profiles, self.binder, failures, settings.draw, calls, settings.before_pod
+            shared, queue, self._profiles, self.binder, failures, tie_break, calls, settings.before_pod
         )
         self._started, self._started_at = asyncio.Event(), math.inf
         self._watches_when_started = config.delay_cache_until_active

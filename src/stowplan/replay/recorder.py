@@ -1,0 +1,361 @@
+"""Records a live cluster as a trace. Nothing is written to the cluster.
+
+Events go to a file of JSON lines first, so that a crash loses no more than the last second. A file that has
+grown large or old is rewritten as Parquet. A recorder that starts again in the same folder finds out what
+it knew, lists the cluster, and records what changed meanwhile, with the time since which it may have."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowplan import log
+from stowplan.api.custom import CustomResource
+from stowplan.api.meta import Object
+from stowplan.api.pod import LAST_APPLIED
+from stowplan.client.api import ApiClient
+from stowplan.client.core_tasks import CoreTasks
+from stowplan.client.errors import ApiError
+from stowplan.client.reading import PRIORITY_CLASSES
+from stowplan.client.resources import RESOURCES, WatchedResource, custom
+from stowplan.client.watch import EventKind, Reflector
+from stowplan.errors import InputError
+from stowplan.replay.trace import Event, Trace, event_of, read_own, write_parquet
+
+FLUSH_SECONDS = 1.0
+ROTATE_BYTES, ROTATE_SECONDS = 64 * 2**20, 3600.0
+OF_CONTAINERS = ("name", "image", "resources", "ports", "restartPolicy", "restartPolicyRules")
+"""The fields of a container that are recorded; others, such as its environment, may hold secrets."""
+OF_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "creationTimestamp",
+    "generateName",
+)
+OF_POD_STATUS = ("phase", "resourceClaimStatuses")
+OF_NODE_STATUS = ("allocatable", "capacity", "images", "declaredFeatures")
+Json = dict[str, Any]
+
+
+class Privacy(msgspec.Struct, frozen=True, kw_only=True):
+    """What is not recorded as it is. Hashes are the same for the same text and `key`."""
+
+    hashes_names: bool = False
+    """Names of pods and of their owners."""
+    hashes_images: bool = False
+    omits_annotations: bool = False
+    key: bytes = b""
+
+    def hashed(self, text: str) -> str:
+        return "h" + hmac.new(self.key, text.encode(), hashlib.sha256).hexdigest()[:16]
+
+
+class TraceFolder:
+    """A folder of trace files to which events are appended."""
+
+    def __init__(self, folder: Path, *, size: float = ROTATE_BYTES, age: float = ROTATE_SECONDS) -> None:
+        self._folder, self._size, self._age = folder, size, age
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for left in sorted(folder.glob("*.jsonl")):
+                self._pack(left)
+            numbers = [int(each.stem.rpartition("-")[2]) for each in folder.glob("trace-*.parquet")]
+            self._number = max(numbers, default=0)
+            self._open()
+        except OSError as error:
+            raise self._error(error) from None
+
+    def _open(self) -> None:
+        self._number += 1
+        self._file = self._folder / f"trace-{self._number:06}.jsonl"
+        self._stream = self._file.open("ab")
+        self._opened = time.monotonic()
+
+    def write(self, event: Event) -> None:
+        try:
+            self._stream.write(msgspec.json.encode(event) + b"\n")
+            if self._stream.tell() >= self._size:
+                self.rotate()
+        except OSError as error:
+            raise self._error(error) from None
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+            if time.monotonic() - self._opened >= self._age and self._stream.tell():
+                self.rotate()
+        except OSError as error:
+            raise self._error(error) from None
+
+    def rotate(self) -> None:
+        """Pack the file, and begin another."""
+        self._stream.close()
+        self._pack(self._file)
+        self._open()
+
+    def close(self) -> None:
+        try:
+            self._stream.close()
+            self._pack(self._file)
+        except OSError as error:
+            raise self._error(error) from None
+
+    def _pack(self, file: Path) -> None:
+        """Rewrite a file of JSON lines as Parquet; a last line that was not written to its end is left
+        out."""
+        data = file.read_bytes()
+        lines = data[: data.rfind(b"\n") + 1].splitlines()
+        if lines:
+            decoder = msgspec.json.Decoder(Event)
+            write_parquet(file.with_suffix(".parquet"), map(decoder.decode, lines))
+        file.unlink()
+
+    def _error(self, error: OSError) -> InputError:
+        return InputError(f"cannot be written: {error.strerror or error}", where=str(self._folder))
+
+
+class _Seen(Object, frozen=True):
+    """An object with its JSON text."""
+
+    data: bytes = b""
+
+
+def _decode_seen(data: bytes) -> _Seen:
+    return msgspec.structs.replace(_metadata(data), data=bytes(data))
+
+
+_metadata = msgspec.json.Decoder(_Seen).decode
+
+
+class Recorder:
+    """Makes events of changes and hands them to `write`."""
+
+    def __init__(
+        self,
+        write: Callable[[Event], None],
+        privacy: Privacy | None = None,
+        now: Callable[[], float] = time.time,
+        before: Trace | None = None,
+    ) -> None:
+        self._write, self._privacy, self._now = write, privacy or Privacy(), now
+        self.written = 0
+        self.fault: InputError | None = None
+        """Why nothing can be written any more."""
+        self._known: dict[tuple[str, str], tuple[str, bytes, str]] = {}
+        """The uid, the recorded JSON and the node of each object that is there, by kind and key."""
+        self._last = -1.0
+        self._left: dict[str, set[tuple[str, str]]] = {}
+        """Objects that were there when recording ended, and were not seen since, by kind."""
+        self._since: float | None = None
+        """When recording ended, until the lists are complete."""
+        if before is not None and before.events:
+            self._take_up(before)
+
+    def _take_up(self, before: Trace) -> None:
+        for event in before.events:
+            key = _key_of(event.kind, event.namespace, event.name)
+            if event.verb in ("delete", "finish"):
+                self._known.pop(key, None)
+            elif event.verb == "bind" and key in self._known:
+                uid, data, _ = self._known[key]
+                self._known[key] = (uid, data, event.node)
+            elif event.verb in ("add", "update"):
+                data = bytes(event.object)
+                self._known[key] = (event.uid, data, _node_in(data))
+        self._last = self._since = before.end
+        for key in self._known:
+            self._left.setdefault(key[0], set()).add(key)
+
+    def on_event(self, resource: WatchedResource, kind: EventKind, old: Any, new: Any) -> None:
+        """A change that a Reflector reports."""
+        item: _Seen = old if new is None else new
+        data = self._slim(resource, msgspec.json.decode(item.data))
+        meta = data["metadata"]
+        key = _key_of(resource.kind, meta.get("namespace", ""), meta["name"])
+        self._left.get(resource.kind, set()).discard(key)
+        known = self._known.get(key)
+        if new is None:
+            if known is not None:
+                self._delete(data, key)
+            return
+        node = (data.get("spec") or {}).get("nodeName", "") if resource.kind == "Pod" else ""
+        if known is not None and known[0] != meta.get("uid", ""):
+            self._delete(data | {"metadata": meta | {"uid": known[0]}}, key)
+            known = None
+        if known is None:
+            self._put("add", data, key, node)
+        else:
+            if node and not known[2]:
+                by = (data.get("spec") or {}).get("schedulerName", "")
+                self._emit(event_of(self._time(), "bind", data, node=node, by=by, earliest=self._since))
+                self._known[key] = (known[0], known[1], node)
+            if _without_node(data) != _without_node(msgspec.json.decode(known[1])):
+                self._put("update", data, key, node)
+
+    def on_synced(self, resource: WatchedResource) -> None:
+        """The list of a kind is complete: what was there before and was not listed is gone."""
+        for key in sorted(self._left.pop(resource.kind, ())):
+            uid, text, _ = self._known[key]
+            data = msgspec.json.decode(text)
+            self._delete(data | {"metadata": data["metadata"] | {"uid": uid}}, key)
+        if not self._left:
+            self._since = None
+
+    def _put(self, verb: Any, data: Json, key: tuple[str, str], node: str) -> None:
+        event = event_of(self._time(), verb, data, earliest=self._since)
+        self._known[key] = (event.uid, bytes(event.object), node)
+        self._emit(event)
+
+    def _delete(self, data: Json, key: tuple[str, str]) -> None:
+        del self._known[key]
+        self._emit(event_of(self._time(), "delete", data, earliest=self._since))
+
+    def _emit(self, event: Event) -> None:
+        if self.fault is not None:
+            return
+        try:
+            self._write(event)
+            self.written += 1
+        except InputError as error:  # a Reflector would log it and go on
+            self.fault = error
+
+    def _time(self) -> float:
+        """The time of day, which never goes back in a trace."""
+        self._last = max(self._last, self._now())
+        return self._last
+
+    def _slim(self, resource: WatchedResource, data: Json) -> Json:
+        """What a scheduler reads of the object, and no secrets."""
+        meta = {
+            name: value for name, value in data.get("metadata", {}).items() if name in OF_METADATA and value
+        }
+        annotations = {
+            name: value for name, value in (meta.get("annotations") or {}).items() if name != LAST_APPLIED
+        }
+        meta["annotations"] = {} if self._privacy.omits_annotations else annotations
+        found = {name: value for name, value in data.items() if name not in ("metadata", "status")}
+        found |= {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta}
+        status = data.get("status") or {}
+        if resource.kind == "Pod":
+            found["spec"] = self._slim_spec(data.get("spec") or {})
+            found["status"] = {
+                name: status[name] for name in OF_POD_STATUS if name in status and name != "phase"
+            }
+        elif resource.kind == "Node":
+            found["status"] = {name: status[name] for name in OF_NODE_STATUS if name in status}
+            if self._privacy.hashes_images and "images" in found["status"]:
+                found["status"]["images"] = [self._hash_image(each) for each in found["status"]["images"]]
+        else:
+            found["status"] = status
+        if resource.kind in ("ReplicaSet", "StatefulSet", "ReplicationController"):
+            spec = data.get("spec") or {}
+            found["spec"] = {name: spec[name] for name in ("selector", "replicas") if name in spec}
+            found["status"] = {}
+        if self._privacy.hashes_names:
+            self._hash_names(resource.kind, meta)
+        return found
+
+    def _slim_spec(self, spec: Json) -> Json:
+        found = dict(spec)
+        for group in ("containers", "initContainers"):
+            if group in found:
+                found[group] = [self._slim_container(each) for each in found[group]]
+        found.pop("ephemeralContainers", None)
+        return found
+
+    def _slim_container(self, container: Json) -> Json:
+        found = {name: container[name] for name in OF_CONTAINERS if name in container}
+        if self._privacy.hashes_images and "image" in found:
+            found["image"] = self._privacy.hashed(found["image"])
+        return found
+
+    def _hash_image(self, image: Mapping[str, Any]) -> Json:
+        return {**image, "names": [self._privacy.hashed(each) for each in image.get("names") or ()]}
+
+    def _hash_names(self, kind: str, meta: Json) -> None:
+        hashed = self._privacy.hashed
+        meta.pop("generateName", None)
+        if kind in ("Pod", "ReplicaSet", "StatefulSet", "ReplicationController"):
+            meta["name"] = hashed(meta["name"])
+        if "ownerReferences" in meta:
+            meta["ownerReferences"] = [
+                {**each, "name": hashed(each.get("name", ""))} for each in meta["ownerReferences"]
+            ]
+
+
+def _key_of(kind: str, namespace: str, name: str) -> tuple[str, str]:
+    return (kind, f"{namespace}/{name}")
+
+
+def _node_in(data: bytes) -> str:
+    found = msgspec.json.decode(data)
+    return (found.get("spec") or {}).get("nodeName", "") if found.get("kind") == "Pod" else ""
+
+
+def _without_node(data: Json) -> Json:
+    """The object without what other events say."""
+    if data.get("kind") != "Pod":
+        return data
+    return data | {"spec": {name: value for name, value in data["spec"].items() if name != "nodeName"}}
+
+
+async def record(
+    api: ApiClient,
+    folder: Path,
+    *,
+    kinds: Iterable[type[CustomResource]] = (),
+    privacy: Privacy | None = None,
+    size: float = ROTATE_BYTES,
+    age: float = ROTATE_SECONDS,
+    on_synced: Callable[[], None] = lambda: None,
+    on_progress: Callable[[int], None] = lambda written: None,
+) -> None:
+    """Record into a folder until cancelled. Raise InputError if it cannot be written to."""
+    target = TraceFolder(folder, size=size, age=age)
+    try:
+        recorder = Recorder(target.write, privacy, before=read_own(folder))
+        async with CoreTasks() as tasks:
+            for resource in (*RESOURCES, PRIORITY_CLASSES, *map(custom, kinds)):
+                tasks.start(f"watch of {resource.name}", _follow(api, resource, recorder))
+            on_synced()
+            while recorder.fault is None:
+                await asyncio.sleep(FLUSH_SECONDS)
+                target.flush()
+                on_progress(recorder.written)
+            raise recorder.fault
+    finally:
+        target.close()
+
+
+async def _follow(api: ApiClient, resource: WatchedResource, recorder: Recorder) -> None:
+    watched = msgspec.structs.replace(resource, decode=_decode_seen, salvage=None)
+
+    def on_served(error: ApiError | None) -> None:
+        if error is not None:
+            log.log(1, "Not recorded, because the API server does not serve it", resource=resource.name)
+
+    reflector = Reflector(
+        api,
+        watched,
+        on_event=lambda kind, old, new: recorder.on_event(resource, kind, old, new),
+        on_served=on_served if resource.kind not in ("Pod", "Node") else None,
+    )
+
+    async def note_synced() -> None:
+        await reflector.synced.wait()
+        recorder.on_synced(resource)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(note_synced())
+        group.create_task(reflector.run())
