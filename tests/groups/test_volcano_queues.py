@@ -310,9 +310,7 @@ async def test_pods_that_are_not_reclaimed(protected):
 @pytest.fixture
 async def cluster():
     template = NodeTemplate(count=1, cpu="8")
-    async with embedded_cluster(
-        nodes=template, config=config(), manifests=PUBLISHED.values()
-    ) as made:
+    async with embedded_cluster(nodes=template, config=config(), manifests=PUBLISHED.values()) as made:
         yield made
 
 

@@ -277,10 +277,10 @@ async def test_a_reader_that_takes_nothing_is_dropped(pair: Pair) -> None:
             watcher.writer.write(request("GET", f"{CONFIG_MAPS}?watch=1"))
             await asyncio.sleep(0.5)
             for client in (list_reader, watcher):
-                client.writer.transport.pause_reading()
+                client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             await asyncio.sleep(4)
             for client in (list_reader, watcher):
-                client.writer.transport.resume_reading()
+                client.writer.transport.resume_reading()  # type: ignore[attr-defined]
                 said = await client.all_said(10)
                 assert len(said) < 50_000_000  # less than all of it, and the connection is closed
         assert await is_well(front)
@@ -298,7 +298,7 @@ async def test_large_answers_that_nobody_reads_are_bounded(pair: Pair) -> None:
             for client in (one, two):
                 client.writer.write(request("GET", CONFIG_MAPS))
                 await client.reader.readuntil(b"\r\n\r\n")
-                client.writer.transport.pause_reading()
+                client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             three.writer.write(request("GET", CONFIG_MAPS))
             status, said = await three.answer()
             assert (status, json.loads(said)["reason"]) == (429, "TooManyRequests")

@@ -23,9 +23,8 @@ from stowplan.api.pod import LAST_APPLIED
 from stowplan.client.api import ApiClient
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.errors import ApiError
-from stowplan.client.reading import PRIORITY_CLASSES
 from stowplan.client.resources import RESOURCES, WatchedResource, custom
-from stowplan.client.watch import EventKind, Reflector
+from stowplan.client.watch import PRIORITY_CLASSES, EventKind, Reflector
 from stowplan.errors import InputError
 from stowplan.replay.trace import Event, Trace, event_of, read_own, write_parquet
 
