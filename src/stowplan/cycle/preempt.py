@@ -116,8 +116,8 @@ def _find_victims(preemptor: Preemptor, search: _Search) -> Status | Victims:
         has_any = np.zeros(len(preemptor.live), np.bool_)
         has_any[preemptor.live.pods.row[preemptor.lower_slots()]] = True
         rejections = dict.fromkeys(looked_at[~has_any[looked_at]].tolist(), NO_VICTIMS)
-        rows, together, apart = (part[has_any[part]] for part in search[:3])
-        search = _Search(rows, together, apart, search.wanted)
+        rows, at_once, apart = (part[has_any[part]] for part in search[:3])
+        search = _Search(rows, at_once, apart, search.wanted)
     if not profile.told <= state.skipped_filters or not all(step.tries_many for step in active):
         victims = try_apart(preemptor, search.rows, rejections, search.wanted)
     elif all(step.plugin.reads is not Reads.ANYTHING for step in active):
