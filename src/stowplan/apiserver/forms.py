@@ -202,6 +202,8 @@ def to_storage(resource: Resource, data: Json) -> Json:
 
 
 AUTOSCALERS = "horizontalpodautoscalers.autoscaling"
+CONVERTED = ("events", AUTOSCALERS)
+"""Collections whose objects look different in some of their versions."""
 _PERCENTAGE, _CURRENT = "targetCPUUtilizationPercentage", "currentCPUUtilizationPercentage"
 
 
@@ -230,6 +232,7 @@ def _older_autoscaler(data: Json) -> Json:
                 part[name] = share
     spec.pop("behavior", None)
     status.pop("conditions", None)
+    status.setdefault("currentReplicas", 0)
     return {name: part for name, part in (("spec", spec), ("status", status)) if name in data}
 
 

@@ -319,7 +319,7 @@ def _owners_after(
 
 def _served(resource: Resource, data: Json) -> bytes:
     """The object as its managers know it."""
-    return _encode(from_stored(resource, dict(data)) if resource.collection == "events" else data)
+    return _encode(from_stored(resource, dict(data)) if resource.collection in forms.CONVERTED else data)
 
 
 # Validate.

@@ -20,6 +20,11 @@ Json = dict[str, Any]
 
 REPLICA_SETS = "/apis/apps/v1/namespaces/{ns}/replicasets"
 CONTROLLERS = "/api/v1/namespaces/{ns}/replicationcontrollers"
+AUTOSCALERS = "/apis/autoscaling/{}/namespaces/{{ns}}/horizontalpodautoscalers"
+AUTOSCALED = {
+    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
+    "maxReplicas": 3,
+}
 TEMPLATE = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 
 
@@ -675,6 +680,19 @@ CORE_CASES = [
         Step("PATCH", PODS + "/p", {"spec": {"ephemeralContainers": [{"name": "g", "image": "i"}]}}, STRATEGIC_PATCH),
         Step("POST", PODS, pod("q", ephemeralContainers=[{"name": "g", "image": "i"}])),
         Step("GET", PODS + "/p"),
+    )),
+    Case("autoscalers: defaults and status", (
+        Step("POST", AUTOSCALERS.format("v2"), {"metadata": {"name": "a"}, "spec": AUTOSCALED, "status": {"desiredReplicas": 7}}),
+        Step("GET", AUTOSCALERS.format("v1") + "/a"),
+        Step("POST", AUTOSCALERS.format("v1"), {"metadata": {"name": "b"}, "spec": {**AUTOSCALED, "targetCPUUtilizationPercentage": 50}}),
+        Step("GET", AUTOSCALERS.format("v2") + "/b"),
+        Step("PATCH", AUTOSCALERS.format("v2") + "/a", {"spec": {"minReplicas": 2}, "status": {"desiredReplicas": 9}}, MERGE_PATCH),
+        Step("PATCH", AUTOSCALERS.format("v2") + "/a", {"spec": {"minReplicas": None}}, MERGE_PATCH),
+        Step("PATCH", AUTOSCALERS.format("v2") + "/a/status", {"status": {"desiredReplicas": 2, "currentReplicas": 1}, "spec": {"maxReplicas": 9}}, MERGE_PATCH),
+        Step("GET", AUTOSCALERS.format("v2") + "/a"),
+        Step("POST", AUTOSCALERS.format("v2"), {"metadata": {"name": "c"}, "spec": {}}),
+        Step("POST", AUTOSCALERS.format("v2"), {"metadata": {"name": "c"}, "spec": {**AUTOSCALED, "minReplicas": -1}}),
+        Step("POST", AUTOSCALERS.format("v2"), {"metadata": {"name": "c"}, "spec": {**AUTOSCALED, "minReplicas": 4}}),
     )),
 ]  # fmt: skip
 

@@ -42,6 +42,7 @@ STRATEGIES: dict[str, Strategy] = {
     "jobs.batch": workloads.JobStrategy(),
     "cronjobs.batch": workloads.CronJobStrategy(),
     "poddisruptionbudgets.policy": workloads.BudgetStrategy(),
+    "horizontalpodautoscalers.autoscaling": workloads.AutoscalerStrategy(),
     "priorityclasses.scheduling.k8s.io": others.PriorityClassStrategy(),
     "leases.coordination.k8s.io": others.LeaseStrategy(),
     "storageclasses.storage.k8s.io": others.StorageClassStrategy(),

@@ -1,4 +1,4 @@
-"""Deployments, replica sets, stateful sets, daemon sets, jobs and disruption budgets."""
+"""Deployments, replica sets, stateful sets, daemon sets, jobs, disruption budgets and autoscalers."""
 
 from __future__ import annotations
 
@@ -340,3 +340,40 @@ class BudgetStrategy(Strategy):
                 )
                 yield invalid(f"spec.{field}", value, said)
         yield from label_selector_errors(spec.get("selector"), "spec.selector")
+
+
+class AutoscalerStrategy(Strategy):
+    """In version 2, which is stored."""
+
+    has_status = True
+
+    def default(self, data: Json) -> None:
+        spec = data.setdefault("spec", {})
+        if spec.get("minReplicas") is None:
+            spec["minReplicas"] = 1
+        if not spec.get("metrics"):
+            target = {"type": "Utilization", "averageUtilization": 80}
+            spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+
+    def prepare_create(self, data: Json) -> None:
+        data["status"] = {"desiredReplicas": 0, "currentMetrics": None}
+
+    def errors(self, data: Json) -> Iterator[FieldError]:
+        spec = data["spec"]
+        least, most, target = (
+            spec["minReplicas"],
+            spec.get("maxReplicas", 0),
+            spec.get("scaleTargetRef") or {},
+        )
+        if least < 1:
+            yield invalid("spec.minReplicas", least, "must be greater than or equal to 1")
+        if most < 1:
+            yield required("spec.maxReplicas", "must be set and greater than 0")
+        if most < least:
+            yield invalid("spec.maxReplicas", most, "must be greater than or equal to `minReplicas`")
+        for field in ("kind", "name"):
+            if not target.get(field):
+                yield required(f"spec.scaleTargetRef.{field}")
+        if "/" not in target.get("apiVersion", "") and target.get("kind") != "ReplicationController":
+            given = target.get("apiVersion", "")
+            yield invalid("spec.scaleTargetRef.apiVersion", given, "apiVersion must specify API group")
