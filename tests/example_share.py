@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from hypothesis import settings
 
-SHARE = float(os.environ.get("EXAMPLES_TIMES", "0.25"))
+SHARE = float(os.environ.get("EXAMPLES_TIMES", "0.15"))
 """`EXAMPLES_TIMES=1 make test`, as in CI, tries all examples; 20 finds rare faults."""
 T = TypeVar("T")
 
