@@ -271,6 +271,8 @@ class VolcanoQueue(Plugin):
         self._naming = -1
         self._settled: object = None
         """What the shares were computed from; None if they must be computed anew."""
+        self._leaving: dict[str, GroupKey | None] = {}
+        """The groups of pods that are being deleted, by uid."""
         self._rejected: dict[str, Pod] = {}
         """Pods that wait for their queue, by uid."""
         self._reported: dict[str, str] = {}
@@ -308,6 +310,8 @@ class VolcanoQueue(Plugin):
         name = self.book.name_of(pod)
         self._known[pod.uid] = (pod, name)
         self._change(name, pod, 1)
+        if pod.is_terminating and pod.node_name:
+            self._leaving[pod.uid] = self.book.groups.key_of(pod)
 
     def _change(self, queue: str, pod: Pod, sign: int) -> None:
         total = self._requested.setdefault(queue, {})
@@ -330,6 +334,8 @@ class VolcanoQueue(Plugin):
             self.pod_added(new)
         elif request_of(known) == request_of(new) and queue == self.book.name_of(new):
             self._known[new.uid] = (new, queue)
+            if new.is_terminating and new.node_name:
+                self._leaving[new.uid] = self.book.groups.key_of(new)
         else:
             self._change(queue, known, -1)
             self._count(new)
@@ -340,6 +346,7 @@ class VolcanoQueue(Plugin):
             return
         self._change(queue, known, -1)
         self._rejected.pop(pod.uid, None)
+        self._leaving.pop(pod.uid, None)
         if not pod.node_name and self._rejected:
             # Its queue wants less now, so others deserve more: no event says so to the pods that wait.
             waiting, self._rejected = self._rejected, {}
@@ -477,8 +484,8 @@ class VolcanoQueue(Plugin):
         """How many members a group can lose and still has its minimum."""
         groups = self.book.groups
         group = groups.find(key)
-        running = sum(1 for pod in groups.placed(key) if not pod.is_terminating)
-        return running if group is None else running + groups.succeeded(key) - group.min_count
+        staying = self.book.allocated(key).get("pods", 0) - list(self._leaving.values()).count(key)
+        return staying if group is None else staying + groups.succeeded(key) - group.min_count
 
     def _is_over(self, node: QueueNode, used: Amounts) -> list[str]:
         """The resources of which a queue has more than it deserves."""
