@@ -165,3 +165,17 @@ def test_an_unreadable_job_set_is_left_out(whatif, file):
     run = whatif("-f", file(ROOM.format("n1", 4)), "--add", file(yaml.safe_dump(wrong), "add.yaml"))
     assert run.status == 0
     assert "1 JobSet not looked at" in run.out
+
+
+def test_a_job_set_of_too_many_jobs_is_rejected(whatif, file):
+    part = {"name": "w", "replicas": 10**12, "template": {"spec": job("", 1)["spec"]}}
+    job_set = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "train"},
+        "spec": {"replicatedJobs": [part]},
+    }
+    add = file(yaml.safe_dump(job_set), "add.yaml")
+    run = whatif("-f", file(ROOM.format("n1", 4)), "--add", add)
+    assert run.status == 1
+    assert "JobSet train: more than 10000 Jobs of JobSets" in run.err

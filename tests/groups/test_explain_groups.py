@@ -178,6 +178,64 @@ def test_groups_of_scheduler_plugins_need_no_configuration(explain):
     assert "minMember 4 instead of 5" in text
 
 
+def volcano(kind, name, api="scheduling.volcano.sh/v1beta1", **more):
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, **more}
+
+
+def volcano_gang(name, least, **spec):
+    return volcano("PodGroup", name, spec={"minMember": least, **spec}, status={"phase": "Inqueue"})
+
+
+def tasks(group, count, **more):
+    found = [pod(f"{group}-{number}", **more) for number in range(count)]
+    for each in found:
+        each["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": group}
+    return found
+
+
+def test_domains_of_hyper_nodes(explain):
+    def switch(name, *nodes):
+        chosen = [{"type": "Node", "selector": {"exactMatch": {"name": each}}} for each in nodes]
+        return volcano("HyperNode", name, "topology.volcano.sh/v1alpha1", spec={"tier": 1, "members": chosen})
+
+    nodes = [node("a0", cpu="2"), node("a1", cpu="2"), node("b0", cpu="3")]
+    group = volcano_gang("g", 5, networkTopology={"mode": "hard", "highestTierAllowed": 1})
+    items = (nodes, switch("s-a", "a0", "a1"), switch("s-b", "b0"), group, tasks("g", 5))
+    text = explain(*items, options=["--domains", "--no-changes"])
+    assert "The best HyperNode of 2, s-a, takes 4 and lacks 1 cpu." in text
+    assert "s-b        1      3    2 cpu" in text
+
+
+QUEUES = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins:
+    multiPoint: {enabled: [{name: Coscheduling}, {name: VolcanoQueue}]}
+    queueSort: {disabled: [{name: "*"}], enabled: [{name: VolcanoQueue}]}
+  pluginConfig: [{name: VolcanoQueue, args: {policy: capacity}}]
+"""
+
+
+def test_a_group_behind_another_one_of_its_queue(explain, tmp_path):
+    config = tmp_path / "queues.yaml"
+    config.write_text(QUEUES)
+    queue = volcano("Queue", "q", spec={"capability": {"cpu": "4"}})
+    before, own = volcano_gang("b", 3, queue="q"), volcano_gang("g", 2, queue="q")
+    items = (node("n1", cpu="16"), queue, before, tasks("b", 3, on="n1"), own, tasks("g", 2))
+    text = lines(explain(*items, options=["--config", str(config), "--no-changes"]))
+    assert "It waits behind group default/b (3 pods placed) for queue q: " in text
+
+
+def test_a_pod_of_a_group_says_so(tmp_path, run_words):
+    file = tmp_path / "objects.yaml"
+    file.write_text(as_text(node("n1"), gang("g", 3), members("g", 3)))
+    text = lines(run_words("g-0", "-f", str(file), "--no-changes"))
+    assert (
+        "It names pod group default/g; `stowplan explain group default/g` decides the group as one." in text
+    )
+
+
 def test_options_of_pods_and_groups_are_told_apart(run_words):
     assert "--members and --domains are for groups" in run_words("p", "--members", "-f", "x")
     assert "--node is for pods" in run_words("group", "g", "--node", "n1", "-f", "x")

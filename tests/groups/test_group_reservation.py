@@ -58,13 +58,10 @@ class Reserving:
         self.now[0] += after
         for name in names:
             self.stage.change(self.seen[name], None)
-        self.profile.plugins[PLUGIN].refresh()
+        for profile in self.stage.scheduler.profiles.values():
+            profile.plugins[PLUGIN].refresh()
         self.stage.scheduler.queue.flush_backoff()
         await self.stage.settle()
-
-    @property
-    def profile(self):
-        return self.stage.scheduler.profiles["default-scheduler"]
 
     @property
     def bound(self):
@@ -76,11 +73,11 @@ class Reserving:
 
 
 @asynccontextmanager
-async def reserving(now, gates=GANG, **args):
+async def reserving(now, gates=GANG, names=("default-scheduler",), **args):
     config = [{"name": PLUGIN, "args": {"afterSeconds": 600, **args}}]
-    profile = {"plugins": PLUGINS, "pluginConfig": config}
+    profiles = [{"schedulerName": name, "plugins": PLUGINS, "pluginConfig": config} for name in names]
     async with staged(
-        {"profiles": [profile]}, gates=gates, draw=random.Random(1), now=lambda: now[0]
+        {"profiles": profiles}, gates=gates, draw=random.Random(1), now=lambda: now[0]
     ) as stage:
         yield Reserving(stage, now)
 
@@ -200,6 +197,17 @@ async def test_nodes_that_the_group_cannot_use_are_not_kept(now):
     async with reserving(now) as world:
         await world.see(node("n1"), tainted, node("n3"), *BUSY, *waiting_group())
         assert (world.reservation.nodes, world.reservation.until) == (("n1", "n3"), NOW + 9000)
+
+
+async def test_profiles_share_one_reservation(now):
+    """Pods of each profile are attempted again when it ends."""
+    async with reserving(now, names=("default-scheduler", "other")) as world:
+        await world.see(*FULL, *BUSY, *waiting_group())
+        await world.end("b")
+        await world.see(pod("small"), pod("smaller", schedulerName="other"))
+        assert world.bound == {}
+        await world.end("g0", "g1")
+        assert world.bound == {"small": "n2", "smaller": "n2"}
 
 
 def test_arguments_are_checked():

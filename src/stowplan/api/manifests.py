@@ -89,6 +89,8 @@ class Manifests:
         self.priority_classes: dict[str, PriorityClass] = {}
         self.storage_class: str | None = None
         self._numbers = count(1)
+        self._job_count = 0
+        """Jobs of JobSets so far."""
 
     @property
     def pods(self) -> dict[str, Pod]:
@@ -100,7 +102,7 @@ class Manifests:
 
     def add(self, found: Iterable[Found]) -> None:
         """Add objects, classes first: the defaults of pods and claims depend on them."""
-        concerning = [each for one in found for each in _jobs_of(one) if self._concerns_scheduling(each)]
+        concerning = [each for one in found for each in self._jobs_of(one) if self._concerns_scheduling(each)]
         for each in concerning:
             if each.data["kind"] in CLASSES:
                 self._put(each)
@@ -129,6 +131,27 @@ class Manifests:
         known = self.objects.values()
         self.priority_classes = {each.name: each for each in known if isinstance(each, PriorityClass)}
         self.storage_class = default_storage_class(each for each in known if isinstance(each, StorageClass))
+
+    def _jobs_of(self, found: Found) -> Iterator[Found]:
+        """The Jobs of a JobSet; any other object as it is."""
+        data = found.data
+        if not isinstance(data, dict) or data.get("kind") != "JobSet" or not _is_job_set(data):
+            yield found
+            return
+        meta = data["metadata"]
+        for part in data["spec"]["replicatedJobs"]:
+            template = part["template"]
+            for number in range(part.get("replicas", 1)):
+                self._job_count += 1
+                if self._job_count > MAX_JOBS:
+                    text = f"more than {MAX_JOBS} Jobs of JobSets; lower spec.replicatedJobs[].replicas"
+                    self.faults.append(InputError(text, where=found.file, what=f"JobSet {meta['name']}"))
+                    return
+                own = {**(template.get("metadata") or {}), "name": f"{meta['name']}-{part['name']}-{number}"}
+                own |= {"namespace": meta["namespace"]} if "namespace" in meta else {}
+                own["labels"] = {**(own.get("labels") or {}), JOB_SET_NAME: meta["name"]}
+                job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": own, "spec": template["spec"]}
+                yield Found(found.file, found.place, job)
 
     def decode_object(self, data: Plain) -> Pod | Object:
         """Decode an object as a scheduler sees it; for a kind it does not use, only the metadata."""
@@ -211,24 +234,6 @@ class Manifests:
         return data | {"metadata": meta | {"name": f"{meta['generateName']}{next(self._numbers)}"}}
 
 
-def _jobs_of(found: Found) -> Iterator[Found]:
-    """The Jobs of a JobSet; any other object as it is."""
-    data = found.data
-    if not isinstance(data, dict) or data.get("kind") != "JobSet" or not _is_job_set(data):
-        yield found
-        return
-    meta = data["metadata"]
-    for part in data["spec"]["replicatedJobs"]:
-        template = part.get("template") or {}
-        for number in range(min(int(part.get("replicas", 1)), MAX_JOBS)):
-            own = dict(template.get("metadata") or {})
-            own |= {key: meta[key] for key in ("namespace",) if key in meta}
-            own["name"] = f"{meta['name']}-{part['name']}-{number}"
-            own["labels"] = (own.get("labels") or {}) | {JOB_SET_NAME: meta["name"]}
-            job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": own, "spec": template.get("spec")}
-            yield Found(found.file, found.place, job)
-
-
 def _is_job_set(data: dict[str, Any]) -> bool:
     """Whether it has all that is needed to know its Jobs."""
     meta, spec = data.get("metadata"), data.get("spec")
@@ -245,6 +250,7 @@ def _is_job_set(data: dict[str, Any]) -> bool:
             and isinstance(part.get("template"), dict)
             and isinstance(part["template"].get("spec"), dict)
             and isinstance(part["template"].get("metadata") or {}, dict)
+            and isinstance((part["template"].get("metadata") or {}).get("labels") or {}, dict)
             for part in parts
         )
     )

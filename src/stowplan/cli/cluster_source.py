@@ -14,6 +14,7 @@ from stowplan.api.custom import CustomResource
 from stowplan.api.groups import IN_TREE, KINDS_OF_FAMILY, GroupObject
 from stowplan.api.manifests import Found, Manifests
 from stowplan.api.names import kind_and_name
+from stowplan.api.queues import HyperNode
 from stowplan.client import kubeconfig as kubeconfigs
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
@@ -48,8 +49,8 @@ def config_of(
     return loaded.config
 
 
-GROUP_KINDS = tuple(kind for kinds in KINDS_OF_FAMILY.values() for kind in kinds)
-"""The kinds that describe pod groups, of which a cluster has some at most."""
+GROUP_KINDS = (*(kind for kinds in KINDS_OF_FAMILY.values() for kind in kinds), HyperNode)
+"""The kinds that describe pod groups and where they may go, of which a cluster has some at most."""
 
 
 def with_groups_of(

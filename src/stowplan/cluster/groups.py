@@ -25,6 +25,8 @@ class Reservation(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     until: float
     """In seconds since 1970."""
+    priority: int = 0
+    """Pods of a higher one are not affected."""
 
     @property
     def reason(self) -> str:
@@ -91,12 +93,13 @@ class Groups:
 
     def known_keys(self) -> list[GroupKey]:
         """All groups: those that pods name, and those that objects describe, in order of their names."""
-        found = dict.fromkeys(self._members)
+        found = set(self._members)
         for family in self.families:
             for kind in KINDS_OF_FAMILY[family]:
-                for item in self._watched(kind):
-                    # Of a Workload, replicas are groups, and only their pods name them.
-                    found |= {group.key: None for group in item.groups() if not group.key.name.endswith("/")}
+                if (
+                    kind.definition.plural == "podgroups"
+                ):  # groups of a Workload are known by their pods alone
+                    found |= {GroupKey(family, item.namespace, item.name) for item in self._watched(kind)}
         return sorted(found, key=lambda key: (key.namespace, key.name, key.family))
 
     def members(self, key: GroupKey) -> Mapping[str, Pod]:

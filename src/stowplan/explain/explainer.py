@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from stowplan.api.groups import named_groups
 from stowplan.api.manifests import Manifests
 from stowplan.api.names import suggest_names
 from stowplan.api.pod import Pod
@@ -117,6 +118,8 @@ class Explainer:
             yield f"It has finished ({pod.phase}); this is what would be decided if it were pending."
         elif pod.node_name:
             yield f"It was evicted from {pod.node_name} for an earlier pod."
+        if (group := next(named_groups(pod), None)) is not None:
+            yield f"It names pod group {group}; `stowplan explain group {group}` decides the group as one."
         if pod.is_terminating:
             yield "It is being deleted, so kube-scheduler would not place it."
 

@@ -9,11 +9,12 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from stowplan.api.groups import IN_TREE, KINDS_OF_FAMILY, Group, GroupKey, ranked
+from stowplan.api.groups import IN_TREE, KINDS_OF_FAMILY, VOLCANO, Group, GroupKey, ranked
 from stowplan.api.meta import parse_time
 from stowplan.api.names import suggest_names
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
+from stowplan.api.queues import HyperNode
 from stowplan.cluster.groups import Groups
 from stowplan.cycle import Planner, first_by_name
 from stowplan.cycle.group import (
@@ -30,6 +31,7 @@ from stowplan.cycle.group import (
     needed_count,
 )
 from stowplan.cycle.planner import run_pre_enqueue
+from stowplan.cycle.topology import HYPER_NODE, hyper_node_levels
 from stowplan.errors import InputError
 from stowplan.explain.changes import MAX_PER_KIND, Change, Flip, report_change
 from stowplan.explain.group_report import DomainReport, GroupReport, MemberReport, MemberState, State
@@ -91,10 +93,17 @@ def outline(groups: Groups, key: GroupKey, pending: Iterable[Pod], now: float) -
         finished=groups.succeeded(key),
         queue="" if group is None else group.queue,
         since=min(created, default=None),
-        level="" if group is None or group.topology is None else "".join(group.topology.keys[-1:]),
+        level=_level(group),
         why=tuple(_why_not_attempted(groups, key, group, waiting)),
         now=now,
     )
+
+
+def _level(group: Group | None) -> str:
+    """What the domains of its topology constraint are called."""
+    if group is None or group.topology is None:
+        return ""
+    return HYPER_NODE if group.key.family == VOLCANO else "".join(group.topology.keys[-1:])
 
 
 def _why_not_attempted(
@@ -131,10 +140,12 @@ def explain_group(
     changes: bool = False,
     now: float | None = None,
     seconds: float = SECONDS,
+    check: Callable[[], None] = lambda: None,
 ) -> GroupReport:
     """Decide the group as it is now, and say what keeps it waiting. `pending` are all pods without a node.
 
-    The planner must have been told of them. Nothing changes.
+    The planner must have been told of them. Nothing changes. `check` is called again and again: what it
+    raises ends the work.
     """
     groups = planner.cluster.groups
     own = in_order(pod for pod in pending if groups.key_of(pod) == key)
@@ -157,7 +168,8 @@ def explain_group(
     gate = next((each for each in gates if each is not None), None)
     if not free:
         assert gate is not None
-        return replace(report, state="gated", message=gate.message)
+        behind = _behind_in_queue(groups, key, report.queue, gate.message)
+        return replace(report, state="gated", why=(*report.why, *behind), message=gate.message)
     if gate is not None:
         text = f"{count_text(len(ours) - len(free), 'pod')} of it cannot be attempted: {gate.message}."
         report = replace(report, why=(*report.why, text))
@@ -165,7 +177,7 @@ def explain_group(
     found = planner.decide_group(key, free)
     report = _describe(planner, profile, report, found, free)
     if found.result is Result.SCHEDULED:
-        return _behind(planner, key, pending, free, report)
+        return _behind(planner, key, pending, free, report, check)
     if changes and found.result is Result.UNSCHEDULABLE:
         trial = GroupTrial(planner, profile, found, report.fitting or 0, seconds, time.process_time)
         report = replace(report, **trial.changes())
@@ -230,7 +242,13 @@ def _sentences(
         yield f"{fit}{where}, {found.needed} {is_are} needed: it can start now."
         return
     yield f"{fit}, at least {found.needed} {is_are} needed."
-    if best is not None:
+    rejections = (member.decision.pre_filter for member in found.members)
+    rejection = next((each for each in rejections if each is not None), None)
+    if rejection is not None:
+        key, groups = found.group.key, planner.cluster.groups
+        behind = list(_behind_in_queue(groups, key, found.group.queue, rejection.message))
+        yield from behind or [f"{rejection.plugin} rejects it: {rejection.message}."]
+    elif best is not None:
         which = f"The only {level}" if domain_count == 1 else f"The best {level} of {domain_count}"
         lacks = f" and lacks {best.lacks}" if best.lacks else ""
         yield f"{which}, {best.name}, takes {fitting}{lacks}."
@@ -242,17 +260,37 @@ def _sentences(
         yield f"{nodes} reserved for it until {until}: {join_names(reservation.nodes)}."
 
 
+def _behind_in_queue(groups: Groups, key: GroupKey, queue: str, message: str) -> Iterator[str]:
+    """For a group that its queue does not let start: who uses the queue."""
+    if not queue or "queue" not in message.lower():
+        return
+    users = []
+    for other in groups.known_keys():
+        group = groups.find(other) if other != key else None
+        if group is not None and group.queue == queue and (placed := groups.placed(other)):
+            users.append(f"{other} ({count_text(len(placed), 'pod')} placed)")
+    if users:
+        word = "group" if len(users) == 1 else "groups"
+        yield f"It waits behind {word} {join_names(users)} for queue {queue}: {message}."
+    else:
+        yield f"It waits for queue {queue}: {message}."
+
+
 def _placements(planner: Planner, profile: Profile, found: GroupDecision) -> Placements:
-    """The domains of its topology constraint, if it has one."""
-    for _, plugin in profile.at("placementGenerate"):
-        cluster = planner.cluster
-        placed = cluster.groups.placed(found.group.key)
-        answer = plugin.placement_generate(found.group, placed, cluster.nodes)
-        if isinstance(answer, Status):
-            continue
-        placements = answer if isinstance(answer, Mapping) else answer[-1]  # the level tried last
-        if "" not in placements:
-            return placements
+    """The domains of its topology constraint, if it has one; of several levels, those of the last one."""
+    group, cluster = found.group, planner.cluster
+    placed, topology = cluster.groups.placed(group.key), group.topology
+    answers: list[Placements | Sequence[Placements] | Status] = []
+    if group.key.family == VOLCANO and topology is not None:
+        answers.append(hyper_node_levels(topology, placed, cluster.nodes, cluster.watched(HyperNode)))
+    else:
+        generators = profile.at("placementGenerate")
+        answers += [plugin.placement_generate(group, placed, cluster.nodes) for _, plugin in generators]
+    for answer in answers:
+        if not isinstance(answer, Status):
+            placements = answer if isinstance(answer, Mapping) else answer[-1]
+            if "" not in placements:
+                return placements
     return {}
 
 
@@ -277,7 +315,12 @@ def _domains(
 
 
 def _behind(
-    planner: Planner, key: GroupKey, pending: Sequence[Pod], own: Sequence[Pod], report: GroupReport
+    planner: Planner,
+    key: GroupKey,
+    pending: Sequence[Pod],
+    own: Sequence[Pod],
+    report: GroupReport,
+    check: Callable[[], None],
 ) -> GroupReport:
     """A group that fits may still wait for those that are attempted before it and take the room."""
     groups, cluster = planner.cluster.groups, planner.cluster
@@ -291,6 +334,7 @@ def _behind(
     takers: list[str] = []
     try:
         for other in order[: order.index(key)][:AHEAD_TRIED]:
+            check()
             pods = [pod for pod in waiting[other] if run_pre_enqueue(planner.profile_of(pod), pod) is None]
             if not pods or groups.find(other) is None:
                 continue

@@ -272,7 +272,7 @@ def answer_group(copy: ClusterCopy, key: GroupKey, *, changes: bool) -> GroupRep
     planner = copy.what_if().planner
     pods = (each for each in copy.objects if isinstance(each, Pod))
     pending = [pod for pod in pods if not (pod.node_name or pod.is_finished or pod.is_terminating)]
-    return explain_group(planner, key, pending, changes=changes, seconds=CHANGES_SECONDS)
+    return explain_group(planner, key, pending, changes=changes, seconds=CHANGES_SECONDS, check=copy.check)
 
 
 def stay(node_name: str, nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:

@@ -60,7 +60,7 @@ class GroupReservation(Plugin):
         super().__init__(args, handle)
         self.groups = handle.cluster.groups
         self._looked_at = -math.inf
-        self._priority = 0
+        self._seen: Reservation | None = None
         self._rejected: dict[str, Pod] = {}
 
     async def run(self) -> None:
@@ -75,7 +75,7 @@ class GroupReservation(Plugin):
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         self.refresh()
         found = self.groups.reservation
-        if found is None or pod.priority > self._priority or self.groups.key_of(pod) == found.key:
+        if found is None or pod.priority > found.priority or self.groups.key_of(pod) == found.key:
             return Status.skip()
         if self.handle.now() + running_seconds(pod) <= found.until:
             return Status.skip()  # it ends in time
@@ -91,16 +91,20 @@ class GroupReservation(Plugin):
             yield Reject(mask, found.reason, unresolvable=True)
 
     def refresh(self) -> None:
-        """End a reservation that is over, and look for a group that needs one."""
+        """End a reservation that is over, and look for a group that needs one. All profiles share it."""
         now, known = self.handle.now(), self.groups.reservation
-        if known is not None and (now >= known.until or not self._pending(known.key)):
-            self.groups.reservation, self._looked_at = None, -math.inf
+        since = now - self._looked_at
+        if known is not None and (now >= known.until or (since >= 1 and not self._pending(known.key))):
+            known = self.groups.reservation = None
+            since = math.inf
+        if known is None and since >= REFRESH_SECONDS:
+            known = self.groups.reservation = self._reserve(now)
+        if since >= 1:
+            self._looked_at = now
+        if known is not self._seen:
+            self._seen = known
             rejected, self._rejected = self._rejected, {}
             self.handle.activate(rejected.values())
-        elif known is not None or now - self._looked_at < REFRESH_SECONDS:
-            return
-        self._looked_at = now
-        self.groups.reservation = self._reserve(now)
 
     def _reserve(self, now: float) -> Reservation | None:
         for key, group, pods in self._waiting(now):
@@ -110,8 +114,7 @@ class GroupReservation(Plugin):
             found = soonest(nodes, _candidates(nodes, group, pods, placed), pods, needed, now)
             if found is not None and len(found[1]) <= self.args.max_nodes:
                 until, names = found
-                self._priority = max(pod.priority for pod in pods)
-                return Reservation(key, names, until)
+                return Reservation(key, names, until, max(pod.priority for pod in pods))
         return None
 
     def _waiting(self, now: float) -> list[tuple[GroupKey, Group, list[Pod]]]:
