@@ -49,7 +49,10 @@ def config_of(
     return loaded.config
 
 
-GROUP_KINDS = (*(kind for kinds in KINDS_OF_FAMILY.values() for kind in kinds), HyperNode)
+GROUP_KINDS: tuple[type[CustomResource], ...] = (
+    *(kind for kinds in KINDS_OF_FAMILY.values() for kind in kinds),
+    HyperNode,
+)
 """The kinds that describe pod groups and where they may go, of which a cluster has some at most."""
 
 
