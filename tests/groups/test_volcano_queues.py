@@ -304,6 +304,20 @@ async def test_pods_that_are_not_reclaimed(protected):
         assert stage.api.deleted == []
 
 
+async def test_a_surplus_member_that_does_not_fit_leaves_its_group_scheduled():
+    now = [1000.0]
+    async with queue_stage(now=lambda: now[0]) as stage:
+        stage.see(node("n1", cpu="2"), queue("default"), admitted(minMember=2))
+        stage.see(*(task(f"p{number}") for number in range(3)))
+        await stage.settle()
+        now[0] += 20
+        tainted = {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
+        stage.see(node("n2", spec=tainted))  # the third member is attempted again
+        await stage.settle()
+        written = [body["status"]["conditions"] for _, body in stage.api.group_patches]
+        assert {(each["type"], each["status"]) for each in written[-1]} == {("Scheduled", "True")}
+
+
 # Phases, on a whole cluster
 
 

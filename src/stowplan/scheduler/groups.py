@@ -344,7 +344,10 @@ class GroupStatusWriter:
     def write(self, key: GroupKey, found: GroupDecision) -> None:
         item = self._shared.cluster.groups.object_of(key)
         if isinstance(item, VolcanoPodGroup):
-            text = "" if found.result is Result.SCHEDULED else self._volcano_text(key, found)
+            groups = self._shared.cluster.groups
+            has = len(groups.placed(key)) + groups.succeeded(key)
+            is_ready = found.result is Result.SCHEDULED or has >= found.group.min_count > 0
+            text = "" if is_ready else self._volcano_text(key, found)
             conditions = volcano_conditions(item, text, self._shared.now())
             if conditions != item.status.conditions:
                 plain = msgspec.to_builtins(conditions)
