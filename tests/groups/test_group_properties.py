@@ -158,6 +158,8 @@ class World(RecordingApi):
     def remove_pod(self, stage: Stage) -> None:
         if self.pods_by_name:
             plain = self.pods_by_name.pop(self.draw.choice(sorted(self.pods_by_name)))
+            key = f"default/{plain['metadata']['name']}"
+            self.deleted[:] = [each for each in self.deleted if each != key]
             stage.change(plain, None)
 
     async def echo(self, stage: Stage | None) -> None:
@@ -172,11 +174,20 @@ class World(RecordingApi):
                 self.pods_by_name[name] = placed
                 if stage is not None:
                     stage.change(plain, placed)
-        for key in self.deleted:
-            plain = self.pods_by_name.pop(key.partition("/")[2], None)
-            if plain is not None and stage is not None:
-                stage.change(plain, None)
-        self.deleted.clear()
+        for key in tuple(self.deleted):
+            name = key.partition("/")[2]
+            plain = self.pods_by_name.get(name)
+            if plain is not None and self.has_fault(0.4):  # it takes its time
+                if "deletionTimestamp" not in plain["metadata"]:
+                    self.pods_by_name[name] = _leaving(plain)
+                    if stage is not None:
+                        stage.change(plain, self.pods_by_name[name])
+                continue
+            self.deleted.remove(key)
+            if plain is not None:
+                del self.pods_by_name[name]
+                if stage is not None:
+                    stage.change(plain, None)
         for path, body in self.group_patches[self.patched :]:
             if not path.endswith("/status"):
                 continue  # of an event
@@ -215,19 +226,33 @@ class World(RecordingApi):
         return self.groups.get(group, {}).get("spec", {}).get("disruptionMode") == "PodGroup"
 
 
+def _leaving(plain: Json) -> Json:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    metadata = {**plain["metadata"], "deletionTimestamp": "2026-11-15T22:00:00Z"}
+    return {**plain, "metadata": metadata, "status": {"conditions": [condition]}}
+
+
 def _apart_from(group: str) -> Json:
     term = {"labelSelector": {"matchLabels": {"of": group}}, "topologyKey": "kubernetes.io/hostname"}
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
+def nominated_in(world: World, stage: Stage) -> dict[str, str]:
+    """The nodes that pods are nominated to."""
+    nominations = stage.scheduler.shared.nominations
+    found = ((each.name, on) for on in world.nodes for each in nominations.on(on))
+    return {name: on for name, on in found if name in world.pods_by_name}
+
+
 class Before:
     """What was so before a step."""
 
-    def __init__(self, world: World) -> None:
-        self.placed = world.placed()
+    def __init__(self, world: World, stage: Stage) -> None:
+        self.placed, self.nominated = world.placed(), nominated_in(world, stage)
         self.groups = {group: world.placed_of(group) for group in world.groups}
         self.started = {group for group in world.groups if world.was_scheduled(group)}
-        self.evicted = len(world.deleted)
+        self.known = set(world.deleted)
+        """The victims until then."""
 
 
 def check(world: World, stage: Stage, before: Before) -> None:
@@ -278,16 +303,11 @@ def check_racks(world: World) -> None:
 
 def check_victims(world: World, stage: Stage, before: Before) -> None:
     """Whoever is evicted makes room for somebody, and for all that a group needs."""
-    fresh = {key.partition("/")[2] for key in world.deleted[before.evicted :]} & world.pods_by_name.keys()
+    fresh = {key.partition("/")[2] for key in world.deleted if key not in before.known}
+    fresh &= world.pods_by_name.keys()
     if not fresh:
         return
-    nominations = stage.scheduler.shared.nominations
-    nominated = {
-        each.name: node_name
-        for node_name in world.nodes
-        for each in nominations.on(node_name)
-        if each.name in world.pods_by_name
-    }
+    nominated = nominated_in(world, stage)
     placed = world.placed()
     gone = {key.partition("/")[2] for key in world.deleted}
     useful = {name for name in fresh if placed.get(name) in nominated.values()}
@@ -296,19 +316,20 @@ def check_victims(world: World, stage: Stage, before: Before) -> None:
         together = {each for each in fresh if group_of(world.pods_by_name[each]) == group}
         is_along = world.is_whole(group) and bool(together & useful)
         assert name in useful or is_along, f"{name} was evicted for nobody"
-        if world.is_whole(group):
-            assert world.placed_of(group) <= gone | world.spared, f"{group} is evicted in part"
+        if world.is_whole(group) and not world.placed_of(group) & world.spared:
+            assert world.placed_of(group) <= gone, f"{group} is evicted in part"
     clearing = {placed[name] for name in useful}
     for group in world.groups:
         mine = {name: on for name, on in nominated.items() if group_of(world.pods_by_name[name]) == group}
-        if not clearing & set(mine.values()):
-            continue
-        have = len(world.placed_of(group) - gone) + len(mine)
+        if not clearing & set(mine.values()) or mine.items() <= before.nominated.items():
+            continue  # they are not for this group
+        have = len(world.placed_of(group)) + len(mine)  # members that end count until they are gone
         if group not in world.excused | before.started:
             assert have >= world.least_of(group), f"victims for {group}, of which {have} have a place"
         for node_name in clearing & set(mine.values()):
             # Pods of higher priority may have come since; those that were there must leave enough room.
-            stays = [name for name, on in before.placed.items() if on == node_name and name not in gone]
+            ends = gone | world.spared  # all that were to end
+            stays = [name for name, on in before.placed.items() if on == node_name and name not in ends]
             taken = sum(cpu_of(world.pods_by_name[name]) for name in stays if name in world.pods_by_name)
             wanted = sum(cpu_of(world.pods_by_name[name]) for name, on in mine.items() if on == node_name)
             offered = int(world.nodes[node_name]["status"]["allocatable"]["cpu"])
@@ -335,20 +356,20 @@ async def test_random_histories(seed, gates):
         async with staged(**options, now=lambda: world.now) as stage:
             stage.see(*world.objects())
             for _ in range(STEPS):
-                before = Before(world)
+                before = Before(world, stage)
                 draw.choice(moves)(stage)
                 await stage.settle()
                 check(world, stage, before)
                 if draw.random() < 0.8:  # else the watch is late
                     await echo_and_check(world, stage)
                 world.now += draw.choice((0, 1, 12))
-                before = Before(world)
+                before = Before(world, stage)
                 stage.scheduler.queue.flush_backoff()
                 await stage.settle()
                 check(world, stage, before)
             await check_end(world, stage)
             world.excused.clear()  # all are complete again
-            before = Before(world)
+            before = Before(world, stage)
             for _ in range(3):  # it ends while it decides and binds these
                 draw.choice(moves)(stage)
             for _ in range(draw.randint(0, 8)):
@@ -359,9 +380,9 @@ async def test_random_histories(seed, gates):
 
 
 async def echo_and_check(world: World, stage: Stage) -> None:
-    before = Before(world)
-    before.evicted = 0  # those until now end
+    before = Before(world, stage)
     await world.echo(stage)
+    before.known &= set(world.deleted)
     check(world, stage, before)
 
 
@@ -385,9 +406,8 @@ async def check_end(world: World, stage: Stage) -> None:
             world.add_node(stage, cpu=100, rack=rack, pods=200)
     for _ in range(6):
         world.now += 400
-        before = Before(world)
-        stage.scheduler.queue.flush_backoff()
-        stage.scheduler.queue.flush_unschedulable()
+        before = Before(world, stage)
+        stage.scheduler.queue.flush_backoff()  # and no flush of those that wait too long: events must do
         await stage.settle()
         check(world, stage, before)
         await echo_and_check(world, stage)

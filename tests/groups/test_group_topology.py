@@ -158,3 +158,27 @@ async def test_members_beyond_the_minimum_decide_between_racks():
         stage.see(*racks(), pod_group(least=2, schedulingConstraints=RACK), *members(5))
         await stage.settle()
         assert (len(stage.api.bound), used(stage)) == (5, {"b"})
+
+
+async def test_a_surplus_member_waits_for_its_groups_rack():
+    """Rack b has room for it, but the others of its group went to rack a."""
+    now = [1000.0]
+    async with topology_stage(now=lambda: now[0]) as stage:
+        apart = {
+            "labelSelector": {"matchLabels": {"of": "g"}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
+        pods = members(2, affinity={"podAntiAffinity": required})
+        for plain in pods:
+            plain["metadata"]["labels"] = {"of": "g"}
+        stage.see(in_rack("a0", "ra", cpu="1"), in_rack("b0", "rb", cpu="8"))
+        stage.see(pod_group(least=1, schedulingConstraints=RACK), *pods)
+        await stage.settle()
+        assert list(stage.api.bound.values()) == ["a0"]
+        (left,) = {"g0", "g1"} - {key.partition("/")[2] for key in stage.api.bound}
+        assert last_text(stage, left).startswith("0/1 nodes are available: 1 ")
+        now[0] += 60
+        stage.see(in_rack("a1", "ra"))
+        await stage.settle()
+        assert stage.api.bound[f"default/{left}"] == "a1"

@@ -207,6 +207,8 @@ class GroupDecision(msgspec.Struct):
     """How many members had to be placed at least."""
     placement: str = ""
     """The domain that was chosen."""
+    within: Rows | None = None
+    """The rows of its nodes; None for all."""
     trials: list[PlacementTrial] = []
     lacks: str = ""
     """What resources the nodes lack for the members that are needed, after a failure without domains."""
@@ -605,7 +607,7 @@ class _GroupCycle:
             found = self._in_any_order(placements[name])
             trials.append(PlacementTrial(name, found.fitting))
             if found.result is Result.SCHEDULED:
-                found.placement, found.trials = name, trials
+                found.placement, found.within, found.trials = name, placements[name], trials
                 if found.fitting == len(self._pods) and self._is_packing:
                     return found  # no other can have a higher score
                 self._undo(found)
@@ -647,7 +649,7 @@ class _GroupCycle:
             )
             names.sort(key=lambda name: (-scores[name], name))
         found = self._in_any_order(placements[names[0]])
-        found.placement, found.trials = names[0], trials
+        found.placement, found.within, found.trials = names[0], placements[names[0]], trials
         return found
 
     def _undo(self, found: GroupDecision) -> None:

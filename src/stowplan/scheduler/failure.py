@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
@@ -137,11 +137,17 @@ class FailureHandler:
         """Whether the pod is still there, and has no node."""
         return pod.uid in self._pending
 
-    def handle_decision(self, attempt: Attempt) -> None:
-        """Requeue a pod for which no node was chosen, and evict others if that makes it fit."""
+    def handle_decision(self, attempt: Attempt, *, also: Iterable[str] = ()) -> None:
+        """Requeue a pod for which no node was chosen, and evict others if that makes it fit.
+
+        `also` names plugins that limited the search, so that their events can help, too.
+        """
         decision = attempt.decision
         nominated = UNCHANGED if _keeps_nomination(decision) else decision.nominated or NOBODY
-        self.handle(attempt, failure_of(decision), nominated)
+        failure = failure_of(decision)
+        if also:
+            failure = failure._replace(rejectors=failure.rejectors.union(also))
+        self.handle(attempt, failure, nominated)
         if decision.nominated is not None:
             self.evictor.start(attempt.profile, attempt.pod, decision.nominated, decision.victims)
 

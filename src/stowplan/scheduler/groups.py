@@ -151,10 +151,15 @@ class GroupScheduler:
                 continue
             if member.failure is not None:
                 self._failures.handle(host.attempt(member.pod, member.decision), member.failure, NOBODY)
-            else:  # it waits, and may preempt, like a pod without a group
-                decision = host.decide(member.pod, None, preempts=True)
+            else:  # it waits, and may preempt, like a pod without a group, but in the group's domain
+                decision = host.decide(member.pod, found.within, preempts=True)
+                if decision.chosen is not None:  # sampled nodes may differ
+                    decision = member.decision
                 decision.group = member.decision.group
-                self._failures.handle_decision(host.attempt(member.pod, decision))
+                generators = () if found.within is None else host.profile.at("placementGenerate")
+                self._failures.handle_decision(
+                    host.attempt(member.pod, decision), also=[name for name, _ in generators]
+                )
 
     def _requeue(self, host: LiveHost, found: GroupDecision) -> None:
         """Nothing is held: every member waits for what would help any of them."""
