@@ -81,7 +81,7 @@ def methods_of(plugin: type[Plugin], among: tuple[str, ...] = tuple(PARAMETERS))
 
 def _find_misspelt(plugin: type[Plugin]) -> Iterator[Fault]:
     for kind in _own_classes(plugin):
-        for name, member in vars(kind).items():
+        for name, member in list(vars(kind).items()):  # Python 3.14 adds annotations once they are asked for
             if name.startswith("_") or name in PARAMETERS or not inspect.isroutine(_function(member)):
                 continue
             if meant := _suggest(name):
