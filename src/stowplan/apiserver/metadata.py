@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,8 @@ Json = dict[str, Any]
 MAX_ANNOTATIONS = 256 * 1024
 MAX_GENERATED_BASE = 58
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+_UID_MASK = ~(0xF << 76 | 0x3 << 62)
+_UID_VERSION = 0x4 << 76 | 0x2 << 62
 _IMMUTABLE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
@@ -36,10 +37,16 @@ def fill_for_create(meta: Json, namespace: str, has_generation: bool) -> None:
         meta.pop(field, None)
     if namespace:
         meta["namespace"] = namespace
-    meta["uid"] = str(uuid.UUID(bytes=random.randbytes(16), version=4))
+    meta["uid"] = _random_uid()
     meta["creationTimestamp"] = times.now()
     if has_generation:
         meta["generation"] = 1
+
+
+def _random_uid() -> str:
+    """A UUID of version 4, in a quarter of the time that Python's own class takes."""
+    digits = f"{random.getrandbits(128) & _UID_MASK | _UID_VERSION:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def errors_of(
@@ -61,9 +68,12 @@ def _errors(meta: Json, name_errors: NameCheck, namespaced: bool, is_custom: boo
             yield invalid("metadata.name", name, said)
     if not namespaced and meta.get("namespace"):
         yield forbidden("metadata.namespace", "not allowed on this type")
-    yield from label_errors_of(meta.get("labels") or {}, "metadata.labels")
-    yield from _annotation_errors(meta.get("annotations") or {})
-    yield from _owner_errors(meta.get("ownerReferences") or [])
+    if labels := meta.get("labels"):
+        yield from label_errors_of(labels, "metadata.labels")
+    if annotations := meta.get("annotations"):
+        yield from _annotation_errors(annotations)
+    if owners := meta.get("ownerReferences"):
+        yield from _owner_errors(owners)
     for finalizer in meta.get("finalizers") or []:
         yield from _finalizer_errors(finalizer, is_custom)
 

@@ -72,11 +72,11 @@ def write_options(request: Request, query: Query, kind: str, is_apply: bool = Fa
     """Read the options of a write; raises a 422 about `kind` if they are invalid."""
     errors: list[FieldError] = []
     dry_run, validation, manager = query.all("dryRun"), query("fieldValidation"), query("fieldManager")
-    if any(each != "All" for each in dry_run):
+    if dry_run and any(each != "All" for each in dry_run):
         errors.append(unsupported("dryRun", dry_run, ["All"]))
     if len(manager) > MAX_MANAGER:
         errors.append(FieldError("fieldManager", "Too long", f"may not be more than {MAX_MANAGER} bytes"))
-    if any(not char.isprintable() for char in manager):
+    if not manager.isprintable():
         errors.append(invalid("fieldManager", manager, "should only contain printable characters"))
     if kind == "PatchOptions" and is_apply and not manager:
         errors.append(required("fieldManager", "is required for apply patch"))
@@ -218,7 +218,7 @@ def delete_options(request: Request, query: Query) -> DeleteOptions:
         errors.append(invalid("propagationPolicy", policy, said))
     if policy is not None and policy not in ("Foreground", "Background", "Orphan"):
         errors.append(unsupported("propagationPolicy", policy, ["Foreground", "Background", "Orphan", "nil"]))
-    if any(each != "All" for each in dry_run):
+    if dry_run and any(each != "All" for each in dry_run):
         errors.append(unsupported("dryRun", dry_run, ["All"]))
     if errors:
         raise invalid_object("DeleteOptions", "", errors, _GROUP)

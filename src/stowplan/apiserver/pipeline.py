@@ -29,7 +29,7 @@ from stowplan.apiserver.forms import from_stored, to_stored
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.security import template_in
 from stowplan.apiserver.store import Record
-from stowplan.apiserver.strategies.groups import are_served, drop_membership
+from stowplan.apiserver.strategies.groups import drop_membership
 from stowplan.http11.messages import Headers, Response
 
 Json = dict[str, Any]
@@ -267,9 +267,9 @@ def _admit_change(context: RequestContext, before: Record, meta: Json) -> None:
 
 def _drop_membership(context: RequestContext) -> None:
     """Without pod groups, pods and templates of pods name none."""
-    if not are_served(context.objects.resources.gates):
-        name = context.resource.name
-        drop_membership(template_in(name, context.data), template_in(name, context.old))
+    name = context.resource.name
+    if not context.objects.resources.has_groups and (pod := template_in(name, context.data)) is not None:
+        drop_membership(pod, template_in(name, context.old))
 
 
 def _check_identity(context: RequestContext, before: Record, meta: Json) -> None:
@@ -389,6 +389,8 @@ def _is_finished(meta: Json) -> bool:
 
 def _warning_headers(warnings: list[str]) -> Headers:
     """Warnings as headers, no more of them and no longer than kube-apiserver's."""
+    if not warnings:
+        return ()
     warnings = warnings[:MAX_WARNINGS]
     if sum(map(len, warnings)) > MAX_WARNING_LENGTHS:
         warnings = [warning[:MAX_WARNING_LENGTH] for warning in warnings]

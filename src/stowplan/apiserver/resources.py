@@ -67,6 +67,8 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
     collection: str = ""
     is_custom: bool = False
     scale_paths: ScalePaths = ScalePaths()
+    name: str = ""
+    """The plural with its group."""
     group_version: str = ""
     prefix: bytes = b""
     """How the text of every object begins."""
@@ -79,6 +81,7 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
     """Fields that selectors may name, by the part of the object that they are in, with their zero values."""
 
     def __post_init__(self) -> None:
+        self.name = f"{self.plural}.{self.group}" if self.group else self.plural
         self.collection = self.collection or self.name
         self.group_version = f"{self.group}/{self.version}" if self.group else self.version
         self.prefix = f'{{"kind":"{self.kind}","apiVersion":"{self.group_version}",'.encode()
@@ -86,10 +89,6 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         for field, path in self.strategy.fields.items():
             *parts, key = path.split(".")
             self._selectable.setdefault(tuple(parts), []).append((field, key, _zero_text(self.schema, path)))
-
-    @property
-    def name(self) -> str:
-        return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def root(self) -> str:
@@ -192,7 +191,7 @@ class Resources:
     """All resources that are served now, by path."""
 
     def __init__(self, gates: FeatureGates = NO_GATES) -> None:
-        self.gates = gates
+        self.gates, self.has_groups = gates, are_served(gates)
         self._by_path = {(each.group, each.version, each.plural): each for each in built_in(gates)}
         self._served: set[tuple[str, str]] = set()
         self._count_served()

@@ -92,16 +92,13 @@ class Change:
 
 
 class Waiters:
-    """Those who wait for the next change; false while there are none."""
+    """Those who wait for the next change."""
 
     def __init__(self) -> None:
-        self._futures: set[asyncio.Future[None]] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._futures)
+        self.futures: set[asyncio.Future[None]] = set()
 
     def wake(self) -> None:
-        waiting, self._futures = self._futures, set()
+        waiting, self.futures = self.futures, set()
         for future in waiting:
             if not future.done():
                 future.set_result(None)
@@ -109,7 +106,7 @@ class Waiters:
     async def wait(self, seconds: float) -> None:
         """Wait until somebody calls `wake`, or the time is up."""
         future = asyncio.get_running_loop().create_future()
-        self._futures.add(future)
+        self.futures.add(future)
         try:
             # Python 3.11's wait_for would lose a cancellation that comes together with a change.
             async with asyncio.timeout(seconds):
@@ -117,7 +114,7 @@ class Waiters:
         except TimeoutError:
             pass
         finally:
-            self._futures.discard(future)
+            self.futures.discard(future)
 
 
 class Collection:
@@ -228,24 +225,26 @@ class Collection:
         return found
 
     def _append(self, change: Change) -> None:
+        store = self.store
         self._log.append(change)
-        self.store.oldest_version()  # ends old versions in time, if nobody lists
+        store.oldest_version()  # ends old versions in time, if nobody lists
         self.count_log_bytes(change, len(change.record.body))
         if len(self._log) > LOG_LENGTH:
             self.forget(LOG_LENGTH // 4)
-        if self.waiters:
+        if self.waiters.futures:
             self.waiters.wake()
-        if self.store.waiters:
-            self.store.waiters.wake()
+        if store.waiters.futures:
+            store.waiters.wake()
 
     def count_log_bytes(self, change: Change, count: int) -> None:
         """Count bytes that the log holds for a change: its object, or an event encoded for watches."""
         if change.record.version <= self.forgotten:
             return  # only the watch that is at it holds it
+        store = self.store
         self.log_bytes += count
-        self.store.log_bytes += count
-        while self.store.log_bytes > self.store.max_log_bytes:
-            largest = max(self.store.collections.values(), key=lambda each: each.log_bytes)
+        store.log_bytes += count
+        while store.log_bytes > store.max_log_bytes:
+            largest = max(store.collections.values(), key=lambda each: each.log_bytes)
             largest.forget(len(largest._log) // 4 or len(largest._log))
 
     def forget(self, count: int) -> None:

@@ -36,7 +36,9 @@ from stowplan.http11.messages import Response
 Json = dict[str, Any]
 Handler = Callable[[RequestContext], Response]
 
-CREATED = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+CREATED = Response.of(
+    201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+)
 
 
 def _read(context: RequestContext, schema: str, group_version: str, kind: str) -> Json:
@@ -222,7 +224,7 @@ def _bind(context: RequestContext, sent: Json) -> Response:
     status.pop("nominatedNodeName", None)
     _set_scheduled(status.setdefault("conditions", []))
     objects.put(resource, before.key, data, before.managed, dry_run=context.dry_run)
-    return Response.of(201, CREATED)
+    return CREATED
 
 
 def _check_bind_target(target: Json) -> None:
@@ -302,7 +304,7 @@ def eviction(context: RequestContext) -> Response:
             _mark_disrupted(pod)
             objects.put(resource, record.key, pod, record.managed)
     objects.delete(resource, context.namespace, name, options)
-    return Response.of(201, CREATED)
+    return CREATED
 
 
 def _needs_no_budget(pod: Json) -> bool:

@@ -194,9 +194,9 @@ def drop_disabled(spec: Json, old: Json, gates: FeatureGates) -> None:
                 del spec[field]
 
 
-def drop_membership(pod: Json | None, old: Json | None) -> None:
+def drop_membership(pod: Json, old: Json | None) -> None:
     """Remove the group that a pod or a template names, for a server without groups."""
-    spec = (pod or {}).get("spec") or {}
+    spec = pod.get("spec") or {}
     if spec.get("schedulingGroup") is not None and not ((old or {}).get("spec") or {}).get("schedulingGroup"):
         del spec["schedulingGroup"]
 

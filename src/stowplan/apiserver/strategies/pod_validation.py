@@ -72,15 +72,17 @@ def pod_spec_errors(spec: Json, at: str, meta: Json) -> Iterator[FieldError]:
         yield unsupported(f"{at}.restartPolicy", spec.get("restartPolicy", ""), _RESTART)
     if spec.get("dnsPolicy") not in _DNS:
         yield unsupported(f"{at}.dnsPolicy", spec.get("dnsPolicy", ""), _DNS)
-    yield from node_selector_errors(spec.get("nodeSelector") or {}, f"{at}.nodeSelector")
-    yield from affinity_errors(spec.get("affinity") or {}, f"{at}.affinity")
+    if labels := spec.get("nodeSelector"):
+        yield from node_selector_errors(labels, f"{at}.nodeSelector")
+    if affinity := spec.get("affinity"):
+        yield from affinity_errors(affinity, f"{at}.affinity")
     for said in subdomain_errors(spec["nodeName"]) if spec.get("nodeName") else ():
         yield invalid(f"{at}.nodeName", spec["nodeName"], said)
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= 2**31 - 1:
         yield invalid(f"{at}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive")
-    sysctls = (spec.get("securityContext") or {}).get("sysctls") or []
-    yield from _sysctl_errors(sysctls, f"{at}.securityContext.sysctls")
+    if sysctls := (spec.get("securityContext") or {}).get("sysctls"):
+        yield from _sysctl_errors(sysctls, f"{at}.securityContext.sysctls")
     for field in ("hostname", "subdomain"):
         for said in label_errors(spec[field]) if spec.get(field) else ():
             yield invalid(f"{at}.{field}", spec[field], said)
@@ -88,11 +90,14 @@ def pod_spec_errors(spec: Json, at: str, meta: Json) -> Iterator[FieldError]:
         yield from toleration_errors(toleration, f"{at}.tolerations[{index}]")
     for said in subdomain_errors(spec["priorityClassName"]) if spec.get("priorityClassName") else ():
         yield invalid(f"{at}.priorityClassName", spec["priorityClassName"], said)
-    yield from spread_errors(spec.get("topologySpreadConstraints") or [], f"{at}.topologySpreadConstraints")
-    yield from _gates_errors(spec.get("schedulingGates") or [], f"{at}.schedulingGates")
-    if spec.get("schedulingGates") and spec.get("nodeName"):
-        yield forbidden(f"{at}.nodeName", "cannot be set until all schedulingGates have been cleared")
-    yield from _membership_errors(spec.get("schedulingGroup"), f"{at}.schedulingGroup")
+    if constraints := spec.get("topologySpreadConstraints"):
+        yield from spread_errors(constraints, f"{at}.topologySpreadConstraints")
+    if gates := spec.get("schedulingGates"):
+        yield from _gates_errors(gates, f"{at}.schedulingGates")
+        if spec.get("nodeName"):
+            yield forbidden(f"{at}.nodeName", "cannot be set until all schedulingGates have been cleared")
+    if (group := spec.get("schedulingGroup")) is not None:
+        yield from _membership_errors(group, f"{at}.schedulingGroup")
     for said in (
         label_key_errors(spec["schedulerName"])
         if spec.get("schedulerName") and "/" in spec["schedulerName"]
@@ -114,9 +119,7 @@ def _sysctl_errors(sysctls: list[Json], at: str) -> Iterator[FieldError]:
         seen.add(name)
 
 
-def _membership_errors(group: Json | None, at: str) -> Iterator[FieldError]:
-    if group is None:
-        return
+def _membership_errors(group: Json, at: str) -> Iterator[FieldError]:
     name, where = group.get("podGroupName"), f"{at}.podGroupName"
     if name is None:
         yield invalid(where, None, "must specify one of: `podGroupName`")
@@ -144,12 +147,16 @@ def _container_errors(container: Json, at: str, volumes: Json, seen: set[str]) -
         yield unsupported(
             f"{at}.terminationMessagePolicy", container.get("terminationMessagePolicy", ""), _MESSAGES
         )
-    yield from _port_errors(container.get("ports") or [], f"{at}.ports")
-    yield from _env_errors(container.get("env") or [], f"{at}.env")
-    yield from _mount_errors(container.get("volumeMounts") or [], f"{at}.volumeMounts", volumes)
+    if ports := container.get("ports"):
+        yield from _port_errors(ports, f"{at}.ports")
+    if env := container.get("env"):
+        yield from _env_errors(env, f"{at}.env")
+    if mounts := container.get("volumeMounts"):
+        yield from _mount_errors(mounts, f"{at}.volumeMounts", volumes)
     if container.get("imagePullPolicy") not in _PULL:
         yield unsupported(f"{at}.imagePullPolicy", container.get("imagePullPolicy", ""), _PULL)
-    yield from resource_errors(container.get("resources") or {}, f"{at}.resources")
+    if resources := container.get("resources"):
+        yield from resource_errors(resources, f"{at}.resources")
 
 
 def _port_errors(ports: list[Json], at: str) -> Iterator[FieldError]:
@@ -264,9 +271,9 @@ def resource_errors(resources: Json, at: str) -> Iterator[FieldError]:
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for part, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
-            where = f"{at}.{part}"
-            yield from _resource_name_errors(name, f"{where}[{name}]")
-            yield from quantity_errors(name, amount, f"{where}[{name}]")
+            if name not in _STANDARD:
+                yield from _resource_name_errors(name, f"{at}.{part}[{name}]")
+            yield from quantity_errors(name, amount, f"{at}.{part}[{name}]")
     for name, amount in requests.items():
         if name in limits:
             if parse(amount) > parse(limits[name]):

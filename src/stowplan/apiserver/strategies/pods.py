@@ -231,7 +231,7 @@ def quality_of(spec: Json) -> str:
 
     def amounts(resources: Json, part: str) -> Json:
         given = resources.get(part) or {}
-        return {name: parse(value) for name, value in given.items() if name in known and parse(value) > 0}
+        return {name: nanos for name in known if name in given and (nanos := parse(given[name])) > 0}
 
     asked = [(amounts(each, "requests"), amounts(each, "limits")) for each in parts]
     if not any(requests or limits for requests, limits in asked):
