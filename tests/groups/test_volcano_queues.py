@@ -153,6 +153,19 @@ def test_a_queue_and_all_above_it_keep_their_capability():
     )
 
 
+def test_a_group_that_its_queue_can_never_hold_is_not_tried():
+    objects = [
+        node("n1"),
+        queue("q", capability={"cpu": 2}),
+        admitted(minMember=3, queue="q", minResources={"cpu": 3}),
+    ]
+    found, pods = decided(objects, [task(f"p{number}") for number in range(3)], policy="capacity")
+    decision = found.decide_group(found.group_of(pods[0]), pods)
+    assert decision.fitting == 0
+    text = 'queue "q" has no room for pod group default/g; cpu: used 0, requested 3, limit 2'
+    assert text in decision.members[0].decision.message
+
+
 def test_only_leaves_take_pods_with_capacity():
     objects = [node("n1"), queue("org"), queue("team", parent="org"), admitted(minMember=1, queue="org")]
     found, pods = decided(objects, [task("p")], policy="capacity")
@@ -302,6 +315,42 @@ async def test_pods_that_are_not_reclaimed(protected):
         stage.see(task("a0", group="ga"), task("a1", group="ga"))
         await stage.settle()
         assert stage.api.deleted == []
+
+
+@pytest.mark.parametrize("policy", ["proportion", "capacity"])
+@pytest.mark.parametrize("seed", range(8))
+def test_random_groups_keep_to_queues_and_minimums(seed, policy):
+    """No queue, nor one above it, gets past its capability; no group is left with fewer than it needs."""
+    draw = random.Random(seed)
+    queues = {
+        "top": queue("top", capability={"cpu": draw.randint(4, 9)}, deserved={"cpu": 4}),
+        "a": queue("a", parent="top", deserved={"cpu": draw.randint(0, 5)}),
+        "b": queue("b", parent="top", capability={"cpu": draw.randint(2, 6)}, deserved={"cpu": 2}),
+        "c": queue("c", deserved={"cpu": draw.randint(0, 6)}, reclaimable=draw.random() < 0.7),
+    }
+    if policy == "proportion":  # has no tree
+        queues = {name: {**each, "spec": {**each["spec"], "parent": ""}} for name, each in queues.items()}
+    nodes = [node(f"n{number}", cpu=str(draw.randint(2, 5))) for number in range(4)]
+    minimums = {f"g{number}": draw.randint(1, 4) for number in range(12)}
+    homes = {name: draw.choice("abc") for name in minimums}
+    groups = [admitted(name, minMember=least, queue=homes[name]) for name, least in minimums.items()]
+    found = planner([*nodes, *queues.values(), *groups], config(policy=policy, reclaim=True))
+    for name, least in minimums.items():
+        sizes = [str(draw.randint(1, 2)) for _ in range(least + draw.randint(0, 2))]
+        plain = [running(f"{name}-{each}", name, on="", cpu=cpu) for each, cpu in enumerate(sizes)]
+        pods = [object_of(each) for each in plain]
+        found.expect(pods)
+        found.carry_out_group(found.decide_group(found.group_of(pods[0]), pods))
+        placed = list(found.cluster.pods())
+        for each, least_here in minimums.items():
+            count = sum(1 for pod in placed if pod.name.startswith(f"{each}-"))
+            assert count == 0 or count >= least_here
+        for each, plain_queue in queues.items():
+            below = ("a", "b") if each == "top" and policy == "capacity" else (each,)
+            used = sum(pod.requests["cpu"] for pod in placed if homes[pod.name.partition("-")[0]] in below)
+            most = plain_queue["spec"].get("capability", {}).get("cpu", 99)
+            assert used <= most * 1000
+        assert all(row.requested["cpu"] <= row.allocatable["cpu"] for row in found.cluster.nodes)
 
 
 async def test_a_surplus_member_that_does_not_fit_leaves_its_group_scheduled():

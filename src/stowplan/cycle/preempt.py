@@ -52,6 +52,8 @@ def preempt(
     """
     live, nominations = profile.handle.cluster.nodes, profile.handle.nominations
     rows = np.flatnonzero(decision.codes() == Code.UNSCHEDULABLE)
+    if not len(rows):
+        return _no_node(live, rows, Counter())
     wanted = min(max(len(rows) * percentage // 100, absolute), len(rows))
     state = _skip_settled_filters(profile, state, pod, rows)
     groups = profile.handle.cluster.groups

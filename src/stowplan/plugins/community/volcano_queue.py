@@ -414,17 +414,33 @@ class VolcanoQueue(Plugin):
             return self._excess(node, request, limits, "deserved")
         if node.has_children:
             return f'queue "{name}" has queues below it; only queues without any take pods'
+        key = self.book.groups.key_of(pod)
+        rest = {} if key is None else self._rest_of(key)
         for each in (node, *(tree[above] for above in node.ancestors)):
+            # A group that cannot have its minimum is rejected at once, not after most of it is placed.
+            if rest and (text := self._excess(each, rest, each.limit, "limit", f" for pod group {key}")):
+                return text
             if text := self._excess(each, request, each.limit, "limit"):
                 return text
         return ""
 
-    def _excess(self, node: QueueNode, request: Amounts, limits: Amounts, what: str) -> str:
+    def _rest_of(self, key: GroupKey) -> Amounts:
+        """What a group lacks of its `minResources`."""
+        group = self.book.groups.find(key)
+        if group is None or not group.min_resources:
+            return {}
+        has = self.book.allocated(key)
+        wanted = amounts_of(group.min_resources)
+        return {
+            name: amount - has.get(name, 0) for name, amount in wanted.items() if amount > has.get(name, 0)
+        }
+
+    def _excess(self, node: QueueNode, request: Amounts, limits: Amounts, what: str, whom: str = "") -> str:
         used = self.book.allocated(node.name)
         name = exceeds(used, request, limits)
         if not name:
             return ""
-        return f'queue "{node.name}" has no room; {excess_text(name, used, request, limits, what)}'
+        return f'queue "{node.name}" has no room{whom}; {excess_text(name, used, request, limits, what)}'
 
     # Whom a queue evicts to take back what it deserves
 
