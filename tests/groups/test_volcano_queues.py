@@ -13,9 +13,13 @@ from scheduler_staging import node, pod, staged
 from stowplan.api.group_crds import PUBLISHED
 from stowplan.api.kinds import object_of
 from stowplan.client.api import MERGE_PATCH
+from stowplan.cluster import Cluster
+from stowplan.controllers.groups import QueueAdmission
 from stowplan.cycle.group import Result
 from stowplan.embedded import embedded_cluster
+from stowplan.framework.handle import Handle
 from stowplan.kubelet import NodeTemplate
+from stowplan.plugins.community.volcano_queue import VolcanoQueueArgs
 from stowplan.plugins.queue_shares import read_tree, set_deserved_by_weight, set_limits
 
 VOLCANO = "scheduling.volcano.sh/v1beta1"
@@ -365,6 +369,58 @@ async def test_a_surplus_member_that_does_not_fit_leaves_its_group_scheduled():
         await stage.settle()
         written = [body["status"]["conditions"] for _, body in stage.api.group_patches]
         assert {(each["type"], each["status"]) for each in written[-1]} == {("Scheduled", "True")}
+
+
+# Admission
+
+
+class RecordingApi:
+    def __init__(self):
+        self.admitted = []
+
+    async def update_status(self, item):
+        self.admitted.append((item.name, item.status.phase))
+
+
+async def admitted_first(*objects):
+    """The groups that are admitted at once, in their order."""
+    cluster, api = Cluster.of(map(object_of, objects)), RecordingApi()
+    cluster.groups.use(("scheduling.volcano.sh",), "default-scheduler")
+    await QueueAdmission(VolcanoQueueArgs(), Handle(cluster, api=api)).admit_all()
+    assert {phase for _, phase in api.admitted} <= {"Inqueue"}
+    return [name for name, _ in api.admitted]
+
+
+def sized(name, home, cpu="3", **spec):
+    return volcano_group(name, minMember=1, queue=home, minResources={"cpu": cpu}, **spec)
+
+
+async def test_the_queue_that_has_least_comes_first():
+    busy = [admitted("old", minMember=1, queue="a"), running("p", "old", cpu="2")]
+    queues = [queue("a"), queue("b")]
+    assert await admitted_first(node("n1"), *queues, *busy, sized("x", "a", "2"), sized("y", "b", "2")) == [
+        "y"
+    ]
+    weighted = [queue("a", weight=100), queue("b")]
+    more = running("q", "of-b", cpu="1")
+    objects = (node("n1", cpu="5"), *weighted, *busy, admitted("of-b", minMember=1, queue="b"), more)
+    assert await admitted_first(*objects, sized("x", "a"), sized("y", "b")) == ["x"]
+
+
+async def test_a_queue_of_higher_priority_and_a_class_come_first():
+    queues = [queue("a"), queue("b", priority=1)]
+    assert await admitted_first(node("n1"), *queues, sized("x", "a"), sized("y", "b")) == ["y"]
+    high = {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 10}
+    groups = [sized("x", "a"), sized("y", "a", priorityClassName="high")]
+    assert await admitted_first(node("n1"), *queues, high, *groups) == ["y"]
+
+
+async def test_what_is_admitted_counts_for_the_next():
+    groups = [sized(f"g{number}", "default", "1") for number in range(8)]
+    assert len(await admitted_first(node("n1"), queue("default"), *groups)) == 4  # 4.8 CPUs are promised
+    waiting = [sized(f"g{number}", "default", "1") for number in range(4)]
+    known = {**sized("known", "default", "2"), "status": {"phase": "Inqueue"}}
+    assert len(await admitted_first(node("n1"), queue("default"), known, *waiting)) == 2
 
 
 # Phases, on a whole cluster

@@ -10,6 +10,10 @@ import pytest
 from make import planner
 from scheduler_staging import node, pod, staged
 from stowplan.api.kinds import object_of
+from stowplan.cluster import Cluster
+from stowplan.controllers.groups import QueueAdmission
+from stowplan.framework.handle import Handle
+from stowplan.plugins.community.volcano_queue import VolcanoQueueArgs
 
 HUGE = "9" * 400
 QUEUES = {
@@ -137,6 +141,46 @@ async def test_absurd_amounts_of_queues(policy):
         assert "default/s" in stage.api.bound
         # The other queue's guarantee leaves nothing for this one.
         assert 'queue "q" has no room' in text_of(stage, "p")
+
+
+class RecordingApi:
+    def __init__(self):
+        self.admitted = []
+
+    async def update_status(self, item):
+        self.admitted.append(item.name)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"minResources": {"cpu": HUGE}}, id="huge"),
+        pytest.param({"minResources": {"cpu": "-5"}}, id="negative"),
+        pytest.param({"minResources": {"": "1", "a b/c": "1"}}, id="no such resources"),
+        pytest.param({"minResources": {"cpu": "1"}, "minMember": -(2**31)}, id="a negative minimum"),
+        pytest.param({"queue": "nope"}, id="an unknown queue"),
+        pytest.param({"queue": "loop"}, id="a queue in a loop"),
+        pytest.param({"queue": "\ud83d\ude00" * 1000}, id="no name"),
+        pytest.param({"priorityClassName": "gone"}, id="an unknown class"),
+    ],
+)
+async def test_a_group_that_cannot_be_admitted_holds_up_no_other(spec):
+    cluster, api, notes = Cluster(), RecordingApi(), []
+    for plain in (
+        node("n1"),
+        queue("default"),
+        queue("loop", parent="loop"),
+        item("PodGroup", "bad", VOLCANO, "default", **spec),
+        item("PodGroup", "good", VOLCANO, "default", minMember=1, minResources={"cpu": "1"}),
+    ):
+        cluster.apply(object_of(plain))
+    handle = Handle(cluster, api=api, record_event=lambda *event: notes.append(event))
+    admission = QueueAdmission(VolcanoQueueArgs(), handle)
+    for _ in range(5):
+        await admission.admit_all()
+    assert "good" in api.admitted
+    assert api.admitted.count("good") == 1
+    assert len(notes) <= 1  # said once
 
 
 async def test_quotas_say_what_is_wrong_with_them():

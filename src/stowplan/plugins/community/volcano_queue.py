@@ -90,7 +90,7 @@ class QueueBook:
         """Increases with each change of a queue, other than that of what it uses."""
         self.naming = 0
         """Increases when pods may be in other queues than before."""
-        self._queue_names: dict[str, str] = {}
+        self._queue_names: dict[GroupKey, str] = {}
         """The queue of each PodGroup, as counted in `_totals`."""
         self._groups_version = -1
         self._totals = handle.cluster.totals(self._keys)
@@ -142,11 +142,11 @@ class QueueBook:
 
     def _read_groups(self) -> None:
         self._groups_version = self._pod_groups.version
-        names = {item.key: item.spec.queue for item in self._pod_groups}
+        names = {GroupKey(VOLCANO, item.namespace, item.name): item.spec.queue for item in self._pod_groups}
         changed = dict(names.items() ^ self._queue_names.items())
         self._queue_names = names
         # Most groups are created before their pods, so that none is counted elsewhere.
-        if any(self.groups.members(GroupKey(VOLCANO, *key.split("/", 1))) for key in changed):
+        if any(map(self.groups.members, changed)):
             self.naming += 1
             self._totals.recount()
 
@@ -155,9 +155,12 @@ class QueueBook:
         return self._totals.of(key)
 
     def share_of(self, node: QueueNode) -> float:
-        if not any(node.deserved.values()):
-            return 1.0 if self.args.policy == "capacity" else 0.0
-        return share(self.allocated(node.name), node.deserved)
+        if any(node.deserved.values()):
+            return share(self.allocated(node.name), node.deserved)
+        if self.args.policy == "capacity":
+            return 1.0
+        # What it deserves depends on all pending pods; its part of the cluster by weight is close to it.
+        return share(self.allocated(node.name), node.limit) / max(node.item.spec.weight, 1)
 
     def priority_of(self, class_name: str) -> int:
         found = self.handle.cluster.priority_classes.get(class_name) if class_name else None
