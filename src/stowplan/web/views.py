@@ -372,7 +372,7 @@ def _row(source: Source, pod: Pod, place: str, plugins: list[str]) -> QueuedRow:
     )
 
 
-MAX_GROUPS = 1_000
+MAX_GROUPS, GROUPS_AT_ONCE = 1_000, 50
 
 
 class GroupsAnswer(WireStruct):
@@ -385,10 +385,14 @@ class GroupsAnswer(WireStruct):
     """Whether a plugin of the scheduler reads pod groups."""
 
 
-def describe_groups(source: Source, search: str) -> GroupsAnswer:
+async def describe_groups(source: Source, search: str) -> GroupsAnswer:
     scheduler = running_scheduler(source)
     groups, pending = scheduler.cluster.groups, _pending_by_group(scheduler)
-    rows = [_group_row(source, scheduler, key, pending.get(key, ())) for key in groups.known_keys()]
+    rows = []
+    for number, key in enumerate(groups.known_keys(), 1):
+        rows.append(_group_row(source, scheduler, key, pending.get(key, ())))
+        if number % GROUPS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # thousands of groups must not delay scheduling
     found = [row for row in rows if search in row.group]
     return GroupsAnswer(
         counts=Counter(row.state for row in rows),
