@@ -171,6 +171,18 @@ def test_a_group_that_is_placed(explain):
     assert "default/g-0  placed  n1" in text
 
 
+def test_a_group_that_has_started(explain):
+    running, waiting = members("g", 3, on="n1", cpu="1"), members("h", 3, cpu="2")
+    for each in waiting:
+        each["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+    text = explain(node("n1"), gang("g", 3), running, waiting)
+    assert "Pod group default/g has started, and more of its pods wait" in text
+    assert "6 pods: 3 placed, 3 pending for" in text
+    assert "0 of 3 pending pods fit.\n" in text
+    assert "Each of these changes alone would place another of its pods" in text
+    assert "cpu request 1 of the container c instead of 2" in text
+
+
 def test_groups_of_scheduler_plugins_need_no_configuration(explain):
     text = lines(explain(node("n1"), labelled_gang("g", 5), labelled_members("g", 5)))
     assert "waits (scheduling.x-k8s.io/v1alpha1, at least 5 together)" in text

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
+from stowplan.client import kubeconfig as kubeconfigs
+from stowplan.client.api import MERGE_PATCH, ApiClient
 from up_process import STOWPLAN, running_up
 
 ROOT = Path(__file__).parents[2]
@@ -38,19 +40,45 @@ def test_a_job_as_a_gang():
     assert run(command).stdout == block(command)
 
 
-@pytest.fixture(scope="module")
-def up(tmp_path_factory):
-    (command,) = re.findall(r"^\$ stowplan up (.*?)$(?!.*\\$)", TEXT.replace("\\\n", ""), re.MULTILINE)
+@contextmanager
+def up(folder, number):
+    """The cluster of the page's nth `stowplan up`."""
+    command = re.findall(r"^\$ stowplan up (.*)$", TEXT.replace("\\\n", ""), re.MULTILINE)[number]
     words = [str(ROOT / each) if each.startswith("examples/") else each for each in shlex.split(command)]
-    with running_up(tmp_path_factory.mktemp("up"), *words) as found:
+    with running_up(folder, *words) as found:
         yield found
 
 
-def test_a_gang_that_must_fit_into_one_rack(up):
-    command = "stowplan explain group train --domains"
+def shows(cluster, command):
+    """Whether the command prints what the page shows, soon."""
     shown, ends = ageless(block(command)), time.monotonic() + 30
-    while ageless(done := run(command, *up.config_flag).stdout) != shown:
-        assert time.monotonic() < ends, done
+    while (printed := ageless(run(command, *cluster.config_flag).stdout)) != shown:
+        assert time.monotonic() < ends, printed
         time.sleep(0.5)
-    command = "stowplan whatif --more-nodes b1"
-    assert run(command, *up.config_flag).stdout.startswith(block(command).partition("…")[0].rstrip())
+
+
+def test_a_gang_that_must_fit_into_one_rack(tmp_path):
+    with up(tmp_path, 0) as cluster:
+        shows(cluster, "stowplan explain group train --domains")
+        command = "stowplan whatif --more-nodes b1"
+        printed = run(command, *cluster.config_flag).stdout
+        assert printed.startswith(block(command).partition("…")[0].rstrip())
+
+
+async def scale(kubeconfig, name, replicas):
+    async with ApiClient(kubeconfigs.load(str(kubeconfig))) as api:
+        path = f"/apis/apps/v1/namespaces/default/deployments/{name}"
+        await api.request("PATCH", path, {"spec": {"replicas": replicas}}, content_type=MERGE_PATCH)
+
+
+def test_two_queues_that_lend_and_take_back(tmp_path):
+    with up(tmp_path, 1) as cluster:
+        ends = time.monotonic() + 30
+        while (
+            "10 pods: 10 placed" not in run("stowplan explain group red-train", *cluster.config_flag).stdout
+        ):
+            assert time.monotonic() < ends
+            time.sleep(0.5)
+        asyncio.run(scale(cluster.kubeconfig, "blue-train", 5))
+        shows(cluster, "stowplan explain group blue-train")
+        shows(cluster, "stowplan explain group red-train")

@@ -10,10 +10,11 @@ import msgspec
 from stowplan.explain.changes import ReportedChange
 from stowplan.explain.layout import count_text, left_table, time_text, wrap
 
-State = Literal["placed", "waits", "preempting", "gated", "empty", "missing"]
+State = Literal["placed", "started", "waits", "preempting", "gated", "empty", "missing"]
 MemberState = Literal["placed", "fits", "evicts", "waits"]
 HEADLINES: dict[str, str] = {
     "placed": "is placed",
+    "started": "has started, and more of its pods wait",
     "waits": "waits",
     "preempting": "waits until evicted pods are gone",
     "gated": "is not attempted yet",
@@ -152,9 +153,10 @@ def _changes(report: GroupReport) -> str:
     if report.changes is None:
         return ""
     left = "" if report.is_complete else "; time ran out before all changes were tried"
+    aim = "place another of its pods" if report.state == "started" else "let it start"
     if not report.changes:
-        return f"No single change that was tried would let it start{left}."
-    lines = [f"Each of these changes alone would let it start; no smaller one of its kind would{left}:"]
+        return f"No single change that was tried would {aim}{left}."
+    lines = [f"Each of these changes alone would {aim}; no smaller one of its kind would{left}:"]
     for each in report.changes:
         evicts = " (evicts other pods)" if each.by_preemption else ""
         lines.append(wrap(f"{each.text}{evicts}", indent=5, start="   - "))

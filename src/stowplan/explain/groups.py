@@ -82,6 +82,8 @@ def outline(groups: Groups, key: GroupKey, pending: Iterable[Pod], now: float) -
         state = "missing"
     elif waiting and any(pod.nominated_node_name for pod in waiting):
         state = "preempting"
+    elif waiting and group.policy == "gang" and placed + groups.succeeded(key) >= group.min_count:
+        state = "started"
     return GroupReport(
         group=str(key),
         api_version=key.family if group is None else group.api_version,
@@ -196,11 +198,12 @@ def _describe(
         placed = planner.cluster.groups.placed(found.group.key)
         host = GroupHost(profile, found.group, planner.cluster, first_by_name, None)
         shown = decide_within(host, found.group, pods, placed, found.needed, placements[best.name])
-    fitting = shown.fitting
+    fitting, has_started = shown.fitting, report.state == "started"
+    sentences = _sentences(planner, found, fitting, best, report.level, len(domains), has_started=has_started)
     return replace(
         report,
         state="preempting" if found.result is Result.WAITING else report.state,
-        why=(*report.why, *_sentences(planner, found, fitting, best, report.level, len(domains))),
+        why=(*report.why, *sentences),
         message="" if found.result is Result.SCHEDULED else found.message,
         fitting=fitting,
         needed=found.needed,
@@ -224,6 +227,8 @@ def _sentences(
     best: DomainReport | None,
     level: str,
     domain_count: int,
+    *,
+    has_started: bool,
 ) -> Iterator[str]:
     is_are = "is" if found.needed == 1 else "are"
     if found.result is Result.ERROR:
@@ -241,7 +246,7 @@ def _sentences(
         where = f" in {level} {found.placement}" if found.placement and level else ""
         yield f"{fit}{where}, {found.needed} {is_are} needed: it can start now."
         return
-    yield f"{fit}, at least {found.needed} {is_are} needed."
+    yield f"{fit}." if has_started else f"{fit}, at least {found.needed} {is_are} needed."
     rejections = (member.decision.pre_filter for member in found.members)
     rejection = next((each for each in rejections if each is not None), None)
     if rejection is not None:

@@ -5,6 +5,7 @@ import { Table } from "./table.js";
 
 const STATES = {
   waits: "attempted, and does not fit",
+  started: "started, and more of its pods wait",
   preempting: "waiting until evicted pods are gone",
   gated: "not attempted yet",
   empty: "no pods",
@@ -142,7 +143,7 @@ export function groupView(name) {
         const found = await ask("group", { group: name });
         const changes = h("div", { "aria-live": "polite" });
         this.element.replaceChildren(title(), ...shown(found, changes));
-        if (found.state === "waits" && found.fitting !== null) await offer(name, changes);
+        if (["waits", "started"].includes(found.state) && found.fitting !== null) await offer(name, changes);
       } catch (error) {
         this.element.replaceChildren(title(), h("p", { class: "problem" }, error.message));
       }
