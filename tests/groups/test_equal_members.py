@@ -29,15 +29,15 @@ class Counting(GroupHost):
 
     repeated = 0
 
-    def decide(self, pod, within, *, preempts, before=None):
-        self.repeated += before is not None
-        return super().decide(pod, within, preempts=preempts, before=before)
+    def decide(self, pod, within, *, preempts, equal=None):
+        self.repeated += equal is not None
+        return super().decide(pod, within, preempts=preempts, equal=equal)
 
 
 class OneByOne(GroupHost):
     """Decides every member from scratch."""
 
-    def decide(self, pod, within, *, preempts, before=None):
+    def decide(self, pod, within, *, preempts, equal=None):
         return super().decide(pod, within, preempts=preempts)
 
 

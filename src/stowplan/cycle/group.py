@@ -26,7 +26,7 @@ from stowplan.cluster.columns import Ints, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config.gates import PREEMPTION
 from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.schedule import TieBreak, is_repeatable, schedule, schedule_equal
+from stowplan.cycle.schedule import EqualPods, TieBreak, schedule, schedule_equal
 from stowplan.cycle.topology import hyper_node_levels
 from stowplan.cycle.victims import is_lower
 from stowplan.framework.answers import describe
@@ -102,12 +102,11 @@ class GroupHost:
         self.cluster.forget_pod(pod)
 
     def decide(
-        self, pod: Pod, within: Rows | None, *, preempts: bool, before: Decision | None = None
+        self, pod: Pod, within: Rows | None, *, preempts: bool, equal: EqualPods | None = None
     ) -> Decision:
-        """Decide a member. `before` is what was decided for an equal one that was placed just now, if that
-        `is_repeatable`."""
+        """Decide a member. With `equal`, only members equal to it have been placed since that was made."""
         nodes, preemptor = self.nodes, ranked(pod, self.group.priority) if self.preempts_whole else pod
-        if before is None:
+        if equal is None:
             decision = schedule(
                 self.profile,
                 preemptor,
@@ -119,7 +118,7 @@ class GroupHost:
             )
         else:
             decision = schedule_equal(
-                self.profile, preemptor, nodes, self._tie_break, self._sampling, before, within
+                equal, self.profile, preemptor, nodes, self._tie_break, self._sampling, within
             )
         decision.pod = pod
         return decision
@@ -473,18 +472,18 @@ class _GroupCycle:
         rejected: list[Pod] = []
         alike: dict[Hashable, tuple[int, Decision]] = {}
         last_kind: Hashable = None
-        last: Decision | None = None
+        equal: EqualPods | None = None
         for pod in pods:
             kind = _kind_of(pod) if self._shares else pod.uid
             count, decision = alike.get(kind, (-1, None))
             if decision is not None and count == len(trial.placed):
                 decision = copy(decision)  # nothing has changed since an equal one was rejected
                 decision.pod = pod
-            elif last is not None and kind == last_kind:
-                decision = self._host.decide(pod, within, preempts=False, before=last)
+            elif equal is not None and kind == last_kind:
+                decision = self._host.decide(pod, within, preempts=False, equal=equal)
             else:
                 decision = self._host.decide(pod, within, preempts=False)
-                last, last_kind = self._repeatable(decision), kind
+                equal, last_kind = EqualPods.of(self._host.profile, decision), kind
             member = trial.members[pod.uid] = Member(pod, decision)
             if decision.error is not None:
                 raise GroupError(f"{OTHER_FAILED}: {decision.error}", member)
@@ -494,17 +493,9 @@ class _GroupCycle:
             else:
                 self._put(trial, member, decision.chosen)
                 if member.failure is not None:
-                    last = None
+                    equal = None
                     rejected.append(pod)
         return rejected
-
-    def _repeatable(self, decision: Decision) -> Decision | None:
-        """What equal members may start from: the decision, before plugins reserve anything in its state."""
-        if decision.state is None or not is_repeatable(self._host.profile, decision):
-            return None
-        found = copy(decision)
-        found.state = decision.state.clone()
-        return found
 
     def _put(self, trial: _Trial, member: Member, node_name: str) -> None:
         member.failure = self._host.place(member.decision, node_name)

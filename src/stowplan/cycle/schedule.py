@@ -8,6 +8,7 @@ argument; what it learned leaves in the Decision, the reasons included. Where ex
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from copy import copy
 from random import Random
 from typing import Any, NamedTuple, NoReturn
 
@@ -120,42 +121,66 @@ def schedule(
 
 
 def schedule_equal(
+    equal: EqualPods,
     profile: Profile,
     pod: Pod,
     nodes: LiveNodeTable,
     tie_break: TieBreak,
     sampling: Sampling | None,
-    before: Decision,
     within: Rows | None = None,
 ) -> Decision:
-    """Decide a pod as `schedule` does, right after an equal one was placed; `before` is what was decided
-    for that one, and `is_repeatable`.
-
-    What pre_filter and pre_score plugins answered is not asked for again.
-    """
-    return Cycle(profile, pod, nodes, sampling, within).decide_equal(before, tie_break)
+    """Decide a pod as `schedule` does, right after equal ones were placed."""
+    return Cycle(profile, pod, nodes, sampling, within).decide_equal(equal, tie_break)
 
 
-def is_repeatable(profile: Profile, decision: Decision) -> bool:
-    """Whether, once the pod is placed, an equal one gets the same answers from pre_filter and pre_score.
+class EqualPods:
+    """What was decided for a pod and cannot differ for equal ones, if they and nobody else are placed."""
 
-    That holds if the pod does not look at other pods or at volumes and devices that it takes from them, and
-    if all that is left to ask depends on a node and on what pods take of it. Plugins of others may look at
-    anything.
-    """
-    pod, state = decision.pod, decision.state
-    if decision.relative_totals is None or decision.narrowed_by or state is None:
-        return False
-    if pod.spec.resource_claims or terms_of(pod) or any(volume.matters for volume in pod.spec.volumes):
-        return False
-    plugins = [plugin for _, plugin, _ in (*profile.pre_filters, *profile.pre_scores)]
-    filters = [step for step in profile.filters if step.name not in state.skipped_filters]
-    scores = [step for step in profile.scores if step.name not in state.skipped_scores]
-    return (
-        all(is_trusted(type(plugin)) for plugin in plugins)
-        and all(step.is_cached and is_trusted(type(step.plugin)) for step in filters)
-        and all(step.is_cached and is_trusted(type(step.plugin)) for step in scores)
-    )
+    def __init__(self, profile: Profile, state: CycleState, decision: Decision) -> None:
+        self.state = state.clone()  # before plugins reserve anything in it
+        self.rows = decision.feasible
+        self.profile = copy(profile)
+        """The profile with only those filters and scores that depend on what pods take."""
+        self.profile.filters = [step for step in profile.filters if step.reads_usage]
+        self.profile.scores = [step for step in profile.scores if step.reads_usage]
+        filters = {step.name for step in self.profile.filters}
+        scores = {step.name for step in self.profile.scores}
+        self._filters = [each for each in decision.filters if each.plugin not in filters]
+        self._scores = [each for each in decision.scores if each.plugin not in scores]
+        self._places = {step.name: place for place, step in enumerate(profile.filters)}
+        self._score_places = {step.name: place for place, step in enumerate(profile.scores)}
+        totals = [each.weighted for each in self._scores if each.uniform is None]
+        self._total = sum(totals, np.zeros(len(self.rows), np.int64)).astype(profile.total_type)
+
+    @classmethod
+    def of(cls, profile: Profile, decision: Decision) -> EqualPods | None:
+        """None if more can differ: if the pod looks at other pods, or at volumes and devices that it takes
+        from them, or if a plugin of others, which may look at anything, takes part."""
+        pod, state = decision.pod, decision.state
+        if state is None or decision.relative_totals is None or decision.narrowed_by:
+            return None
+        if pod.spec.resource_claims or terms_of(pod) or any(volume.matters for volume in pod.spec.volumes):
+            return None
+        plugins = [plugin for _, plugin, _ in (*profile.pre_filters, *profile.pre_scores)]
+        filters = [step for step in profile.filters if step.name not in state.skipped_filters]
+        scores = [step for step in profile.scores if step.name not in state.skipped_scores]
+        plugins += [step.plugin for step in filters] + [step.plugin for step in scores]
+        is_kept = all(step.is_cached for step in filters) and all(step.is_cached for step in scores)
+        return cls(profile, state, decision) if is_kept and all(map(is_trusted, map(type, plugins))) else None
+
+    def with_kept(self, refusals: Refusals) -> Refusals:
+        """What all filters rejected, given what those that were asked did."""
+        if not self._filters:
+            return refusals
+        return sorted((*self._filters, *refusals), key=lambda each: self._places[each.plugin])
+
+    def add_up(self, state: CycleState, decision: Decision, feasible: NodeTable) -> NDArray[Any]:
+        """The totals of the nodes that were feasible for the pod before."""
+        total: NDArray[Any] = add_up_scores(self.profile, state, decision, feasible) + self._total
+        columns = (*self._scores, *decision.scores)
+        decision.scores = sorted(columns, key=lambda each: self._score_places[each.plugin])
+        decision.has_scorers = True
+        return total
 
 
 class Cycle:
@@ -209,17 +234,19 @@ class Cycle:
             decision.error, decision.stack = str(error), error.stack
         return decision
 
-    def decide_equal(self, before: Decision, tie_break: TieBreak) -> Decision:
-        """Take the steps that can end otherwise than for the equal pod before, see `schedule_equal`."""
+    def decide_equal(self, equal: EqualPods, tie_break: TieBreak) -> Decision:
+        """Take the steps that can end otherwise than for equal pods before."""
         decision = self.decision
-        assert before.state is not None
-        self.state = decision.state = before.state.clone()
+        self.state = decision.state = equal.state.clone()
         try:
-            feasible = self._look_at(self._narrow(None), self.sampling)
+            feasible = self._look_at(self._narrow(None), self.sampling, equal=equal)
             if feasible is not None:
                 place = 0
                 if len(feasible) > 1:
-                    totals = add_up_scores(self.profile, self.state, decision, feasible)
+                    if feasible.rows is equal.rows:
+                        totals = equal.add_up(self.state, decision, feasible)
+                    else:
+                        totals = add_up_scores(self.profile, self.state, decision, feasible)
                     decision.relative_totals = totals
                     place = tie_break(self.nodes, decision.feasible, totals)
                 decision.chosen = decision.names[decision.feasible[place]]
@@ -363,7 +390,12 @@ class Cycle:
         return self.nodes.take(rows if self.within is None else sorted(set(rows).intersection(self.within)))
 
     def _look_at(
-        self, table: NodeTable, sampling: Sampling | None, *, rejected_before: Sequence[int] = ()
+        self,
+        table: NodeTable,
+        sampling: Sampling | None,
+        *,
+        rejected_before: Sequence[int] = (),
+        equal: EqualPods | None = None,
     ) -> NodeTable | None:
         """Those nodes of the table that no filter rejects; None if there are none.
 
@@ -374,7 +406,10 @@ class Cycle:
         nominations = profile.handle.nominations
         # If nothing else decides which nodes are looked at, the first error ends it.
         is_plain = sampling is None and not nominations
-        rejections = run_filters(profile, state, decision.pod, table, first_error=is_plain)
+        if equal is None:
+            rejections = run_filters(profile, state, decision.pod, table, first_error=is_plain)
+        else:
+            rejections = equal.with_kept(run_filters(equal.profile, state, decision.pod, table))
         decision.filters = rejections
         if nominations:
             overrule_for_nominated(profile, state, decision, table, nominations)

@@ -35,7 +35,7 @@ from stowplan.cycle.group import (
     needed_count,
 )
 from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.schedule import TieBreak
+from stowplan.cycle.schedule import EqualPods, TieBreak
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
 from stowplan.queue.scheduling_queue import SchedulingQueue
@@ -306,10 +306,10 @@ class LiveHost(GroupHost):
         return Attempt(self._queued[pod.uid], self.profile, decision, self._began, seconds, measuring)
 
     def decide(
-        self, pod: Pod, within: Rows | None, *, preempts: bool, before: Decision | None = None
+        self, pod: Pod, within: Rows | None, *, preempts: bool, equal: EqualPods | None = None
     ) -> Decision:
         self._observer.begin()
-        decision = super().decide(pod, within, preempts=preempts, before=before)
+        decision = super().decide(pod, within, preempts=preempts, equal=equal)
         self._observer.end(self.profile, decision)
         return decision
 
