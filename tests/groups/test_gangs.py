@@ -160,6 +160,24 @@ async def test_members_beyond_the_minimum_go_along_if_they_fit(least):
         assert attempts(stage) == {"scheduled": 1}
 
 
+async def test_a_late_member_does_not_undo_what_the_condition_says():
+    """The watch may not have shown yet that the group was scheduled."""
+    async with gang_stage() as stage:
+        stage.see(node("n1", cpu="3"), pod_group(least=3), *members(3))
+        await stage.settle()
+        assert group_condition(stage) == ("True", "Scheduled", "")
+        stage.see(member("late"))
+        await stage.settle()
+        assert last_text(stage, "late").startswith("0/1 nodes are available: 1 Insufficient cpu.")
+        assert group_condition(stage) == ("True", "Scheduled", "")
+        again = pod_group(least=3)
+        again["metadata"]["uid"] = "other"  # a group of the same name is another one
+        stage.change(pod_group(least=3), None)
+        stage.see(again, *(member(f"new{number}", cpu="2") for number in range(3)))
+        await stage.settle()
+        assert group_condition(stage)[0] == "False"
+
+
 async def test_scenario_9_a_group_of_one():
     async with gang_stage() as stage:
         stage.see(node("n1"), pod_group(least=1), member("a"))

@@ -54,6 +54,10 @@ PLUGINS = {IN_TREE: "GangScheduling"}
 """The plugin that holds the members of a group; Coscheduling for all others."""
 
 
+MAX_UNSEEN = 1000
+"""How many groups to remember whose new condition the watch has not shown yet."""
+
+
 class GroupScheduler:
     """Decides groups, and hands their members on to the binder or the handler of failures."""
 
@@ -345,6 +349,8 @@ class GroupStatusWriter:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        self._scheduled: dict[GroupKey, str] = {}
+        """The uids of groups that we said are scheduled, until the watch shows it."""
 
     def write(self, key: GroupKey, found: GroupDecision) -> None:
         item = self._shared.cluster.groups.object_of(key)
@@ -363,6 +369,10 @@ class GroupStatusWriter:
             return
         if found.result is Result.SCHEDULED:
             condition = {"status": "True", "reason": "Scheduled", "message": ""}
+            if not found.group.was_scheduled:
+                self._remember(key, found.group.uid)
+        elif self._scheduled.get(key) == found.group.uid:
+            return  # a group that was placed stays so
         else:
             reason = "SchedulerError" if found.result is Result.ERROR else "Unschedulable"
             condition = {"status": "False", "reason": reason, "message": found.message}
@@ -391,6 +401,14 @@ class GroupStatusWriter:
             return text
         why = _failure(found, short).message if found.result is not Result.ERROR else found.message
         return f"{text}. Origin reason is {short.pod.name}: {why}"
+
+    def _remember(self, key: GroupKey, uid: str) -> None:
+        if len(self._scheduled) >= MAX_UNSEEN:
+            find = self._shared.cluster.groups.find
+            seen = [each for each in self._scheduled if (group := find(each)) is None or group.was_scheduled]
+            for each in seen or list(self._scheduled)[: MAX_UNSEEN // 2]:
+                del self._scheduled[each]
+        self._scheduled[key] = uid
 
     def write_disrupted(self, profile: Profile, victims: Iterable[Pod]) -> None:
         """Say on groups that are evicted as a whole why they are."""
