@@ -13,7 +13,7 @@ LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --gener
 # Python 3.11 can measure coverage only by tracing every line, which doubles the time of the tests.
 export COVERAGE := import sys; print("--cov" if sys.version_info >= (3, 12) else "")
 
-.PHONY: demo docs e2e lint test test-cluster test-page check golden bench bench-cluster bench-perf bench-gate soak image lock audit clean
+.PHONY: demo docs e2e lint test test-cluster test-groups test-page check golden bench bench-cluster bench-perf bench-gate soak image lock audit clean
 
 $(READY): pyproject.toml requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +31,10 @@ test: $(READY) ## all tests that need Python alone
 test-cluster: $(READY) ## tests on a real control plane, which Go builds once (minutes) unless KUBEBUILDER_ASSETS has it
 	$(BIN)/python tests/controlplane/binaries.py
 	$(BIN)/pytest tests/cluster_suite
+
+test-groups: $(READY) ## pod groups beside kube-scheduler and scheduler-plugins, which Go builds once (minutes); 10 minutes
+	$(BIN)/python tests/controlplane/binaries.py
+	$(BIN)/pytest tests/groups_cluster
 
 e2e: $(READY) ## Kubernetes' own end-to-end tests, with results in docs/conformance.md; an hour, and minutes to build
 	$(BIN)/python tests/e2e/run_e2e.py --jobs 3

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.control_plane import ControlPlane
 from controlplane.objects import node, pod
+from controlplane.pod_groups import (
+    GATES,
+    SCHEDULED,
+    TOPOLOGY,
+    UNSCHEDULABLE,
+    WAIT,
+    WHOLE,
+    create_class,
+    create_group,
+    group_condition,
+    plane_with_groups,
+    victims,
+    wipe,
+)
 from controlplane.pods import add_nodes, condition, create, placed
 from controlplane.waiting import eventually
 
-GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
-TOPOLOGY = f"{GATES},TopologyAwareWorkloadScheduling=true"
-WHOLE = f"{GATES},WorkloadAwarePreemption=true"
-ALL = f"{TOPOLOGY},WorkloadAwarePreemption=true"
-GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
-WAIT = (
-    "pod group is unschedulable, waiting for minCount pods from a gang to be scheduled, "
-    "one or more plugins asked to wait and no plugin rejected pod"
-)
 NO_ROOM = (
     "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: "
     "0/2 nodes are available: 2 No preemption victims found for incoming pod."
@@ -25,53 +29,21 @@ NO_ROOM = (
 
 
 @pytest.fixture(scope="module")
-def plane_with_groups(tmp_path_factory):
-    plane = ControlPlane(
-        tmp_path_factory.mktemp("groups"), ALL, "--runtime-config=scheduling.k8s.io/v1alpha2=true"
-    )
-    try:
-        plane.start()
-        yield plane
-    finally:
-        plane.stop()
+def running_plane(tmp_path_factory):
+    with plane_with_groups(tmp_path_factory.mktemp("groups")) as running:
+        yield running
 
 
 @pytest.fixture
-def plane(plane_with_groups):
-    plane_with_groups.wipe()
-    for item in plane_with_groups.request("GET", GROUPS)["items"]:
-        path = f"{GROUPS}/{item['metadata']['name']}"
-        plane_with_groups.request("PATCH", path, {"metadata": {"finalizers": None}})
-        plane_with_groups.request("DELETE", path)
-    return plane_with_groups
+def plane(running_plane):
+    wipe(running_plane)
+    return running_plane
 
 
 @pytest.fixture(params=["stowplan", "kube_scheduler"])
 def scheduler(request, plane):
     """Ours, then kube-scheduler: what follows holds for both."""
     return getattr(plane, request.param)
-
-
-def create_group(plane, count, least, name="g", cpu="1", pods=None, **spec):
-    group = {
-        "apiVersion": "scheduling.k8s.io/v1alpha2",
-        "kind": "PodGroup",
-        "metadata": {"name": name},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": least}}, **spec},
-    }
-    plane.request("POST", GROUPS, group)
-    member = {"schedulingGroup": {"podGroupName": name}, **(pods or {})}
-    create(plane, *(pod(f"{name}{number}", requests={"cpu": cpu}, **member) for number in range(count)))
-
-
-def create_class(plane):
-    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
-    create(plane, high | {"value": 1000})
-
-
-def victims(plane):
-    items = plane.request("GET", "/api/v1/namespaces/default/pods")["items"]
-    return {item["metadata"]["name"] for item in items if item["metadata"].get("deletionTimestamp")}
 
 
 def fill(plane, count=4):
@@ -81,18 +53,12 @@ def fill(plane, count=4):
     create(plane, *(pod(f"low{n}", requests=requests, nodeName=f"n{n % 2 + 1}") for n in range(count)))
 
 
-def group_condition(plane, name="g"):
-    found = plane.request("GET", f"{GROUPS}/{name}").get("status", {}).get("conditions", [])
-    return [(each["type"], each["status"], each["reason"], each.get("message", "")) for each in found]
-
-
 async def test_scenario_3_a_gang_that_fits(plane, scheduler):
     add_nodes(plane, node("n1"), node("n2"))
     with scheduler(GATES):
         create_group(plane, 3, 3)
         await eventually(lambda: placed(plane), lambda each: all(each.values()))
-        expected = [("PodGroupScheduled", "True", "Scheduled", "")]
-        await eventually(lambda: group_condition(plane), lambda found: found == expected)
+        await eventually(lambda: group_condition(plane), lambda found: found == SCHEDULED)
 
 
 async def test_scenarios_5_and_6_a_gang_that_does_not_fit_and_then_does(plane, scheduler):
@@ -104,13 +70,11 @@ async def test_scenarios_5_and_6_a_gang_that_does_not_fit_and_then_does(plane, s
             lambda found: found == [NO_ROOM] + [WAIT] * 8,
         )
         assert len(texts) == 9
-        expected = [("PodGroupScheduled", "False", "Unschedulable", "pod group is unschedulable")]
-        await eventually(lambda: group_condition(plane), lambda found: found == expected)
+        await eventually(lambda: group_condition(plane), lambda found: found == UNSCHEDULABLE)
         assert not any(placed(plane).values())
         add_nodes(plane, node("n3"))
         await eventually(lambda: placed(plane), lambda each: all(each.values()))
-        expected = [("PodGroupScheduled", "True", "Scheduled", "")]
-        await eventually(lambda: group_condition(plane), lambda found: found == expected)
+        await eventually(lambda: group_condition(plane), lambda found: found == SCHEDULED)
 
 
 async def test_scenario_12_two_gangs_and_room_for_one(plane, scheduler):
@@ -139,8 +103,7 @@ async def test_scenario_40_nobody_is_evicted_in_vain(plane):
     create_class(plane)
     with plane.stowplan(GATES):
         create_group(plane, 3, 3, cpu="4", pods={"priorityClassName": "high"})
-        expected = [("PodGroupScheduled", "False", "Unschedulable", "pod group is unschedulable")]
-        await eventually(lambda: group_condition(plane), lambda found: found == expected)
+        await eventually(lambda: group_condition(plane), lambda found: found == UNSCHEDULABLE)
         assert victims(plane) == set()
 
 
@@ -151,5 +114,4 @@ async def test_scenario_56_a_group_preempts_by_its_own_class(plane, scheduler):
         create_group(plane, 2, 2, cpu="2", priorityClassName="high")
         gone = await eventually(lambda: victims(plane), lambda found: len(found) == 2)
         assert gone in ({"low0", "low2"}, {"low1", "low3"})
-        expected = [("PodGroupScheduled", "False", "Unschedulable", "pod group is unschedulable")]
-        await eventually(lambda: group_condition(plane), lambda found: found == expected)
+        await eventually(lambda: group_condition(plane), lambda found: found == UNSCHEDULABLE)

@@ -123,7 +123,7 @@ class GroupHost:
         decision.pod = pod
         return decision
 
-    def refusal(self, pods: Sequence[Pod]) -> str:
+    def rejection(self, pods: Sequence[Pod]) -> str:
         """Why the group with these members does not preempt; empty if it does."""
         if "DefaultPreemption" not in self.profile.plugins:
             return "default preemption plugin is not registered, workload aware preemption is disabled"
@@ -540,8 +540,8 @@ class _GroupCycle:
 
     def _preempt_whole(self, trial: _Trial) -> str:
         """Do the same with the group's priority, for all members that are needed. Returns why not, if so."""
-        if refusal := self._host.refusal(self._pods):
-            return refusal
+        if rejection := self._host.rejection(self._pods):
+            return rejection
         for pod in self._pods:
             if len(trial.placed) >= self._needed:
                 break

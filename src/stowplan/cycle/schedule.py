@@ -168,11 +168,11 @@ class EqualPods:
         is_kept = all(step.is_cached for step in filters) and all(step.is_cached for step in scores)
         return cls(profile, state, decision) if is_kept and all(map(is_trusted, map(type, plugins))) else None
 
-    def with_kept(self, refusals: Refusals) -> Refusals:
+    def with_kept(self, rejections: Rejections) -> Rejections:
         """What all filters rejected, given what those that were asked did."""
         if not self._filters:
-            return refusals
-        return sorted((*self._filters, *refusals), key=lambda each: self._places[each.plugin])
+            return rejections
+        return sorted((*self._filters, *rejections), key=lambda each: self._places[each.plugin])
 
     def add_up(self, state: CycleState, decision: Decision, feasible: NodeTable) -> NDArray[Any]:
         """The totals of the nodes that were feasible for the pod before."""
