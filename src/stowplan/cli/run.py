@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -80,4 +81,11 @@ def _start(argv: Sequence[str], program: str) -> None:
     from stowplan.scheduler.main import run as run_scheduler
     from stowplan.web import make_pages, make_source, mount
 
-    run_scheduler(options, registry, lambda service: mount(make_pages(make_source(service))))
+    beside = None
+    if options.record:
+        from stowplan.cli.cluster_source import kinds_of
+        from stowplan.replay.recorder import record_beside
+
+        kinds = kinds_of(options.config, registry)
+        beside = partial(record_beside, folder=Path(options.record), kinds=kinds)
+    run_scheduler(options, registry, lambda service: mount(make_pages(make_source(service))), beside)

@@ -53,6 +53,12 @@ COPIED = "set KUBECONFIG to the kubeconfig of the cluster to copy"
     "--journal", type=click.Path(path_type=Path), metavar="DIR", help="Store all decisions in this directory."
 )
 @click.option(
+    "--record",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Record a trace of the cluster in this directory, for `stowplan replay`.",
+)
+@click.option(
     "--page-port",
     type=click.IntRange(0, 65535),
     help="Port for the web page; 0 is a free port (default: the port of the API server).",
@@ -125,6 +131,7 @@ def up(
     files: tuple[str, ...],
     data: Path | None,
     journal: Path | None,
+    record: Path | None,
     page_port: int | None,
     host: str,
     port: int,
@@ -171,6 +178,7 @@ def up(
         manifests=manifests,
         data=data,
         journal=journal,
+        record=record,
         page_port=page_port,
         host=host,
         port=port,
@@ -210,4 +218,6 @@ def _describe_end(options: UpOptions) -> str:
         lines.append(
             f"All decisions are in {options.journal}: stowplan explain POD --journal {options.journal}"
         )
+    if options.record is not None:
+        lines.append(f"The trace is in {options.record}: stowplan replay {options.record}")
     return "\n" + "\n".join(lines)

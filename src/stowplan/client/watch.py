@@ -331,6 +331,11 @@ class Reflector:
                     self._step.reschedule(asyncio.get_running_loop().time())
         await self._current.wait()
 
+    @property
+    def is_listing(self) -> bool:
+        """Whether changes are reported that a list shows, which may have happened long ago."""
+        return self._is_listing
+
     def is_listed_since(self, moment: float) -> bool:
         """Whether everything is reported that the server had then, by the loop's clock."""
         return self._listed_at >= moment

@@ -35,6 +35,7 @@ from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
 from stowplan.kubelet import Behaviour, NodeTemplate
 from stowplan.kubelet.dump import Dump, dump_of
+from stowplan.replay.recorder import record_beside
 from stowplan.scheduler.flag_parser import read
 from stowplan.scheduler.flags import FLAGS
 from stowplan.scheduler.main import Service
@@ -84,6 +85,8 @@ class UpOptions(msgspec.Struct, kw_only=True):
     """CustomResourceDefinitions to install at the start."""
     journal: Path | None = None
     """Where decisions are kept on disk, too."""
+    record: Path | None = None
+    """Where a trace of the cluster is recorded."""
     copied: Connection | None = None
     """The live cluster that this one is to look like."""
 
@@ -151,6 +154,9 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
             cluster.server.proxied = dict.fromkeys(PROXIED, partial(relay, pool))
             dump = None if looked is None else dump_of(looked.objects, cluster.clock.now())
             await _fill(cluster, options, dump, warnings)
+            if options.record is not None:
+                recorded = record_beside(cluster.connection, options.record, kinds, cluster.clock.now)
+                await stack.enter_async_context(recorded)
             running = asyncio.create_task(service.run())
             try:
                 await _synced(service, running)

@@ -10,7 +10,8 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object
 from stowplan.api.pod import LAST_APPLIED
 from stowplan.client.api import ApiClient
+from stowplan.client.connection import Connection
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.errors import ApiError
 from stowplan.client.resources import RESOURCES, WatchedResource, custom
 from stowplan.client.watch import PRIORITY_CLASSES, EventKind, Reflector
-from stowplan.errors import InputError
+from stowplan.errors import InputError, StowplanError
 from stowplan.replay.trace import Event, Trace, event_of, read_own, write_parquet
 
 FLUSH_SECONDS = 1.0
@@ -147,17 +149,20 @@ class Recorder:
         now: Callable[[], float] = time.time,
         before: Trace | None = None,
     ) -> None:
-        self._write, self._privacy, self._now = write, privacy or Privacy(), now
+        self._write, self._privacy, self.now = write, privacy or Privacy(), now
         self.written = 0
         self.fault: InputError | None = None
         """Why nothing can be written any more."""
         self._known: dict[tuple[str, str], tuple[str, bytes, str]] = {}
         """The uid, the recorded JSON and the node of each object that is there, by kind and key."""
-        self._last = -1.0
+        self.last = -1.0
+        """The time of the last event."""
         self._left: dict[str, set[tuple[str, str]]] = {}
         """Objects that were there when recording ended, and were not seen since, by kind."""
         self._since: float | None = None
         """When recording ended, until the lists are complete."""
+        self._earliest: float | None = None
+        """Since when the change that is being recorded may have happened."""
         if before is not None and before.events:
             self._take_up(before)
 
@@ -172,13 +177,17 @@ class Recorder:
             elif event.verb in ("add", "update"):
                 data = bytes(event.object)
                 self._known[key] = (event.uid, data, _node_in(data))
-        self._last = self._since = before.end
+        self.last = self._since = before.end
         for key in self._known:
             self._left.setdefault(key[0], set()).add(key)
 
-    def on_event(self, resource: WatchedResource, kind: EventKind, old: Any, new: Any) -> None:
-        """A change that a Reflector reports."""
-        item: _Seen = old if new is None else new
+    def on_event(
+        self, resource: WatchedResource, old: _Seen | None, new: _Seen | None, since: float | None = None
+    ) -> None:
+        """A change that a Reflector reports; after a gap in its watch, it may have happened since then."""
+        self._earliest = self._since if since is None else since
+        item = old if new is None else new
+        assert item is not None
         data = self._slim(resource, msgspec.json.decode(item.data))
         meta = data["metadata"]
         key = _key_of(resource.kind, meta.get("namespace", ""), meta["name"])
@@ -197,13 +206,14 @@ class Recorder:
         else:
             if node and not known[2]:
                 by = (data.get("spec") or {}).get("schedulerName", "")
-                self._emit(event_of(self._time(), "bind", data, node=node, by=by, earliest=self._since))
+                self._emit(event_of(self._time(), "bind", data, node=node, by=by, earliest=self._earliest))
                 self._known[key] = (known[0], known[1], node)
             if _without_node(data) != _without_node(msgspec.json.decode(known[1])):
                 self._put("update", data, key, node)
 
     def on_synced(self, resource: WatchedResource) -> None:
         """The list of a kind is complete: what was there before and was not listed is gone."""
+        self._earliest = self._since
         for key in sorted(self._left.pop(resource.kind, ())):
             uid, text, _ = self._known[key]
             data = msgspec.json.decode(text)
@@ -212,13 +222,13 @@ class Recorder:
             self._since = None
 
     def _put(self, verb: Any, data: Json, key: tuple[str, str], node: str) -> None:
-        event = event_of(self._time(), verb, data, earliest=self._since)
+        event = event_of(self._time(), verb, data, earliest=self._earliest)
         self._known[key] = (event.uid, bytes(event.object), node)
         self._emit(event)
 
     def _delete(self, data: Json, key: tuple[str, str]) -> None:
         del self._known[key]
-        self._emit(event_of(self._time(), "delete", data, earliest=self._since))
+        self._emit(event_of(self._time(), "delete", data, earliest=self._earliest))
 
     def _emit(self, event: Event) -> None:
         if self.fault is not None:
@@ -231,8 +241,8 @@ class Recorder:
 
     def _time(self) -> float:
         """The time of day, which never goes back in a trace."""
-        self._last = max(self._last, self._now())
-        return self._last
+        self.last = max(self.last, self.now())
+        return self.last
 
     def _slim(self, resource: WatchedResource, data: Json) -> Json:
         """What a scheduler reads of the object, and no secrets."""
@@ -317,17 +327,16 @@ async def record(
     privacy: Privacy | None = None,
     size: float = ROTATE_BYTES,
     age: float = ROTATE_SECONDS,
-    on_synced: Callable[[], None] = lambda: None,
+    now: Callable[[], float] = time.time,
     on_progress: Callable[[int], None] = lambda written: None,
 ) -> None:
     """Record into a folder until cancelled. Raise InputError if it cannot be written to."""
     target = TraceFolder(folder, size=size, age=age)
     try:
-        recorder = Recorder(target.write, privacy, before=read_own(folder))
+        recorder = Recorder(target.write, privacy, now, read_own(folder))
         async with CoreTasks() as tasks:
             for resource in (*RESOURCES, PRIORITY_CLASSES, *map(custom, kinds)):
                 tasks.start(f"watch of {resource.name}", _follow(api, resource, recorder))
-            on_synced()
             while recorder.fault is None:
                 await asyncio.sleep(FLUSH_SECONDS)
                 target.flush()
@@ -344,17 +353,53 @@ async def _follow(api: ApiClient, resource: WatchedResource, recorder: Recorder)
         if error is not None:
             log.log(1, "Not recorded, because the API server does not serve it", resource=resource.name)
 
+    last_seen: float | None = None
+
+    def on_event(kind: EventKind, old: Any, new: Any) -> None:
+        nonlocal last_seen
+        is_late = reflector.is_listing and reflector.synced.is_set()
+        recorder.on_event(resource, old, new, last_seen if is_late else None)
+        if not reflector.is_listing:
+            last_seen = recorder.last
+
     reflector = Reflector(
         api,
         watched,
-        on_event=lambda kind, old, new: recorder.on_event(resource, kind, old, new),
+        on_event=on_event,
         on_served=on_served if resource.kind not in ("Pod", "Node") else None,
     )
 
     async def note_synced() -> None:
         await reflector.synced.wait()
+        nonlocal last_seen
         recorder.on_synced(resource)
+        last_seen = recorder.now()
 
     async with asyncio.TaskGroup() as group:
         group.create_task(note_synced())
         group.create_task(reflector.run())
+
+
+@asynccontextmanager
+async def record_beside(
+    connection: Connection,
+    folder: Path,
+    kinds: Iterable[type[CustomResource]],
+    now: Callable[[], float] = time.time,
+) -> AsyncIterator[None]:
+    """Record meanwhile, for a scheduler; if recording fails, that is logged and the scheduler goes on."""
+
+    async def run() -> None:
+        async with ApiClient(connection, qps=0, user_agent="stowplan/record") as api:
+            try:
+                await record(api, folder, kinds=kinds, now=now)
+            except StowplanError as error:
+                log.error("Recording ended; scheduling goes on", error)
+
+    task = asyncio.create_task(run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -97,6 +97,12 @@ STOWPLAN = (
     Flag("journal-size", SOME_SIZE, "1Gi", "Maximum size of the journal; the oldest files are deleted."),
     Flag("journal-age", AGE, Duration(7 * 24 * 3600), "Maximum age of journal files."),
     Flag(
+        "record",
+        STRING,
+        "",
+        "Directory in which a trace of the cluster is recorded, for `stowplan replay` (default: none).",
+    ),
+    Flag(
         "extender-max-response-bytes",
         SOME_SIZE,
         "32Mi",

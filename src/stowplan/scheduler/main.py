@@ -10,7 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from enum import Enum
 from functools import partial
 from importlib.metadata import version
@@ -67,14 +73,23 @@ class Ending(Enum):
     FAILED = "failed"
 
 
-def run(options: RunOptions, registry: Registry, more_pages: MorePages = lambda _: {}) -> None:
-    """Runs until it is told to stop, or loses its lease; the process ends with the status that fits."""
+def run(
+    options: RunOptions,
+    registry: Registry,
+    more_pages: MorePages = lambda _: {},
+    beside: Callable[[Connection], AbstractAsyncContextManager[None]] | None = None,
+) -> None:
+    """Runs until it is told to stop, or loses its lease; the process ends with the status that fits.
+
+    `beside` is entered with a connection to the cluster, and lasts as long as the scheduler.
+    """
     import aiohttp.web  # noqa: F401  # at the start, rather than with the first probe while pods wait
 
     async def serve() -> int:
         status = 1
         try:
-            status = await Service(options, registry, more_pages=more_pages).run()
+            async with nullcontext() if beside is None else beside(connect(options)):
+                status = await Service(options, registry, more_pages=more_pages).run()
         finally:
             end_soon(status)
         return status

@@ -173,6 +173,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     extender_max_response_bytes: int
     plugin_dirs: tuple[str, ...]
     journal: JournalOptions
+    record: str
+    """Where a trace of the cluster is recorded; empty for nowhere."""
     serving: ServingOptions
     access: AccessOptions
     logs: LogOptions
@@ -216,6 +218,7 @@ def parse(
             size=_bytes(values["journal-size"]),
             age=values["journal-age"],
         ),
+        record=values["record"],
         serving=_make_struct(ServingOptions, values),
         access=_make_struct(AccessOptions, values),
         logs=LogOptions(verbosity=values["v"], format=values["logging-format"]),

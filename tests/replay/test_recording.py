@@ -1,0 +1,155 @@
+"""Recording a live cluster, and replaying the recording."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+from small_trace import busy_trace, pod
+
+from stowplan.client import kubeconfig
+from stowplan.client.api import ApiClient
+from stowplan.errors import InputError
+from stowplan.replay import ReplayOptions, read_trace, replay, write_trace
+from stowplan.replay.recorder import Privacy, TraceFolder, record
+
+SECRET = "hunter2-in-the-environment"
+
+
+def make_pod(name, namespace):
+    data = pod(name, "100m")
+    data["metadata"] = {"name": name, "namespace": namespace}
+    data["spec"]["containers"][0] |= {"env": [{"name": "PASSWORD", "value": SECRET}], "args": [SECRET]}
+    return data
+
+
+@contextlib.asynccontextmanager
+async def recording(cluster, folder, **options):
+    async with ApiClient(kubeconfig.load(str(cluster.kubeconfig)), qps=0) as api:
+        task = asyncio.create_task(record(api, folder, **options))
+        try:
+            await until(lambda: any(each.kind == "Node" for each in read_trace(folder).events), task)
+            await asyncio.sleep(0.5)
+            yield task
+            await asyncio.sleep(1.5)
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def until(condition, task=None):
+    ends = time.monotonic() + 60
+    while True:
+        if task is not None and task.done():
+            task.result()
+        with contextlib.suppress(InputError):
+            if condition():
+                return
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.1)
+
+
+def verbs(trace, name):
+    return [each.verb for each in trace.events if each.kind == "Pod" and each.name == name]
+
+
+async def test_what_happens_is_recorded_and_replayed(kube_cluster, kube_namespace, tmp_path):
+    folder = tmp_path / "trace"
+    async with recording(kube_cluster, folder):
+        for name in ("one", "two"):
+            await asyncio.to_thread(kube_cluster.create, make_pod(name, kube_namespace))
+            await asyncio.to_thread(kube_cluster.wait_for, f"pod/{name}", "Ready", kube_namespace)
+        await asyncio.to_thread(kube_cluster.delete, "Pod", "one", kube_namespace)
+        await until(lambda: "delete" in verbs(read_trace(folder), "one"))
+    assert [each.suffix for each in folder.iterdir()] == [".parquet"]
+    trace = read_trace(folder)
+    assert trace.faults == []
+    assert verbs(trace, "one") == ["add", "bind", "delete"]
+    assert verbs(trace, "two") == ["add", "bind"]
+    (bound,) = [each for each in trace.events if each.verb == "bind" and each.name == "two"]
+    assert bound.by == "default-scheduler"
+    assert bound.node == kube_cluster.get("Pod", "two", kube_namespace)["spec"]["nodeName"]
+    assert SECRET not in str([bytes(each.object) for each in trace.events])
+    found = await asyncio.to_thread(replay, trace, options=ReplayOptions(prefers_recorded=True))
+    replayed = {each.name: (each.node, each.recorded_node) for each in found.pods}
+    assert replayed["one"][0] == replayed["one"][1]
+    assert replayed["two"] == (bound.node, bound.node)
+
+
+async def test_recording_goes_on_after_a_restart(kube_cluster, kube_namespace, tmp_path):
+    folder = tmp_path / "trace"
+    await asyncio.to_thread(kube_cluster.create, make_pod("gone", kube_namespace))
+    await asyncio.to_thread(kube_cluster.wait_for, "pod/gone", "Ready", kube_namespace)
+    async with recording(kube_cluster, folder):
+        pass
+    ended = read_trace(folder).end
+    await asyncio.to_thread(kube_cluster.delete, "Pod", "gone", kube_namespace)
+    await asyncio.to_thread(kube_cluster.create, make_pod("new", kube_namespace))
+    async with recording(kube_cluster, folder):
+        await until(lambda: "delete" in verbs(read_trace(folder), "gone"))
+    trace = read_trace(folder)
+    assert trace.faults == []
+    assert verbs(trace, "gone") == ["add", "delete"]
+    (gone,) = [each for each in trace.events if each.verb == "delete" and each.name == "gone"]
+    assert gone.earliest == ended
+    assert verbs(trace, "new")[0] == "add"
+    added = [each.name for each in trace.events if each.kind == "Node" and each.verb == "add"]
+    assert len(added) == len(set(added))
+
+
+async def test_after_a_gap_departures_have_bounds(kube_cluster, kube_namespace, tmp_path):
+    folder = tmp_path / "trace"
+    await asyncio.to_thread(kube_cluster.create, make_pod("gone", kube_namespace))
+    await asyncio.to_thread(kube_cluster.wait_for, "pod/gone", "Ready", kube_namespace)
+    async with recording(kube_cluster, folder):
+        with kube_cluster.fault(503, verb="watch", resource="pods"):
+            kube_cluster.drop_watches("pods")
+            await asyncio.to_thread(kube_cluster.delete, "Pod", "gone", kube_namespace)
+            kube_cluster.expire_watches("pods")
+        await until(lambda: "delete" in verbs(read_trace(folder), "gone"))
+    (gone,) = [each for each in read_trace(folder).events if each.verb == "delete" and each.name == "gone"]
+    assert gone.earliest is not None
+    assert gone.earliest < gone.time
+
+
+async def test_names_and_images_can_be_hashed(kube_cluster, kube_namespace, tmp_path):
+    folder = tmp_path / "trace"
+    privacy = Privacy(hashes_names=True, hashes_images=True, omits_annotations=True, key=b"key")
+    async with recording(kube_cluster, folder, privacy=privacy):
+        await asyncio.to_thread(kube_cluster.create, make_pod("topsecret", kube_namespace))
+        await asyncio.to_thread(kube_cluster.wait_for, "pod/topsecret", "Ready", kube_namespace)
+    trace = read_trace(folder)
+    hashed = privacy.hashed("topsecret")
+    assert verbs(trace, hashed) == ["add", "bind"]
+    text = str([bytes(each.object) for each in trace.events if each.kind == "Pod"])
+    assert "topsecret" not in text
+    assert '"image":"web"' not in text
+
+
+def test_a_line_that_was_not_written_to_its_end_is_left_out(tmp_path):
+    write_trace(tmp_path / "trace-000001.jsonl", busy_trace().events[:3])
+    with (tmp_path / "trace-000001.jsonl").open("ab") as stream:
+        stream.write(b'{"time": 9, "verb": "ad')
+    TraceFolder(tmp_path).close()
+    found = read_trace(tmp_path)
+    assert (len(found.events), found.faults) == (3, [])
+
+
+def test_files_are_rotated(tmp_path):
+    target = TraceFolder(tmp_path, size=2000)
+    for event in busy_trace().events:
+        target.write(event)
+    target.close()
+    files = sorted(each.name for each in tmp_path.iterdir())
+    assert len(files) > 3
+    assert files[0] == "trace-000001.parquet"
+    assert len(read_trace(tmp_path).events) == len(busy_trace().events)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/trace: cannot be written: Not a directory"):
+        TraceFolder(tmp_path / "file" / "trace")
