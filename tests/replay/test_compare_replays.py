@@ -188,3 +188,19 @@ def test_results_on_a_full_disk(folder):
     (folder / "out.jsonl").symlink_to("/dev/full")
     with pytest.raises(InputError, match=r"out\.jsonl: cannot be written: No space left on device"):
         run("replay", folder / "trace.parquet", "--results", folder / "out.jsonl")
+
+
+def test_names_from_a_trace_are_only_text_on_the_page(folder):
+    evil = "<script>alert(1)</script>"
+    trace = trace_of(
+        add(0, node("0")),
+        add(0, node(evil)),
+        add(1, pod(evil)),
+        change(4, "bind", pod(evil), node=evil, by="kube-scheduler"),
+    )
+    write_trace(folder / "evil.jsonl", trace.events)
+    words = ("--config", folder / "pack.yaml", "--scheduler", "recorded", "--html", folder / "page.html")
+    run("compare", folder / "evil.jsonl", *words)
+    page = (folder / "page.html").read_text()
+    assert "&lt;script&gt;" in page
+    assert "<script>" not in page

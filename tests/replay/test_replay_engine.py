@@ -147,6 +147,14 @@ def test_a_pending_pod_that_was_deleted_goes_at_that_time():
     assert (found.bound, found.ended) == (None, 30)
 
 
+def test_a_pod_that_has_its_node_when_it_is_added():
+    there = pod("web", nodeName="a")
+    there["metadata"]["annotations"] = {"note": 'says "nodeName"'}
+    trace = trace_of(add(0, node("a")), add(1, there), change(31, "delete", pod("web")))
+    found = results_by_name(trace)["web"]
+    assert (found.node, found.bound, found.ended, found.attempts) == ("a", 1, 31, 0)
+
+
 def test_as_recorded_binds_as_recorded():
     trace = trace_of(
         add(0, node("a")),

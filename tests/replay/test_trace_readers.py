@@ -97,6 +97,16 @@ def test_what_is_wrong_with_a_csv_file(folder, file, change, expected):
     assert str(error.value).replace(str(folder), "FOLDER").startswith(expected)
 
 
+def test_a_row_may_stand_for_several_pods(folder):
+    (folder / "map.yaml").write_text(MAPPING + '  count: "{cpu_milli}"\n')
+    (folder / "pods.csv").write_text(PODS.replace("late,1000", "late,2"))
+    found = read_trace(folder / "pods.csv", folder / "map.yaml").events
+    assert [each.name for each in found][-2:] == ["late-0", "late-1"]
+    (folder / "pods.csv").write_text(PODS.replace("late,1000", "late,1000000000"))
+    with pytest.raises(InputError, match=r"pods\.csv: line 2: count: 1,000,000,000 is more than 100,000"):
+        read_trace(folder / "pods.csv", folder / "map.yaml")
+
+
 def test_manifests_with_arrival_times(tmp_path):
     timed = pod("timed")
     timed["metadata"]["annotations"] = {"stowplan.dev/arrival": "1m30s", "stowplan.dev/run-time": "20s"}
@@ -262,3 +272,17 @@ def test_a_simkube_trace_whose_clock_goes_back(tmp_path):
     trace = read_simkube(tmp_path, msgspec.msgpack.encode(data))
     assert len(trace.events) == 1
     assert str(trace.faults[0]).endswith("event 2: the time goes back from 100 to 50")
+
+
+def test_an_owner_of_too_many_pods(tmp_path):
+    data = simkube((100, [deployment(10**9)], []))
+    with pytest.raises(
+        InputError, match=r"event 1: Deployment default/web: spec\.replicas: 1,000,000,000 pods"
+    ):
+        read_simkube(tmp_path, msgspec.msgpack.encode(data))
+
+
+def test_an_audit_event_that_is_nested_too_deep(tmp_path):
+    (tmp_path / "audit.log").write_text('{"requestObject": ' + "[" * 100_000)
+    (fault,) = read_trace(tmp_path / "audit.log").faults
+    assert "line 1: is not an audit event: " in str(fault)

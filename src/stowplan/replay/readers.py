@@ -31,6 +31,8 @@ from stowplan.replay.trace import Event, Trace, event_of, read_own
 ARRIVAL, RUN = "stowplan.dev/arrival", "stowplan.dev/run-time"
 """Annotations of manifests: when an object is created, and how long a pod runs, as `90s` or `1h30m`."""
 SIMKUBE_VERSION = 2
+MAX_COPIES = 100_000
+"""Pods that a row or an owner may stand for: one number must not fill the memory."""
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 
 
@@ -138,6 +140,9 @@ def _rows_of(file: Path, table: Table, kind: str, arrival: float | None = None) 
         at = arrival if arrival is not None else seconds(table.arrival, "arrival")
         data = _fill_all(template, row, str(file), place)
         count = int(seconds(table.count, "count") or 1) if table.count else 1
+        if count > MAX_COPIES:
+            text = f"{count:,} is more than {MAX_COPIES:,}"
+            raise InputError(text, where=str(file), what=place, field="count")
         for index in range(count):
             own = data if not table.count else _numbered(data, index)
             node = _fill(table.node, row, str(file), place) if table.node else ""
@@ -345,7 +350,7 @@ def read_audit_log(path: Path) -> Trace:
         place = f"line {number}"
         try:
             entry = decoder.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             text = f"is not an audit event: {error}"
             trace.faults.append(InputError(text, where=str(path), what=place))
             break
@@ -514,7 +519,12 @@ class _SimKubeReader:
         else:
             spec = data.get("spec") or {}
             size = spec.get("replicas", spec.get("parallelism", 1))
-            self._resize(time, data, size if isinstance(size, int) else 1, place)
+            size = size if isinstance(size, int) else 1
+            if size > MAX_COPIES:
+                what = f"{place}: {describe(data)}"
+                text = f"{size:,} pods are more than {MAX_COPIES:,}"
+                raise InputError(text, where=self._trace.source, what=what, field="spec.replicas")
+            self._resize(time, data, size, place)
 
     def _resize(self, time: float, data: dict[str, Any], size: int, place: str) -> None:
         meta = data.get("metadata") or {}
