@@ -296,7 +296,7 @@ class FGD(_CachedPolicy):
     def __init__(self, args: FGDArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         pods = [each for each in args.typical_pods if each.count]
-        self._weights: Floats = np.array([each.weight for each in pods])
+        self._weights: Floats = np.array([each.weight for each in pods], np.float64)
         self._weight = sum(each.weight for each in args.typical_pods) or 1.0
         self._weight_without_gpu = sum(each.weight for each in args.typical_pods if not each.count)
         self._cpu, self._count, milli = (
