@@ -27,6 +27,7 @@ COMMANDS = {
     "record": "Record what happens in a cluster as a trace.",
     "replay": "Run a trace through a scheduler configuration.",
     "run": "Schedule the pods of a cluster.",
+    "shadow": "Show what a configuration would do beside the live scheduler.",
     "up": "Start a local cluster in one process.",
     "whatif": "Show the effect of a change on a cluster.",
 }

@@ -123,7 +123,7 @@ class SchedulingLoop:
         """`before_pod` is called before each decision, to bring up to date what it depends on."""
         self._shared, self._queue, self._profiles = shared, queue, profiles
         self._binder, self._failures = binder, failures
-        self._extenders, self._before_pod, self._tie_break = extenders, before_pod, tie_break
+        self._extenders, self.before_pod, self._tie_break = extenders, before_pod, tie_break
         self._groups = GroupScheduler(shared, queue, binder, failures)
         self._taken: Sequence[QueuedPod] = ()
         """The members of the group that is being decided."""
@@ -135,7 +135,7 @@ class SchedulingLoop:
         while (queued := await self._queue.pop()) is not None:
             began = time.monotonic()
             try:
-                self._before_pod()
+                self.before_pod()
                 if self._extenders is None:
                     self.schedule_one(queued)
                 else:
@@ -163,15 +163,20 @@ class SchedulingLoop:
         profile = self._begin(queued)
         if profile is None:
             return
-        began, observer = shared.clock(), self._profiles.observers[profile.scheduler_name]
-        sampling = self._profiles.sampling.get(profile.scheduler_name)
+        began = shared.clock()
+        decision = self.decide(profile, pod, self._profiles.sampling.get(profile.scheduler_name))
+        self._hand_on(self._attempt_of(queued, profile, decision, began))
+
+    def decide(self, profile: Profile, pod: Pod, sampling: Sampling | None) -> Decision:
+        """Decide a pod on the cluster as it is now; nothing is changed by it."""
+        observer = self._profiles.observers[profile.scheduler_name]
         observer.begin()
         try:
-            decision = schedule(profile, pod, shared.cluster.nodes, self._tie_break, sampling)
+            decision = schedule(profile, pod, self._shared.cluster.nodes, self._tie_break, sampling)
             observer.end(profile, decision)
         except BaseException as error:  # such as a fault of our own: it concerns this pod alone
             decision = self._make_failed_decision(pod, error)
-        self._hand_on(self._attempt_of(queued, profile, decision, began))
+        return decision
 
     def schedule_group(self, key: GroupKey, queued: QueuedPod) -> None:
         """Decide a pod together with all other members of its group."""

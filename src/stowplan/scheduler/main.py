@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -223,11 +223,13 @@ class Service:
         scheduler = self.scheduler = self._build_scheduler(api, events_api)
         if self._is_leading():
             scheduler.start()
-        tasks = {
-            "scheduler": asyncio.create_task(scheduler.run(), name="scheduler"),
-            "signals": asyncio.create_task(self._wait_for_signal(), name="signals"),
-            "plugin files": asyncio.create_task(self._look_at_plugin_files(), name="plugin files"),
+        works = {
+            "scheduler": scheduler.run(),
+            "signals": self._wait_for_signal(),
+            "plugin files": self._look_at_plugin_files(),
+            **self._more_work(scheduler),
         }
+        tasks = {name: asyncio.create_task(work, name=name) for name, work in works.items()}
         waited = tasks if elected is None else tasks | {"leader election": elected}
         try:
             await asyncio.wait(waited.values(), return_when=asyncio.FIRST_COMPLETED)
@@ -240,6 +242,10 @@ class Service:
             for task in tasks.values():
                 task.cancel()
             await asyncio.wait(tasks.values(), timeout=END_SECONDS)
+
+    def _more_work(self, scheduler: Scheduler) -> Mapping[str, Coroutine[Any, Any, Any]]:
+        """Tasks of this configuration besides; none of them may end by itself."""
+        return {}
 
     def _ending_of(self, tasks: Mapping[str, asyncio.Task[Any]]) -> Ending:
         """Why this configuration's life is over. The end of any task but that of the signals is a failure."""
@@ -277,24 +283,22 @@ class Service:
     def _scheduler(
         self, config: KubeSchedulerConfiguration, api: ApiClient, events_api: ApiClient
     ) -> Scheduler:
-        return Scheduler(
-            config,
-            api,
-            events_api,
-            Settings(
-                registry=self.registry,
-                metrics=self.metrics,
-                now=self._now,
-                clock=steady_clock(),
-                draw=self._draw,
-                is_leading=self._is_leading,
-                max_in_unschedulable=self.options.pod_max_in_unschedulable,
-                before_pod=self._follow_plugin_files,
-                guard=self._guard,
-                decisions=self.decisions,
-                owns_process=self._owns_process,
-                extender_max_response_bytes=self.options.extender_max_response_bytes,
-            ),
+        return Scheduler(config, api, events_api, self._settings())
+
+    def _settings(self) -> Settings:
+        return Settings(
+            registry=self.registry,
+            metrics=self.metrics,
+            now=self._now,
+            clock=steady_clock(),
+            draw=self._draw,
+            is_leading=self._is_leading,
+            max_in_unschedulable=self.options.pod_max_in_unschedulable,
+            before_pod=self._follow_plugin_files,
+            guard=self._guard,
+            decisions=self.decisions,
+            owns_process=self._owns_process,
+            extender_max_response_bytes=self.options.extender_max_response_bytes,
         )
 
     async def _wait_for_signal(self) -> Ending:

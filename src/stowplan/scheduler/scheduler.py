@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from stowplan import log
 from stowplan.api.custom import CustomResource
@@ -20,8 +21,8 @@ from stowplan.client.api import ApiClient
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.events import EventRecorder
 from stowplan.client.extenders import MAX_RESPONSE_BYTES, extenders_of
-from stowplan.client.resources import FOLLOWED, RESOURCES, WatchedResource
-from stowplan.client.watch import Reflector
+from stowplan.client.resources import FOLLOWED, PODS, RESOURCES, WatchedResource
+from stowplan.client.watch import EventKind, Reflector
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.config.gates import PREEMPTION
@@ -62,6 +63,8 @@ class Settings:
     is_leading: Callable[[], bool] = lambda: True
     before_pod: Callable[[], None] = lambda: None
     """Called before each decision, to bring up to date what it depends on."""
+    on_pod: Callable[[Pod | None, Pod | None], None] | None = None
+    """Called with a pod before and after each change, while the cluster is still as it was."""
     guard: Guard | None = None
     decisions: Decisions | None = None
     """Where decisions are kept."""
@@ -100,7 +103,8 @@ class Scheduler:
         self.handlers = EventHandlers(shared, queue, taken, reporter.report_unreadable, followers)
         self.extenders = extenders_of(config.extenders, settings.extender_max_response_bytes)
         objects = WholeObjects(self.extenders, shared.changes)
-        self.follower = self._follow(objects, RESOURCES if settings.takes_pods else FOLLOWED)
+        resources = RESOURCES if settings.takes_pods else FOLLOWED
+        self.follower = self._follow(objects, resources, settings.on_pod)
         failures = FailureHandler(shared, queue, self.handlers.pending, reporter)
         on_freed = self.handlers.on_capacity_freed
         self.binder = PodBinder(shared, queue, reporter, failures, on_freed, self.extenders)
@@ -114,8 +118,21 @@ class Scheduler:
         self._core, self._owns_process = CoreTasks(), settings.owns_process
         self._use_plugins()
 
-    def _follow(self, objects: WholeObjects, resources: Iterable[WatchedResource]) -> ClusterFollower:
+    def _follow(
+        self,
+        objects: WholeObjects,
+        resources: Iterable[WatchedResource],
+        on_pod: Callable[[Pod | None, Pod | None], None] | None,
+    ) -> ClusterFollower:
         shared, on_event = self.shared, self.handlers.on_event
+
+        def on_pod_event(kind: EventKind, old: Any, new: Any) -> None:
+            assert on_pod is not None
+            try:
+                on_pod(old, new)
+            finally:
+                on_event(kind, old, new)
+
         kinds = KindWatches(
             shared.api,
             shared.cluster,
@@ -123,7 +140,11 @@ class Scheduler:
             on_served=self.queue.wake_all,
             on_unreadable=shared.metrics.unreadable,
         )
-        return ClusterFollower(shared, [objects.following(each, on_event) for each in resources], kinds)
+        watched = [
+            objects.following(each, on_event if on_pod is None or each.kind != PODS.kind else on_pod_event)
+            for each in resources
+        ]
+        return ClusterFollower(shared, watched, kinds)
 
     def _use_plugins(self) -> None:
         """Watch the kinds, run the background work and report pods for the plugins there are now."""

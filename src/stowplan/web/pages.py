@@ -6,12 +6,14 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
+from itertools import islice
 from typing import TypeAlias
 
 from stowplan.errors import InputError
 from stowplan.explain.changes import Printed
 from stowplan.explain.recorded import explain_record, undecided_text
 from stowplan.explain.text import print_explanation
+from stowplan.replay.shadow import Shadow
 from stowplan.scheduler.decision_pages import Known, decision_pages, look_up
 from stowplan.serving import aiohttp_web as web
 from stowplan.serving.pages import Page
@@ -28,6 +30,12 @@ from stowplan.web.whatif import Questions
 
 PATH = "/page"
 READ_METHODS = ("GET", "HEAD")
+MAX_DISAGREEMENTS = 500
+SHADOW_LINK = (
+    b'<nav aria-label="Views">',
+    b'<nav aria-label="Views">\n    <a href="#/shadow" data-view="shadow" aria-keyshortcuts="s">Shadow</a>',
+)
+"""What the page of a shadow has besides."""
 Ask: TypeAlias = "Callable[[web.BaseRequest], object | Awaitable[object]]"
 TYPES = {
     ".html": "text/html",
@@ -58,8 +66,8 @@ STATIC_HEADERS = {
 }
 
 
-def make_pages(source: Source) -> dict[str, Page]:
-    """Pages by name, to be served under any path that ends in a slash."""
+def make_pages(source: Source, shadow: Shadow | None = None) -> dict[str, Page]:
+    """Pages by name, to be served under any path that ends in a slash; with a view of a shadow's verdicts."""
     live, questions = Live(source, secrets.token_hex(4)), Questions(source)
     (decisions,) = decision_pages(source.decisions, source.scheduler, source.leader).values()
 
@@ -88,7 +96,16 @@ def make_pages(source: Source) -> dict[str, Page]:
         "api/explain": _json_endpoint(lambda request: explain(source, request.query)),
         "api/changes": _json_endpoint(lambda request: questions.changes(request.query.get("pod", ""))),
     }
+    if shadow is not None:
+        read[""] = _static_page("index.html", _static("index.html").replace(*SHADOW_LINK))
+        read["api/shadow"] = _json_endpoint(lambda _: describe_shadow(shadow))
     return {name: _read_only(page) for name, page in read.items()} | {"api/what-if": _json_endpoint(what_if)}
+
+
+def describe_shadow(shadow: Shadow) -> dict[str, object]:
+    """The newest disagreements, and how many pods are of each class."""
+    newest = islice(reversed(shadow.disagreements), MAX_DISAGREEMENTS)
+    return {"summary": shadow.summary(), "disagreements": list(newest)}
 
 
 def mount(pages: Mapping[str, Page], path: str = PATH) -> dict[str, Page]:
@@ -132,6 +149,10 @@ def _static_pages() -> dict[str, Page]:
     for each in files(__package__).joinpath("static").iterdir():
         found["" if each.name == "index.html" else each.name] = _static_page(each.name, each.read_bytes())
     return found
+
+
+def _static(name: str) -> bytes:
+    return files(__package__).joinpath("static", name).read_bytes()
 
 
 def content_type(name: str) -> str:

@@ -8,12 +8,15 @@ import { groupsView, groupView } from "./groups.js";
 import { nodeView } from "./node.js";
 import { podView } from "./pod.js";
 import { queueView } from "./queue.js";
+import { shadowView } from "./shadow.js";
 import { whatIfView } from "./whatif.js";
 
 const main = document.getElementById("main");
 const status = document.getElementById("status");
 const wanted = document.getElementById("wanted");
 const KEYS = { c: "#/", q: "#/queue", g: "#/groups", d: "#/decisions", w: "#/what-if" };
+const isShadow = document.querySelector("nav [data-view=shadow]") !== null;
+if (isShadow) KEYS.s = "#/shadow";
 let view = null;
 
 function route() {
@@ -35,6 +38,8 @@ function route() {
       return ["decisions", decisionsView(query)];
     case "pod":
       return ["decisions", podView(rest[0] ?? "", rest[1])];
+    case "shadow":
+      return ["shadow", shadowView(query)];
     case "what-if":
       return ["what-if", whatIfView(rest, query)];
     default:
@@ -87,7 +92,7 @@ function say() {
   let text = problem;
   if (!text && now && !now.isSynced)
     text = "The scheduler is starting and has not read the whole cluster yet.";
-  else if (!text && now && !now.isLeading)
+  else if (!text && now && !now.isLeading && !isShadow)
     text = "This scheduler is on standby; another one is the leader and makes the decisions.";
   if (status.textContent !== text) status.textContent = text;
 }

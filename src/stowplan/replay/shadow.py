@@ -1,0 +1,592 @@
+"""A shadow of the live scheduler: it follows a cluster, decides each pod with another configuration, and
+compares that with what the live scheduler does. Nothing is written to the cluster.
+
+It is the scheduler of `stowplan run` in the state of a standby that never leads: its watches, its queue and
+its cycle. Pods are placed where the live scheduler binds them, so every decision is about the real cluster.
+
+A decision is made when the queue hands out the pod, soon after it arrives. When the pod is bound, the nodes
+are compared. Where they differ, the pod is decided again on the cluster just before the binding, and, a
+moment later, with and without the pods that were bound at about the same time: the live scheduler counts
+pods that it has decided and not bound yet, and nobody else can see those."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from signal import SIGTERM
+from typing import Any, Literal, get_args
+
+import msgspec
+import numpy as np
+
+from stowplan import log
+from stowplan.api.pod import Pod
+from stowplan.client.api import ApiClient
+from stowplan.client.connection import Connection
+from stowplan.config import KubeSchedulerConfiguration
+from stowplan.cycle.sampling import Sampling, SearchStart, nodes_to_find
+from stowplan.framework.decision import Decision
+from stowplan.framework.profile import Profile
+from stowplan.framework.registry import Registry
+from stowplan.metrics import Metrics
+from stowplan.queue.waiting import QueuedPod
+from stowplan.scheduler.main import MorePages, Service
+from stowplan.scheduler.options import RunOptions
+from stowplan.scheduler.scheduler import Scheduler, Settings
+from stowplan.scheduler.shared import Attempt, failure_of
+
+Result = Literal["same", "tie", "timing", "sample", "policy", "error"]
+RESULTS: tuple[Result, ...] = get_args(Result)
+AGREEING: tuple[Result, ...] = ("same", "tie")
+MAX_KEPT = 1000
+"""Disagreements kept in memory."""
+MAX_OPEN = 256
+"""Disagreements that wait for the bindings around them; beyond it the oldest is judged at once."""
+SETTLE_SECONDS = 1.0
+"""So long after a binding those of pods that were decided before it are expected."""
+NEARBY = 32
+"""How many bindings before and after one may have been decided in another order."""
+MAX_NAMES = 100
+"""Names of schedulers without a profile that are counted one by one."""
+TURN_SECONDS = 0.002
+
+
+class ScoreDifference(msgspec.Struct, frozen=True, rename="camel"):
+    """The weighted scores of a plugin for both nodes."""
+
+    plugin: str
+    live: int
+    chosen: int
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the live scheduler did with a pod, and what this configuration would have done."""
+
+    pod: str
+    profile: str
+    time: float
+    waited: float
+    """Seconds from when the pod was first seen to when it was bound or rejected."""
+    live: str
+    """The node that the live scheduler bound it to; empty if it found none."""
+    chosen: str
+    """The node that this configuration chooses; empty if it finds none."""
+    result: Result
+    best: int = 0
+    """How many nodes have the highest score."""
+    reason: str = ""
+    """Why the nodes differ, in a sentence."""
+    cause: str = ""
+    """The plugin that makes the difference, if one does."""
+    scores: tuple[ScoreDifference, ...] = ()
+    """The scores that differ, the largest difference first."""
+
+
+class Summary(msgspec.Struct, kw_only=True, rename="camel"):
+    since: float
+    judged: int
+    same_node: float | None
+    """The share of pods that went to the same node; None before the first."""
+    agreement: float | None
+    """The share that went to the same node or to one with the same score."""
+    results: dict[Result, int]
+    causes: dict[str, int]
+    """How often each plugin made the difference where the policy differs."""
+    pending: int
+    """Pods that are decided here and not bound yet."""
+    open: int
+    """Disagreements whose class is not known yet."""
+    gone: int
+    """Pods that were deleted before they were bound."""
+    unseen: int
+    """Pods that were first seen with a node."""
+    unmatched: dict[str, int]
+    """Pods not judged because no profile has their schedulerName, by that name."""
+    profiles: tuple[str, ...]
+
+
+class _Tracked(msgspec.Struct):
+    """A pod that the live scheduler has not bound yet."""
+
+    seen: float
+    arrival: int
+    """How many pods had been bound when it was first seen."""
+    is_decided: bool = False
+    chosen: str | None = None
+    error: str | None = None
+    is_rejected: bool = False
+    """Whether the live scheduler has found no node for it."""
+
+
+class _Open(msgspec.Struct):
+    """A disagreement that the bindings around it may explain."""
+
+    pod: Pod
+    live: str
+    tracked: _Tracked
+    decision: Decision
+    """Made on the cluster just before the live scheduler's binding was seen."""
+    placement: int
+    time: float
+    due: float
+
+
+class Shadow:
+    """Judges pods; outlives the scheduler that it decides with, which a new configuration replaces."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._now, self._on_verdict = now, on_verdict
+        self.since = now()
+        self.disagreements: deque[Verdict] = deque(maxlen=MAX_KEPT)
+        self._results: Counter[Result] = Counter()
+        self._causes: Counter[str] = Counter()
+        self._gone = self._unseen = 0
+        self._unmatched: Counter[str] = Counter()
+        self._tracked: dict[str, _Tracked] = {}
+        self._open: deque[_Open] = deque()
+        self._placements: deque[tuple[int, int, str]] = deque(maxlen=4 * NEARBY)
+        """The last bindings: their number, how many there were when the pod arrived, and its uid."""
+        self._placed = 0
+        self._scheduler: Scheduler | None = None
+        self._sampling: dict[str, Sampling] = {}
+        page = metrics.page
+        self._pods_total = page.counter(
+            "stowplan_shadow_pods_total",
+            "Pods that the live scheduler bound or rejected, by how that compares with this configuration.",
+            "profile",
+            "result",
+        )
+        self._unmatched_total = page.counter(
+            "stowplan_shadow_unmatched_pods_total", "Pods whose schedulerName no profile has."
+        )
+        self._gone_total = page.counter(
+            "stowplan_shadow_deleted_pods_total", "Pods that were deleted before they were bound."
+        )
+        self._agreement = page.gauge(
+            "stowplan_shadow_agreement_ratio",
+            "Share of the judged pods that went to the node chosen here, or to one with the same score.",
+        )
+        self._pending = page.gauge("stowplan_shadow_pending_pods", "Pods that are not bound yet.")
+
+    def follow(self, scheduler: Scheduler) -> None:
+        """Decide with this scheduler from now on."""
+        self._scheduler, self._tracked = scheduler, {}
+        self._sampling = Sampling.of(
+            {name: each.percentage_of_nodes_to_score for name, each in scheduler.profiles.items()}
+        )
+
+    async def run(self, scheduler: Scheduler) -> None:
+        """Decide pods as they arrive, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._close_open())
+                await scheduler.follower.sync()
+                turn_ends = time.monotonic() + TURN_SECONDS
+                while (queued := await scheduler.queue.pop()) is not None:
+                    self._decide_queued(queued)
+                    if time.monotonic() >= turn_ends:
+                        await asyncio.sleep(0)
+                        turn_ends = time.monotonic() + TURN_SECONDS
+                await asyncio.Event().wait()  # the queue is closed: the process is about to end
+        finally:
+            while self._open:
+                self._close(self._open.popleft())
+
+    def summary(self) -> Summary:
+        judged = sum(self._results.values())
+        agreeing = sum(self._results[each] for each in AGREEING)
+        return Summary(
+            since=self.since,
+            judged=judged,
+            same_node=self._results["same"] / judged if judged else None,
+            agreement=agreeing / judged if judged else None,
+            results={each: self._results[each] for each in RESULTS},
+            causes=dict(self._causes.most_common()),
+            pending=len(self._tracked),
+            open=len(self._open),
+            gone=self._gone,
+            unseen=self._unseen,
+            unmatched=dict(self._unmatched),
+            profiles=() if self._scheduler is None else tuple(self._scheduler.profiles),
+        )
+
+    # What happens to pods
+
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod changes; the cluster is still as it was before."""
+        scheduler = self._scheduler
+        assert scheduler is not None
+        if new is None or new.is_finished:
+            if old is not None and self._tracked.pop(old.uid, None) is not None:
+                self._gone += 1
+                self._gone_total[()] += 1
+        elif new.node_name:
+            if old is None or not old.node_name:
+                self._on_bound(scheduler, old, new)
+        elif new.scheduler_name in scheduler.profiles:
+            self._on_pending(scheduler, old, new)
+        elif old is None:
+            self._count_unmatched(scheduler, new.scheduler_name)
+        self._pending[()] = len(self._tracked)
+
+    def _on_pending(self, scheduler: Scheduler, old: Pod | None, new: Pod) -> None:
+        condition = new.condition("PodScheduled")
+        is_rejected = (
+            condition is not None and condition.status == "False" and condition.reason == "Unschedulable"
+        )
+        tracked = self._tracked.get(new.uid)
+        if tracked is None:
+            self._tracked[new.uid] = _Tracked(self._now(), self._placed, is_rejected=is_rejected)
+        elif is_rejected and not tracked.is_rejected:
+            self._compare(scheduler, new, "", tracked)
+            tracked.is_rejected = True
+
+    def _on_bound(self, scheduler: Scheduler, old: Pod | None, new: Pod) -> None:
+        tracked = self._tracked.pop(new.uid, None)
+        if tracked is not None:
+            pending = scheduler.shared.pending.get(new.uid) or old or new
+            self._compare(scheduler, pending, new.node_name, tracked)
+        elif old is None and scheduler.is_synced and new.scheduler_name in scheduler.profiles:
+            self._unseen += 1
+        self._placed += 1
+        arrival = self._placed - 1 if tracked is None else tracked.arrival
+        self._placements.append((self._placed, arrival, new.uid))
+
+    def _count_unmatched(self, scheduler: Scheduler, name: str) -> None:
+        if name not in self._unmatched:
+            log.warn(
+                "Pods are not judged: no profile has their schedulerName",
+                schedulerName=name,
+                profiles=list(scheduler.profiles),
+            )
+            if len(self._unmatched) >= MAX_NAMES:
+                name = "(others)"
+        self._unmatched[name] += 1
+        self._unmatched_total[()] += 1
+
+    # Decisions
+
+    def _decide_queued(self, queued: QueuedPod) -> None:
+        """Decide a pod that the queue hands out; one without a node goes back to wait for a change."""
+        scheduler = self._scheduler
+        assert scheduler is not None
+        pod, queue = queued.pod, scheduler.queue
+        tracked = self._tracked.get(pod.uid)
+        profile = scheduler.profiles.get(pod.scheduler_name)
+        if tracked is None or profile is None or pod.is_terminating:
+            queue.done(pod.uid)
+            return
+        scheduler.loop.before_pod()
+        decision = self._decide(scheduler, profile, queued)
+        tracked.is_decided, tracked.chosen, tracked.error = True, decision.chosen, decision.error
+        if decision.chosen is not None:
+            queue.done(pod.uid)
+        else:
+            failure = failure_of(decision)
+            queue.return_failed(queued, rejectors=failure.rejectors, pending=failure.pending)
+
+    def _decide(self, scheduler: Scheduler, profile: Profile, queued: QueuedPod) -> Decision:
+        """Decide as the configuration says, and record the decision."""
+        began = scheduler.shared.clock()
+        decision = scheduler.loop.decide(profile, queued.pod, self._sampling.get(profile.scheduler_name))
+        recorder, attempt = scheduler.recorder, Attempt(queued, profile, decision, began)
+        if recorder is not None:
+            if decision.chosen is not None:
+                recorder.record_bound(attempt)
+            else:
+                recorder.record_failed(attempt, failure_of(decision))
+        return decision
+
+    def _recall(self, scheduler: Scheduler, pod: Pod) -> Decision | None:
+        """The last decision for a pod, if it is still in memory."""
+        recorder = scheduler.recorder
+        records = [] if recorder is None else recorder.decisions.recent.of(pod.key)
+        return next((each.decision() for each in records if each.uid == pod.uid), None)
+
+    # Comparisons
+
+    def _compare(self, scheduler: Scheduler, pod: Pod, live: str, tracked: _Tracked) -> None:
+        """The live scheduler has bound a pod or, with `live` empty, found no node for it."""
+        profile = scheduler.profiles[pod.scheduler_name]
+        # A pod that the live scheduler has rejected is decided anew by both after a change.
+        is_first = tracked.is_decided and not (tracked.is_rejected and live)
+        first = None
+        if is_first:
+            if tracked.error is not None:
+                self._report(pod, live, tracked, "error", None, tracked.error)
+                return
+            if (tracked.chosen or "") == live:
+                self._report(pod, live, tracked, "same", None)
+                return
+            first = self._recall(scheduler, pod)
+            if first is not None and live and _is_best(first, live):
+                self._report(pod, live, tracked, "tie", first)
+                return
+        now = self._decide(scheduler, profile, QueuedPod(pod, scheduler.shared.now(), attempts=1))
+        if now.error is not None:
+            self._report(pod, live, tracked, "error", now, now.error)
+        elif _agrees(now, live):
+            if first is not None and first.not_looked_at is not None:
+                why = f"{live} is the best of the next sample"
+                self._report(pod, live, tracked, "sample", first, why)
+            elif is_first:
+                why = "the cluster changed between the arrival of the pod and its binding"
+                self._report(pod, live, tracked, "timing", first or now, why)
+            else:
+                self._report(pod, live, tracked, "same" if (now.chosen or "") == live else "tie", now)
+        elif live and self._is_sampled(scheduler, profile, pod, live, now):
+            why = f"a search that starts at another node finds {live} to be the best of its sample"
+            self._report(pod, live, tracked, "sample", now, why)
+        else:
+            self._put_open(pod, live, tracked, now)
+
+    def _put_open(self, pod: Pod, live: str, tracked: _Tracked, decision: Decision) -> None:
+        due = time.monotonic() + SETTLE_SECONDS
+        self._open.append(_Open(pod, live, tracked, decision, self._placed + 1, self._now(), due))
+        if len(self._open) > MAX_OPEN:
+            self._close(self._open.popleft())
+
+    async def _close_open(self) -> None:
+        while True:
+            await asyncio.sleep(SETTLE_SECONDS / 4)
+            while self._open and self._open[0].due <= time.monotonic():
+                self._close(self._open.popleft())
+                await asyncio.sleep(0)
+
+    def _close(self, case: _Open) -> None:
+        """Find out whether pods that were bound at about the same time explain a disagreement."""
+        scheduler = self._scheduler
+        assert scheduler is not None
+        profile = scheduler.profiles.get(case.pod.scheduler_name)
+        if profile is None or (case.live and case.live not in case.decision.names):
+            why = "this configuration had not seen the node yet"
+            self._report(case.pod, case.live, case.tracked, "timing", case.decision, why, case.time)
+            return
+        why = self._explain_timing(scheduler, profile, case)
+        result: Result = "timing" if why else "policy"
+        self._report(case.pod, case.live, case.tracked, result, case.decision, why, case.time)
+
+    def _explain_timing(self, scheduler: Scheduler, profile: Profile, case: _Open) -> str:
+        """How the order of bindings explains it; empty if it does not.
+
+        Of all orders only the extreme ones are tried: no nearby pod is counted on the node or elsewhere.
+        Scores that rise or fall with what runs on a node have their best outcome for it in one of them.
+        """
+        nearby = list(self._find_nearby(scheduler, case))
+        on_node = [pod for pod in nearby if pod.node_name == case.live]
+        elsewhere = [pod for pod in nearby if pod.node_name != case.live]
+        trials: list[tuple[Iterable[Pod], str]] = [((), "pods that were bound at about the same time count")]
+        if on_node:
+            trials.append(
+                (on_node, f"pods that were bound to {case.live} at about the same time do not count")
+            )
+        if elsewhere:
+            trials.append((elsewhere, "pods that were bound elsewhere at about the same time do not count"))
+        if nearby:
+            trials.append((nearby, "pods that were bound at about the same time do not count"))
+        for without, what in trials:
+            with _set_aside(scheduler, [case.pod, *without]):
+                decision = scheduler.loop.decide(profile, case.pod, None)
+            if decision.error is None and _agrees(decision, case.live):
+                return f"the choice is the same if {what}"
+        return ""
+
+    def _find_nearby(self, scheduler: Scheduler, case: _Open) -> Iterator[Pod]:
+        """Pods that may have been decided before this one and bound after it, or the other way round.
+
+        A watch shows changes in their order: a pod that was bound before another one was created was
+        decided before it, too.
+        """
+        for number, arrival, uid in self._placements:
+            is_before = case.placement - NEARBY <= number < case.placement and number > case.tracked.arrival
+            is_after = case.placement <= number <= case.placement + NEARBY and arrival < case.placement
+            if (is_before or is_after) and uid != case.pod.uid:
+                pod = scheduler.cluster.pod(uid)
+                if pod is not None:
+                    yield pod
+
+    def _is_sampled(
+        self, scheduler: Scheduler, profile: Profile, pod: Pod, live: str, decision: Decision
+    ) -> bool:
+        """Whether the node is the best of a sample that a search could have come by."""
+        nodes, percentage = scheduler.cluster.nodes, profile.percentage_of_nodes_to_score
+        wanted = nodes_to_find(len(nodes), percentage)
+        if percentage >= 100 or wanted >= len(nodes):
+            return False
+        if decision.not_looked_at is not None:
+            decision = scheduler.loop.decide(profile, pod, None)
+        row, totals = nodes.row_of(live), decision.relative_totals
+        if row is None or totals is None or row not in decision.feasible:
+            return False
+        by_row = np.full(len(nodes), np.iinfo(np.int64).min)
+        by_row[decision.feasible] = totals
+        order = nodes.order
+        (places,) = (by_row[order] > np.iinfo(np.int64).min).nonzero()
+        ring = order[places]  # feasible rows, in the order of the search
+        if len(ring) <= wanted:
+            return False
+        (here,) = (ring == row).nonzero()[0]
+        (better,) = np.roll(by_row[ring] > by_row[row], -here).nonzero()
+        after, before = (int(better[0]), len(ring) - int(better[-1])) if len(better) else (wanted, wanted)
+        ahead = max(0, wanted - after)  # so many feasible nodes are looked at before it
+        if ahead > min(wanted, before) - 1:
+            return False
+        start = SearchStart(int(places[(here - ahead) % len(ring)]))
+        trial = scheduler.loop.decide(profile, pod, Sampling(percentage, start))
+        return trial.error is None and _agrees(trial, live)
+
+    def _report(
+        self,
+        pod: Pod,
+        live: str,
+        tracked: _Tracked,
+        result: Result,
+        decision: Decision | None,
+        why: str = "",
+        at: float | None = None,
+    ) -> None:
+        at = self._now() if at is None else at
+        chosen = (tracked.chosen if decision is None else decision.chosen) or ""
+        reason, cause = why, ""
+        scores: tuple[ScoreDifference, ...] = ()
+        if decision is not None and result not in ("same", "error"):
+            found, cause, scores = explain_difference(decision, live)
+            reason = f"{found}; {why}" if why else found
+        verdict = Verdict(
+            pod=pod.key,
+            profile=pod.scheduler_name,
+            time=at,
+            waited=max(at - tracked.seen, 0.0),
+            live=live,
+            chosen=chosen,
+            result=result,
+            best=0 if decision is None else len(decision.best),
+            reason=reason,
+            cause=cause,
+            scores=scores,
+        )
+        self._results[result] += 1
+        self._pods_total[pod.scheduler_name, result] += 1
+        agreeing = sum(self._results[each] for each in AGREEING)
+        self._agreement[()] = agreeing / sum(self._results.values())
+        if result == "policy":
+            self._causes[cause] += 1
+        if result != "same":
+            self.disagreements.append(verdict)
+        self._on_verdict(verdict)
+
+
+@contextmanager
+def _set_aside(scheduler: Scheduler, pods: Iterable[Pod]) -> Iterator[None]:
+    found = scheduler.cluster.set_aside(pods)
+    try:
+        yield
+    finally:
+        scheduler.cluster.bring_back(found)
+
+
+def _is_best(decision: Decision, node: str) -> bool:
+    return any(decision.names[row] == node for row in decision.best.tolist())
+
+
+def _agrees(decision: Decision, live: str) -> bool:
+    return _is_best(decision, live) if live else decision.chosen is None
+
+
+def explain_difference(decision: Decision, live: str) -> tuple[str, str, tuple[ScoreDifference, ...]]:
+    """Why a decision is not for the node: a sentence, the plugin that matters most, scores that differ."""
+    chosen = decision.chosen
+    if not live:
+        return f"the live scheduler found no node, this configuration chooses {chosen}", "", ()
+    if live not in decision.names:
+        return f"node {live} is not known", "", ()
+    rejection = decision.pre_filter or decision.status_of(live)
+    row = decision.names.index(live)
+    if rejection is None and decision.narrowed_by and row not in decision.looked_at:
+        return f"{decision.narrowed_reason} for {live}", decision.narrowed_by[0], ()
+    if rejection is not None:
+        what = "rejects the pod" if decision.pre_filter is not None else f"rejects {live}"
+        return f"{rejection.plugin or 'a plugin'} {what}: {rejection.message}", rejection.plugin, ()
+    if row not in decision.feasible:
+        return f"{live} is not in the sample of nodes looked at", "", ()
+    if chosen is None or decision.relative_totals is None:
+        return f"{live} fits as well", "", ()
+    (here,) = (decision.feasible == row).nonzero()[0]
+    (there,) = (decision.feasible == decision.names.index(chosen)).nonzero()[0]
+    scores = tuple(
+        sorted(
+            (
+                ScoreDifference(each.plugin, int(each.weighted[here]), int(each.weighted[there]))
+                for each in decision.scores
+                if each.weighted[here] != each.weighted[there]
+            ),
+            key=lambda each: (each.live - each.chosen, each.plugin),
+        )
+    )
+    behind = int(decision.relative_totals[there] - decision.relative_totals[here])
+    if not behind:
+        return f"{live} and {chosen} have the same score", "", scores
+    listed = ", ".join(f"{each.plugin} {each.live - each.chosen:+d}" for each in scores)
+    return f"{live} scores {behind} less than {chosen} ({listed})", scores[0].plugin if scores else "", scores
+
+
+class ShadowService(Service):
+    """The process of `stowplan shadow`: that of `stowplan run`, except that it never leads nor writes."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        registry: Registry,
+        connection: Connection | None = None,
+        more_pages: MorePages = lambda _: {},
+        *,
+        on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+        seconds: float | None = None,
+        owns_process: bool = True,
+    ) -> None:
+        options = msgspec.structs.replace(options, config=_as_shadow(options.config))
+        super().__init__(options, registry, connection, more_pages, owns_process=owns_process)
+        self.shadow = Shadow(self.metrics, on_verdict)
+        self._seconds = seconds
+
+    async def run(self) -> int:
+        if self._seconds is not None:
+            asyncio.get_running_loop().call_later(self._seconds, self._signals.put_nowait, SIGTERM)
+        return await super().run()
+
+    def _is_leading(self) -> bool:
+        return False
+
+    def _keep_fixed(self, config: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
+        return _as_shadow(super()._keep_fixed(config))
+
+    def _settings(self) -> Settings:
+        return replace(super()._settings(), on_pod=self.shadow.on_pod)
+
+    def _scheduler(
+        self, config: KubeSchedulerConfiguration, api: ApiClient, events_api: ApiClient
+    ) -> Scheduler:
+        # The client for events may write even where this one does not lead, so it is not used.
+        scheduler = super()._scheduler(config, api, api)
+        self.shadow.follow(scheduler)
+        return scheduler
+
+    def _more_work(self, scheduler: Scheduler) -> Mapping[str, Coroutine[Any, Any, Any]]:
+        return {"shadow": self.shadow.run(scheduler)}
+
+
+def _as_shadow(config: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
+    """The configuration without a lease and without extenders, which may act on what they are asked."""
+    election = msgspec.structs.replace(config.leader_election, leader_elect=False)
+    return msgspec.structs.replace(
+        config, leader_election=election, extenders=(), delay_cache_until_active=False
+    )

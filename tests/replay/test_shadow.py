@@ -1,0 +1,342 @@
+"""`stowplan shadow`: what another configuration would do with the pods that the live scheduler binds.
+
+The live scheduler is the test itself, which binds pods through the API, or Stowplan's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import yaml
+
+from stowplan.client.errors import NotAllowed
+from stowplan.embedded.cluster import EmbeddedCluster
+from stowplan.framework.registry import Registry
+from stowplan.replay.shadow import MAX_KEPT, ShadowService, Verdict
+from stowplan.scheduler.options import parse
+
+Json = dict[str, Any]
+V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+PODS = "/api/v1/namespaces/default/pods"
+PACKING = {
+    "name": "NodeResourcesFit",
+    "args": {"scoringStrategy": {"type": "MostAllocated", "resources": [{"name": "cpu", "weight": 1}]}},
+}
+ONLY_FIT = {
+    "plugins": {"multiPoint": {"disabled": [{"name": "*"}], "enabled": [
+        {"name": "PrioritySort"}, {"name": "NodeResourcesFit"}, {"name": "NodeUnschedulable"},
+        {"name": "NodeName"}, {"name": "SchedulingGates"}, {"name": "DefaultBinder"},
+    ]}},
+}  # fmt: skip
+RAISING = """
+from stowplan import Plugin
+
+
+class Raising(Plugin):
+    def filter(self, state, pod, node):
+        raise RuntimeError("out of order")
+"""
+
+
+def node(name: str, cpu: str = "8", **spec: Any) -> Json:
+    room = {"cpu": cpu, "memory": "32Gi", "pods": "110"}
+    status = {"capacity": room, "allocatable": room}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec, "status": status}
+
+
+def pod(name: str, cpu: str = "1", **spec: Any) -> Json:
+    container = {"name": "main", "image": "web", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [container], **spec},
+    }
+
+
+class World:
+    """A cluster, with a shadow beside it."""
+
+    def __init__(self, cluster: EmbeddedCluster, service: ShadowService, verdicts: list[Verdict]) -> None:
+        self.cluster, self.service, self.verdicts = cluster, service, verdicts
+
+    async def create(self, *items: Json) -> None:
+        for item in items:
+            path = "/api/v1/nodes" if item["kind"] == "Node" else PODS
+            await self.cluster.api.request("POST", path, item)
+
+    async def bind(self, name: str, node_name: str) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": node_name}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        await self.cluster.api.request("POST", f"{PODS}/{name}/binding", body)
+
+    async def reject(self, name: str) -> None:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1"}
+        await self.cluster.api.request(
+            "PATCH",
+            f"{PODS}/{name}/status",
+            {"status": {"conditions": [condition]}},
+            content_type="application/strategic-merge-patch+json",
+        )
+
+    async def decided(self, name: str) -> None:
+        """Wait until the shadow has decided a pod."""
+        await self.until(lambda: bool(self.service.decisions.recent.of(f"default/{name}")))
+
+    async def known(self, name: str) -> None:
+        await self.until(lambda: self.service.scheduler.cluster.nodes.row_of(name) is not None)
+
+    async def until(self, is_so: Any, seconds: float = 20.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not is_so():
+                await asyncio.sleep(0.005)
+
+    async def verdict(self, name: str, number: int = 1) -> Verdict:
+        """The last verdict on a pod, once there are so many."""
+        found: list[Verdict] = []
+
+        def is_there() -> bool:
+            found[:] = [each for each in self.verdicts if each.pod == f"default/{name}"]
+            return len(found) >= number
+
+        await self.until(is_there)
+        return found[-1]
+
+    async def place(self, made: Json, node_name: str) -> Verdict:
+        """Create a pod, let the shadow decide it, bind it elsewhere."""
+        name = made["metadata"]["name"]
+        await self.create(made)
+        await self.decided(name)
+        await self.bind(name, node_name)
+        return await self.verdict(name)
+
+
+@asynccontextmanager
+async def shadowing(tmp_path: Any, *flags: str, profile: Json | None = None) -> AsyncIterator[World]:
+    file = tmp_path / "b.yaml"
+    file.write_text(yaml.safe_dump(V1 | {"profiles": [profile or {"schedulerName": "default-scheduler"}]}))
+    argv = [f"--config={file}", "--secure-port=0", *flags]
+    registry = Registry.installed([tmp_path])
+    verdicts: list[Verdict] = []
+    async with EmbeddedCluster() as cluster:
+        service = ShadowService(
+            parse(argv, registry=registry).options,
+            registry,
+            cluster.connection,
+            on_verdict=verdicts.append,
+            owns_process=False,
+        )
+        task = asyncio.create_task(service.run())
+        world = World(cluster, service, verdicts)
+        await world.until(lambda: service.is_synced or task.done())
+        try:
+            yield world
+        finally:
+            assert not task.done(), task
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_same_node_is_the_same_and_an_equal_one_a_tie(tmp_path):
+    async with shadowing(tmp_path, "--seed=1") as world:
+        await world.create(node("a"), node("b"))
+        await world.known("b")
+        await world.create(pod("web"))
+        await world.decided("web")
+        ours = world.service.decisions.recent.of("default/web")[0].chosen
+        await world.bind("web", ours)
+        assert (await world.verdict("web")).result == "same"
+        await world.create(node("c"))
+        await world.known("c")
+        await world.create(pod("next"))
+        await world.decided("next")
+        chosen = world.service.decisions.recent.of("default/next")[0].chosen
+        (other,) = {"a", "b", "c"} - {ours, chosen}  # both are empty, so both are the best
+        await world.bind("next", other)
+        found = await world.verdict("next")
+        assert (found.result, found.live, found.best) == ("tie", other, 2)
+        assert "have the same score" in found.reason
+        summary = world.service.shadow.summary()
+        assert (summary.judged, summary.same_node, summary.agreement) == (2, 0.5, 1.0)
+
+
+async def test_another_policy_is_named_with_the_scores_that_differ(tmp_path):
+    profile = {"schedulerName": "default-scheduler", "pluginConfig": [PACKING], **ONLY_FIT}
+    async with shadowing(tmp_path, profile=profile) as world:
+        await world.create(node("empty"), node("used"))
+        await world.known("used")
+        await world.place(pod("first", "4"), "used")
+        found = await world.place(pod("second"), "empty")
+        assert (found.result, found.live, found.chosen) == ("policy", "empty", "used")
+        (score,) = found.scores
+        assert (score.plugin, score.live < score.chosen) == ("NodeResourcesFit", True)
+        assert "empty scores" in found.reason
+        assert "NodeResourcesFit -" in found.reason
+        assert world.service.shadow.summary().causes == {"NodeResourcesFit": 1}
+
+
+async def test_a_node_that_is_rejected_here_is_policy_with_the_reason(tmp_path):
+    async with shadowing(tmp_path) as world:
+        await world.create(node("closed", unschedulable=True), node("open"))
+        await world.known("open")
+        found = await world.place(pod("web"), "closed")
+        assert (found.result, found.cause) == ("policy", "NodeUnschedulable")
+        assert "NodeUnschedulable rejects closed: node(s) were unschedulable" in found.reason
+
+
+async def test_a_change_between_arrival_and_binding_is_timing(tmp_path):
+    profile = {"schedulerName": "default-scheduler", **ONLY_FIT}
+    async with shadowing(tmp_path, profile=profile) as world:
+        await world.create(node("old", "4"))
+        await world.known("old")
+        await world.create(pod("web"))
+        await world.decided("web")
+        await world.create(node("new", "64"))
+        await world.known("new")
+        await world.bind("web", "new")
+        found = await world.verdict("web")
+        assert (found.result, found.live) == ("timing", "new")
+        assert "changed between" in found.reason
+
+
+async def test_pods_that_are_bound_later_and_were_decided_before_are_timing(tmp_path):
+    """The live scheduler counts pods that it has decided and not bound yet."""
+    profile = {"schedulerName": "default-scheduler", **ONLY_FIT}
+    async with shadowing(tmp_path, profile=profile) as world:
+        await world.create(node("big", "10"), node("small", "8"))
+        await world.known("small")
+        await world.create(pod("slow", "4"), pod("quick", "1"))
+        await world.decided("quick")
+        await world.bind("quick", "small")  # big is the best without `slow`, which is about to be bound
+        await world.bind("slow", "big")
+        found = await world.verdict("quick")
+        assert found.result == "timing"
+        assert "bound at about the same time count" in found.reason
+
+
+async def test_a_sample_that_a_search_could_have_come_by_is_sample(tmp_path):
+    profile = {"schedulerName": "default-scheduler", "percentageOfNodesToScore": 1, **ONLY_FIT}
+    async with shadowing(tmp_path, profile=profile) as world:
+        await world.create(*(node(f"n{number:03}", "8") for number in range(210)), node("best", "64"))
+        await world.until(lambda: len(world.service.scheduler.cluster.nodes) == 211)
+        results = [(await world.place(pod(f"p{number}"), f"n{number * 20:03}")).result for number in range(6)]
+        assert set(results) <= {"tie", "sample", "same"}
+        assert "sample" in results
+
+
+async def test_both_find_no_node_and_then_the_same(tmp_path):
+    async with shadowing(tmp_path) as world:
+        await world.create(node("tiny", "1"))
+        await world.known("tiny")
+        await world.create(pod("big", "4"))
+        await world.decided("big")
+        await world.reject("big")
+        found = await world.verdict("big")
+        assert (found.result, found.live, found.chosen) == ("same", "", "")
+        await world.create(node("large", "16"))
+        await world.known("large")
+        await world.bind("big", "large")
+        assert (await world.verdict("big", 2)).result == "same"
+
+
+async def test_a_pod_that_the_live_scheduler_rejects_and_fits_here_is_policy(tmp_path):
+    async with shadowing(tmp_path) as world:
+        await world.create(node("a"))
+        await world.known("a")
+        await world.create(pod("web"))
+        await world.decided("web")
+        await world.reject("web")
+        found = await world.verdict("web")
+        assert (found.result, found.live, found.chosen) == ("policy", "", "a")
+
+
+async def test_pods_that_are_deleted_or_come_with_a_node_are_counted_apart(tmp_path):
+    async with shadowing(tmp_path) as world:
+        await world.create(node("a"))
+        await world.known("a")
+        await world.create(
+            pod("web"), pod("fixed", nodeName="a"), pod("gated", schedulingGates=[{"name": "x"}])
+        )
+        await world.decided("web")
+        await world.cluster.api.request("DELETE", f"{PODS}/web", {"gracePeriodSeconds": 0})
+        shadow = world.service.shadow
+        await world.until(lambda: shadow.summary().gone == 1)
+        summary = shadow.summary()
+        assert (summary.judged, summary.unseen, summary.pending) == (0, 1, 1)
+        assert not world.service.decisions.recent.of("default/gated")
+
+
+async def test_pods_without_a_profile_are_said_to_be_left_out(tmp_path, caplog):
+    async with shadowing(tmp_path, profile={"schedulerName": "other"}) as world:
+        await world.create(node("a"))
+        await world.create(pod("web"), pod("api"))
+        await world.until(lambda: world.service.shadow.summary().unmatched == {"default-scheduler": 2})
+        assert world.service.shadow.summary().profiles == ("other",)
+    assert caplog.text.count("no profile has their schedulerName") == 1
+
+
+async def test_a_plugin_that_raises_is_an_error_and_the_next_pods_are_judged(tmp_path):
+    (tmp_path / "raising.py").write_text(RAISING)
+    profile = {
+        "schedulerName": "default-scheduler",
+        "plugins": {"filter": {"enabled": [{"name": "Raising"}]}},
+    }
+    async with shadowing(tmp_path, f"--plugin-dir={tmp_path}", profile=profile) as world:
+        await world.create(node("a"))
+        await world.known("a")
+        for name in ("web", "api"):
+            found = await world.place(pod(name), "a")
+            assert (found.result, "out of order" in found.reason) == ("error", True)
+
+
+async def test_nothing_is_written_to_the_cluster(tmp_path):
+    async with shadowing(tmp_path) as world:
+        await world.create(node("a", "1"))
+        await world.known("a")
+        await world.create(pod("web"), pod("big", "9", priority=None))
+        await world.decided("big")
+        with pytest.raises(NotAllowed):
+            await world.service.scheduler.shared.api.request("DELETE", f"{PODS}/web")
+        seen = await world.cluster.api.get_json(PODS)
+        assert [each["spec"].get("nodeName") for each in seen["items"]] == [None, None]
+        assert all("conditions" not in each["status"] for each in seen["items"])
+        events = await world.cluster.api.get_json("/api/v1/events")
+        assert events["items"] == []
+
+
+async def test_beside_a_scheduler_with_the_same_configuration_all_pods_agree(tmp_path):
+    """Under load bindings overtake one another, so some may be a matter of timing, and none of policy."""
+    async with shadowing(tmp_path) as world:
+        await world.create(*(node(f"n{number}", "16") for number in range(12)))
+        await world.known("n11")
+        await world.cluster.schedule()
+        for number in range(60):
+            await world.create(pod(f"p{number}", f"{100 + number % 7 * 50}m"))
+        shadow = world.service.shadow
+        await world.until(lambda: shadow.summary().judged == 60)
+        summary = shadow.summary()
+        assert summary.results["policy"] == summary.results["error"] == 0, list(shadow.disagreements)
+        page = world.service.metrics.render().decode()
+        assert 'stowplan_shadow_pods_total{profile="default-scheduler",result="same"}' in page
+        assert f"stowplan_shadow_agreement_ratio {summary.agreement:g}"[:38] in page
+
+
+async def test_thousands_of_pending_pods_neither_block_nor_pile_up(tmp_path):
+    profile = {"schedulerName": "default-scheduler", **ONLY_FIT}
+    async with shadowing(tmp_path, "--decisions-memory=1Mi", profile=profile) as world:
+        await world.create(node("a", "4"))
+        await world.known("a")
+        made = pod("p", "5")
+        for number in range(2_000):
+            made["metadata"]["name"] = f"p{number}"
+            await world.create(made)
+        shadow, service = world.service.shadow, world.service
+        await world.until(lambda: shadow.summary().pending == 2_000, 60)
+        await world.create(pod("small"))
+        await world.bind("small", "a")
+        assert (await world.verdict("small")).result == "same"
+        assert service.decisions.recent.bytes <= 2**20
+        assert len(shadow.disagreements) <= MAX_KEPT
