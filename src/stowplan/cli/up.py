@@ -152,9 +152,11 @@ def up(
     stop. With --data, the next start finds all objects again.
     """
     import asyncio
+    import gc
     from time import perf_counter
 
     began = perf_counter()
+    gc.set_threshold(20_000, 20, 50)  # the start makes many objects, and none that have to be found
     from stowplan import log
     from stowplan.api.manifests import objects_in
     from stowplan.cli.cluster_source import stop_for
