@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 
 import aiohttp
+import pytest
 from click.testing import CliRunner
 
 from make import make_node, make_pod
@@ -128,3 +130,31 @@ async def test_the_command_asks_a_running_scheduler(tmp_path):
         done = await asyncio.to_thread(run, "default/bug")
         assert done.exit_code == 1
         assert 'did you mean "default/big"?' in done.output
+
+
+def job_set(replicas):
+    container = {"name": "c", "resources": {"requests": {"cpu": "1"}}}
+    job = {"parallelism": 1, "completions": 1, "template": {"spec": {"containers": [container]}}}
+    part = {"name": "w", "replicas": replicas, "template": {"spec": job}}
+    meta, spec = {"name": "train"}, {"replicatedJobs": [part]}
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta, "spec": spec}
+
+
+@pytest.mark.parametrize(("gang", "placed"), [(False, 4), (True, 0)])
+async def test_the_form_takes_job_sets_and_gangs(gang, placed):
+    async with asking(NODE) as get:
+        asked = {"manifests": json.dumps(job_set(5)), "gang": gang}
+        async with aiohttp.ClientSession() as session:
+            response = await session.post(f"{get.link}api/what-if", json=asked)
+            found = await response.json()
+        assert found["counts"].get("placed", 0) == placed
+        assert [each["starts"] for each in found.get("groups", ())] == [False] * gang
+
+
+async def test_the_form_rejects_a_job_set_of_too_many_jobs():
+    async with asking(NODE) as get, aiohttp.ClientSession() as session:
+        response = await session.post(
+            f"{get.link}api/what-if", json={"manifests": json.dumps(job_set(10**12))}
+        )
+        assert response.status == 400
+        assert "more than 10000 Jobs" in (await response.json())["message"]

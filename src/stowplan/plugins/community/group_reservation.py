@@ -37,6 +37,8 @@ from stowplan.plugins.node_matching import required_nodes
 EXPECTED_SECONDS = "stowplan/expected-seconds"
 REFRESH_SECONDS = 5.0
 """How often a group without a reservation is looked for."""
+MAX_SECONDS = 366 * 86400.0
+"""A pod that may run longer counts as one without end: nothing can be planned with it."""
 MAX_REJECTED = 10_000
 """Pods that are attempted again as soon as a reservation ends; others wait for any other event."""
 
@@ -137,10 +139,10 @@ class GroupReservation(Plugin):
 
 def running_seconds(pod: Pod) -> float:
     """How long the pod runs at most, as far as it says so."""
-    said = pod.annotations.get(EXPECTED_SECONDS, "")
+    said, limit = pod.annotations.get(EXPECTED_SECONDS, ""), pod.spec.active_deadline_seconds
     expected = float(said) if said.isdecimal() else math.inf
-    limit = pod.spec.active_deadline_seconds
-    return min(expected, math.inf if limit is None else float(limit))
+    found = min(expected, math.inf if limit is None else float(limit))
+    return found if found <= MAX_SECONDS else math.inf
 
 
 def end_of(pod: Pod, now: float) -> float:
