@@ -16,6 +16,7 @@ NAMES = ("podgroups.scheduling.x-k8s.io", "elasticquotas.scheduling.x-k8s.io", "
 
 @pytest.fixture
 def controllers(control_plane, tmp_path):
+    """Two replicas, of which one works."""
     command = [sys.executable, "-m", "stowplan.cli"]
     printed = subprocess.run([*command, "crd", *NAMES], capture_output=True, text=True, check=True).stdout
     definitions = tmp_path / "crds.yaml"
@@ -23,14 +24,14 @@ def controllers(control_plane, tmp_path):
     control_plane.kubectl("apply", "-f", str(definitions))
     control_plane.kubectl("wait", "--for=condition=Established", *(f"crd/{name}" for name in NAMES))
     with (tmp_path / "log").open("w") as log:
-        running = subprocess.Popen(
-            [*command, "controllers", "--kubeconfig", control_plane.kubeconfig()], stderr=log
-        )
+        replica = [*command, "controllers", "--leader-elect", "--kubeconfig", control_plane.kubeconfig()]
+        running = [subprocess.Popen(replica, stderr=log) for _ in range(2)]
     try:
         yield running
     finally:
-        running.terminate()
-        running.wait(20)
+        for each in running:
+            each.terminate()
+        assert [each.wait(20) for each in running] == [0, 0]
 
 
 def _is_served(control_plane, plural):
