@@ -28,7 +28,9 @@ GROUP_CONTROLLERS = (
     Right("podgroups/status", ("patch",), "scheduling.x-k8s.io"),
     Right("elasticquotas", ("list", "watch"), "scheduling.x-k8s.io"),
     Right("elasticquotas/status", ("patch",), "scheduling.x-k8s.io"),
-    Right("podgroups", ("list", "watch"), "scheduling.volcano.sh"),
+    Right(
+        "podgroups", ("list", "patch", "watch"), "scheduling.volcano.sh"
+    ),  # they have no status subresource
     Right("queues", ("create", "get", "list", "watch"), "scheduling.volcano.sh"),  # it creates `default`
     Right("queues/status", ("patch",), "scheduling.volcano.sh"),
     Right("events", ("create", "patch"), "events.k8s.io"),
