@@ -28,9 +28,7 @@ GROUP_CONTROLLERS = (
     Right("podgroups/status", ("patch",), "scheduling.x-k8s.io"),
     Right("elasticquotas", ("list", "watch"), "scheduling.x-k8s.io"),
     Right("elasticquotas/status", ("patch",), "scheduling.x-k8s.io"),
-    Right(
-        "podgroups", ("list", "patch", "watch"), "scheduling.volcano.sh"
-    ),  # they have no status subresource
+    Right("podgroups", ("list", "patch", "watch"), "scheduling.volcano.sh"),  # without status subresource
     Right("queues", ("create", "get", "list", "watch"), "scheduling.volcano.sh"),  # it creates `default`
     Right("queues/status", ("patch",), "scheduling.volcano.sh"),
     Right("events", ("create", "patch"), "events.k8s.io"),
