@@ -32,7 +32,7 @@ test-cluster: $(READY) ## tests on a real control plane, which Go builds once (m
 	$(BIN)/python tests/controlplane/binaries.py
 	$(BIN)/pytest tests/cluster_suite
 
-test-groups: $(READY) ## pod groups beside kube-scheduler and scheduler-plugins, which Go builds once (minutes); 10 minutes
+test-groups: $(READY) ## pod groups with kube-scheduler, then ours, on a real control plane; 10 minutes
 	$(BIN)/python tests/controlplane/binaries.py
 	$(BIN)/pytest tests/groups_cluster
 

@@ -1,4 +1,4 @@
-"""Pod groups on a real control plane, with the real schedulers beside ours: `make test-groups`.
+"""Pod groups on a real control plane, with kube-scheduler beside ours: `make test-groups`.
 
 They run only when this folder, or a file of it, is named.
 """
