@@ -191,7 +191,7 @@ class ReplayApi(ApiClient):
 
 
 class _NoMetrics(Metrics):
-    """Does not count what is counted for every pod: a tenth of the time, and nobody reads it."""
+    """Does not count what is counted for every pod: nobody reads it."""
 
 
 def _ignore(metrics: Metrics, *_: object, **__: object) -> None:
