@@ -214,7 +214,24 @@ async def test_pods_that_are_bound_later_and_were_decided_before_are_timing(tmp_
         await world.bind("slow", "big")
         found = await world.verdict("quick")
         assert found.result == "timing"
-        assert "bound at about the same time count" in found.reason
+        assert "those bound shortly after it are counted" in found.reason
+
+
+async def test_a_burst_is_compared_with_the_cluster_at_each_binding(tmp_path):
+    """When they arrive the cluster is empty and all nodes are equal; the packing shows only later."""
+    profile = {"schedulerName": "default-scheduler", "pluginConfig": [PACKING], **ONLY_FIT}
+    async with shadowing(tmp_path, profile=profile) as world:
+        await world.create(*(node(f"n{number:02}", "64") for number in range(50)))
+        await world.until(lambda: len(world.service.scheduler.cluster.nodes) == 50)
+        await world.create(*(pod(f"p{number:02}") for number in range(50)))
+        await world.decided("p49")
+        for number in range(50):
+            await world.bind(f"p{number:02}", f"n{number:02}")
+        shadow = world.service.shadow
+        await world.until(lambda: shadow.summary().judged == 50)
+        results = shadow.summary().results
+        assert results["policy"] > 25, results
+        assert results["policy"] + results["timing"] + results["same"] + results["tie"] == 50
 
 
 async def test_a_sample_that_a_search_could_have_come_by_is_sample(tmp_path):

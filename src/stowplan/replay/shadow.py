@@ -4,10 +4,10 @@ compares that with what the live scheduler does. Nothing is written to the clust
 It is the scheduler of `stowplan run` in the state of a standby that never leads: its watches, its queue and
 its cycle. Pods are placed where the live scheduler binds them, so every decision is about the real cluster.
 
-A decision is made when the queue hands out the pod, soon after it arrives. When the pod is bound, the nodes
-are compared. Where they differ, the pod is decided again on the cluster just before the binding, and, a
-moment later, with and without the pods that were bound at about the same time: the live scheduler counts
-pods that it has decided and not bound yet, and nobody else can see those."""
+A decision is made when the queue hands out the pod, soon after it arrives. When the pod is bound, and the
+cluster has changed since, it is decided again on the cluster just before the binding. Where the nodes differ,
+it is decided once more a moment later, with and without the pods that were bound at about the same time: the
+live scheduler counts pods that it has decided and not bound yet, and nobody else can see those."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ MAX_OPEN = 256
 """Disagreements that wait for the bindings around them; beyond it the oldest is judged at once."""
 SETTLE_SECONDS = 1.0
 """So long after a binding those of pods that were decided before it are expected."""
-NEARBY = 32
-"""How many bindings before and after one may have been decided in another order."""
+NEARBY, NEARBY_SECONDS = 16, 0.5
+"""How many bindings before and after one, and how far apart, may have been decided in another order."""
+FEW = (1, 4)
 MAX_NAMES = 100
 """Names of schedulers without a profile that are counted one by one."""
 TURN_SECONDS = 0.002
@@ -116,6 +117,10 @@ class _Tracked(msgspec.Struct):
     arrival: int
     """How many pods had been bound when it was first seen."""
     is_decided: bool = False
+    decided_at: int = 0
+    """How many pods had been bound when it was decided."""
+    version: tuple[int, ...] = ()
+    """The state of the cluster that it was decided on."""
     chosen: str | None = None
     error: str | None = None
     is_rejected: bool = False
@@ -130,6 +135,8 @@ class _Open(msgspec.Struct):
     tracked: _Tracked
     decision: Decision
     """Made on the cluster just before the live scheduler's binding was seen."""
+    agreed: bool
+    """Whether the choice was the same shortly before, when the pod arrived."""
     placement: int
     time: float
     due: float
@@ -153,8 +160,8 @@ class Shadow:
         self._unmatched: Counter[str] = Counter()
         self._tracked: dict[str, _Tracked] = {}
         self._open: deque[_Open] = deque()
-        self._placements: deque[tuple[int, int, str]] = deque(maxlen=4 * NEARBY)
-        """The last bindings: their number, how many there were when the pod arrived, and its uid."""
+        self._placements: deque[tuple[int, int, float, str]] = deque(maxlen=4 * NEARBY)
+        """The last bindings: number, how many there were when the pod arrived, time, and the pod's uid."""
         self._placed = 0
         self._scheduler: Scheduler | None = None
         self._sampling: dict[str, Sampling] = {}
@@ -259,7 +266,9 @@ class Shadow:
             self._unseen += 1
         self._placed += 1
         arrival = self._placed - 1 if tracked is None else tracked.arrival
-        self._placements.append((self._placed, arrival, new.uid))
+        self._placements.append((self._placed, arrival, self._now(), new.uid))
+        while self._open and self._open[0].placement + NEARBY < self._placed:
+            self._close(self._open.popleft())
 
     def _count_unmatched(self, scheduler: Scheduler, name: str) -> None:
         if name not in self._unmatched:
@@ -288,6 +297,7 @@ class Shadow:
         scheduler.loop.before_pod()
         decision = self._decide(scheduler, profile, queued)
         tracked.is_decided, tracked.chosen, tracked.error = True, decision.chosen, decision.error
+        tracked.version, tracked.decided_at = _version(scheduler), self._placed
         if decision.chosen is not None:
             queue.done(pod.uid)
         else:
@@ -317,41 +327,51 @@ class Shadow:
     def _compare(self, scheduler: Scheduler, pod: Pod, live: str, tracked: _Tracked) -> None:
         """The live scheduler has bound a pod or, with `live` empty, found no node for it."""
         profile = scheduler.profiles[pod.scheduler_name]
-        # A pod that the live scheduler has rejected is decided anew by both after a change.
-        is_first = tracked.is_decided and not (tracked.is_rejected and live)
         first = None
-        if is_first:
+        # A pod that the live scheduler has rejected before is decided anew by both after a change.
+        if tracked.is_decided and not (tracked.is_rejected and live):
             if tracked.error is not None:
                 self._report(pod, live, tracked, "error", None, tracked.error)
                 return
-            if (tracked.chosen or "") == live:
+            if (tracked.chosen or "") == live and tracked.version == _version(scheduler):
                 self._report(pod, live, tracked, "same", None)
                 return
             first = self._recall(scheduler, pod)
-            if first is not None and live and _is_best(first, live):
+            if first is not None and tracked.version == _version(scheduler) and _agrees(first, live):
                 self._report(pod, live, tracked, "tie", first)
                 return
         now = self._decide(scheduler, profile, QueuedPod(pod, scheduler.shared.now(), attempts=1))
         if now.error is not None:
             self._report(pod, live, tracked, "error", now, now.error)
         elif _agrees(now, live):
-            if first is not None and first.not_looked_at is not None:
-                why = f"{live} is the best of the next sample"
-                self._report(pod, live, tracked, "sample", first, why)
-            elif is_first:
-                why = "the cluster changed between the arrival of the pod and its binding"
-                self._report(pod, live, tracked, "timing", first or now, why)
-            else:
-                self._report(pod, live, tracked, "same" if (now.chosen or "") == live else "tie", now)
+            self._report_agreement(pod, live, tracked, first, now)
         elif live and self._is_sampled(scheduler, profile, pod, live, now):
             why = f"a search that starts at another node finds {live} to be the best of its sample"
             self._report(pod, live, tracked, "sample", now, why)
         else:
-            self._put_open(pod, live, tracked, now)
+            # With many bindings in between, the live scheduler did not decide when the pod arrived.
+            is_recent = self._placed - tracked.decided_at <= NEARBY
+            agreed = first is not None and is_recent and _agrees(first, live)
+            self._put_open(pod, live, tracked, now, agreed)
 
-    def _put_open(self, pod: Pod, live: str, tracked: _Tracked, decision: Decision) -> None:
+    def _report_agreement(
+        self, pod: Pod, live: str, tracked: _Tracked, first: Decision | None, now: Decision
+    ) -> None:
+        """The choice is the same on the cluster just before the binding; was it when the pod arrived?"""
+        if first is not None and not _agrees(first, live):
+            if first.not_looked_at is not None:
+                why = f"{live} is the best of the next sample"
+                self._report(pod, live, tracked, "sample", first, why)
+            else:
+                why = "the cluster changed between the arrival of the pod and its binding"
+                self._report(pod, live, tracked, "timing", first, why)
+            return
+        chosen = now.chosen if first is None else first.chosen
+        self._report(pod, live, tracked, "same" if (chosen or "") == live else "tie", first or now)
+
+    def _put_open(self, pod: Pod, live: str, tracked: _Tracked, decision: Decision, agreed: bool) -> None:
         due = time.monotonic() + SETTLE_SECONDS
-        self._open.append(_Open(pod, live, tracked, decision, self._placed + 1, self._now(), due))
+        self._open.append(_Open(pod, live, tracked, decision, agreed, self._placed + 1, self._now(), due))
         if len(self._open) > MAX_OPEN:
             self._close(self._open.popleft())
 
@@ -371,48 +391,61 @@ class Shadow:
             why = "this configuration had not seen the node yet"
             self._report(case.pod, case.live, case.tracked, "timing", case.decision, why, case.time)
             return
-        why = self._explain_timing(scheduler, profile, case)
+        if case.agreed:
+            why = "the choice was the same when the pod arrived, and the cluster changed since"
+        else:
+            why = self._explain_timing(scheduler, profile, case)
         result: Result = "timing" if why else "policy"
         self._report(case.pod, case.live, case.tracked, result, case.decision, why, case.time)
 
     def _explain_timing(self, scheduler: Scheduler, profile: Profile, case: _Open) -> str:
         """How the order of bindings explains it; empty if it does not.
 
-        Of all orders only the extreme ones are tried: no nearby pod is counted on the node or elsewhere.
-        Scores that rise or fall with what runs on a node have their best outcome for it in one of them.
+        Of the orders that are possible only some are tried: the last few before it or the first few after it
+        were decided the other way round, or all of those on the node, or elsewhere. Scores that rise or fall
+        with what runs on a node are at their best for it in one of the last two.
         """
-        nearby = list(self._find_nearby(scheduler, case))
+        before, after, later = self._find_nearby(scheduler, case)
+        nearby = [*before, *after]
         on_node = [pod for pod in nearby if pod.node_name == case.live]
         elsewhere = [pod for pod in nearby if pod.node_name != case.live]
-        trials: list[tuple[Iterable[Pod], str]] = [((), "pods that were bound at about the same time count")]
-        if on_node:
-            trials.append(
-                (on_node, f"pods that were bound to {case.live} at about the same time do not count")
-            )
-        if elsewhere:
-            trials.append((elsewhere, "pods that were bound elsewhere at about the same time do not count"))
-        if nearby:
-            trials.append((nearby, "pods that were bound at about the same time do not count"))
-        for without, what in trials:
-            with _set_aside(scheduler, [case.pod, *without]):
+        trials: dict[str, list[Pod]] = {"those bound shortly after it": []}
+        for number in FEW:
+            trials[f"the first {number} bound after it"] = after[number:]
+            trials[f"all but the last {number} bound before it"] = [*before[-number:], *after]
+        trials[f"those bound to other nodes, and not to {case.live}, at about the same time"] = on_node
+        trials[f"those bound to {case.live}, and not to other nodes, at about the same time"] = elsewhere
+        trials["none of those bound at about the same time"] = nearby
+        tried: list[set[str]] = [{pod.uid for pod in after}]  # as when its binding was seen
+        for what, without in trials.items():
+            uids = {pod.uid for pod in without}
+            if uids in tried:
+                continue
+            tried.append(uids)
+            with _set_aside(scheduler, [case.pod, *without, *later]):
                 decision = scheduler.loop.decide(profile, case.pod, None)
             if decision.error is None and _agrees(decision, case.live):
-                return f"the choice is the same if {what}"
+                return f"the choice is the same if, of other pods, {what} are counted"
         return ""
 
-    def _find_nearby(self, scheduler: Scheduler, case: _Open) -> Iterator[Pod]:
-        """Pods that may have been decided before this one and bound after it, or the other way round.
+    def _find_nearby(self, scheduler: Scheduler, case: _Open) -> tuple[list[Pod], list[Pod], list[Pod]]:
+        """Pods that were bound before it and may have been decided after it; that were bound after it and
+        may have been decided before it; and other pods that were bound after it.
 
         A watch shows changes in their order: a pod that was bound before another one was created was
         decided before it, too.
         """
-        for number, arrival, uid in self._placements:
-            is_before = case.placement - NEARBY <= number < case.placement and number > case.tracked.arrival
-            is_after = case.placement <= number <= case.placement + NEARBY and arrival < case.placement
-            if (is_before or is_after) and uid != case.pod.uid:
-                pod = scheduler.cluster.pod(uid)
-                if pod is not None:
-                    yield pod
+        before, after, later = [], [], []
+        for number, arrival, at, uid in self._placements:
+            pod = scheduler.cluster.pod(uid)
+            if pod is None or uid == case.pod.uid:
+                continue
+            is_near = abs(number - case.placement) <= NEARBY and abs(at - case.time) <= NEARBY_SECONDS
+            if number >= case.placement:
+                (after if is_near and arrival < case.placement else later).append(pod)
+            elif is_near and number > case.tracked.arrival:
+                before.append(pod)
+        return before, after, later
 
     def _is_sampled(
         self, scheduler: Scheduler, profile: Profile, pod: Pod, live: str, decision: Decision
@@ -492,6 +525,18 @@ def _set_aside(scheduler: Scheduler, pods: Iterable[Pod]) -> Iterator[None]:
         yield
     finally:
         scheduler.cluster.bring_back(found)
+
+
+def _version(scheduler: Scheduler) -> tuple[int, ...]:
+    """Differs after each change of nodes, or of pods on them."""
+    nodes = scheduler.cluster.nodes
+    kept = nodes.kept
+    return (
+        nodes.layout,
+        kept.node_changes.position,
+        kept.usage_changes.position,
+        kept.pod_changes.position,
+    )
 
 
 def _is_best(decision: Decision, node: str) -> bool:
