@@ -220,6 +220,11 @@ class ControlPlane:
         other = ["env", f"PYTHONPATH={source}"] if source else []
         return self._scheduler(name, [*other, sys.executable, "-m", "stowplan.cli", "run"], flags, config)
 
+    def shadow(self, *flags: str, **config: Any) -> AbstractContextManager[Process]:
+        """Run `stowplan shadow` beside another scheduler; its output has a line of JSON for each pod."""
+        command = [sys.executable, "-m", "stowplan.cli", "shadow", "--no-page", "--output=json"]
+        return self._scheduler("shadow", command, flags, config)
+
     @contextmanager
     def _scheduler(
         self, name: str, command: list[str | Path], flags: tuple[str, ...], config: Json

@@ -610,3 +610,31 @@ def test_the_page_has_every_option():
     shown = CliRunner().invoke(stowplan, ["manifests", "--help"]).stdout
     options = set(re.findall(r"--[a-z][-a-z]+", shown)) - {"--help"}
     assert options <= set(re.findall(r"--[a-z][-a-z]+", PAGE))
+
+
+# A shadow
+
+
+def test_a_shadow_may_only_read_the_cluster(folder):
+    objects = folder.render(WITH_COLOURS, folder.plugin(), "--shadow")
+    rights = allowed(objects)
+    reviews = {"tokenreviews.authentication.k8s.io", "subjectaccessreviews.authorization.k8s.io"}
+    assert all(verbs == {"create"} for resource, verbs in rights.items() if resource in reviews)
+    others = {verb for resource, verbs in rights.items() if resource not in reviews for verb in verbs}
+    assert others <= {"get", "list", "watch"}
+    assert rights["colours.example.com"] == {"list", "watch"}
+    assert "colours/status.example.com" not in rights
+    assert not {"Role", "CustomResourceDefinition", "PodDisruptionBudget"} & {
+        each["kind"] for each in objects
+    }
+    deployment = of_kind(objects, "Deployment")
+    assert (deployment["metadata"]["name"], deployment["spec"]["replicas"]) == ("stowplan-shadow", 1)
+    (container,) = pod_of(objects)["containers"]
+    assert container["command"][:3] == ["stowplan", "shadow", "--no-page"]
+
+
+def test_a_shadow_is_one_and_has_no_controllers(folder):
+    for option in ("--replicas=2", "--controllers"):
+        done = folder.run(OURS, IMAGE, "--shadow", option)
+        assert done.exit_code == 2
+        assert "cannot be used with --shadow" in done.output

@@ -12,9 +12,11 @@ from stowplan.cli.options import PLUGIN_DIRS, log_level
 from stowplan.deploy.manifests import as_yaml, notes
 from stowplan.deploy.manifests import controllers as group_controllers
 from stowplan.deploy.manifests import manifests as second_scheduler
+from stowplan.deploy.manifests import shadow as beside_live_scheduler
 from stowplan.deploy.setup import JOURNAL_SIZE, DeployOptions, read_setup
 from stowplan.deploy.static_pod import beside_static_pod, host_files, static_pod
 
+DEFAULT = ParameterSource.DEFAULT
 DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journal_claim", "controllers")
 
 
@@ -61,6 +63,13 @@ DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journ
     help="Also deploy `stowplan controllers`, which write the status of pod groups, quotas and queues.",
 )
 @click.option(
+    "--shadow",
+    "form",
+    flag_value="shadow",
+    help="Print `stowplan shadow` instead, which compares the configuration with the live scheduler and may "
+    "only read the cluster.",
+)
+@click.option(
     "--static-pod",
     "form",
     flag_value="pod",
@@ -87,17 +96,23 @@ def manifests(
 
     By default it runs beside kube-scheduler, for the pods whose schedulerName is that of a profile.
     """
-    if form is not None:
+    if form == "shadow" and (controllers or ctx.get_parameter_source("replicas") is not DEFAULT):
+        raise click.UsageError("--controllers and --replicas cannot be used with --shadow")
+    if form in ("pod", "beside"):
         for option in DEPLOYMENT_OPTIONS:
-            if ctx.get_parameter_source(option) is not ParameterSource.DEFAULT:
+            if ctx.get_parameter_source(option) is not DEFAULT:
                 raise click.UsageError(f"--{option.replace('_', '-')} cannot be used for a static pod")
     setup = read_setup(config, plugin_dirs)
     if form == "beside":
         click.echo(as_yaml(beside_static_pod(setup)), nl=False)
         return
-    options = DeployOptions(**chosen)
+    if form == "shadow" and ctx.get_parameter_source("name") is DEFAULT:
+        chosen["name"] = "stowplan-shadow"
+    options = DeployOptions(**chosen | ({"replicas": 1} if form == "shadow" else {}))
     if form == "pod":
         documents, messages = [static_pod(setup, options)], [*setup.warnings, *host_files(setup)]
+    elif form == "shadow":
+        documents, messages = beside_live_scheduler(setup, options), list(setup.warnings)
     else:
         documents, messages = second_scheduler(setup, options), list(notes(setup))
         documents += group_controllers(options) if controllers else []

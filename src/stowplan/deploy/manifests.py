@@ -19,6 +19,7 @@ from stowplan.deploy.rights import (
     render_role,
     rules,
     scheduler_rights,
+    shadow_rights,
     viewer,
 )
 from stowplan.deploy.setup import CONFIG, JOURNAL_SIZE, MAX_CONFIG_MAP_BYTES, PORT, DeployOptions, Setup
@@ -41,6 +42,8 @@ LOCKED_DOWN = {
 SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
 TEMPORARY = {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
 """Python's TLS only reads certificates from files, so generated ones need a place."""
+AUTHENTICATION = "extension-apiserver-authentication-reader"
+"""A role that every cluster has; with it the CA of client certificates can be read."""
 JOURNAL_FOLDER = "/var/lib/stowplan"
 MEBIBYTE = 2**20
 HEADROOM = 256 * MEBIBYTE
@@ -60,6 +63,25 @@ def manifests(setup: Setup, options: DeployOptions) -> list[Json]:
         _config_map(setup, options),
         deployment(setup, options, lease),
         _disruption_budget(options),
+        _service(options),
+        *(_monitoring(options) if options.service_monitor else ()),
+    ]
+
+
+def shadow(setup: Setup, options: DeployOptions) -> list[Json]:
+    """`stowplan shadow` beside the live scheduler, with rights that only read."""
+    _check(setup, options)
+    account = [{"kind": "ServiceAccount", "name": options.name, "namespace": options.namespace}]
+    return [
+        *([] if options.namespace in SYSTEM_NAMESPACES else [_namespace(options)]),
+        _service_account(options),
+        *render_role(options.account, rules(shadow_rights(setup.plugins)), account),
+        make_role_binding(
+            f"{options.account}:authentication", "Role", AUTHENTICATION, account, "kube-system"
+        ),
+        viewer(f"{options.account}:viewer"),
+        _config_map(setup, options),
+        deployment(setup, options, None, ("shadow", "--no-page")),
         _service(options),
         *(_monitoring(options) if options.service_monitor else ()),
     ]
@@ -183,9 +205,9 @@ def _rights(setup: Setup, options: DeployOptions, lease: LeaderElection | None) 
     if lease is not None:
         where = lease.resource_namespace
         yield from render_role(f"{options.account}:lease", lease_rules(lease.resource_name), account, where)
-    # The cluster has this role; with it the CA of client certificates can be read.
-    reader = "extension-apiserver-authentication-reader"
-    yield make_role_binding(f"{options.account}:authentication", "Role", reader, account, "kube-system")
+    yield make_role_binding(
+        f"{options.account}:authentication", "Role", AUTHENTICATION, account, "kube-system"
+    )
 
 
 def _config_map(setup: Setup, options: DeployOptions) -> Json:
@@ -259,7 +281,9 @@ def _monitoring(options: DeployOptions) -> Iterator[Json]:
     }
 
 
-def deployment(setup: Setup, options: DeployOptions, lease: LeaderElection | None) -> Json:
+def deployment(
+    setup: Setup, options: DeployOptions, lease: LeaderElection | None, command: Sequence[str] = ("run",)
+) -> Json:
     # A new configuration starts new pods; a new plugin file does not: the scheduler loads it while it runs.
     stamp = hashlib.sha256(setup.files[CONFIG].encode()).hexdigest()[:16]
     config = {"name": "config", "configMap": {"name": options.name}}
@@ -277,7 +301,7 @@ def deployment(setup: Setup, options: DeployOptions, lease: LeaderElection | Non
             container(
                 "scheduler",
                 options.image,
-                _command(setup, options, lease),
+                _command(command, setup, options, lease),
                 [read_only("config", FOLDER), *journal_mounts(options)],
                 probes(has_standby_cache=not setup.config.delay_cache_until_active),
             )
@@ -301,8 +325,10 @@ def deployment(setup: Setup, options: DeployOptions, lease: LeaderElection | Non
     }
 
 
-def _command(setup: Setup, options: DeployOptions, lease: LeaderElection | None) -> list[str]:
-    command = ["stowplan", "run", f"--config={FOLDER}/{CONFIG}"]
+def _command(
+    words: Sequence[str], setup: Setup, options: DeployOptions, lease: LeaderElection | None
+) -> list[str]:
+    command = ["stowplan", *words, f"--config={FOLDER}/{CONFIG}"]
     if setup.has_plugin_files:
         command.append(f"--plugin-dir={FOLDER}")
     if lease is not None:

@@ -35,6 +35,7 @@ GROUP_CONTROLLERS = (
     Right("events", ("create", "patch")),
 )
 """What `stowplan controllers` needs all over the cluster."""
+READING = ("get", "list", "watch")
 SEEN = ("/page", "/page/*", "/debug/decisions", "/metrics", "/metrics/*")
 """Not /configz: a configuration may hold the keys to extenders."""
 ASKED = "/page/api/what-if"
@@ -46,6 +47,16 @@ def scheduler_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
     yield from (_watching(resource) for resource in RESOURCES)
     yield from EVERY_SCHEDULER
     yield from plugin_rights(plugins)
+
+
+def shadow_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
+    """What a scheduler and its plugins read, and nothing that changes the cluster."""
+    reviews = [each for each in EVERY_SCHEDULER if each.resource in ("tokenreviews", "subjectaccessreviews")]
+    yield from (_watching(resource) for resource in RESOURCES)
+    yield from reviews
+    for right in plugin_rights(plugins):
+        if verbs := tuple(verb for verb in right.verbs if verb in READING):
+            yield Right(right.resource, verbs, right.group)
 
 
 def plugin_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:

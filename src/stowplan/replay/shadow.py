@@ -435,7 +435,9 @@ class Shadow:
         A watch shows changes in their order: a pod that was bound before another one was created was
         decided before it, too.
         """
-        before, after, later = [], [], []
+        before: list[Pod] = []
+        after: list[Pod] = []
+        later: list[Pod] = []
         for number, arrival, at, uid in self._placements:
             pod = scheduler.cluster.pod(uid)
             if pod is None or uid == case.pod.uid:
