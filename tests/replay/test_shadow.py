@@ -4,33 +4,21 @@ The live scheduler is the test itself, which binds pods through the API, or Stow
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+import os
+import signal
 
+import aiohttp
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from shadow_world import ONLY_FIT, PACKING, PODS, V1, node, pod, shadowing
+from stowplan.apiserver.faults import Target
+from stowplan.cli import stowplan
 from stowplan.client.errors import NotAllowed
-from stowplan.embedded.cluster import EmbeddedCluster
-from stowplan.framework.registry import Registry
-from stowplan.replay.shadow import MAX_KEPT, ShadowService, Verdict
-from stowplan.scheduler.options import parse
+from stowplan.replay.shadow import MAX_KEPT
+from stowplan.web import answer_by_name, make_pages, make_source, serve_locally
 
-Json = dict[str, Any]
-V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
-PODS = "/api/v1/namespaces/default/pods"
-PACKING = {
-    "name": "NodeResourcesFit",
-    "args": {"scoringStrategy": {"type": "MostAllocated", "resources": [{"name": "cpu", "weight": 1}]}},
-}
-ONLY_FIT = {
-    "plugins": {"multiPoint": {"disabled": [{"name": "*"}], "enabled": [
-        {"name": "PrioritySort"}, {"name": "NodeResourcesFit"}, {"name": "NodeUnschedulable"},
-        {"name": "NodeName"}, {"name": "SchedulingGates"}, {"name": "DefaultBinder"},
-    ]}},
-}  # fmt: skip
 RAISING = """
 from stowplan import Plugin
 
@@ -39,105 +27,6 @@ class Raising(Plugin):
     def filter(self, state, pod, node):
         raise RuntimeError("out of order")
 """
-
-
-def node(name: str, cpu: str = "8", **spec: Any) -> Json:
-    room = {"cpu": cpu, "memory": "32Gi", "pods": "110"}
-    status = {"capacity": room, "allocatable": room}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec, "status": status}
-
-
-def pod(name: str, cpu: str = "1", **spec: Any) -> Json:
-    container = {"name": "main", "image": "web", "resources": {"requests": {"cpu": cpu}}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"containers": [container], **spec},
-    }
-
-
-class World:
-    """A cluster, with a shadow beside it."""
-
-    def __init__(self, cluster: EmbeddedCluster, service: ShadowService, verdicts: list[Verdict]) -> None:
-        self.cluster, self.service, self.verdicts = cluster, service, verdicts
-
-    async def create(self, *items: Json) -> None:
-        for item in items:
-            path = "/api/v1/nodes" if item["kind"] == "Node" else PODS
-            await self.cluster.api.request("POST", path, item)
-
-    async def bind(self, name: str, node_name: str) -> None:
-        target = {"apiVersion": "v1", "kind": "Node", "name": node_name}
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-        await self.cluster.api.request("POST", f"{PODS}/{name}/binding", body)
-
-    async def reject(self, name: str) -> None:
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1"}
-        await self.cluster.api.request(
-            "PATCH",
-            f"{PODS}/{name}/status",
-            {"status": {"conditions": [condition]}},
-            content_type="application/strategic-merge-patch+json",
-        )
-
-    async def decided(self, name: str) -> None:
-        """Wait until the shadow has decided a pod."""
-        await self.until(lambda: bool(self.service.decisions.recent.of(f"default/{name}")))
-
-    async def known(self, name: str) -> None:
-        await self.until(lambda: self.service.scheduler.cluster.nodes.row_of(name) is not None)
-
-    async def until(self, is_so: Any, seconds: float = 20.0) -> None:
-        async with asyncio.timeout(seconds):
-            while not is_so():
-                await asyncio.sleep(0.005)
-
-    async def verdict(self, name: str, number: int = 1) -> Verdict:
-        """The last verdict on a pod, once there are so many."""
-        found: list[Verdict] = []
-
-        def is_there() -> bool:
-            found[:] = [each for each in self.verdicts if each.pod == f"default/{name}"]
-            return len(found) >= number
-
-        await self.until(is_there)
-        return found[-1]
-
-    async def place(self, made: Json, node_name: str) -> Verdict:
-        """Create a pod, let the shadow decide it, bind it elsewhere."""
-        name = made["metadata"]["name"]
-        await self.create(made)
-        await self.decided(name)
-        await self.bind(name, node_name)
-        return await self.verdict(name)
-
-
-@asynccontextmanager
-async def shadowing(tmp_path: Any, *flags: str, profile: Json | None = None) -> AsyncIterator[World]:
-    file = tmp_path / "b.yaml"
-    file.write_text(yaml.safe_dump(V1 | {"profiles": [profile or {"schedulerName": "default-scheduler"}]}))
-    argv = [f"--config={file}", "--secure-port=0", *flags]
-    registry = Registry.installed([tmp_path])
-    verdicts: list[Verdict] = []
-    async with EmbeddedCluster() as cluster:
-        service = ShadowService(
-            parse(argv, registry=registry).options,
-            registry,
-            cluster.connection,
-            on_verdict=verdicts.append,
-            owns_process=False,
-        )
-        task = asyncio.create_task(service.run())
-        world = World(cluster, service, verdicts)
-        await world.until(lambda: service.is_synced or task.done())
-        try:
-            yield world
-        finally:
-            assert not task.done(), task
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_the_same_node_is_the_same_and_an_equal_one_a_tie(tmp_path):
@@ -357,3 +246,73 @@ async def test_thousands_of_pending_pods_neither_block_nor_pile_up(tmp_path):
         assert (await world.verdict("small")).result == "same"
         assert service.decisions.recent.bytes <= 2**20
         assert len(shadow.disagreements) <= MAX_KEPT
+
+
+async def test_watches_that_break_lose_no_verdict(tmp_path):
+    """What was bound meanwhile is found when the watch continues, or by the next list."""
+    async with shadowing(tmp_path) as world:
+        await world.create(node("a"))
+        await world.known("a")
+        for number in range(3):
+            name = f"web-{number}"
+            await world.create(pod(name))
+            await world.decided(name)
+            assert world.cluster.server.faults.drop_watches(Target("watch", "pods", user_agent="*"))
+            await world.bind(name, "a")
+            assert (await world.verdict(name)).result == "same"
+
+
+async def test_a_new_configuration_is_used_from_then_on(tmp_path):
+    """SIGHUP reads the file again; verdicts so far are kept."""
+    async with shadowing(tmp_path, profile={"schedulerName": "other"}) as world:
+        await world.create(node("a"))
+        await world.create(pod("web"))
+        shadow = world.service.shadow
+        await world.until(lambda: shadow.summary().unmatched == {"default-scheduler": 1})
+        (tmp_path / "b.yaml").write_text(yaml.safe_dump(V1))
+        before = world.service.scheduler
+        os.kill(os.getpid(), signal.SIGHUP)
+        await world.until(lambda: world.service.scheduler is not before and world.service.is_synced)
+        await world.decided("web")
+        await world.bind("web", "a")
+        assert (await world.verdict("web")).result == "same"
+        assert shadow.summary().unmatched == {"default-scheduler": 1}
+
+
+async def test_the_page_has_the_disagreements(tmp_path):
+    profile = {"schedulerName": "default-scheduler", "pluginConfig": [PACKING], **ONLY_FIT}
+    async with shadowing(tmp_path, profile=profile) as world:
+        await world.create(node("empty"), node("used"))
+        await world.known("used")
+        await world.place(pod("first", "4"), "used")
+        await world.place(pod("second"), "empty")
+        pages = make_pages(make_source(world.service), world.service.shadow)
+        async with serve_locally(answer_by_name(pages)) as link, aiohttp.ClientSession() as session:
+            async with session.get(link) as response:
+                assert 'href="#/shadow"' in await response.text()
+            async with session.get(f"{link}api/shadow") as response:
+                found = await response.json()
+            async with session.post(f"{link}api/shadow") as response:
+                assert response.status == 405
+        assert found["summary"]["results"]["policy"] == 1
+        assert next(each["pod"] for each in found["disagreements"]) == "default/second"
+        assert "" in make_pages(make_source(world.service))
+        assert "api/shadow" not in make_pages(make_source(world.service))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(["--config=missing.yaml"], "missing.yaml: cannot be read", id="no such file"),
+        pytest.param(["--config=b.yaml", "--for=0s"], "expected a duration above 0", id="no time"),
+        pytest.param(["--config=b.yaml", "--for=soon"], "such as 500ms, 10s", id="not a duration"),
+        pytest.param(["--config=b.yaml", "--wrong"], "unknown flag: --wrong", id="unknown flag"),
+        pytest.param(["--config=b.yaml", "--kubeconfig=no"], "no: cannot be read", id="no kubeconfig"),
+    ],
+)
+def test_bad_input_is_named(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(V1))
+    done = CliRunner().invoke(stowplan, ["shadow", *words])
+    assert done.exit_code != 0
+    assert message in f"{done.output}{done.exception}"
