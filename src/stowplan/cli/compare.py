@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -17,11 +17,14 @@ from stowplan.cli.options import OUTPUT, PLUGIN_DIRS, SEED
 from stowplan.cli.replay import (
     DEPARTURES,
     EVICTION_SECONDS,
+    EXECUTOR,
+    JOBS,
     MAPPING,
     NO_RETRY,
     PARTIAL,
     PREFER_RECORDED,
     PROGRESS,
+    SCHEDULER_ADDRESS,
     TRACE,
     load_trace,
     progress_of,
@@ -29,8 +32,9 @@ from stowplan.cli.replay import (
 from stowplan.errors import InputError
 from stowplan.explain.layout import printable
 from stowplan.framework.registry import Registry
-from stowplan.replay import ReplayOptions, Results, Trace, replay
+from stowplan.replay import ReplayOptions, Results, Trace
 from stowplan.replay.compare import Comparison, Condition
+from stowplan.replay.executors import Executor, ReplayJob, open_executor
 
 RECORDED = "recorded"
 FAILED = 3
@@ -87,14 +91,9 @@ FAILED = 3
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep finished replays in this folder, and use those that are there.",
 )
-@click.option(
-    "--jobs",
-    metavar="N",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Replays to run at once.",
-)
+@EXECUTOR
+@SCHEDULER_ADDRESS
+@JOBS
 @PROGRESS
 @OUTPUT
 def compare(
@@ -113,7 +112,9 @@ def compare(
     explained: int,
     html: Path | None,
     resume: Path | None,
-    jobs: int,
+    executor: str,
+    scheduler_address: str | None,
+    jobs: int | None,
     progress: bool | None,
     output: str,
 ) -> None:
@@ -133,18 +134,28 @@ def compare(
         prefers_recorded=prefer_recorded,
         eviction_seconds=eviction_seconds,
     )
-    work = _Work(found, plugin_dirs, options, resume, progress)
     files: dict[str, Path | None] = dict(zip(_names(configs), configs, strict=True))
     if scheduler is not None:
         _check_recorded(found, scheduler)
         files = {scheduler: None, **files}
-    comparison = Comparison(work.run(files, jobs))
-    uids = frozenset(each.uid for each in comparison.differences[:explained])
-    if uids:
-        again = work.explain({name: file for name, file in files.items() if file is not None}, uids)
-        for uid in (each.uid for each in comparison.differences[:explained]):
-            texts = {name: each.explanations[uid] for name, each in again.items() if uid in each.explanations}
-            comparison.explanations[uid] = texts
+    opened = open_executor(
+        executor,  # type: ignore[arg-type]
+        found,
+        jobs=jobs,
+        address=scheduler_address,
+        progress_of=functools.partial(progress_of, wanted=progress),
+    )
+    with opened as replays:
+        work = _Work(found, plugin_dirs, options, resume, replays)
+        comparison = Comparison(work.run(files))
+        uids = [each.uid for each in comparison.differences[:explained]]
+        if uids:
+            decided = {name: file for name, file in files.items() if file is not None}
+            again = work.explain(decided, frozenset(uids))
+            for uid in uids:
+                comparison.explanations[uid] = {
+                    name: each.explanations[uid] for name, each in again.items() if uid in each.explanations
+                }
     if html is not None:
         try:
             html.write_text(comparison.as_html(f"Replays of {trace.name}"), encoding="utf-8")
@@ -187,37 +198,39 @@ class _Work:
         plugin_dirs: tuple[Path, ...],
         options: ReplayOptions,
         folder: Path | None,
-        progress: bool | None,
+        executor: Executor,
     ) -> None:
         self._trace, self._plugin_dirs, self._options = trace, plugin_dirs, options
-        self._folder, self._progress = folder, progress
+        self._folder, self._executor = folder, executor
 
-    def run(self, files: dict[str, Path | None], jobs: int) -> dict[str, Results]:
+    def run(self, files: dict[str, Path | None]) -> dict[str, Results]:
         done = {name: self._finished(file) for name, file in files.items()}
         left = {name: file for name, file in files.items() if done[name] is None}
-        if jobs > 1 and len(left) > 1:
-            with ProcessPoolExecutor(min(jobs, len(left))) as pool:
-                running = {
-                    name: pool.submit(self._one, name, file, frozenset()) for name, file in left.items()
-                }
-                fresh = {name: each.result() for name, each in running.items()}
-        else:
-            fresh = {name: self._one(name, file, frozenset()) for name, file in left.items()}
-        return {name: kept or fresh[name] for name, kept in done.items()}
+        for name, found in self._replay(left, frozenset()):
+            done[name] = found
+            if self._folder is not None:
+                self._keep(files[name], found)
+        return {name: found for name, found in done.items() if found is not None}
 
     def explain(self, files: dict[str, Path], uids: frozenset[str]) -> dict[str, Results]:
         """The same replays once more, which give the same decisions, now with explanations."""
-        return {name: self._one(name, file, uids) for name, file in files.items()}
+        return dict(self._replay(files, uids))
 
-    def _one(self, name: str, file: Path | None, uids: frozenset[str]) -> Results:
-        registry = Registry.installed(self._plugin_dirs)
-        config = None if file is None else config_of(file, None, registry)
-        options = msgspec.structs.replace(self._options, explained=uids, as_recorded=file is None)
-        with progress_of(name, self._progress) as on_progress:
-            found = replay(self._trace, config, registry=registry, options=options, on_progress=on_progress)
-        if self._folder is not None and not uids:
-            self._keep(file, found)
-        return found
+    def _replay(
+        self, files: Mapping[str, Path | None], uids: frozenset[str]
+    ) -> Iterator[tuple[str, Results]]:
+        registry, jobs = Registry.installed(self._plugin_dirs), []
+        for name, file in files.items():
+            config = None if file is None else config_of(file, None, registry)
+            job = ReplayJob(
+                name=name,
+                config=None if config is None else config.without_defaults(),
+                options=msgspec.structs.replace(self._options, explained=uids, as_recorded=file is None),
+                plugin_dirs=tuple(map(str, self._plugin_dirs)),
+            )
+            jobs.append(job)
+        for place, found in self._executor.run(jobs):
+            yield jobs[place].name, found
 
     def _file(self, config: Path | None) -> Path:
         """Named after all that the replay depends on but the plugins' code."""

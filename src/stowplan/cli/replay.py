@@ -53,6 +53,24 @@ EVICTION_SECONDS = click.option(
 PROGRESS = click.option(
     "--progress/--no-progress", default=None, help="Show progress (default: on a terminal)."
 )
+EXECUTOR = click.option(
+    "--executor",
+    type=click.Choice(["processes", "dask"]),
+    default="processes",
+    show_default=True,
+    help="Where to run replays: in processes of this machine, or on a Dask cluster.",
+)
+SCHEDULER_ADDRESS = click.option(
+    "--scheduler-address",
+    metavar="ADDRESS",
+    help="Dask scheduler to use with --executor dask, such as tcp://10.0.0.1:8786.",
+)
+JOBS = click.option(
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Replays to run at once on this machine (default: one per CPU; 1 for a small trace).",
+)
 INTERVAL_SECONDS = 0.2
 
 
