@@ -162,6 +162,12 @@ class Profile:
         found.total_type = _total_type(found.scores)
         return found
 
+    def set_weights(self, weights: Sequence[int]) -> None:
+        """Change what the scores count, in the order of `scores`."""
+        for step, weight in zip(self.scores, weights, strict=True):
+            step.weight = weight
+        self.total_type = _total_type(self.scores)
+
     def feasible(self, rejections: list[Verdicts | Statuses], rows: Rows) -> Rows:
         """The rows that nobody rejected. The same answers give the very same array, so more can be kept."""
         if not rejections:

@@ -43,6 +43,7 @@ from stowplan.framework.resolve import watched_kinds
 from stowplan.http11.client import Reply
 from stowplan.journal import Attempt, Decisions, Outcome
 from stowplan.metrics import Metrics
+from stowplan.queue.waiting import QueuedPod
 from stowplan.replay.results import PodResult, Results, Samples
 from stowplan.replay.trace import Event, Trace
 from stowplan.scheduler.scheduler import FLUSH_UNSCHEDULABLE_SECONDS, Scheduler, Settings
@@ -266,7 +267,7 @@ class Replay:
         self._flushed_at = trace.start
         self.results = Results(source=trace.source, start=trace.start, end=trace.end)
         self._by_id: dict[str, PodResult] = {}
-        self._samples = Samples(self.results, trace, self._cluster.nodes, options.samples)
+        self.samples = Samples(self.results, trace, self._cluster.nodes, options.samples)
 
     def _decoders(self) -> dict[tuple[str, str], type[Object]]:
         """The kinds that plugins watch, by API version and kind; those that the trace has are served."""
@@ -304,7 +305,7 @@ class Replay:
             if due == NEVER:
                 break
             if due > self._loop.time():
-                self._samples.advance(due)
+                self.samples.advance(due)
                 await self._sleep_until(due)
             now = self._loop.time()
             while self._departures and self._departures[0][0] <= now:
@@ -318,7 +319,7 @@ class Replay:
             await self._schedule()
         on_progress(total, total)
         await self.scheduler.stop(0)
-        return self._samples.finish(self._loop.time(), self._by_id.values())
+        return self.samples.finish(self._loop.time(), self._by_id.values())
 
     # Time
 
@@ -358,12 +359,16 @@ class Replay:
         await self._settle()
         while (queued := queue.pop_nowait()) is not None:
             self._current = queued.pod.uid
+            await self.before_decision(queued)
             began = perf_counter()
             loop.schedule_one(queued)
             self.results.decision_seconds.append(perf_counter() - began)
             await self._settle()
             while self._dropped:
                 self._remove(self._dropped.pop(), is_dropped=True)
+
+    async def before_decision(self, queued: QueuedPod) -> None:
+        """Called before each decision; `stowplan.gym` pauses here."""
 
     async def _settle(self) -> None:
         """Let bindings, evictions and status updates end that need no time."""
@@ -447,21 +452,21 @@ class Replay:
         if pod.node_name:
             self._start(pod, found)
         else:
-            self._samples.pending += 1
+            self.samples.pending += 1
         self._pods[pod.uid] = pod
         self.scheduler.handlers.on_event("added", None, pod)
 
     def _put_pod(self, new: Pod) -> None:
         old, self._pods[new.uid] = self._pods[new.uid], new
         if old.node_name and old.requests is not new.requests:
-            self._samples.count(old, -1)
-            self._samples.count(new, 1)
+            self.samples.count(old, -1)
+            self.samples.count(new, 1)
         self.scheduler.handlers.on_event("modified", old, new)
 
     def _start(self, pod: Pod, found: PodResult) -> None:
         now = self._loop.time()
         found.bound, found.node = now, pod.node_name
-        self._samples.count(pod, 1)
+        self.samples.count(pod, 1)
         if (seconds := self._run_times.get(pod.uid)) is not None:
             heapq.heappush(self._departures, (now + seconds, next(self._numbers), pod.uid))
 
@@ -471,9 +476,9 @@ class Replay:
             return
         found = self._by_id[uid]
         if pod.node_name:
-            self._samples.count(pod, -1)
+            self.samples.count(pod, -1)
         else:
-            self._samples.pending -= 1
+            self.samples.pending -= 1
         found.ended, found.is_dropped = self._loop.time(), is_dropped
         self._changed_at = self._loop.time()
         self.scheduler.handlers.on_event("deleted", pod, None)
@@ -489,7 +494,7 @@ class Replay:
             old, node_name=node_name, nominated_node_name="", phase="Running", start_time=now, conditions=()
         )
         self._pods[uid] = new
-        self._samples.pending -= 1
+        self.samples.pending -= 1
         self._start(new, self._by_id[uid])
         self._changed_at = now
         self.scheduler.handlers.on_event("modified", old, new)
@@ -574,7 +579,7 @@ class Replay:
             self._objects[place] = new
             self.scheduler.handlers.on_event("added" if old is None else "modified", old, new)
         if isinstance(item, NodeObject):
-            self._samples.take_nodes()
+            self.samples.take_nodes()
             if new is None:
                 for uid in [uid for uid, pod in self._pods.items() if pod.node_name == item.name]:
                     self.evict(uid)

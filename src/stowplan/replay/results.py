@@ -168,8 +168,9 @@ class Samples:
         """Pods without a node."""
         self._used: Counter[str] = Counter()
         self._capacity: dict[str, int] | None = None
-        self._integrals: dict[str, float] = {}
-        self._pending_integral, self._now, self._end = 0.0, trace.start, trace.end
+        self.allocated_seconds: dict[str, float] = {}
+        """For each resource, its allocated share integrated over time."""
+        self.pending_seconds, self._now, self._end = 0.0, trace.start, trace.end
         self._step = (trace.end - trace.start) / number if number else 0.0
         self._taken = 0
         """How many samples were taken; the last one is at the end of the trace."""
@@ -192,11 +193,11 @@ class Samples:
         while self._step > 0 and (due := self._now_of(self._taken + 1)) <= time and due < self._end:
             self._taken += 1
             self._add_up(due)
-            self._sample(due)
+            self._results.samples.append(self.measure(due))
         self._add_up(min(time, self._end))
         if time > self._end:
             self._is_over = True
-            self._sample(self._end)
+            self._results.samples.append(self.measure(self._end))
 
     def _now_of(self, number: int) -> float:
         return self._results.start + number * self._step
@@ -205,8 +206,8 @@ class Samples:
         passed, self._now = time - self._now, time
         if passed > 0:
             for resource, share in self._shares().items():
-                self._integrals[resource] = self._integrals.get(resource, 0.0) + share * passed
-            self._pending_integral += self.pending * passed
+                self.allocated_seconds[resource] = self.allocated_seconds.get(resource, 0.0) + share * passed
+            self.pending_seconds += self.pending * passed
 
     def _shares(self) -> dict[str, float]:
         if self._capacity is None:
@@ -214,7 +215,8 @@ class Samples:
             self._capacity = {name: int(allocatable[name].sum()) for name in allocatable if name != "pods"}
         return {name: self._used[name] / total for name, total in self._capacity.items() if total}
 
-    def _sample(self, time: float) -> None:
+    def measure(self, time: float) -> Sample:
+        """The cluster as it is."""
         nodes, shares = self._nodes, self._shares()
         cv = jain = 0.0
         if len(nodes) and shares:
@@ -228,8 +230,7 @@ class Samples:
             cv = float(loads.std()) / mean if mean else 0.0
             jain = mean * mean / square if square else 1.0
         used = int(np.count_nonzero(nodes.pod_count))
-        sample = Sample(time, shares, self.pending, used, self._fragmented(shares), cv, jain)
-        self._results.samples.append(sample)
+        return Sample(time, shares, self.pending, used, self._fragmented(shares), cv, jain)
 
     def _fragmented(self, shares: Mapping[str, float]) -> dict[str, float]:
         """For each resource, the part of what is free that is on nodes where a shape does not fit, by
@@ -256,8 +257,8 @@ class Samples:
         results.end = max(end, self._end)
         results.pods = list(pods)
         if length > 0:
-            results.mean_allocated = {name: value / length for name, value in self._integrals.items()}
-            results.mean_pending = self._pending_integral / length
+            results.mean_allocated = {name: value / length for name, value in self.allocated_seconds.items()}
+            results.mean_pending = self.pending_seconds / length
         else:
             results.mean_allocated = results.samples[-1].allocated
             results.mean_pending = float(results.samples[-1].pending)
