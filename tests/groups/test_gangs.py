@@ -642,3 +642,27 @@ async def test_groups_of_1_35_and_1_37():
         ((path, body),) = stage.api.group_patches
         assert path == "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups/n/status"
         assert body["status"]["conditions"][0]["type"] == "PodGroupInitiallyScheduled"
+
+
+async def test_a_change_of_a_group_is_a_matter_of_its_own_pods():
+    """With thousands of groups that wait, each change of one would otherwise be asked of all pods."""
+    async with gang_stage() as stage:
+        stage.see(node("n1"))
+        for number in range(20):
+            stage.see(pod_group(f"g{number}", least=5), *members(2, f"g{number}"))
+        await stage.settle()
+        before = hints_asked(stage)
+        stage.see(pod_group("g7", least=2))
+        await stage.settle()
+        assert stage.api.bound == {"default/g70": "n1", "default/g71": "n1"}
+        assert hints_asked(stage) - before == 2
+
+
+def hints_asked(stage):
+    page = stage.scheduler.metrics.render().decode()
+    name = "scheduler_queueing_hint_execution_duration_seconds_count"
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in page.splitlines()
+        if line.startswith(name) and "podgroup" in line.lower()
+    )

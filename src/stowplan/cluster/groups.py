@@ -15,6 +15,8 @@ from stowplan.api.pod import Pod
 
 NEVER_EVICTED = 2**62
 """Above the priority of any pod or group."""
+ObjectKey = tuple[str, str, str]
+"""API group, namespace and name of the object that describes a group, or several."""
 NO_MEMBERS: Mapping[str, Pod] = {}
 
 
@@ -51,6 +53,8 @@ class Groups:
         """The API groups whose groups count."""
         self._scheduler_names: set[str] = set()
         self._members: dict[GroupKey, dict[str, Pod]] = {}
+        self._keys: dict[ObjectKey, set[GroupKey]] = {}
+        """The groups with members by the object that describes them, if it exists."""
         self._succeeded: dict[GroupKey, set[str]] = {}
         """Members that have run to their end, which count although nobody watches them any more."""
         self._read: dict[GroupKey, tuple[Object, Group | None]] = {}
@@ -106,6 +110,11 @@ class Groups:
         """All known members by uid."""
         return self._members.get(key, NO_MEMBERS)
 
+    def members_of(self, item: GroupObject) -> list[Pod]:
+        """All known members of the groups that an object describes."""
+        keys = self._keys.get((item.family, item.namespace, item.name), ())
+        return [pod for key in keys for pod in self._members[key].values()]
+
     def succeeded(self, key: GroupKey) -> int:
         return len(self._succeeded.get(key, ()))
 
@@ -159,6 +168,7 @@ class Groups:
             members = self._members.get(key)
             if members is None:
                 members = self._members[key] = {}
+                self._keys.setdefault(_object_key(key), set()).add(key)
                 self._version += 1
                 _warn_of_others(pod, key)
             members[pod.uid] = pod
@@ -179,6 +189,9 @@ class Groups:
             self._succeeded.setdefault(key, set()).add(pod.uid)
         if not members:
             del self._members[key]
+            self._keys[_object_key(key)].discard(key)
+            if not self._keys[_object_key(key)]:
+                del self._keys[_object_key(key)]
             self._version += 1
             if self.find(key) is None:
                 self._succeeded.pop(key, None)
@@ -194,6 +207,10 @@ def _warn_of_others(pod: Pod, key: GroupKey) -> None:
             podGroup=f"{key.family} {key}",
             ignored=others,
         )
+
+
+def _object_key(key: GroupKey) -> ObjectKey:
+    return key.family, key.namespace, key.name.partition("/")[0]  # a Workload may have several groups
 
 
 def _described(item: GroupObject, key: GroupKey) -> Group | None:

@@ -342,6 +342,9 @@ class SealedGroups(ReadOnly, Groups):
     def members(self, key: GroupKey) -> Mapping[str, Pod]:
         return MappingProxyType(self._groups.members(key))
 
+    def members_of(self, item: GroupObject) -> list[Pod]:
+        return self._groups.members_of(item)
+
     def succeeded(self, key: GroupKey) -> int:
         return self._groups.succeeded(key)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from stowplan import log
 from stowplan.api.custom import CustomResource
+from stowplan.api.groups import GroupObject
 from stowplan.api.meta import Object
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
@@ -99,8 +100,10 @@ class QueueingHints:
     def __init__(self, profile: Profile) -> None:
         rejecting = {name for point in REJECTING_POINTS for name in profile.points.get(point, ())}
         self._registered: dict[str, list[tuple[ClusterEvent, AskHint]]] = {}
-        self.by_spec = frozenset(name for name, plugin in profile.plugins.items() if _is_by_spec(plugin))
+        self.by_spec = frozenset(_promising(profile, "hints_by_spec", by_default=True))
         """Plugins that give pods that are alike the same hint."""
+        self._by_group = frozenset(_promising(profile, "hints_by_group"))
+        self._groups = profile.handle.cluster.groups
         for name, plugin in profile.plugins.items():
             if overrides(plugin, "events_to_register"):
                 wanted = _read_events(name, plugin)
@@ -127,6 +130,14 @@ class QueueingHints:
             self._listeners[event] = found
         return found
 
+    def helped_by(self, change: ObjectChange) -> tuple[Iterable[str], Iterable[Pod]]:
+        """The plugins to ask about all pods that they rejected, and the pods to ask the others about."""
+        event, old, new = change
+        names, item = self.listeners(event), old if new is None else new
+        if not isinstance(item, GroupObject) or self._by_group.isdisjoint(names):
+            return names, ()
+        return names.keys() - self._by_group, self._groups.members_of(item)
+
     def answers(self, pod: Pod, change: ObjectChange) -> dict[str, Hint]:
         """For each plugin that registered for it: whether it would queue a pod that it rejected."""
         event, old, new = change
@@ -135,13 +146,15 @@ class QueueingHints:
         return {name: ask(pod, event, old, new) for name, ask in self.listeners(event).items()}
 
 
-def _is_by_spec(plugin: Plugin) -> bool:
-    """What `hints_by_spec` says; a class that overrides the hint must say so itself."""
-    for each in type(plugin).__mro__:
-        said = vars(each).get("hints_by_spec")
-        if said is not None or "queueing_hint" in vars(each):
-            return bool(said) or each is Plugin
-    return True
+def _promising(profile: Profile, what: str, *, by_default: bool = False) -> Iterator[str]:
+    """The plugins that promise something of their hints; a class that overrides the hint must say so itself.
+
+    `by_default` holds for plugins without a hint.
+    """
+    for name, plugin in profile.plugins.items():
+        decisive = next(each for each in type(plugin).__mro__ if {what, "queueing_hint"} & vars(each).keys())
+        if by_default if decisive is Plugin else vars(decisive).get(what):
+            yield name
 
 
 def _read_events(name: str, plugin: Any) -> Iterable[ClusterEvent]:

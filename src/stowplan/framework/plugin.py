@@ -138,6 +138,9 @@ class Plugin:
     hints_by_spec: ClassVar[bool] = False
     """Whether `queueing_hint` depends only on the waiting pod's spec, namespace, labels and controller, and
     on whether it is the pod that changed. It is then called once per change for all pods that are alike."""
+    hints_by_group: ClassVar[bool] = False
+    """Whether `queueing_hint` says QUEUE after a change of a PodGroup or Workload only to its own pods. It is
+    then called for these alone."""
     watches: ClassVar[tuple[type[CustomResource], ...]] = ()
     """Kinds to watch for this plugin besides those every scheduler watches; see `handle.watched`."""
     budget: ClassVar[float] = 1.0

@@ -24,6 +24,7 @@ class GroupPlugin(Plugin):
 
     families: ClassVar[tuple[str, ...]] = ()
     """The API groups whose pod groups it reads; `watches` has their kinds."""
+    hints_by_group = True
 
     def __init__(self, args: PluginArgs, handle: Handle) -> None:
         super().__init__(args, handle)

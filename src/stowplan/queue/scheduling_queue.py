@@ -177,9 +177,11 @@ class SchedulingQueue:
         else:
             is_heard = False
             for profile in self._profile_names:
-                listeners = self._listeners.of(profile, event)
-                is_heard = is_heard or bool(listeners)
-                waiting.update(dict.fromkeys(self._unschedulable.waiting_for(profile, listeners)))
+                is_heard = is_heard or bool(self._listeners.of(profile, event))
+                plugins, pods = self._listeners.helped_by(profile, change)
+                waiting.update(dict.fromkeys(self._unschedulable.waiting_for(profile, plugins)))
+                found = (self._pods.get(pod.uid) for pod in pods)
+                waiting.update(dict.fromkeys(each for each in found if each and each.place in _HELD))
             if not is_heard:
                 return
         if only is not None:

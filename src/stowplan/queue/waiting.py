@@ -318,6 +318,11 @@ class Listeners:
             found = self._found[key] = self._look_up(profile, event)
         return found
 
+    def helped_by(self, profile: str, change: ObjectChange) -> tuple[Iterable[str], Iterable[Pod]]:
+        """The plugins to ask about all pods that they rejected, and the pods to ask the others about."""
+        plugins, pods = self._hints[profile].helped_by(change)
+        return (*plugins, *self.of(profile, change.event).keys() & {EXTENDER}), pods
+
     def strategy(self, queued: QueuedPod, change: ObjectChange) -> Strategy:
         """Whether the change makes the pod worth another attempt."""
         event, old, new = change

@@ -255,6 +255,7 @@ def _listed(text: str, word: str, names: list[str]) -> str:
 
 class VolcanoQueue(Plugin):
     args: VolcanoQueueArgs
+    hints_by_group = True
     watches = (Queue, VolcanoPodGroup)
     rights = (
         Right("pods", ("delete",)),  # which the host does for it
