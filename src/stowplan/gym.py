@@ -199,7 +199,7 @@ class ReplayEnv(gymnasium.Env[Observation, Any]):
         """The weights of the configuration, as an action."""
         self._largest = _largest_amounts(self.trace, self.resources)
         count, columns = len(self.node_names), 2 * len(self.resources) + 2
-        self.observation_space = spaces.Dict(
+        self.observation_space: spaces.Space[Any] = spaces.Dict(
             {
                 "nodes": spaces.Box(0, 1, (count, columns), np.float32),
                 "pod": spaces.Box(0, 1, (len(self.resources) + 2,), np.float32),

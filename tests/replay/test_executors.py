@@ -142,6 +142,17 @@ def test_dask_gives_the_bytes_of_one_process_even_if_a_worker_is_killed(tmp_path
     assert written(tmp_path, found) == one
 
 
+def test_a_study_on_dask_writes_the_same_report(tmp_path, dask_cluster):
+    write_trace(tmp_path / "trace.jsonl", busy_trace(pods=20).events)
+    on_dask = ("--executor", "dask", "--scheduler-address", dask_cluster.address)
+    for folder, words in (("here", ("--jobs", "1")), ("dask", on_dask)):
+        more = ("--objective", "nodes.used", "--trials", "3", "--output-dir", tmp_path / folder, *words)
+        found = CliRunner().invoke(stowplan, ["tune", *map(str, (tmp_path / "trace.jsonl", *more))])
+        assert found.exit_code == 0, found.output
+    for name in ("report.json", "report.md", "best.yaml"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "dask" / name).read_bytes()
+
+
 def test_no_dask_scheduler_at_the_address():
     text = r"tcp://127\.0\.0\.1:1: --scheduler-address: cannot connect to the Dask scheduler"
     with (

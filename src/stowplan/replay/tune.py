@@ -26,7 +26,7 @@ from stowplan.framework.resolve import ResolvedProfile, resolve_profiles
 from stowplan.replay.compare import change_of, number_text
 from stowplan.replay.engine import ReplayOptions
 from stowplan.replay.executors import Executor, ReplayJob, missing_extra
-from stowplan.replay.results import Results, Sample
+from stowplan.replay.results import Results
 from stowplan.replay.trace import Trace
 
 MAX_WEIGHT = 10
@@ -196,7 +196,8 @@ class Space:
         """The configuration with these values, as in a file."""
         found = copy.deepcopy(self.base)
         profiles = found.setdefault("profiles", [{"schedulerName": self._profile.scheduler_name}])
-        profile, scores, args = profiles[self._place], dict(self._scores), {}
+        profile, scores = profiles[self._place], dict(self._scores)
+        args: dict[str, Any] = {}
         for each in self.parameters:
             value = each.value(params[each.name])
             if each.path:
@@ -328,7 +329,8 @@ class Tuner:
                 )
                 raise InputError(text, where=str(self._file))
             return study
-        study = optuna.create_study(storage=storage, study_name=STUDY, directions=directions)
+        with _quiet(optuna):
+            study = optuna.create_study(storage=storage, study_name=STUDY, directions=directions)
         study.set_user_attr("settings", settings)
         return study
 
@@ -398,7 +400,7 @@ class Tuner:
                 measured[each.number] = str(error)
                 continue
             places.append(each.number)
-            jobs.append(self._job(f"trial {each.number}", config))
+            jobs.append(self._job(f"trial {each.number + 1}", config))
         for place, results in self._executor.run(jobs):
             measured[places[place]] = _repeatable(results.metrics())
             self._on_trial(places[place], results.metrics())
@@ -420,7 +422,7 @@ class Tuner:
             raise InputError(f"no trial gave a valid configuration, such as: {first}", where="--arg")
         candidates = [
             Candidate(
-                name=f"trial {each.number}",
+                name=f"trial {each.number + 1}",
                 params={one.name: one.value(each.params[one.name]) for one in self._space.parameters},
                 training=dict(self._study.user_attrs[_outcome_of(each)]),
                 config=self._space.configuration(each.params),
@@ -512,15 +514,14 @@ def results_since(results: Results, time: float) -> Results:
     found = Results(source=results.source, start=time, end=results.end, samples=samples)
     found.pods = [each for each in results.pods if each.arrived >= time]
     names = dict.fromkeys(name for each in samples for name in each.allocated)
-    found.mean_allocated = {
-        name: _mean(samples, lambda each, name=name: each.allocated.get(name, 0.0)) for name in names
-    }
-    found.mean_pending = _mean(samples, lambda each: float(each.pending))
+    for name in names:
+        found.mean_allocated[name] = _mean([each.allocated.get(name, 0.0) for each in samples])
+    found.mean_pending = _mean([each.pending for each in samples])
     return found
 
 
-def _mean(samples: Sequence[Sample], value: Callable[[Sample], float]) -> float:
-    return sum(map(value, samples)) / len(samples) if samples else 0.0
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def _repeatable(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -611,7 +612,12 @@ def verdict(tuning: Tuning) -> str:
             f"{tuning.best.name} is better than the base configuration where it was tuned, "
             "but not on the held-out part: do not rely on it."
         )
-    return "No trial is better than the base configuration in one objective without being worse in another."
+    if len(tuning.objectives) == 1:
+        return "No trial is better than the base configuration."
+    return (
+        "No trial is better than the base configuration in one objective without being worse in another; "
+        f"{tuning.best.name} has the highest mean gain."
+    )
 
 
 def _markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
