@@ -25,6 +25,10 @@ class Rack(CustomResource, frozen=True):
     definition: ClassVar = Definition("example.com", "v1", "racks", "Rack", namespaced=False)
 
 
+class OtherRack(CustomResource, frozen=True):
+    definition: ClassVar = Definition("example.org", "v1", "racks", "Rack", namespaced=False)
+
+
 def pod(name: str, **fields: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "default", "uid": name}, **fields}
 
@@ -108,6 +112,15 @@ async def test_reads_the_kinds_of_plugins(api, answering):
     found = await read_cluster(api, [Rack])
     assert [(type(each), each.key) for each in found.objects] == [(Rack, "r1")]
     assert found.unserved == []
+
+
+async def test_kinds_of_two_groups_may_have_the_same_plural(server, api):
+    async def step(request: web.Request) -> web.StreamResponse:
+        return await (MISSING if "example.com" in request.path else NOTHING)(request)
+
+    server.lists = [step] * 100
+    found = await read_cluster(api, [Rack, OtherRack])
+    assert found.unserved == [Rack]
 
 
 @pytest.mark.parametrize("plural", ["nodes", "pods"])

@@ -98,6 +98,8 @@ class Reading(msgspec.Struct):
     on_object: OnObject | None = None
     missing: dict[str, ApiError] = {}
     """Collections, by the plural of their kind, that the server does not have or does not let us read."""
+    missing_paths: set[str] = set()
+    """The paths of the same: several API groups have a kind with the plural `podgroups`."""
     unserved: list[type[CustomResource]] = []
     """Requested kinds that are missing."""
     faults: list[InputError] = []
@@ -124,7 +126,7 @@ async def read_cluster(
         raise failures.exceptions[0] from None
     for task in asked:  # in this order whichever came first, so that the same cluster reads the same
         reading.objects += task.result()
-    reading.unserved += [kind for kind in wanted if custom(kind).name in reading.missing]
+    reading.unserved += [kind for kind in wanted if custom(kind).path in reading.missing_paths]
     return reading
 
 
@@ -183,6 +185,7 @@ async def _list(api: ApiClient, resource: WatchedResource, reading: Reading) -> 
         if resource.kind in ESSENTIAL:
             raise
         reading.missing[resource.name] = error
+        reading.missing_paths.add(resource.path)
     return found
 
 
