@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from controlplane.control_plane import ADMIN, NOBODY, ControlPlane, token_of
 from controlplane.objects import node, pod
 from controlplane.pages import ask
-from controlplane.pods import PODS, add_nodes, create, placed
+from controlplane.pods import PODS, add_nodes, placed
 from controlplane.process import Process
 from controlplane.waiting import eventually
 from stowplan.cli import stowplan
@@ -110,20 +111,25 @@ async def test_kube_scheduler_chooses_among_our_best_nodes(control_plane, readin
     assert summary(shadow)["agreement"] == 1.0
 
 
-async def test_under_load_every_disagreement_has_its_class(control_plane, reading):
-    """All pods are there when kube-scheduler starts, so that it places them as fast as it can."""
+async def test_under_load_every_disagreement_has_its_class(control_plane, reading, api):
+    """200 pods at once: kube-scheduler decides many before their bindings are seen, and in another order."""
     draw = random.Random(18)
     add_nodes(control_plane, *(drawn_node(draw, number) for number in range(20)))
     pods = [drawn_pod(draw, f"q{number}") for number in range(200)]
-    with control_plane.shadow(f"--kubeconfig={reading}", **ALL_NODES) as shadow:
-        create(control_plane, *pods)
-        with control_plane.kube_scheduler(**ALL_NODES):
-            await eventually(lambda: placed(control_plane), lambda found: all(found.values()))
-            await eventually(lambda: verdicts(shadow), lambda found: len(found) >= len(pods))
+    with (
+        control_plane.kube_scheduler(**ALL_NODES),
+        control_plane.shadow(f"--kubeconfig={reading}", **ALL_NODES) as shadow,
+    ):
+        await asyncio.gather(*(api.request("POST", PODS, each) for each in pods))
+        await eventually(lambda: placed(control_plane), lambda found: all(found.values()))
+        await eventually(lambda: verdicts(shadow), lambda found: len(found) >= len(pods))
     for each in verdicts(shadow):
-        assert each["result"] in ("same", "tie", "timing"), each
+        assert each["result"] in ("same", "tie", "timing", "policy"), each
         assert each["reason"] or each["result"] == "same", each
-    assert summary(shadow)["judged"] == len(verdicts(shadow))
+    found = summary(shadow)
+    assert found["judged"] == len(verdicts(shadow))
+    # The configurations are equal; an order of decisions that is not tried may still look like a policy.
+    assert found["results"]["policy"] <= len(pods) // 20, found
 
 
 async def test_another_policy_beside_kube_scheduler_is_named(control_plane, reading):

@@ -606,7 +606,7 @@ def test_commands_of_the_page_work(folder, monkeypatch, command):
 
 
 def test_the_page_has_every_option():
-    assert len(COMMANDS) == 5
+    assert len(COMMANDS) == 6
     shown = CliRunner().invoke(stowplan, ["manifests", "--help"]).stdout
     options = set(re.findall(r"--[a-z][-a-z]+", shown)) - {"--help"}
     assert options <= set(re.findall(r"--[a-z][-a-z]+", PAGE))

@@ -103,7 +103,7 @@ async def test_pods_that_are_bound_later_and_were_decided_before_are_timing(tmp_
         await world.bind("slow", "big")
         found = await world.verdict("quick")
         assert found.result == "timing"
-        assert "those bound shortly after it are counted" in found.reason
+        assert "those before it in the queue are counted" in found.reason
 
 
 async def test_a_burst_is_compared_with_the_cluster_at_each_binding(tmp_path):
@@ -119,7 +119,7 @@ async def test_a_burst_is_compared_with_the_cluster_at_each_binding(tmp_path):
         shadow = world.service.shadow
         await world.until(lambda: shadow.summary().judged == 50)
         results = shadow.summary().results
-        assert results["policy"] > 25, results
+        assert results["policy"] > 40, results
         assert results["policy"] + results["timing"] + results["same"] + results["tie"] == 50
 
 

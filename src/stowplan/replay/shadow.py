@@ -6,19 +6,20 @@ its cycle. Pods are placed where the live scheduler binds them, so every decisio
 
 A decision is made when the queue hands out the pod, soon after it arrives. When the pod is bound, and the
 cluster has changed since, it is decided again on the cluster just before the binding. Where the nodes differ,
-it is decided once more a moment later, with and without the pods that were bound at about the same time: the
-live scheduler counts pods that it has decided and not bound yet, and nobody else can see those."""
+it is decided once more a moment later, with those pods that were before it in the queue: the live scheduler
+counts pods that it has decided and not bound yet, and nobody else can see those."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from signal import SIGTERM
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -46,11 +47,13 @@ MAX_KEPT = 1000
 """Disagreements kept in memory."""
 MAX_OPEN = 256
 """Disagreements that wait for the bindings around them; beyond it the oldest is judged at once."""
-SETTLE_SECONDS = 1.0
-"""So long after a binding those of pods that were decided before it are expected."""
-NEARBY, NEARBY_SECONDS = 16, 0.5
-"""How many bindings before and after one, and how far apart, may have been decided in another order."""
+SETTLE_SECONDS, MAX_SETTLE_SECONDS = 1.0, 5.0
+"""So long after a binding those of pods that were decided before it are expected; the second as long as pods
+that were before it in the queue are not bound."""
+IN_FLIGHT = 128
+"""How many bindings before and after one may have been decided in another order."""
 FEW = (1, 4)
+"""How many bindings just before or after one are tried the other way round."""
 MAX_NAMES = 100
 """Names of schedulers without a profile that are counted one by one."""
 TURN_SECONDS = 0.002
@@ -114,8 +117,10 @@ class _Tracked(msgspec.Struct):
     """A pod that the live scheduler has not bound yet."""
 
     seen: float
-    arrival: int
+    placed_before: int
     """How many pods had been bound when it was first seen."""
+    turn: tuple[int, int]
+    """By which queues sort: by priority, and then in order of arrival."""
     is_decided: bool = False
     decided_at: int = 0
     """How many pods had been bound when it was decided."""
@@ -125,6 +130,17 @@ class _Tracked(msgspec.Struct):
     error: str | None = None
     is_rejected: bool = False
     """Whether the live scheduler has found no node for it."""
+
+
+class _Placement(NamedTuple):
+    """A pod that was bound."""
+
+    number: int
+    """Counts bindings."""
+    placed_before: int
+    """How many pods had been bound when it arrived."""
+    turn: tuple[int, int]
+    uid: str
 
 
 class _Open(msgspec.Struct):
@@ -160,9 +176,8 @@ class Shadow:
         self._unmatched: Counter[str] = Counter()
         self._tracked: dict[str, _Tracked] = {}
         self._open: deque[_Open] = deque()
-        self._placements: deque[tuple[int, int, float, str]] = deque(maxlen=4 * NEARBY)
-        """The last bindings: number, how many there were when the pod arrived, time, and the pod's uid."""
-        self._placed = 0
+        self._placements: deque[_Placement] = deque(maxlen=2 * IN_FLIGHT + 1)
+        self._placed = self._arrived = 0
         self._scheduler: Scheduler | None = None
         self._sampling: dict[str, Sampling] = {}
         page = metrics.page
@@ -252,7 +267,9 @@ class Shadow:
         )
         tracked = self._tracked.get(new.uid)
         if tracked is None:
-            self._tracked[new.uid] = _Tracked(self._now(), self._placed, is_rejected=is_rejected)
+            self._arrived += 1
+            turn = (-new.priority, self._arrived)
+            self._tracked[new.uid] = _Tracked(self._now(), self._placed, turn, is_rejected=is_rejected)
         elif is_rejected and not tracked.is_rejected:
             self._compare(scheduler, new, "", tracked)
             tracked.is_rejected = True
@@ -265,9 +282,9 @@ class Shadow:
         elif old is None and scheduler.is_synced and new.scheduler_name in scheduler.profiles:
             self._unseen += 1
         self._placed += 1
-        arrival = self._placed - 1 if tracked is None else tracked.arrival
-        self._placements.append((self._placed, arrival, self._now(), new.uid))
-        while self._open and self._open[0].placement + NEARBY < self._placed:
+        before, turn = (self._placed, (0, 0)) if tracked is None else (tracked.placed_before, tracked.turn)
+        self._placements.append(_Placement(self._placed, before, turn, new.uid))
+        while self._open and self._open[0].placement + IN_FLIGHT < self._placed:
             self._close(self._open.popleft())
 
     def _count_unmatched(self, scheduler: Scheduler, name: str) -> None:
@@ -350,7 +367,7 @@ class Shadow:
             self._report(pod, live, tracked, "sample", now, why)
         else:
             # With many bindings in between, the live scheduler did not decide when the pod arrived.
-            is_recent = self._placed - tracked.decided_at <= NEARBY
+            is_recent = self._placed - tracked.decided_at <= max(FEW)
             agreed = first is not None and is_recent and _agrees(first, live)
             self._put_open(pod, live, tracked, now, agreed)
 
@@ -378,9 +395,18 @@ class Shadow:
     async def _close_open(self) -> None:
         while True:
             await asyncio.sleep(SETTLE_SECONDS / 4)
-            while self._open and self._open[0].due <= time.monotonic():
+            if not self._open:
+                continue
+            waiting = (each.turn for each in self._tracked.values() if not each.is_rejected)
+            first = min(waiting, default=(math.inf, 0))
+            while self._open and self._is_due(self._open[0], first):
                 self._close(self._open.popleft())
                 await asyncio.sleep(0)
+
+    def _is_due(self, case: _Open, first: tuple[float, int]) -> bool:
+        """Whether pods that were before it in the queue are bound, or have had the time for it."""
+        seconds = time.monotonic() - case.due
+        return seconds >= MAX_SETTLE_SECONDS or (seconds >= 0 and first > case.tracked.turn)
 
     def _close(self, case: _Open) -> None:
         """Find out whether pods that were bound at about the same time explain a disagreement."""
@@ -391,63 +417,44 @@ class Shadow:
             why = "this configuration had not seen the node yet"
             self._report(case.pod, case.live, case.tracked, "timing", case.decision, why, case.time)
             return
-        if case.agreed:
-            why = "the choice was the same when the pod arrived, and the cluster changed since"
-        else:
-            why = self._explain_timing(scheduler, profile, case)
+        why = self._explain_timing(scheduler, profile, case)
         result: Result = "timing" if why else "policy"
         self._report(case.pod, case.live, case.tracked, result, case.decision, why, case.time)
 
     def _explain_timing(self, scheduler: Scheduler, profile: Profile, case: _Open) -> str:
-        """How the order of bindings explains it; empty if it does not.
+        """How the order of decisions explains it; empty if it does not.
 
-        Of the orders that are possible only some are tried: the last few before it or the first few after it
-        were decided the other way round, or all of those on the node, or elsewhere. Scores that rise or fall
-        with what runs on a node are at their best for it in one of the last two.
+        Pods are decided in the order of the queue, mostly. Besides, it is tried whether a few that were bound
+        just before it or after it were decided the other way round. A watch shows changes in their order, so
+        a pod that was bound before this one was created was decided before it, too.
         """
-        before, after, later = self._find_nearby(scheduler, case)
-        nearby = [*before, *after]
-        on_node = [pod for pod in nearby if pod.node_name == case.live]
-        elsewhere = [pod for pod in nearby if pod.node_name != case.live]
-        trials: dict[str, list[Pod]] = {"those bound shortly after it": []}
+        others = [each for each in self._placements if each.uid != case.pod.uid]
+        before = [each for each in others if case.tracked.placed_before < each.number < case.placement]
+        after = [each for each in others if each.number >= case.placement]
+        in_flight = [each for each in after if each.placed_before < case.placement]
+        trials = {
+            "those before it in the queue": [
+                each for each in (*before, *after) if each.turn > case.tracked.turn
+            ],
+        }
         for number in FEW:
-            trials[f"the first {number} bound after it"] = after[number:]
+            counted = in_flight[:number]
+            trials[f"the first {number} bound after it"] = [each for each in after if each not in counted]
             trials[f"all but the last {number} bound before it"] = [*before[-number:], *after]
-        trials[f"those bound to other nodes, and not to {case.live}, at about the same time"] = on_node
-        trials[f"those bound to {case.live}, and not to other nodes, at about the same time"] = elsewhere
-        trials["none of those bound at about the same time"] = nearby
-        tried: list[set[str]] = [{pod.uid for pod in after}]  # as when its binding was seen
+        tried = [{each.uid for each in after}]  # as when its binding was seen
         for what, without in trials.items():
-            uids = {pod.uid for pod in without}
+            uids = {each.uid for each in without}
             if uids in tried:
                 continue
             tried.append(uids)
-            with _set_aside(scheduler, [case.pod, *without, *later]):
+            aside = [pod for uid in uids if (pod := scheduler.cluster.pod(uid)) is not None]
+            with _set_aside(scheduler, [case.pod, *aside]):
                 decision = scheduler.loop.decide(profile, case.pod, None)
             if decision.error is None and _agrees(decision, case.live):
                 return f"the choice is the same if, of other pods, {what} are counted"
+        if case.agreed:
+            return "the choice was the same when the pod arrived, and the cluster changed since"
         return ""
-
-    def _find_nearby(self, scheduler: Scheduler, case: _Open) -> tuple[list[Pod], list[Pod], list[Pod]]:
-        """Pods that were bound before it and may have been decided after it; that were bound after it and
-        may have been decided before it; and other pods that were bound after it.
-
-        A watch shows changes in their order: a pod that was bound before another one was created was
-        decided before it, too.
-        """
-        before: list[Pod] = []
-        after: list[Pod] = []
-        later: list[Pod] = []
-        for number, arrival, at, uid in self._placements:
-            pod = scheduler.cluster.pod(uid)
-            if pod is None or uid == case.pod.uid:
-                continue
-            is_near = abs(number - case.placement) <= NEARBY and abs(at - case.time) <= NEARBY_SECONDS
-            if number >= case.placement:
-                (after if is_near and arrival < case.placement else later).append(pod)
-            elif is_near and number > case.tracked.arrival:
-                before.append(pod)
-        return before, after, later
 
     def _is_sampled(
         self, scheduler: Scheduler, profile: Profile, pod: Pod, live: str, decision: Decision
