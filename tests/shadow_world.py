@@ -71,6 +71,14 @@ class World:
             content_type="application/strategic-merge-patch+json",
         )
 
+    async def resize(self, name: str, cpu: str) -> None:
+        """Give a node another number of CPUs, and wait until the shadow knows."""
+        patch = {"status": {"capacity": {"cpu": cpu}, "allocatable": {"cpu": cpu}}}
+        path, kind = f"/api/v1/nodes/{name}/status", "application/merge-patch+json"
+        await self.cluster.api.request("PATCH", path, patch, content_type=kind)
+        nodes = self.service.scheduler.cluster.nodes
+        await self.until(lambda: nodes.objects[nodes.row_of(name)].allocatable["cpu"] == 1000 * int(cpu))
+
     async def decided(self, name: str) -> None:
         """Wait until the shadow has decided a pod."""
         await self.until(lambda: bool(self.service.decisions.recent.of(f"default/{name}")))

@@ -91,6 +91,22 @@ async def test_a_change_between_arrival_and_binding_is_timing(tmp_path):
         assert "changed between" in found.reason
 
 
+async def test_a_node_that_changes_back_before_the_binding_is_timing(tmp_path):
+    """The live scheduler may have decided in between, on a state that no decision here has seen."""
+    profile = {"schedulerName": "default-scheduler", **ONLY_FIT}
+    async with shadowing(tmp_path, profile=profile) as world:
+        await world.create(node("a", "4"), node("b", "8"))
+        await world.known("b")
+        await world.create(pod("web"))
+        await world.decided("web")
+        await world.resize("a", "64")
+        await world.resize("a", "4")
+        await world.bind("web", "a")
+        found = await world.verdict("web")
+        assert (found.result, found.chosen) == ("timing", "b")
+        assert "a changed between" in found.reason
+
+
 async def test_pods_that_are_bound_later_and_were_decided_before_are_timing(tmp_path):
     """The live scheduler counts pods that it has decided and not bound yet."""
     profile = {"schedulerName": "default-scheduler", **ONLY_FIT}

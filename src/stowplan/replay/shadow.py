@@ -153,6 +153,8 @@ class _Open(msgspec.Struct):
     """Made on the cluster just before the live scheduler's binding was seen."""
     agreed: bool
     """Whether the choice was the same shortly before, when the pod arrived."""
+    changed: str
+    """Which of the two nodes has changed since the pod arrived, if that was shortly before."""
     placement: int
     time: float
     due: float
@@ -369,7 +371,7 @@ class Shadow:
             # With many bindings in between, the live scheduler did not decide when the pod arrived.
             is_recent = self._placed - tracked.decided_at <= max(FEW)
             agreed = first is not None and is_recent and _agrees(first, live)
-            self._put_open(pod, live, tracked, now, agreed)
+            self._put_open(scheduler, pod, live, tracked, now, agreed)
 
     def _report_agreement(
         self, pod: Pod, live: str, tracked: _Tracked, first: Decision | None, now: Decision
@@ -386,9 +388,18 @@ class Shadow:
         chosen = now.chosen if first is None else first.chosen
         self._report(pod, live, tracked, "same" if (chosen or "") == live else "tie", first or now)
 
-    def _put_open(self, pod: Pod, live: str, tracked: _Tracked, decision: Decision, agreed: bool) -> None:
-        due = time.monotonic() + SETTLE_SECONDS
-        self._open.append(_Open(pod, live, tracked, decision, agreed, self._placed + 1, self._now(), due))
+    def _put_open(
+        self, scheduler: Scheduler, pod: Pod, live: str, tracked: _Tracked, decision: Decision, agreed: bool
+    ) -> None:
+        now, due = self._now(), time.monotonic() + SETTLE_SECONDS
+        changed = ""
+        if tracked.is_decided and now - tracked.seen <= MAX_SETTLE_SECONDS:
+            nodes = scheduler.cluster.nodes
+            rows = nodes.kept.node_changes.since(tracked.version[1])
+            names = {live, decision.chosen} if rows is None else {nodes.names[row] for row in rows}
+            changed = next((name for name in (live, decision.chosen) if name and name in names), "")
+        case = _Open(pod, live, tracked, decision, agreed, changed, self._placed + 1, now, due)
+        self._open.append(case)
         if len(self._open) > MAX_OPEN:
             self._close(self._open.popleft())
 
@@ -452,6 +463,8 @@ class Shadow:
                 decision = scheduler.loop.decide(profile, case.pod, None)
             if decision.error is None and _agrees(decision, case.live):
                 return f"the choice is the same if, of other pods, {what} are counted"
+        if case.changed:
+            return f"{case.changed} changed between the arrival of the pod and its binding"
         if case.agreed:
             return "the choice was the same when the pod arrived, and the cluster changed since"
         return ""
