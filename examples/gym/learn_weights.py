@@ -19,7 +19,7 @@ from stowplan.gym import ENVIRONMENT, PendingTime, ReplayEnv
 from stowplan.replay import Event, Trace
 from stowplan.replay.trace import event_of
 
-GENERATIONS, POPULATION, ELITE = 4, 8, 3
+GENERATIONS, POPULATION, ELITE = 3, 8, 3
 WHOLE_EPISODE = 1_000_000
 
 
@@ -75,7 +75,7 @@ def learn(trace: Trace, generator: np.random.Generator) -> NDArray[np.float32]:
         _, rewards, *_ = envs.step(np.clip(drawn, 0, 1).astype(np.float32))
         best = drawn[np.argsort(-rewards, kind="stable")[:ELITE]]
         mean, spread = best.mean(axis=0), best.std(axis=0) + 0.02
-        print(f"generation {generation + 1}: {abs(rewards.max()):.0f} pod-seconds pending at best")
+        print(f"generation {generation + 1}: {abs(rewards.mean()):.0f} pod-seconds pending in the mean")
     envs.close()
     return np.clip(mean, 0, 1).astype(np.float32)
 
@@ -90,6 +90,7 @@ def main() -> None:
         "weights:",
         ", ".join(f"{name} {each:.0f}" for name, each in zip(env.score_names, weights, strict=True)),
     )
+    env.close()
     print(f"default profile: {pending_seconds(other, None):.0f} pod-seconds pending on another trace")
     print(f"learned profile: {pending_seconds(other, action):.0f} pod-seconds pending on another trace")
 
