@@ -125,6 +125,8 @@ def test_an_interrupted_study_goes_on_as_if_it_had_not_been(tmp_path):
     whole = search("whole", at_once)
     with pytest.raises(StopError):
         search("part", CountingExecutor(trace, 7))  # in the second batch
+    with (tmp_path / "part").open("ab") as stream:
+        stream.write(b'{"op_code": 6, "worker')  # as after a crash while it was written
     rest = CountingExecutor(trace)
     assert search("part", rest) == whole
     assert at_once.count - rest.count == 5  # the base and the first batch were not replayed again
@@ -136,6 +138,14 @@ def test_a_study_of_another_search_is_not_continued(folder):
         InputError, match=r"study\.journal: belongs to another search: it differs in objectives;"
     ):
         tune(folder, "--objective", "nodes.used", *SPACE, trials=1)
+
+
+@pytest.mark.parametrize("text", ["garbage\n", '{"op_code": 4}\n{"op_code": 4}\n', "[]\n"])
+def test_a_file_that_is_not_a_study(folder, text):
+    (folder / "tuned").mkdir()
+    (folder / "tuned/study.journal").write_text(text)
+    with pytest.raises(InputError, match=r"study\.journal: is not a study of Optuna"):
+        tune(folder, "--objective", "waiting.p95", *SPACE, trials=1)
 
 
 def test_invalid_configurations_are_counted_and_left_out(folder):

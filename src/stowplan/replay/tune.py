@@ -312,25 +312,24 @@ class Tuner:
         directions = ["maximize" if each.is_maximized else "minimize" for each in self._objectives]
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
+            _drop_unfinished_line(self._file)
             backend = optuna.storages.journal.JournalFileBackend(str(self._file))
             storage = optuna.storages.JournalStorage(backend)
-            known = [each.study_name for each in optuna.get_all_study_summaries(storage)]
+            with _quiet(optuna):
+                study = optuna.create_study(
+                    storage=storage, study_name=STUDY, directions=directions, load_if_exists=True
+                )
+            before = study.user_attrs.get("settings")
         except OSError as error:
             raise InputError(f"cannot be used: {error.strerror}", where=str(self._file)) from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError("is not a study of Optuna", where=str(self._file)) from None
-        if STUDY in known:
-            study = optuna.load_study(study_name=STUDY, storage=storage)
-            before = study.user_attrs.get("settings", {})
+        if before is not None:
             different = [name for name, value in settings.items() if before.get(name) != value]
             if different:
-                text = (
-                    f"belongs to another search: it differs in {', '.join(different)}; give another --output"
-                )
-                raise InputError(text, where=str(self._file))
+                text = f"belongs to another search: it differs in {', '.join(different)}"
+                raise InputError(f"{text}; give another --output-dir", where=str(self._file))
             return study
-        with _quiet(optuna):
-            study = optuna.create_study(storage=storage, study_name=STUDY, directions=directions)
         study.set_user_attr("settings", settings)
         return study
 
@@ -467,6 +466,15 @@ class Tuner:
             key=lambda each: (not dominates(self._objectives, each.training, base.training), -gain(each)),
         )
         return ordered[:MAX_FRONT]
+
+
+def _drop_unfinished_line(file: Path) -> None:
+    """Remove what a crash left at the end of a journal; Optuna would append to it."""
+    if file.exists():
+        content = file.read_bytes()
+        if not content.endswith(b"\n"):
+            with file.open("r+b") as stream:
+                stream.truncate(content.rfind(b"\n") + 1)
 
 
 def _outcome_of(trial: Any) -> str:
