@@ -128,6 +128,20 @@ def draw_pods(pods: Sequence[Pod], seed: int) -> Iterator[Pod]:
         yield generator.choice(pods)
 
 
+def rename_nodes(nodes: Sequence[Event], seed: int) -> Iterator[Event]:
+    """Put a random number before each node's name. Ties go to the first name, and the CSV file lists nodes of
+    one kind together, so with names as they are small nodes would win most ties. The paper's runs draw the
+    order of names for each seed, too."""
+    numbers = list(range(len(nodes)))
+    random.Random(f"nodes {seed}").shuffle(numbers)
+    for number, node in zip(numbers, nodes, strict=True):
+        name, item = f"{number:04}-{node.name}", msgspec.json.decode(bytes(node.object))
+        item["metadata"]["name"] = item["metadata"]["labels"]["kubernetes.io/hostname"] = name
+        yield msgspec.structs.replace(
+            node, time=0.0, name=name, object=msgspec.Raw(msgspec.json.encode(item))
+        )
+
+
 def make_trace(run: Run, folder: Path) -> tuple[Trace, list[Pod]]:
     nodes, pods, capacity = read_pods(folder, run.trace)
     wanted = LOAD * capacity * 1000
@@ -143,7 +157,7 @@ def make_trace(run: Run, folder: Path) -> tuple[Trace, list[Pod]]:
         step = mean / wanted
         arrivals = [next(drawn) for _ in range(3 * len(pods))]
         times = [number * step for number in range(1, len(arrivals) + 1)]
-    events = [msgspec.structs.replace(node, time=0.0) for node in nodes]
+    events = list(rename_nodes(nodes, run.seed))
     for number, (pod, at) in enumerate(zip(arrivals, times, strict=True)):
         event = pod.event
         seconds = event.run_seconds if run.table == 3 else None

@@ -65,10 +65,21 @@ def test_no_device_is_given_away_twice(folder, policy):
     used = dict.fromkeys(gpus, 0)
     for pod, found in zip(arrivals, results.pods, strict=True):
         if found.node:
-            used[found.node] += pod.gpu
-            assert not pod.count or not pod.models or gpus[found.node][1] in pod.models.split("|")
+            node = found.node.partition("-")[2]
+            used[node] += pod.gpu
+            assert not pod.count or not pod.models or gpus[node][1] in pod.models.split("|")
     assert all(used[name] <= 1000 * count for name, (count, _) in gpus.items())
     assert sum(used.values()) > 0
+
+
+def test_each_seed_draws_the_order_of_node_names(folder):
+    def names(seed: int) -> list[str]:
+        trace, _ = fgd.make_trace(fgd.Run(1, "default", "Packing", seed), folder)
+        return [event.name for event in trace.events if event.kind == "Node"]
+
+    assert names(7) == names(7) != names(8)
+    ordered = [name.partition("-")[2] for name in sorted(names(7))]
+    assert sorted(ordered) == [f"node-{number:02}" for number in range(9)] != ordered
 
 
 def slow_fragment(cpu: int, free: list[int], model: str, typical) -> float:
