@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import aiohttp
 import pytest
@@ -16,7 +17,7 @@ from shadow_world import ONLY_FIT, PACKING, PODS, V1, node, pod, shadowing
 from stowplan.apiserver.faults import Target
 from stowplan.cli import stowplan
 from stowplan.client.errors import NotAllowed
-from stowplan.replay.shadow import MAX_KEPT
+from stowplan.replay.shadow import MAX_KEPT, MAX_SETTLE_SECONDS
 from stowplan.web import answer_by_name, make_pages, make_source, serve_locally
 
 RAISING = """
@@ -137,6 +138,25 @@ async def test_a_burst_is_compared_with_the_cluster_at_each_binding(tmp_path):
         results = shadow.summary().results
         assert results["policy"] > 40, results
         assert results["policy"] + results["timing"] + results["same"] + results["tie"] == 50
+
+
+async def test_a_gated_pod_holds_up_no_verdict(tmp_path):
+    async with shadowing(tmp_path) as world:
+        await world.create(node("closed", unschedulable=True), node("open"))
+        await world.known("open")
+        await world.create(pod("gated", schedulingGates=[{"name": "example.com/wait"}]))
+        await world.until(lambda: world.service.shadow.summary().pending == 1)
+        found = await world.place(pod("web"), "closed")
+        assert found.result == "policy"
+        began = time.monotonic()
+        assert (await world.place(pod("next"), "closed")).result == "policy"
+        assert time.monotonic() - began < MAX_SETTLE_SECONDS
+        patch = {"spec": {"schedulingGates": None}}
+        kind = "application/merge-patch+json"
+        await world.cluster.api.request("PATCH", f"{PODS}/gated", patch, content_type=kind)
+        await world.decided("gated")
+        await world.bind("gated", "open")
+        assert (await world.verdict("gated")).result == "same"
 
 
 async def test_a_sample_that_a_search_could_have_come_by_is_sample(tmp_path):

@@ -128,6 +128,7 @@ class _Tracked(msgspec.Struct):
     """The state of the cluster that it was decided on."""
     chosen: str | None = None
     error: str | None = None
+    is_gated: bool = False
     is_rejected: bool = False
     """Whether the live scheduler has found no node for it."""
 
@@ -267,14 +268,21 @@ class Shadow:
         is_rejected = (
             condition is not None and condition.status == "False" and condition.reason == "Unschedulable"
         )
+        is_gated = bool(new.spec.scheduling_gates)
         tracked = self._tracked.get(new.uid)
         if tracked is None:
-            self._arrived += 1
-            turn = (-new.priority, self._arrived)
-            self._tracked[new.uid] = _Tracked(self._now(), self._placed, turn, is_rejected=is_rejected)
+            turn = self._next_turn(new)
+            tracked = _Tracked(self._now(), self._placed, turn, is_gated=is_gated, is_rejected=is_rejected)
+            self._tracked[new.uid] = tracked
         elif is_rejected and not tracked.is_rejected:
             self._compare(scheduler, new, "", tracked)
-            tracked.is_rejected = True
+            tracked.is_rejected, tracked.turn = True, self._next_turn(new)
+        elif tracked.is_gated and not is_gated:
+            tracked.is_gated, tracked.turn = False, self._next_turn(new)
+
+    def _next_turn(self, pod: Pod) -> tuple[int, int]:
+        self._arrived += 1
+        return (-pod.priority, self._arrived)
 
     def _on_bound(self, scheduler: Scheduler, old: Pod | None, new: Pod) -> None:
         tracked = self._tracked.pop(new.uid, None)
@@ -408,7 +416,9 @@ class Shadow:
             await asyncio.sleep(SETTLE_SECONDS / 4)
             if not self._open:
                 continue
-            waiting = (each.turn for each in self._tracked.values() if not each.is_rejected)
+            waiting = (
+                each.turn for each in self._tracked.values() if not (each.is_rejected or each.is_gated)
+            )
             first = min(waiting, default=(math.inf, 0))
             while self._open and self._is_due(self._open[0], first):
                 self._close(self._open.popleft())
