@@ -19,7 +19,7 @@ from stowplan.gym import ENVIRONMENT, PendingTime, ReplayEnv
 from stowplan.replay import Event, Trace
 from stowplan.replay.trace import event_of
 
-GENERATIONS, POPULATION, ELITE = 3, 8, 3
+GENERATIONS, POPULATION, ELITE = 3, 6, 2
 WHOLE_EPISODE = 1_000_000
 
 

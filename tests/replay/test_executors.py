@@ -129,11 +129,11 @@ def dask_cluster(tmp_path_factory):
 
 
 def test_dask_gives_the_bytes_of_one_process_even_if_a_worker_is_killed(tmp_path, dask_cluster):
-    trace = busy_trace(nodes=9, pods=150)
-    one = run_with(tmp_path, trace, jobs(8), jobs=1)
+    trace = busy_trace(nodes=9, pods=60)
+    one = run_with(tmp_path, trace, jobs(6), jobs=1)
     with open_executor("dask", trace, address=dask_cluster.address) as executor:
         executor._client.wait_for_workers(2, timeout=WAIT_SECONDS)
-        running = executor.run(jobs(8))
+        running = executor.run(jobs(6))
         found = [next(running)]
         assert all(executor._client.processing().values())  # both workers have something to lose
         dask_cluster.workers[0].send_signal(signal.SIGKILL)

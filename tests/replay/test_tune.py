@@ -111,7 +111,7 @@ class CountingExecutor:
 
 
 def test_an_interrupted_study_goes_on_as_if_it_had_not_been(tmp_path):
-    trace, registry = packing_trace(), Registry.installed()
+    trace, registry = packing_trace(rounds=3), Registry.installed()
     arg, weight = Parameter.parse_arg(SPACE[1]), Parameter.parse_weight(SPACE[3])
 
     def search(study, executor):
@@ -150,8 +150,8 @@ def test_a_file_that_is_not_a_study(folder, text):
 
 def test_invalid_configurations_are_counted_and_left_out(folder):
     space = ("--arg", "NodeResourcesFit.scoringStrategy.type=MostAllocated|NoSuchType")
-    report = json.loads(tune(folder, "--objective", "waiting.p95", *space, "-o", "json", trials=8).stdout)
-    assert 0 < report["failed"] < 8
+    report = json.loads(tune(folder, "--objective", "waiting.p95", *space, "-o", "json", trials=5).stdout)
+    assert 0 < report["failed"] < 5
     space = ("--arg", "NodeResourcesFit.scoringStrategy.type=NoSuchType", "--output-dir", folder / "other")
     with pytest.raises(InputError, match=r"no trial gave a valid configuration, such as: .*NoSuchType"):
         tune(folder, "--objective", "waiting.p95", *space, trials=2)
