@@ -16,7 +16,7 @@ from stowplan.api.quantity import NANO, Quantity, milli_units, units
 from stowplan.api.selectors import is_qualified_name
 
 if TYPE_CHECKING:
-    from stowplan.api.pod import Container, ContainerStatus, PodSpec, PodStatus
+    from stowplan.api.pod import Container, ContainerStatus, PodSpec, PodStatus, Shape
 
 Nanos = dict[str, int]
 DEFAULTS: Mapping[str, int] = {"cpu": 100_000_000, "memory": 200 * 2**20 * NANO}
@@ -61,6 +61,32 @@ class Assigned(msgspec.Struct, frozen=True, gc=False):
         taken = {name: min(amount, MAX_TAKEN) for name, amount in amounts(total).items()}
         nonzero_cpu, nonzero_memory = milli_units(filled.get("cpu", 0)), units(filled.get("memory", 0))
         return cls(FrozenDict(taken), min(nonzero_cpu, MAX_TAKEN), min(nonzero_memory, MAX_TAKEN))
+
+
+def quality_of(shape: Shape) -> str:
+    """The quality of service class: Guaranteed, Burstable or BestEffort, from cpu and memory alone."""
+    found: str | None = shape.memo.get(quality_of)
+    if found is None:
+        found = shape.memo[quality_of] = _quality_of(shape.spec)
+    return found
+
+
+def _quality_of(spec: PodSpec) -> str:
+    containers = (each.resources for each in (*spec.init_containers, *spec.containers))
+    parts = tuple(containers) if spec.resources is None else (spec.resources,)
+    requests: Nanos = {}
+    limits: Nanos = {}
+    is_limited = True
+    for part in parts:
+        limited = {name: part.limits[name] for name in DEFAULTS if part.limits.get(name, 0) > 0}
+        # The API server fills in requests that are left out; pods from files may lack them.
+        asked = {**limited, **{name: part.requests[name] for name in DEFAULTS if name in part.requests}}
+        _add(requests, {name: amount for name, amount in asked.items() if amount > 0})
+        _add(limits, limited)
+        is_limited = is_limited and len(limited) == len(DEFAULTS)
+    if not requests and not limits:
+        return "BestEffort"
+    return "Guaranteed" if is_limited and requests == limits else "Burstable"
 
 
 def status_counts(status: PodStatus) -> bool:

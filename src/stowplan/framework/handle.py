@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan import log
 from stowplan.api.custom import CustomResource
@@ -139,6 +140,12 @@ class Nominations:
             is_ahead[own] = False
         slots = np.flatnonzero(is_ahead)
         return slots, rows[slots]
+
+    def counts(self, live: LiveNodeTable) -> NDArray[np.int64]:
+        """How many pods are nominated to each node of the cluster."""
+        self._follow(live)
+        rows = self._rows[self.pods.row]
+        return np.bincount(rows[rows >= 0], minlength=len(live))
 
     def _follow(self, live: LiveNodeTable) -> None:
         """Renew `_rows`, and count what nodes offer by now."""

@@ -25,6 +25,15 @@ def scale_to_max(scores: Scores, *, reverse: bool = False) -> Scores:
     return MAX_SCORE - scaled if reverse else scaled
 
 
+def scale_to_range(scores: Scores) -> Scores:
+    """The highest becomes 100, the lowest 0, those between in proportion, cut off; all 0 if all are equal."""
+    lowest, highest = int(scores.min(initial=2**63 - 1)), int(scores.max(initial=-(2**63)))
+    if lowest >= highest:
+        return np.zeros(len(scores), np.int64)
+    numbers = scores.astype(object) if highest - lowest >= TOO_LARGE else scores
+    return ((numbers - lowest) * MAX_SCORE // (highest - lowest)).astype(np.int64, copy=False)
+
+
 # The same arithmetic for a column and for a plain number.
 
 Number = Any
