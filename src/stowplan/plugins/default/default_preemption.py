@@ -52,12 +52,17 @@ class DefaultPreemption(Plugin):
                 decision,
                 self.args.min_candidate_nodes_percentage,
                 self.args.min_candidate_nodes_absolute,
+                self.may_evict(pod, decision),
             )
         except PluginError as error:
             return preemption_status(Status.error(str(error), error.stack))
         if isinstance(answer, Nomination):
             return answer
         return preemption_status(answer)
+
+    def may_evict(self, pod: Pod, decision: Decision) -> frozenset[str] | None:
+        """The uids of the pods that may be evicted; None for all pods of a lower priority."""
+        return None
 
     def _not_eligible(self, pod: Pod, decision: Decision) -> str:
         if pod.group_name and (rejection := not_alone(self.handle, pod)):
