@@ -17,7 +17,7 @@ from small_trace import busy_trace
 from stowplan.cli import stowplan
 from stowplan.errors import InputError
 from stowplan.replay import ReplayOptions, write_trace
-from stowplan.replay.executors import ReplayJob, open_executor, pack_trace, unpack_trace
+from stowplan.replay.executors import DaskExecutor, ReplayJob, open_executor, pack_trace, unpack_trace
 
 WAIT_SECONDS = 60
 BASE = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -132,6 +132,7 @@ def test_dask_gives_the_bytes_of_one_process_even_if_a_worker_is_killed(tmp_path
     trace = busy_trace(nodes=9, pods=60)
     one = run_with(tmp_path, trace, jobs(6), jobs=1)
     with open_executor("dask", trace, address=dask_cluster.address) as executor:
+        assert isinstance(executor, DaskExecutor)
         executor._client.wait_for_workers(2, timeout=WAIT_SECONDS)
         running = executor.run(jobs(6))
         found = [next(running)]
