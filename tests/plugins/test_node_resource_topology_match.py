@@ -1,0 +1,427 @@
+"""NodeResourceTopologyMatch: pods go where one NUMA node has room for them."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import combinations
+
+import pytest
+from alone import UNSCHEDULABLE, plugin_of, refusals, scores
+from alone import planner as alone
+from hypothesis import given
+from hypothesis import strategies as st
+
+from make import make_node, make_pod
+from stowplan.api.meta import decode
+from stowplan.errors import ConfigError
+from stowplan.plugins.community.node_resource_topology_match import NodeResourceTopology
+
+NAME, GPU = "NodeResourceTopologyMatch", "example.com/gpu"
+SINGLE = ({"name": "topologyManagerPolicy", "value": "single-numa-node"},)
+BY_POD = (*SINGLE, {"name": "topologyManagerScope", "value": "pod"})
+ROOM = {
+    "cpu": "64",
+    "memory": "512Gi",
+    "pods": "99",
+    "ephemeral-storage": "1Ti",
+    GPU: "8",
+    "example.com/nic": "4",
+}
+
+
+def zone(number, costs=None, name=None, **resources):
+    return {
+        "name": name or f"node-{number}",
+        "type": "Node",
+        "costs": [{"name": f"node-{other}", "value": value} for other, value in (costs or {}).items()],
+        "resources": [
+            {
+                "name": {"gpu": GPU}.get(key, key),
+                "capacity": "9999Gi",
+                "allocatable": "9999Gi",
+                "available": str(amount),
+            }
+            for key, amount in resources.items()
+        ],
+    }
+
+
+def topology(*zones, name="n", attributes=SINGLE, policies=()):
+    plain = {"zones": list(zones), "attributes": list(attributes), "topologyPolicies": list(policies)}
+    return decode(NodeResourceTopology, {"metadata": {"name": name}} | plain)
+
+
+def node(name="n"):
+    return make_node(name, allocatable=ROOM)
+
+
+def pod(*containers, init=(), name="pod", guaranteed=True, **spec):
+    """Each container is given by its requests; Guaranteed ones have limits too."""
+
+    def made(kind, requests):
+        full = {{"gpu": GPU}.get(key, key): str(amount) for key, amount in requests.items()}
+        more = {"restartPolicy": requests["sidecar"]} if "sidecar" in requests else {}
+        full.pop("sidecar", None)
+        resources = {"requests": full, "limits": full if guaranteed else {}}
+        return {"name": kind, "resources": resources} | more
+
+    parts = [made(f"c{number}", each) for number, each in enumerate(containers)]
+    first = [made(f"i{number}", each) for number, each in enumerate(init)]
+    return make_pod(name, **{"containers": parts, "initContainers": first} | spec)
+
+
+def need(cpu, memory="1Gi", **others):
+    return {"cpu": cpu, "memory": memory, **others}
+
+
+def rejected(wanted, *objects, **args):
+    return refusals(alone(NAME, node(), *objects, args=args).decide(wanted))
+
+
+def cannot(what):
+    return {"n": (UNSCHEDULABLE, f"cannot align {what}")}
+
+
+TWO = (zone(0, cpu=4, memory="8Gi"), zone(1, cpu=8, memory="8Gi"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "attributes", "expected"),
+    [
+        pytest.param(pod(need(8)), SINGLE, {}, id="fits one"),
+        pytest.param(pod(need(9)), SINGLE, cannot("container"), id="fits none"),
+        pytest.param(pod(need(8, "9Gi")), SINGLE, cannot("container"), id="one resource does not"),
+        pytest.param(pod(need(8), need(4)), SINGLE, {}, id="containers one after another"),
+        pytest.param(pod(need(4), need(8)), SINGLE, {}, id="the lowest that fits is taken"),
+        pytest.param(pod(need(4), need(4), need(4)), SINGLE, {}, id="two on one"),
+        pytest.param(pod(need(6), need(4), need(4)), SINGLE, cannot("container"), id="no room for the last"),
+        pytest.param(pod(need(8), need(4)), BY_POD, cannot("pod"), id="the pod as a whole"),
+        pytest.param(pod(need(6), need(2)), BY_POD, {}, id="the pod as a whole fits"),
+        pytest.param(pod(need(1), init=[need(9)]), SINGLE, cannot("init container"), id="init container"),
+        pytest.param(pod(need(8), init=[need(8), need(8)]), SINGLE, {}, id="init containers keep nothing"),
+        pytest.param(
+            pod(need(8), init=[need(8, sidecar="Always")]), SINGLE, cannot("container"), id="sidecars do"
+        ),
+        pytest.param(pod(need(20)), (), {}, id="another policy"),
+        pytest.param(
+            pod(need(20), guaranteed=False), SINGLE, {}, id="CPUs of a Burstable pod may be anywhere"
+        ),
+        pytest.param(pod({}, guaranteed=False), SINGLE, {}, id="BestEffort"),
+        pytest.param(pod(need(1, **{"ephemeral-storage": "1Gi"})), SINGLE, {}, id="storage has no NUMA node"),
+        pytest.param(pod(need(1, **{"example.com/nic": 1})), SINGLE, {}, id="a device that none lists"),
+        pytest.param(
+            pod(need(1, **{"example.com/none": 1})), SINGLE, cannot("container"), id="nor does the node"
+        ),
+        pytest.param(
+            pod(need(1, **{"hugepages-2Mi": "2Mi"})), SINGLE, cannot("container"), id="no huge pages"
+        ),
+    ],
+)
+def test_filter(wanted, attributes, expected):
+    assert rejected(wanted, topology(*TWO, attributes=attributes)) == expected
+
+
+@pytest.mark.parametrize("guaranteed", [True, False])
+def test_devices_count_for_every_pod(guaranteed):
+    item = topology(zone(0, cpu=8, memory="8Gi", gpu=0), zone(1, cpu=1, memory="8Gi", gpu=2))
+    assert rejected(pod(need(1, gpu=2), guaranteed=guaranteed), item) == {}
+    assert rejected(pod(need(1, gpu=3), guaranteed=guaranteed), item) == cannot("container")
+    burstable = {} if not guaranteed else cannot("container")
+    assert rejected(pod(need(2, gpu=1), guaranteed=guaranteed), item) == burstable
+
+
+def test_a_node_without_an_object_passes():
+    assert rejected(pod(need(60)), topology(*TWO, name="other")) == {}
+
+
+@pytest.mark.parametrize(
+    ("policies", "attributes", "expected"),
+    [
+        (["SingleNUMANodePodLevel"], (), cannot("pod")),
+        (["SingleNUMANodeContainerLevel"], (), {}),
+        (["BestEffortPodLevel"], (), {}),
+        (["Nonsense"], (), {}),
+        (["RestrictedContainerLevel"], BY_POD, cannot("pod")),
+        (["SingleNUMANodePodLevel"], ({"name": "topologyManagerScope", "value": "container"},), {}),
+    ],
+)
+def test_what_the_kubelet_is_set_to(policies, attributes, expected):
+    item = topology(*TWO, attributes=attributes, policies=policies)
+    assert rejected(pod(need(8), need(4)), item) == expected
+
+
+def test_an_object_that_comes_or_changes_later_counts():
+    planner = alone(NAME, node())
+    assert refusals(planner.decide(pod(need(9)))) == {}
+    planner.cluster.apply(topology(*TWO))
+    assert refusals(planner.decide(pod(need(9)))) == cannot("container")
+    planner.cluster.apply(topology(*TWO, zone(2, cpu=9, memory="8Gi")))
+    assert refusals(planner.decide(pod(need(9)))) == {}
+    planner.cluster.remove(topology())
+    assert refusals(planner.decide(pod(need(60)))) == {}
+
+
+@pytest.mark.parametrize(
+    ("zones", "text"),
+    [
+        ([zone(0, name="numa-node-0", cpu=9, memory="9Gi")], "zone 'numa-node-0' is ignored: name it node-0"),
+        ([zone(65, cpu=9, memory="9Gi")], "zone 'node-65' is ignored"),
+        ([zone(0, cpu=-9, memory="9Gi")], "zone node-0 has more cpu available than allocatable"),
+        ([*TWO, zone(1, cpu=9, memory="9Gi")], "zone 'node-1' is ignored"),
+    ],
+)
+def test_impossible_zones_are_reported_once_and_hold_nothing(zones, text):
+    planner, events = alone(NAME, node(), topology(*zones)), []
+    plugin = planner.profiles["default-scheduler"].plugins[NAME]
+    plugin.handle.record_event = lambda item, kind, reason, note: events.append(note)
+    for _ in range(2):
+        assert refusals(planner.decide(pod(need(9)))) == cannot("container")
+    (note,) = events
+    assert note.startswith(text)
+
+
+# Scores
+
+
+def scored(wanted, *zones, strategy="LeastAllocated", attributes=SINGLE, **fields):
+    args = {"scoringStrategy": {"type": strategy, **fields}}
+    planner = alone(NAME, node(), node("unknown"), topology(*zones, attributes=attributes), args=args)
+    found = scores(planner.decide(wanted))
+    assert found.pop("unknown") == (0 if wanted.spec.containers[0].resources.limits else 100)
+    return found.popitem()[1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [("LeastAllocated", 62), ("MostAllocated", 37), ("BalancedAllocation", 96)],
+)
+def test_strategies(strategy, expected):
+    # 2 of 4 CPUs and 2 of 8 GiB.
+    assert scored(pod(need(2, "2Gi")), zone(0, cpu=4, memory="8Gi"), strategy=strategy) == expected
+
+
+def test_the_lowest_numa_node_above_zero_counts():
+    zones = (zone(0, cpu=1, memory="1Mi"), zone(1, cpu=4, memory="8Gi"), zone(2, cpu=40, memory="80Gi"))
+    assert scored(pod(need(2, "2Gi")), *zones) == 62
+    assert scored(pod(need(2, "2Gi")), zones[0], attributes=BY_POD[1:]) == 0
+
+
+def test_weights():
+    resources = [{"name": "cpu", "weight": 3}, {"name": "memory", "weight": 1}]
+    assert scored(pod(need(2, "2Gi")), zone(0, cpu=4, memory="8Gi"), resources=resources) == 56
+
+
+def test_cpus_are_counted_whole():
+    assert scored(pod(need("1500m", "2Gi")), zone(0, cpu=4, memory="8Gi")) == 62
+
+
+def test_containers_give_their_mean():
+    wanted = pod(need(2, "2Gi"), need(1, "2Gi"))
+    assert scored(wanted, zone(0, cpu=4, memory="8Gi")) == (62 + 75) // 2
+    assert scored(wanted, zone(0, cpu=4, memory="8Gi"), attributes=BY_POD) == (25 + 50) // 2
+
+
+def test_pods_that_are_not_guaranteed_have_no_preference():
+    assert scored(pod(need(2), guaranteed=False), *TWO) == 100
+
+
+NEAR = {0: 10, 1: 20, 2: 40}
+
+
+@pytest.mark.parametrize(
+    ("cpu", "attributes", "expected"),
+    [
+        pytest.param(4, (), 94, id="one"),
+        pytest.param(8, (), 82, id="two that are near"),
+        pytest.param(12, (), 70, id="three"),
+        pytest.param(13, (), 0, id="more than there is"),
+        pytest.param(8, ({"name": "topologyManagerMaxNUMANodes", "value": "4"},), 62, id="of four"),
+        pytest.param(8, ({"name": "topologyManagerMaxNUMANodes", "value": "-3"},), 82, id="no number"),
+    ],
+)
+def test_least_numa_nodes(cpu, attributes, expected):
+    zones = [
+        zone(0, {0: 10, 1: 20, 2: 40}, cpu=4, memory="8Gi"),
+        zone(1, {0: 20, 1: 10, 2: 40}, cpu=4, memory="8Gi"),
+        zone(2, {0: 40, 1: 40, 2: 10}, cpu=4, memory="8Gi"),
+    ]
+    assert scored(pod(need(cpu)), *zones, strategy="LeastNUMANodes", attributes=attributes) == expected
+
+
+def test_least_numa_nodes_that_are_far_apart():
+    zones = [
+        zone(0, {0: 10, 1: 20, 2: 40}, cpu=4, memory="8Gi"),
+        zone(1, {0: 20, 1: 10, 2: 40}, cpu=0, memory="8Gi"),
+        zone(2, {0: 40, 1: 40, 2: 10}, cpu=4, memory="8Gi"),
+    ]
+    assert scored(pod(need(8)), *zones, strategy="LeastNUMANodes", attributes=()) == 76
+    assert scored(pod(need(3), need(3)), *zones, strategy="LeastNUMANodes", attributes=()) == 94
+
+
+def test_many_numa_nodes_do_not_take_forever():
+    zones = [zone(number, cpu=1, memory="1Gi") for number in range(64)]
+    assert scored(pod(need(10)), *zones, strategy="LeastNUMANodes", attributes=()) >= 0
+
+
+# Pods that were just placed
+
+
+def test_nodes_with_reserved_pods_can_be_left_out():
+    planner = alone(NAME, node(), topology(*TWO), args={"discardReservedNodes": True})
+    plugin, wanted = planner.profiles["default-scheduler"].plugins[NAME], pod(need(1))
+    stale = {"n": (UNSCHEDULABLE, "invalid node topology data")}
+    assert refusals(planner.decide(wanted)) == {}
+    first, second = pod(need(1), name="first"), pod(need(1), name="second")
+    plugin.reserve(None, first, "n")
+    plugin.reserve(None, second, "n")
+    assert refusals(planner.decide(wanted)) == stale
+    assert refusals(planner.decide(pod({}, guaranteed=False))) == {}
+    asyncio.run(plugin.post_bind(None, first, "n"))
+    assert refusals(planner.decide(wanted)) == stale
+    plugin.unreserve(None, second, "n")
+    plugin.unreserve(None, second, "n")
+    assert refusals(planner.decide(wanted)) == {}
+
+
+def test_placed_pods_are_subtracted_until_the_object_must_have_them():
+    planner = alone(NAME, node(), topology(*TWO), args={"cacheResyncPeriodSeconds": 5})
+    plugin, placed, now = (
+        planner.profiles["default-scheduler"].plugins[NAME],
+        pod(need(5), name="placed"),
+        [0.0],
+    )
+    plugin.handle.now = lambda: now[0]
+    assert refusals(planner.decide(pod(need(8)))) == {}
+    plugin.reserve(None, placed, "n")
+    assert refusals(planner.decide(pod(need(4)))) == cannot("container")
+    assert refusals(planner.decide(pod(need(3)))) == {}
+    planner.cluster.apply(topology(*TWO))  # not bound yet
+    assert refusals(planner.decide(pod(need(4)))) == cannot("container")
+    asyncio.run(plugin.post_bind(None, placed, "n"))
+    now[0] = 4.0
+    planner.cluster.apply(topology(*TWO))  # it may be older than the pod
+    assert refusals(planner.decide(pod(need(4)))) == cannot("container")
+    now[0] = 5.0
+    planner.cluster.apply(topology(*TWO))
+    assert refusals(planner.decide(pod(need(8)))) == {}
+    plugin.reserve(None, placed, "n")
+    plugin.unreserve(None, placed, "n")
+    assert refusals(planner.decide(pod(need(8)))) == {}
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ({"scoringStrategy": {"type": "Best"}}, 'scoringStrategy.type: Unsupported value: "Best"'),
+        (
+            {"scoringStrategy": {"resources": [{"name": "cpu", "weight": -1}]}},
+            r"resources\[0\].weight: Invalid",
+        ),
+        ({"cacheResyncPeriodSeconds": -1}, "cacheResyncPeriodSeconds: Invalid value: -1"),
+        ({"preemptionMode": "Maybe"}, 'preemptionMode: Unsupported value: "Maybe"'),
+        ({"cache": {"resyncMethod": "Never"}}, 'cache.resyncMethod: Unsupported value: "Never"'),
+    ],
+)
+def test_bad_arguments(args, text):
+    with pytest.raises(ConfigError, match=text):
+        plugin_of(NAME, args=args)
+
+
+# One node at a time
+
+AMOUNTS = st.fixed_dictionaries(
+    {}, optional={"cpu": st.integers(0, 5), "memory": st.integers(0, 5), GPU: st.integers(0, 3)}
+)
+WANTED = st.fixed_dictionaries(
+    {"cpu": st.integers(1, 4), "memory": st.integers(1, 4)}, optional={GPU: st.integers(0, 2)}
+)
+PARTS = st.lists(WANTED, min_size=1, max_size=3)
+ZONES = st.lists(AMOUNTS, max_size=3)
+
+
+@given(st.lists(ZONES, min_size=1, max_size=3), PARTS, st.booleans(), st.booleans(), st.integers(0, 2))
+def test_as_a_slow_obvious_version_would(clusters, parts, by_pod, guaranteed, kind):
+    strategy = ("LeastAllocated", "MostAllocated", "LeastNUMANodes")[kind]
+    attributes = BY_POD if by_pod else SINGLE
+    nodes = [node(f"n{number}") for number in range(len(clusters) + 1)]
+    items = [
+        topology(
+            *(zone(place, **each) for place, each in enumerate(zones)),
+            name=f"n{number}",
+            attributes=attributes,
+        )
+        for number, zones in enumerate(clusters)
+    ]
+    wanted = pod(*parts, guaranteed=guaranteed)
+    args = {"scoringStrategy": {"type": strategy}}
+    planner = alone(NAME, *nodes, *items, args=args)
+    found = refusals(planner.decide(wanted)).keys()
+    groups = [total(parts)] if by_pod else parts
+    assert found == {f"n{row}" for row, zones in enumerate(clusters) if not fits(zones, groups, guaranteed)}
+    plugin = planner.profiles["default-scheduler"].plugins[NAME]
+    points = plugin.score_nodes(None, wanted, planner.cluster.nodes).tolist()
+    slow = [slow_score(zones, groups, strategy) if guaranteed else 100 for zones in clusters]
+    assert points == [*slow, 0 if guaranteed else 100]
+
+
+def total(parts):
+    return {
+        name: sum(each.get(name, 0) for each in parts) for name in {key for each in parts for key in each}
+    }
+
+
+def fits(zones, parts, guaranteed):
+    left = [dict(each) for each in zones]
+    for part in parts:
+        allowed = set(range(64))
+        for name, amount in part.items():
+            if not amount:
+                continue
+            if name == GPU and not any(GPU in each for each in left):
+                continue
+            free = name != GPU and not guaranteed
+            allowed &= {at for at, each in enumerate(left) if name in each and (free or each[name] >= amount)}
+        if not allowed:
+            return False
+        chosen = min(allowed)
+        for name, amount in part.items():
+            if chosen < len(left) and name in left[chosen]:
+                left[chosen][name] = max(0, left[chosen][name] - amount)
+    return True
+
+
+def slow_score(zones, parts, strategy):
+    parts = [{name: amount for name, amount in part.items() if amount} for part in parts]
+    if strategy == "LeastNUMANodes":
+        return slow_numa(zones, parts)
+    points = []
+    for part in parts:
+        by_zone = []
+        for each in zones:
+            found = 0
+            for name, amount in part.items():
+                room = each.get(name, 0)
+                if room and amount <= room:
+                    found += (room - amount if strategy == "LeastAllocated" else amount) * 100 // room
+            by_zone.append(found // len(part))
+        points.append(min((each for each in by_zone if each), default=0))
+    return sum(points) // len(points)
+
+
+def slow_numa(zones, parts):
+    left, most = [dict(each) for each in zones], 0
+    for part in parts:
+        if not any(name in each for each in left for name in part):
+            continue
+        able = [at for at, each in enumerate(left) if all(name in each for name in part)]
+        ways = [way for count in range(1, 4) for way in combinations(able, count)]
+        good = [way for way in ways if all(sum(left[at][name] for at in way) >= part[name] for name in part)]
+        if not good:
+            return 0
+        most = max(most, len(good[0]))
+        for name, amount in part.items():
+            for at in good[0]:
+                given = min(amount, left[at][name])
+                left[at][name] -= given
+                amount -= given
+    return 100 - 12 * most + 6 if most else 100
