@@ -27,6 +27,15 @@ class InputError(StowplanError):
         super().__init__(": ".join(part for part in (where, what, field, message) if part))
 
 
+def missing_extra(what: str, library: str, extra: str) -> InputError:
+    """Something needs a library that only one of our extras installs."""
+    return InputError(
+        f"needs {library}, which is not installed; "
+        f"in a checkout of Stowplan, install it with: pip install '.[{extra}]'",
+        what=what,
+    )
+
+
 class ConfigError(InputError):
     """An invalid configuration; `stage` is decode, validate or framework."""
 

@@ -26,11 +26,10 @@ from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle.planner import DEFAULT_CONFIG
 from stowplan.cycle.schedule import TieBreak, first_by_name, schedule
-from stowplan.errors import InputError
+from stowplan.errors import InputError, missing_extra
 from stowplan.framework.registry import Registry
 from stowplan.queue.waiting import QueuedPod
 from stowplan.replay.engine import Replay, ReplayOptions, VirtualLoop
-from stowplan.replay.executors import missing_extra
 from stowplan.replay.readers import read_trace
 from stowplan.replay.results import Results, Sample, Samples
 from stowplan.replay.trace import Trace

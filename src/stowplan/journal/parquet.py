@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.errors import InputError
+from stowplan.errors import missing_extra
 from stowplan.framework.status import Status
 from stowplan.journal.codec import LEAVES, GroupReader, GroupWriter, Interned
 from stowplan.journal.record import Record, UnixTime
@@ -26,9 +26,7 @@ try:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 except ImportError:
-    raise InputError(
-        "a journal needs pyarrow, which is not installed; install it with: pip install 'stowplan[journal]'"
-    ) from None
+    raise missing_extra("a journal", "pyarrow", "journal") from None
 
 DAMAGED = Exception
 """What reading a damaged file may raise: anything, because a flipped bit may be in any part of it."""

@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from stowplan.config import load
-from stowplan.errors import InputError, StowplanError
+from stowplan.errors import InputError, StowplanError, missing_extra
 from stowplan.framework.registry import Registry
 from stowplan.replay.engine import Progress, ReplayOptions, replay
 from stowplan.replay.results import Results
@@ -233,11 +233,3 @@ def _import_distributed() -> Any:
     except ImportError:
         raise missing_extra("--executor dask", "dask.distributed", "dask") from None
     return distributed
-
-
-def missing_extra(what: str, library: str, extra: str) -> InputError:
-    return InputError(
-        f"needs {library}, which is not installed; "
-        f"in a checkout of Stowplan, install it with: pip install '.[{extra}]'",
-        what=what,
-    )

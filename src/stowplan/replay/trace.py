@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from stowplan.errors import InputError
+from stowplan.errors import InputError, missing_extra
 
 FORMAT_KEY, FORMAT = b"stowplan.trace", b"1"
 Verb = Literal["add", "update", "delete", "bind", "finish"]
@@ -221,10 +221,7 @@ def arrow() -> Any:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError:
-        raise InputError(
-            "Parquet files need pyarrow, which is not installed; install it with: "
-            "pip install 'stowplan[journal]'"
-        ) from None
+        raise missing_extra("a Parquet file", "pyarrow", "journal") from None
     return pyarrow
 
 

@@ -20,12 +20,12 @@ import yaml
 
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle.planner import DEFAULT_CONFIG
-from stowplan.errors import ConfigError, InputError
+from stowplan.errors import ConfigError, InputError, missing_extra
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import ResolvedProfile, resolve_profiles
 from stowplan.replay.compare import change_of, number_text
 from stowplan.replay.engine import ReplayOptions
-from stowplan.replay.executors import Executor, ReplayJob, missing_extra
+from stowplan.replay.executors import Executor, ReplayJob
 from stowplan.replay.results import Results
 from stowplan.replay.trace import Trace
 
