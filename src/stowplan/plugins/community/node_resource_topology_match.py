@@ -46,8 +46,10 @@ from stowplan.framework import (
 from stowplan.plugins.args import CPU_AND_MEMORY, ResourceSpec
 
 SINGLE = "single-numa-node"
-MAX_ZONE, MAX_COMBINED = 64, 10
-"""The highest id of a NUMA node, and up to how many of them on a node are combined in all ways."""
+MAX_ZONE = 64
+"""The highest id of a NUMA node."""
+MAX_SETS = 1000
+"""If there are more sets of so many NUMA nodes than this, they are not looked at."""
 MAX_AMOUNT = 2**56
 """A hundredfold of it still fits into 64 bits. No NUMA node has as much of anything."""
 FARTHEST = 255
@@ -149,7 +151,7 @@ class Topology(NamedTuple):
                     f"zone {zone.name[:64]!r} is ignored: name it node-0, node-1 and so on, each once"
                 )
                 continue
-            costs = {_id_of(cost.name): cost.value for cost in zone.costs if cost.value >= 0}
+            costs = {_id_of(cost.name): cost.value for cost in zone.costs if 0 <= cost.value < 2**31}
             found[int(match[1])] = NumaNode(int(match[1]), _available(zone, faults), costs)
         return cls(policy, scope, most, tuple(found[each] for each in sorted(found)), tuple(faults))
 
@@ -404,11 +406,11 @@ class NodeResourceTopologyMatch(Plugin):
         stale, known, aligns, by_pod = self._kinds(nodes)
         scores = np.zeros(len(nodes), np.int64)
         if self.args.scoring_strategy.type == "LeastNUMANodes":
-            for row in np.flatnonzero(known & ~stale).tolist():
-                topology = self._topology(nodes.names[row])
-                if topology is not None:
-                    parts = (demand.pod,) if by_pod[row] else demand.containers
-                    scores[row] = self._least_numa_nodes(nodes.names[row], topology, parts)
+            todo = known & ~stale
+            for scope, parts in ((todo & by_pod, (demand.pod,)), (todo & ~by_pod, demand.containers)):
+                rows = np.flatnonzero(scope)
+                if len(rows):
+                    scores[rows] = self._least_numa_nodes(nodes, rows, parts)
             return scores
         todo = aligns & ~stale
         for scope, parts in ((todo & by_pod, (demand.pod,)), (todo & ~by_pod, demand.containers)):
@@ -444,34 +446,54 @@ class NodeResourceTopologyMatch(Plugin):
         lowest = np.where(points > 0, points, MAX_SCORE + 1).min(axis=1)
         return np.where(lowest > MAX_SCORE, 0, lowest)
 
-    def _least_numa_nodes(self, name: str, topology: Topology, parts: Sequence[Part]) -> int:
-        held = self._held.get(name, {}).values()
-        taken = {key for each in held for key in each.request}
-        sums = {key: sum(each.request.get(key, 0) for each in held) for key in taken}
-        room = [
-            {key: max(0, amount - sums.get(key, 0)) for key, amount in numa.available.items()}
-            for numa in topology.numa_nodes
-        ]
-        listed = {key for each in room for key in each}
-        most, is_nearest = 0, True
+    def _least_numa_nodes(self, nodes: NodeTable, rows: NDArray[np.intp], parts: Sequence[Part]) -> Scores:
+        """The fewer NUMA nodes a part needs the better; half a step more if no such set is nearer."""
+        names = {name for part in parts for name, _ in part.request}
+        room = {name: self._room(nodes, name)[rows] for name in names}
+        costs, most_allowed = (column[rows] for column in self._distances(nodes))
+        count = np.zeros(len(rows), np.int64)
+        fits, is_nearest = np.ones(len(rows), np.bool_), np.ones(len(rows), np.bool_)
         for part in parts:
-            if not any(key in listed for key, _ in part.request):
-                continue
-            found = _fewest(room, topology.numa_nodes, part.request)
-            if found is None:
-                return 0
-            chosen, nearest = found
-            most, is_nearest = max(most, len(chosen)), is_nearest and nearest
-            if part.stays:
-                for key, amount in part.request:
-                    for place in chosen:
-                        given = min(amount, room[place][key])
-                        room[place][key] -= given
-                        amount -= given
-        if most == 0:
-            return MAX_SCORE
-        step = MAX_SCORE // topology.max_numa_nodes
-        return max(0, MAX_SCORE - most * step + (step // 2 if is_nearest else 0))
+            listed = [room[name] >= 0 for name, _ in part.request]
+            asks = np.any(listed, axis=(0, 2)) if listed else np.zeros(len(rows), np.bool_)
+            todo = np.flatnonzero(fits & asks)
+            for size in range(1, self._width + 1):
+                if not len(todo) or math.comb(self._width, size) > MAX_SETS:
+                    break
+                here = {name: column[todo] for name, column in room.items()}
+                chosen, nearest = _nearest_sets(here, costs[todo], part.request, size)
+                found = chosen.any(axis=1)
+                done = todo[found]
+                count[done] = np.maximum(count[done], size)
+                is_nearest[done] &= nearest[found]
+                if part.stays:
+                    for name, amount in part.request:
+                        _take(room[name], done, chosen[found], amount)
+                todo = todo[~found]
+            fits[todo] = False
+        step = MAX_SCORE // most_allowed
+        scores = np.maximum(MAX_SCORE - count * step + np.where(is_nearest, step // 2, 0), 0)
+        return np.where(fits, np.where(count == 0, MAX_SCORE, scores), 0)
+
+    def _distances(self, nodes: NodeTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What it costs to get from one NUMA node to another, -1 for those that are not there; and how many
+        NUMA nodes the kubelet allows for."""
+        width = self._width
+
+        def compute(part: NodeTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+            costs, most = np.full((len(part), width, width), -1, np.int64), np.full(len(part), 8, np.int64)
+            for row, name in enumerate(part.names):
+                if (topology := self._topology(name)) is not None:
+                    ids = [numa.id for numa in topology.numa_nodes]
+                    for place, numa in enumerate(topology.numa_nodes):
+                        costs[row, place, : len(ids)] = [numa.costs.get(each, FARTHEST) for each in ids]
+                    most[row] = topology.max_numa_nodes
+            return costs, most
+
+        columns: tuple[NDArray[np.int64], NDArray[np.int64]] = nodes.keep(
+            (self.serial, "distances", width), compute
+        )
+        return columns
 
     # Pods that were just placed
 
@@ -515,32 +537,39 @@ def _demand_of(pod: Pod) -> Demand:
     return Demand(quality, is_any, whole, tuple(parts))
 
 
-def _fewest(
-    room: Sequence[Mapping[str, int]], numa_nodes: Sequence[NumaNode], request: Sequence[tuple[str, int]]
-) -> tuple[tuple[int, ...], bool] | None:
-    """The fewest NUMA nodes that hold a request, the nearest of these, and if no such set is nearer."""
-    places = [place for place, each in enumerate(room) if all(name in each for name, _ in request)]
-    if len(places) > MAX_COMBINED:  # the ways to combine them are too many to go through
-        places = sorted(places, key=lambda place: [-room[place][name] for name, _ in request])[:MAX_COMBINED]
-        places.sort()
-    for count in range(1, len(places) + 1):
-        fitting = [
-            chosen
-            for chosen in combinations(places, count)
-            if all(sum(room[place][name] for place in chosen) >= amount for name, amount in request)
-        ]
-        if fitting:
-            best = min(fitting, key=lambda chosen: _distance(numa_nodes, chosen))
-            everywhere = range(len(numa_nodes)) if len(numa_nodes) <= MAX_COMBINED else places
-            least = min(_distance(numa_nodes, chosen) for chosen in combinations(everywhere, count))
-            return best, _distance(numa_nodes, best) <= least
-    return None
+def _nearest_sets(
+    room: Mapping[str, NDArray[np.int64]],
+    costs: NDArray[np.int64],
+    request: Sequence[tuple[str, int]],
+    size: int,
+) -> tuple[Mask, Mask]:
+    """For each node the nearest set of so many NUMA nodes that holds the request, and if none is nearer."""
+    count, width = costs.shape[:2]
+    never = np.iinfo(np.int64).max
+    nearest, best = np.full(count, never), np.full(count, never)
+    chosen = np.zeros((count, width), np.bool_)
+    for places in map(list, combinations(range(width), size)):
+        pairs = costs[:, places][:, :, places]
+        exists = pairs.min(axis=(1, 2)) >= 0
+        distance = np.where(exists, pairs.sum(axis=(1, 2)), never)
+        nearest = np.minimum(nearest, distance)
+        good = exists & (distance < best)
+        for name, amount in request:
+            amounts_here = room[name][:, places]
+            good &= (amounts_here.min(axis=1) >= 0) & (amounts_here.sum(axis=1) >= amount)
+        best[good] = distance[good]
+        chosen[good] = False
+        chosen[np.ix_(good, places)] = True
+    return chosen, best <= nearest
 
 
-def _distance(numa_nodes: Sequence[NumaNode], chosen: Sequence[int]) -> float:
-    """The mean over all ordered pairs, each with itself too."""
-    ids = [numa_nodes[place].id for place in chosen]
-    return sum(numa_nodes[one].costs.get(other, FARTHEST) for one in chosen for other in ids) / len(ids) ** 2
+def _take(room: NDArray[np.int64], rows: NDArray[np.intp], chosen: Mask, amount: int) -> None:
+    """Take the amount from the chosen NUMA nodes of these rows, one after another."""
+    left = np.full(len(rows), amount, np.int64)
+    for place in range(room.shape[1]):
+        given = np.where(chosen[:, place], np.minimum(left, room[rows, place]), 0)
+        room[rows, place] -= given
+        left -= given
 
 
 def _floats(resource: str, quality: str) -> bool:
