@@ -8,7 +8,7 @@ from alone import plugin_of, scores
 from hypothesis import given
 from hypothesis import strategies as st
 
-from make import make_node, make_pod
+from make import make_node, make_pod, planner
 from stowplan.errors import ConfigError
 
 NAME = "NodeResourcesAllocatable"
@@ -59,16 +59,16 @@ def test_equal_nodes_score_nothing():
 
 
 def test_neither_the_pod_nor_usage_counts():
-    planner = alone(NAME, node("a", "1"), node("b", "2"), node("c", "3"), make_pod("used", node="a"))
+    found = alone(NAME, node("a", "1"), node("b", "2"), node("c", "3"), make_pod("used", node="a"))
     for requests in ({}, {"cpu": "1"}, {GPU: "8"}):
-        assert list(scores(planner.decide(make_pod(requests=requests))).values()) == [100, 50, 0]
+        assert list(scores(found.decide(make_pod(requests=requests))).values()) == [100, 50, 0]
 
 
 def test_a_changed_node_counts_for_the_next_pod():
-    planner = alone(NAME, *SIZES)
-    assert planner.decide(make_pod()).chosen == "a"
-    planner.cluster.apply(node("c", "1", "1Gi"))
-    assert planner.decide(make_pod()).chosen == "c"
+    found = alone(NAME, *SIZES)
+    assert found.decide(make_pod()).chosen == "a"
+    found.cluster.apply(node("c", "1", "1Gi"))
+    assert found.decide(make_pod()).chosen == "c"
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_as_a_slow_obvious_version_would(sizes, weights, most, changed):
     names = ("cpu", "memory", GPU)
     resources = [{"name": name, "weight": weight} for name, weight in zip(names, weights, strict=True)]
     args = {"mode": "Most" if most else "Least", "resources": resources}
-    planner = alone(NAME, *(made(*each) for each in enumerate(sizes)), args=args)
-    assert list(scores(planner.decide(make_pod())).values()) == slowly(sizes, weights, most)
-    planner.cluster.apply(made(1, changed))
+    found = alone(NAME, *(made(*each) for each in enumerate(sizes)), args=args)
+    assert list(scores(found.decide(make_pod())).values()) == slowly(sizes, weights, most)
+    found.cluster.apply(made(1, changed))
     sizes[1] = changed
-    assert list(scores(planner.decide(make_pod())).values()) == slowly(sizes, weights, most)
+    assert list(scores(found.decide(make_pod())).values()) == slowly(sizes, weights, most)
 
 
 def slowly(sizes, weights, most):
@@ -115,3 +115,21 @@ def slowly(sizes, weights, most):
         raw.append(mean if most else -mean)
     span = max(raw) - min(raw)
     return [(each - min(raw)) * 100 // span if span else 0 for each in raw]
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta3", "v1beta2"])
+def test_arguments_of_older_versions(version):
+    api_version = f"kubescheduler.config.k8s.io/{version}"
+    args = {"apiVersion": api_version, "kind": "NodeResourcesAllocatableArgs", "mode": "Most"}
+    config = {
+        "apiVersion": api_version,
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [
+            {
+                "schedulerName": "default-scheduler",
+                "plugins": {"score": {"enabled": [{"name": NAME}]}},
+                "pluginConfig": [{"name": NAME, "args": args}],
+            }
+        ],
+    }
+    assert planner([], config).profiles["default-scheduler"].plugins[NAME].args.mode == "Most"
