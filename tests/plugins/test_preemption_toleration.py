@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from make import make_node, make_pod
 from stowplan.api.meta import decode
 from stowplan.errors import ConfigError
+from stowplan.explain.reasons import preemption_text
 from stowplan.plugins.community.preemption_toleration import MINIMUM, SECONDS, PriorityClass
 
 NAME = "PreemptionToleration"
@@ -159,3 +160,11 @@ def is_exempt(known, priority, started, after):
         return False
     seconds = int(known[1] or 0)
     return int(known[0]) > 10 and (seconds < 0 or not started or seconds > after)
+
+
+def test_explain_says_who_is_safe():
+    decision = decide(priority_class(seconds="-1"), running())
+    assert preemption_text(decision) == (
+        "Preemption cannot help. The pod does not fit on 1 node where no pod may be evicted. "
+        "Pods that priority 10 may not evict: 1 of PriorityClass safe (priority 100 or more may)."
+    )

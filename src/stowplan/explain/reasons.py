@@ -111,13 +111,17 @@ def preemption_text(decision: Decision) -> str:
 
     hopeless = _count_in(NOT_HELPFUL, status.message)
     spared = _count_in(NO_VICTIMS.message, status.message)
+    # What PreemptionToleration adds: pods that are safe, by their PriorityClass.
+    _, has_safe, safe = status.message.partition(". Pods that ")
+    lower = "may be evicted" if has_safe else f"has a priority below {pod.priority}"
     parts = (
         (hopeless, "for reasons that evicting pods would not resolve"),
-        (spared, f"where no pod has a priority below {pod.priority}"),
+        (spared, f"where no pod {lower}"),
         (candidates - spared, "even without all pods of lower priority"),
     )
     listed = "; ".join(f"on {_nodes(count)} {why}" for count, why in parts if count)
-    return f"Preemption cannot help. The pod does not fit {listed}."
+    text = f"Preemption cannot help. The pod does not fit {listed}."
+    return f"{text} Pods that {safe}" if has_safe else text
 
 
 def taint_text(key: str, value: str, effect: str) -> str:
