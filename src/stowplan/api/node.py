@@ -49,7 +49,14 @@ class NodeAddress(Wire, frozen=True):
     address: str = ""
 
 
+class NodeCapacity(Wire, frozen=True):
+    """What of a node's capacity the scheduler uses; all else goes by what is allocatable."""
+
+    cpu: Quantity | None = None
+
+
 class NodeStatus(Wire, frozen=True):
+    capacity: NodeCapacity = NodeCapacity()
     allocatable: dict[str, Quantity] = EMPTY
     addresses: tuple[NodeAddress, ...] = ()
     images: tuple[ContainerImage, ...] = ()

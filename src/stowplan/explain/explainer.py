@@ -79,7 +79,7 @@ class Explainer:
             self.cluster.nodes,
             profile.scheduler_name,
             held_back=held_back,
-            notes=(*target.notes, *self._notes(target.pod, placed)),
+            notes=(*target.notes, *self._notes(target.pod, placed), *_score_notes(profile)),
             seed=self.seed,
         )
         if decision.chosen is None:
@@ -122,6 +122,14 @@ class Explainer:
             yield f"It names pod group {group}; `stowplan explain group {group}` decides the group as one."
         if pod.is_terminating:
             yield "It is being deleted, so kube-scheduler would not place it."
+
+
+def _score_notes(profile: Profile) -> Iterator[str]:
+    """What plugins say about their scores as a whole, such as that they have no fresh metrics."""
+    for plugin in profile.plugins.values():
+        explain = getattr(plugin, "explain_scores", None)
+        if explain is not None and plugin.comes_with_stowplan:
+            yield from explain()
 
 
 def find_objections(

@@ -187,7 +187,10 @@ class Preempt(Protocol):
 
 
 class Api(Protocol):
-    """Writes to the Kubernetes API, for `run`, `pre_bind`, `bind` and `post_bind`; declared in `rights`."""
+    """Access to the Kubernetes API, for `run`, `pre_bind`, `bind` and `post_bind`; declared in `rights`."""
+
+    async def get_json(self, path: str) -> Any:
+        """Read a path of the API, such as `/apis/metrics.k8s.io/v1beta1/nodes`, as plain data."""
 
     async def create_binding(self, pod: Pod, node_name: str) -> None:
         """Bind the pod to the node."""
@@ -277,7 +280,7 @@ class Handle:
 
     @property
     def api(self) -> Api:
-        """Writes to the Kubernetes API. Raises StowplanError in the offline commands, which have none."""
+        """Access to the Kubernetes API. Raises StowplanError in the offline commands, which have none."""
         if self._api is None:
             raise StowplanError("there is no Kubernetes API to write to")
         return self._api

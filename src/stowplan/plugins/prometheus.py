@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
+
+LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class PrometheusError(Exception):
@@ -38,9 +43,12 @@ class ErrorResponse(msgspec.Struct):
     error: str = ""
 
 
-async def run_query(session: aiohttp.ClientSession, address: str, query: str) -> list[Sample]:
+async def run_query(
+    session: aiohttp.ClientSession, address: str, query: str, *, headers: Mapping[str, str] | None = None
+) -> list[Sample]:
     """Run an instant query. The same fault always gives the same error text."""
-    async with session.get(f"{address.rstrip('/')}/api/v1/query", params={"query": query}) as response:
+    url = f"{address.rstrip('/')}/api/v1/query"
+    async with session.get(url, params={"query": query}, headers=headers) as response:
         body = await response.read()
     if response.status != 200:
         raise PrometheusError(f"HTTP {response.status} {_reason(body)}".strip())
@@ -56,3 +64,19 @@ def _reason(body: bytes) -> str:
         return msgspec.json.decode(body, type=ErrorResponse).error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
+
+
+def is_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
+
+
+def without_port(instance: str) -> str:
+    """The host of `10.0.0.1:9100`, `[fd00::1]:9100` or `node-1`."""
+    if instance.startswith("["):
+        return instance[1:].partition("]")[0]
+    host, _, port = instance.rpartition(":")
+    return host if port.isdecimal() and ":" not in host else instance

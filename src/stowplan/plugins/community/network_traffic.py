@@ -6,12 +6,9 @@ without data gets the median of the other nodes' scores. Where nothing read is f
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
-from urllib.parse import urlsplit
 
 import aiohttp
 import numpy as np
@@ -19,11 +16,11 @@ import numpy as np
 from stowplan import CycleState, Handle, NodeTable, Plugin, PluginArgs, Pod, Reads, Scores, log, scale_to_max
 from stowplan.api.node import NodeObject
 from stowplan.config.field_errors import child, forbidden, invalid, required
-from stowplan.plugins.prometheus import PrometheusError, run_query
+from stowplan.plugins.node_metrics import Poller
+from stowplan.plugins.prometheus import LABEL_NAME, PrometheusError, is_url, run_query, without_port
 
 NO_DATA = -1
 LARGEST = 2**62
-LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 A_URL = "such as http://prometheus.monitoring:9090"
 
 
@@ -52,7 +49,7 @@ class NetworkTrafficArgs(PluginArgs):
         if len(addresses) == 2:
             yield forbidden(child(path, "address"), "is another name of prometheusAddress: give one of them")
         for name, address in addresses.items():
-            if not _is_url(address):
+            if not is_url(address):
                 yield invalid(child(path, name), address, f"must be a URL, {A_URL}")
         if not self.network_interface:
             yield required(child(path, "networkInterface"), "such as ens192")
@@ -88,8 +85,14 @@ class NetworkTraffic(Plugin):
         super().__init__(args, handle)
         self._traffic: Mapping[str, int] = {}
         """By what the series call the node; replaced as a whole, never changed in place."""
-        self._reading, self._read_at = 0, -math.inf
-        self._fault: str | None = None
+        self._poller = Poller(
+            handle,
+            self._refresh,
+            "network traffic of nodes",
+            refresh=args.refresh_seconds,
+            timeout=args.timeout_seconds,
+            plugin=self.name,
+        )
         self._without_data = handle.counter(
             "stowplan_network_traffic_nodes_without_data_total",
             "Nodes that got the median score since a reading had nothing of them, counted once a reading.",
@@ -101,7 +104,7 @@ class NetworkTraffic(Plugin):
 
     def sign_pod(self, pod: Pod) -> int:
         """Scores do not depend on the pod, so they are cached until the next reading."""
-        return 0 if self._is_stale else self._reading
+        return 0 if self._is_stale else self._poller.reading
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
         if self._is_stale:
@@ -120,16 +123,14 @@ class NetworkTraffic(Plugin):
         return normalized
 
     async def run(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=self.args.timeout_seconds)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            while True:
-                self._tell(await self._refresh(session))
-                self._stale[()] += self._is_stale
-                await asyncio.sleep(self.args.refresh_seconds)
+        await self._poller.run(self._count_stale)
+
+    def _count_stale(self) -> None:
+        self._stale[()] += self._is_stale
 
     @property
     def _is_stale(self) -> bool:
-        return self.handle.now() - self._read_at > self.args.stale_after_seconds
+        return self._poller.is_stale(self.args.stale_after_seconds)
 
     def _traffic_of(self, node: NodeObject) -> int:
         """Return the largest value reported for any name of the node."""
@@ -137,14 +138,9 @@ class NetworkTraffic(Plugin):
         return max(self._traffic.get(name, NO_DATA) for name in names)
 
     async def _refresh(self, session: aiohttp.ClientSession) -> str:
-        """Reads the traffic once; what is wrong, if anything is."""
-        try:
-            self._traffic = await self._read(session)
-        except TimeoutError:
-            return f"no answer within {self.args.timeout_seconds:g} s"
-        except (PrometheusError, aiohttp.ClientError, OSError) as error:
-            return str(error)
-        self._reading, self._read_at = self._reading + 1, self.handle.now()
+        """Read the traffic once; return what is wrong, if anything is."""
+        self._traffic = await self._read(session)
+        self._poller.took(self.handle.now())
         log.log(5, "Read network traffic of nodes", plugin=self.name, bytes=self._traffic)
         nodes = self.handle.cluster.nodes.objects
         if nodes and all(self._traffic_of(node) == NO_DATA for node in nodes):
@@ -156,35 +152,9 @@ class NetworkTraffic(Plugin):
         address = self.args.prometheus_address or self.args.address or ""
         traffic: dict[str, int] = {}
         for sample in await run_query(session, address, self.args.query):
-            name = _without_port(sample.metric.get(self.args.node_label, ""))
+            name = without_port(sample.metric.get(self.args.node_label, ""))
             if name and (amount := sample.amount) is not None:
                 traffic[name] = max(int(min(amount, LARGEST)), traffic.get(name, 0))
         if not traffic:
             raise PrometheusError(f"no data for {self.args.query}")
         return traffic
-
-    def _tell(self, fault: str) -> None:
-        """Says how reading goes, when that changes."""
-        if fault == self._fault:
-            return
-        self._fault = fault
-        if fault:
-            log.error("Cannot read network traffic of nodes", fault, plugin=self.name)
-        else:
-            log.log(0, "Reading network traffic of nodes", plugin=self.name, names=len(self._traffic))
-
-
-def _is_url(text: str) -> bool:
-    try:
-        url = urlsplit(text)
-        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:
-        return False
-
-
-def _without_port(instance: str) -> str:
-    """The host of `10.0.0.1:9100`, `[fd00::1]:9100` or `node-1`."""
-    if instance.startswith("["):
-        return instance[1:].partition("]")[0]
-    host, _, port = instance.rpartition(":")
-    return host if port.isdecimal() and ":" not in host else instance
