@@ -1,0 +1,122 @@
+"""TargetLoadPacking: fills nodes up to a target CPU utilization, and avoids those above it.
+
+The utilization is measured. To it the plugin adds what the pod will use by its limits and requests, and what
+pods will use that were bound too recently to be in the metrics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+
+import msgspec
+import numpy as np
+
+from stowplan.api.quantity import milli_units, parse
+from stowplan.config.field_errors import child, invalid
+from stowplan.framework import CycleState, Handle, NodeTable, Pod, Reads, Scores, Status
+from stowplan.plugins.node_metrics import NO_DATA, LoadArgs, LoadPlugin, RecentPods, round_half_up
+
+DEFAULT_TARGET = 40
+
+
+class TargetLoadPackingArgs(LoadArgs):
+    default_requests: dict[str, str | int | float] = msgspec.field(default_factory=lambda: {"cpu": "1000m"})
+    """What a container without CPU request and limit is expected to use."""
+    default_requests_multiplier: str = "1.5"
+    """A container without CPU limit is expected to use so many times its request."""
+    target_utilization: int = DEFAULT_TARGET
+    """The CPU utilization to aim for, in percent."""
+
+    def __post_init__(self) -> None:
+        self.default_requests_multiplier = self.default_requests_multiplier or "1.5"
+        if self.target_utilization <= 0:
+            self.target_utilization = DEFAULT_TARGET
+
+    def validate(self, path: str) -> Iterator[str]:
+        yield from super().validate(path)
+        if self.target_utilization > 100:
+            yield invalid(child(path, "targetUtilization"), self.target_utilization, "must be at most 100")
+        if not 0 <= self.multiplier < math.inf:
+            where, text = child(path, "defaultRequestsMultiplier"), self.default_requests_multiplier
+            yield invalid(where, text, 'must be a number in quotes, such as "1.5", and not negative')
+        for name, amount in self.default_requests.items():
+            try:
+                is_bad = parse(amount) < 0
+            except ValueError:
+                is_bad = True
+            if is_bad:
+                where = f"{child(path, 'defaultRequests')}[{name}]"
+                yield invalid(where, amount, "must be a quantity, such as 1000m, and not negative")
+
+    @property
+    def multiplier(self) -> float:
+        """NaN if it is not a number."""
+        try:
+            return float(self.default_requests_multiplier)
+        except ValueError:
+            return math.nan
+
+
+class TargetLoadPacking(LoadPlugin):
+    args: TargetLoadPackingArgs
+    reads = Reads.USAGE
+
+    def __init__(self, args: TargetLoadPackingArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._multiplier = args.multiplier
+        self._default = milli_units(parse(args.default_requests.get("cpu", 0)))
+        self._recent = RecentPods(self.source, self._predict, handle.now)
+
+    def sign_pod(self, pod: Pod) -> Hashable:
+        return self.source.reading, self._predict(pod)
+
+    def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+        if not self.source.reading:
+            return np.full(len(nodes), NO_DATA, np.int64)
+        load, target = self.source.columns(nodes), self.args.target_utilization
+        capacity = load.cpu_capacity
+        used = load.last_cpu / 100 * capacity + self._predict(pod) + self._recent.column(nodes)
+        predicted = np.zeros(len(nodes))
+        np.divide(100 * used, capacity, out=predicted, where=capacity > 0)
+        below = (100 - target) * predicted / target + target
+        above = target * (100 - predicted) / max(100 - target, 1)
+        points = np.where(predicted <= target, below, np.where(predicted <= 100, above, 0))
+        return np.where(np.isnan(load.last_cpu), NO_DATA, round_half_up(points))
+
+    # Which pods the metrics do not show yet
+
+    def pod_added(self, pod: Pod) -> None:
+        if pod.node_name:
+            self._recent.add(pod, pod.node_name)
+
+    def pod_updated(self, old: Pod, new: Pod) -> None:
+        if new.node_name and not old.node_name:
+            self._recent.add(new, new.node_name)
+
+    def pod_deleted(self, pod: Pod) -> None:
+        self._recent.remove(pod, pod.node_name)
+
+    def reserve(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
+        self._recent.add(pod, node_name)
+        return None
+
+    def unreserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
+        self._recent.remove(pod, node_name)
+
+    def _predict(self, pod: Pod) -> int:
+        """Thousandths of a CPU that the pod's containers are expected to use."""
+        found: int | None = pod.shape.memo.get((self.serial, "cpu"))
+        if found is None:
+            found = milli_units(pod.spec.overhead.get("cpu", 0))
+            for container in pod.spec.containers:
+                limit = container.resources.limits.get("cpu")
+                request = container.resources.requests.get("cpu")
+                if limit is not None:
+                    found += milli_units(limit)
+                elif request is not None:
+                    found += math.floor(milli_units(request) * self._multiplier + 0.5)
+                else:
+                    found += self._default
+            pod.shape.memo[self.serial, "cpu"] = found
+        return found
