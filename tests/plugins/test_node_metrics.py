@@ -1,0 +1,181 @@
+"""Where metrics of nodes come from: Prometheus, the metrics API, tokens, TLS, back-off and sharing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from load_stage import NOW, answer, cpu, fake_watcher, planner_of, served
+
+from fake_prometheus import running, until
+from make import make_node, planner
+from stowplan.cycle import Planner
+from stowplan.errors import StowplanError
+from stowplan.plugins.node_metrics import Collector, MetricProvider, SourceSettings
+
+NAME = "LoadVariationRiskBalancing"
+
+
+async def read_once(made: Planner) -> Collector:
+    plugin: Any = made.profiles["default-scheduler"].plugins[NAME]
+    async with running(plugin):
+        await until(lambda: plugin.source.poller.fault is not None)
+    return plugin.source
+
+
+def prometheus_answer(query: str) -> str:
+    values = {"avg_over_time(instance:node_cpu:ratio[15m])": 0.25, "stddev_over_time(instance:node_cpu": 0.05}
+    found = next((value for start, value in values.items() if query.startswith(start)), None)
+    if found is None:
+        return "{}"
+    result = [{"metric": {"instance": "a:9100"}, "value": [1, str(found)]}]
+    return json.dumps({"data": {"result": result}})
+
+
+async def test_prometheus_is_asked_for_averages_and_one_bad_query_spoils_nothing(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    seen = []
+
+    async def respond(request: web.Request) -> web.Response:
+        seen.append((request.query["query"], request.headers.get("Authorization")))
+        return web.Response(text=prometheus_answer(request.query["query"]))
+
+    async with fake_server(respond) as url:
+        provider = {"type": "Prometheus", "address": url, "tokenFile": str(token)}
+        made = planner_of(NAME, [make_node("a")], {"metricProvider": provider}, lambda: NOW)
+        source = await read_once(made)
+    assert source.poller.fault == ""
+    assert source.loads["a"][:2] == (25, 5)
+    assert math.isnan(source.loads["a"].memory)
+    assert [query for query, _ in seen] == [
+        "avg_over_time(instance:node_cpu:ratio[15m])",
+        "stddev_over_time(instance:node_cpu:ratio[15m])",
+        "avg_over_time(instance:node_memory_utilisation:ratio[15m])",
+        "stddev_over_time(instance:node_memory_utilisation:ratio[15m])",
+    ]
+    assert {header for _, header in seen} == {"Bearer secret"}
+
+
+@asynccontextmanager
+async def fake_server(respond: Any) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_get("/api/v1/query", respond)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+class Api:
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    async def get_json(self, path: str) -> Any:
+        assert path == "/apis/metrics.k8s.io/v1beta1/nodes"
+        if isinstance(self.items, Exception):
+            raise self.items
+        return {"kind": "NodeMetricsList", "items": self.items}
+
+
+def usage(name: str, cpu: str, memory: str, timestamp: str = "1970-01-12T13:46:30Z") -> dict[str, Any]:
+    return {"metadata": {"name": name}, "timestamp": timestamp, "usage": {"cpu": cpu, "memory": memory}}
+
+
+async def read_api(items: Any, *names: str) -> Collector:
+    made = planner_of(NAME, [make_node(name) for name in names], {}, lambda: NOW)
+    plugin = made.profiles["default-scheduler"].plugins[NAME]
+    plugin.handle._api = Api(items)
+    return await read_once(made)
+
+
+async def test_the_metrics_api_gives_shares_of_capacity_and_no_deviation():
+    source = await read_api([usage("a", "1", "2Gi"), usage("gone", "1", "1Gi")], "a")
+    assert (source.loads["a"].cpu, source.loads["a"].memory, source.loads["a"].last_cpu) == (25, 25, 25)
+    assert math.isnan(source.loads["a"].cpu_deviation)
+    assert set(source.loads) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        pytest.param(usage("b", "1", "1Gi", "1970-01-12T14:46:30Z"), False, id="future"),
+        pytest.param(usage("b", "1", "1Gi", "1970-01-12T12:46:30Z"), False, id="old"),
+        pytest.param(usage("b", "1", "1Gi", "yesterday"), False, id="no time"),
+        pytest.param(usage("b", "-1", "-1Gi"), None, id="negative"),
+        pytest.param({"metadata": {"name": "b"}, "timestamp": "1970-01-12T13:46:30Z"}, None, id="no usage"),
+    ],
+)
+async def test_bad_values_of_the_metrics_api_count_as_missing(item, expected):
+    source = await read_api([usage("a", "1", "2Gi"), item], "a", "b")
+    assert ("b" in source.loads) == (expected is None)
+    if expected is None:
+        assert math.isnan(source.loads["b"].cpu)
+        assert math.isnan(source.loads["b"].memory)
+
+
+@pytest.mark.parametrize(
+    ("items", "fault"),
+    [
+        (StowplanError("the server could not find the requested resource"), "could not find"),
+        ([], "the source has no metrics of any node"),
+        ("nonsense", "not a response of the metrics API"),
+        ([usage("a", "lots", "1Gi")], "not a response of the metrics API"),
+    ],
+)
+async def test_a_metrics_api_that_does_not_answer_is_a_fault(items, fault):
+    source = await read_api(items, "a")
+    assert fault in source.poller.fault
+    assert source.reading == 0
+
+
+async def test_plugins_share_a_collector_and_the_next_takes_over():
+    async with fake_watcher() as watcher:
+        watcher.body = answer({"a": cpu(1)})
+        kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+        args = {"watcherAddress": watcher.url, "refreshSeconds": 0.01}
+        profiles = [
+            {
+                "schedulerName": name,
+                "plugins": {"multiPoint": {"enabled": [{"name": NAME}]}},
+                "pluginConfig": [{"name": NAME, "args": args}],
+            }
+            for name in ("one", "other")
+        ]
+        found = planner([make_node("a")], kind | {"profiles": profiles}).profiles
+        one, other = found["one"].plugins[NAME], found["other"].plugins[NAME]
+        assert one.source is other.source
+        async with running(other):
+            async with running(one):
+                await until(lambda: watcher.asked >= 2)
+            asked = watcher.asked
+            await until(lambda: watcher.asked >= asked + 2)
+
+
+async def test_a_source_that_fails_is_asked_less_often():
+    async with served(NAME, [make_node("a")], refreshSeconds=0.05) as (_, watcher, _):
+        watcher.status = 500
+        await until(lambda: watcher.asked >= 5)
+        asked = watcher.asked
+        await asyncio.sleep(0.3)
+        assert watcher.asked - asked <= 2  # six at the usual interval
+
+
+def test_certificates_are_checked_as_the_arguments_say():
+    def tls(watcher: str = "", **fields: Any) -> Any:
+        return SourceSettings(watcher, MetricProvider("Prometheus", "https://p", **fields)).tls
+
+    assert tls() is False  # as in scheduler-plugins
+    assert tls(insecure_skip_verify=False) is True
+    assert tls("https://watcher") is True
+    with pytest.raises(OSError):
+        tls(ca_file="/nowhere")
