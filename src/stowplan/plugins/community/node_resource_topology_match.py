@@ -67,24 +67,24 @@ NOT_FRESH = "invalid node topology data"
 
 
 class ZoneResource(Wire, frozen=True):
-    name: str = ""
+    name: str
     capacity: Quantity = Quantity()
     allocatable: Quantity = Quantity()
     available: Quantity = Quantity()
 
 
 class Cost(Wire, frozen=True):
-    name: str = ""
+    name: str
     value: int = 0
 
 
 class Attribute(Wire, frozen=True):
-    name: str = ""
+    name: str
     value: str = ""
 
 
 class Zone(Wire, frozen=True):
-    name: str = ""
+    name: str
     type: str = ""
     parent: str = ""
     costs: Annotated[tuple[Cost, ...], keyed_by("name")] = ()
