@@ -71,7 +71,6 @@ class Devices(NamedTuple):
     """Free thousandths of each device, by node and device; -1 where there is none."""
     model: Ints
     """The number of each node's model, -1 for none."""
-    ids: Ints
 
     @property
     def left(self) -> Ints:
@@ -115,7 +114,7 @@ class _GpuPolicy(Plugin):
     def devices(self, nodes: NodeTable) -> Devices:
         hosts = self.hosts(nodes)
         cpu = nodes.allocatable["cpu"] - nodes.requested["cpu"]
-        return Devices(cpu, self._free[hosts], self._model[hosts], hosts)
+        return Devices(cpu, self._free[hosts], self._model[hosts])
 
     def _add_nodes(self, nodes: NodeTable) -> None:
         """Nodes that were not seen before have all their devices free."""
@@ -151,7 +150,7 @@ class _GpuPolicy(Plugin):
             assert row is not None
             used = nodes.requested["cpu"][row] - request.cpu  # the pod is on it already
             cpu = nodes.allocatable["cpu"][row] - used
-            node = Devices(np.array([cpu]), self._free[[host]], self._model[[host]], np.array([host]))
+            node = Devices(np.array([cpu]), self._free[[host]], self._model[[host]])
             chosen = self.choose(node, request)
             self._free[host, chosen] -= request.milli
             self._groups[host, request.group] += 1
@@ -229,10 +228,10 @@ class Packing(_CachedPolicy):
     """Devices in use first, then free devices of nodes in use, then idle nodes."""
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Ints:
-        found, request = self.devices(nodes), self.request(pod)
+        request = self.request(pod)
         if request.count == 0:
             return np.zeros(len(nodes), np.int64)
-        free = found.free
+        free = self._free[self.hosts(nodes)]
         if request.is_shared:
             fullest = np.where(free >= request.milli, free, WHOLE).min(1)
             shared = np.maximum(MAX_SCORE - fullest * 100 // WHOLE // 10, MAX_SCORE // 2)
@@ -248,13 +247,14 @@ class Clustering(_CachedPolicy):
     """Nodes that run pods of the same class first, and those that run nothing else before all."""
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Ints:
-        found, request = self.devices(nodes), self.request(pod)
+        request = self.request(pod)
         if request.count == 0:
             return np.zeros(len(nodes), np.int64)
-        groups = self._groups[found.ids] > 0
+        hosts = self.hosts(nodes)
+        groups, left = self._groups[hosts] > 0, np.maximum(self._free[hosts], 0).sum(1)
         kinds, has_same = np.count_nonzero(groups, axis=1), groups[:, request.group]
         base = np.select([has_same & (kinds == 1), has_same, kinds == 0], [75, 50, 25], 0)
-        return base + MAX_SCORE // 4 * (MAX_GPU - found.left) // MAX_GPU
+        return base + MAX_SCORE // 4 * (MAX_GPU - left) // MAX_GPU
 
 
 class TypicalPod(msgspec.Struct, rename="camel"):

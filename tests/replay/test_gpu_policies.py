@@ -147,7 +147,7 @@ def test_columns_score_like_one_node_at_a_time():
             continue
         request = module.Request(draw.choice([1000, 2000]), count, milli)
         column = np.array([free + [-1] * (8 - number)])
-        node = module.Devices(np.array([cpu]), column, np.array([model]), np.array([0]))
+        node = module.Devices(np.array([cpu]), column, np.array([model]))
         expected = slow_scores(cpu, free, ("T4", "V100")[model], request, typical)
         assert policy._scores(node, request)[0].tolist()[: len(expected)] == expected
 

@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from stowplan.metrics.page import Distributions, Page, exponential
 
@@ -41,6 +41,9 @@ UNLIMITED = float(2**64 - 1)
 
 class Metrics:
     """What happens in a scheduler, counted. Label values are passed in alphabetical order of their names."""
+
+    are_read: ClassVar[bool] = True
+    """Whether anyone reads them; if not, decisions are not measured."""
 
     def __init__(self) -> None:
         self.page, self.slis = Page(), Page()

@@ -7,9 +7,11 @@ makes each write happen at once, and shows it to the scheduler as a watch would.
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from random import Random
@@ -29,6 +31,7 @@ from stowplan.api.storage import BIND_COMPLETED, SELECTED_NODE, PersistentVolume
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.errors import NotFound
+from stowplan.client.events import EventRecorder
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config import KubeSchedulerConfiguration, load
@@ -88,8 +91,19 @@ def replay(
         raise InputError("has no events", where=trace.source)
     registry = registry or Registry.installed()
     config = config or load(DEFAULT_CONFIG, registry).config
-    with asyncio.Runner(loop_factory=partial(VirtualLoop, trace.start)) as runner:
+    with collect_rarely(), asyncio.Runner(loop_factory=partial(VirtualLoop, trace.start)) as runner:
         return runner.run(_run(trace, config, registry, options or ReplayOptions(), on_progress))
+
+
+@contextmanager
+def collect_rarely() -> Iterator[None]:
+    """A replay makes many objects that stay and few cycles, so the garbage collector finds little."""
+    before = gc.get_threshold()
+    gc.set_threshold(20_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 async def _run(
@@ -194,6 +208,8 @@ class ReplayApi(ApiClient):
 class _NoMetrics(Metrics):
     """Does not count what is counted for every pod: nobody reads it."""
 
+    are_read = False
+
 
 def _ignore(metrics: Metrics, *_: object, **__: object) -> None:
     pass
@@ -205,6 +221,11 @@ for _name in (
     *("running", "unschedulable"),
 ):
     setattr(_NoMetrics, _name, _ignore)
+
+
+class _NoEvents(EventRecorder):
+    def record(self, item: Pod | Object, kind: str, reason: str, action: str, note: str) -> None:
+        pass
 
 
 class _Attempts(Decisions):
@@ -241,6 +262,7 @@ class Replay:
             clock=loop.time,
             tie_break=self._tie_break(),
             decisions=_Attempts(self._on_attempt),
+            event_recorder=_NoEvents,
             takes_pods=not options.as_recorded,
             owns_process=False,
             max_in_unschedulable=MAX_IN_UNSCHEDULABLE,

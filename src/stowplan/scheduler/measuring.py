@@ -137,6 +137,8 @@ class CycleObserver(Observer):
 
     def begin(self) -> None:
         """A decision starts."""
+        if not self._metrics.are_read:
+            return
         self.is_measuring = self._decisions % MEASURED_ONCE_IN == 0
         self._decisions += 1
         self._is_deciding = True
@@ -147,6 +149,8 @@ class CycleObserver(Observer):
         self._laps.append((NOBODY, self._clock()))
 
     def end(self, profile: Profile, decision: Decision) -> None:
+        if not self._metrics.are_read:
+            return
         self._laps.append((NOBODY, self._clock()))
         self._is_deciding = False
         self._record_points(decision)

@@ -68,6 +68,7 @@ class Settings:
     guard: Guard | None = None
     decisions: Decisions | None = None
     """Where decisions are kept."""
+    event_recorder: type[EventRecorder] = EventRecorder
     takes_pods: bool = True
     """Without it no pods are queued: the scheduler follows the cluster for others who decide."""
     owns_process: bool = False
@@ -92,7 +93,7 @@ class Scheduler:
         names = [each.scheduler_name for each in resolved]
         if PREEMPTION in config.gates:
             shared.nominations.rank = partial(group_ranked, shared.cluster)
-        reporter = self._reporter = PodReporter(shared, _recorders(names, events_api, shared.now))
+        reporter = self._reporter = PodReporter(shared, _recorders(names, events_api, shared.now, settings))
         queue = self.queue = _queue(config, shared, reporter, settings.max_in_unschedulable)
         guard = settings.guard or Guard(shared.metrics)
         self._profiles = Profiles(shared, guard, queue, reporter)
@@ -333,9 +334,11 @@ def _make_shared(api: ApiClient, settings: Settings) -> Shared:
     return shared
 
 
-def _recorders(names: Iterable[str], api: ApiClient, now: Callable[[], float]) -> dict[str, EventRecorder]:
+def _recorders(
+    names: Iterable[str], api: ApiClient, now: Callable[[], float], settings: Settings
+) -> dict[str, EventRecorder]:
     hostname = socket.gethostname()
-    return {name: EventRecorder(api, name, f"{name}-{hostname}", now) for name in names}
+    return {name: settings.event_recorder(api, name, f"{name}-{hostname}", now) for name in names}
 
 
 def _queue(
