@@ -74,6 +74,23 @@ def test_placing_a_pod_changes_the_score_of_its_node():
     assert after["b"] == before["b"]
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 9000)), min_size=1, max_size=3),
+    st.floats(0, 110),
+    st.floats(0, 60),
+)
+def test_a_single_changed_node_is_scored_as_all_are(placed, used, deviation):
+    load = NodeLoad(cpu=used, cpu_deviation=deviation)
+    changed, fresh = (stage_of(NAME, [node(name) for name in "abcdefgh"]) for _ in range(2))
+    for stage in (changed, fresh):
+        stage.take(dict.fromkeys("abcdefgh", load))
+    changed.scores(pod("new", 500, 900))
+    for number, (request, limit) in enumerate(placed):
+        for stage in (changed, fresh):
+            stage.planner.cluster.apply(pod(f"old{number}", request, limit, on="c"))
+    assert changed.scores(pod("new", 500, 900)) == fresh.scores(pod("new", 500, 900))
+
+
 def test_limits_are_counted_as_requests_are():
     sidecar = {"name": "side", "restartPolicy": "Always", "resources": {"limits": {"cpu": "1"}}}
     init = {"name": "init", "resources": {"limits": {"cpu": "9"}}}

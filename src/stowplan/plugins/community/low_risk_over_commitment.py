@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Container
 from stowplan.api.requests import MAX_TAKEN, amount_of
+from stowplan.cluster.node_table import NodeRow
 from stowplan.config.field_errors import child, invalid
-from stowplan.framework import MAX_SCORE, CycleState, NodeTable, Pod, Reads, Scores, Status
+from stowplan.framework import MAX_SCORE, CycleState, Handle, NodeTable, Pod, Reads, Scores, Status
 from stowplan.plugins.node_metrics import NO_DATA, Column, LoadArgs, LoadPlugin, round_half_up
 
 Ints = NDArray[np.int64]
@@ -66,6 +67,11 @@ class Demand(NamedTuple):
 class LowRiskOverCommitment(LoadPlugin):
     args: LowRiskOverCommitmentArgs
     reads = Reads.USAGE
+    takes_rows = True
+
+    def __init__(self, args: LowRiskOverCommitmentArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._root = math.sqrt(args.smoothing_window_size)
 
     def has_data(self, node: NodeObject) -> bool:
         load = self.source.load_of(node)
@@ -80,6 +86,8 @@ class LowRiskOverCommitment(LoadPlugin):
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
         demand = demand_of(pod)
+        if isinstance(nodes, NodeRow):
+            return self._score_row(nodes, demand)
         if not any(demand):  # a best-effort pod: nothing is known of its needs
             return np.zeros(len(nodes), np.int64)
         if not self.source.reading:
@@ -91,6 +99,38 @@ class LowRiskOverCommitment(LoadPlugin):
         )
         missing = np.isnan(cpu_load) & np.isnan(memory_load)
         return np.where(missing, NO_DATA, round_half_up((1 - worst) * MAX_SCORE))
+
+    def _score_row(self, node: NodeRow, demand: Demand) -> Any:
+        """The score of one node, in plain numbers."""
+        load = self.source.load_of(node.live.objects[node.rows])
+        if not any(demand):
+            return 0
+        if not self.source.reading or (math.isnan(load.cpu) and math.isnan(load.memory)):
+            return NO_DATA
+        pods = [demand_of(each) for each in node.live.pods_on(node.rows)]
+        worst = 0.0
+        for resource, request, limit, limits, average, deviation in (
+            ("cpu", demand.cpu, demand.cpu_limit, sum(each.cpu_limit for each in pods), *load[:2]),
+            (
+                "memory",
+                demand.memory,
+                demand.memory_limit,
+                sum(each.memory_limit for each in pods),
+                *load[2:4],
+            ),
+        ):
+            capacity, before = node.allocatable[resource], node.requested[resource]
+            total = limits + limit
+            over = 0.0
+            if total > capacity:
+                over = (total - capacity) / (total - min(before + request, capacity))
+            sigma = 0.0 if math.isnan(deviation) else deviation / 100 * self._root
+            risk = load_risk(capacity, before, limits, average / 100, sigma)
+            weight = self.args.risk_limit_weights[resource]
+            share = weight * over + (1 - weight) * (0.0 if math.isnan(risk) else risk)
+            worst = max(worst, min(max(share, 0.0), 1.0))
+        points = (1 - worst) * MAX_SCORE
+        return math.floor(points) + (points - math.floor(points) >= 0.5)
 
     def _risk(
         self, nodes: NodeTable, resource: str, request: int, limit: int, limits: Column, risk_load: Column
@@ -123,7 +163,7 @@ class LowRiskOverCommitment(LoadPlugin):
                     part.requested[resource],
                     total,
                     average / 100,
-                    np.nan_to_num(deviation) / 100 * math.sqrt(self.args.smoothing_window_size),
+                    np.nan_to_num(deviation) / 100 * self._root,
                 )
                 for resource, total, (average, deviation) in zip(RESOURCES, limits, measured, strict=True)
             ]
