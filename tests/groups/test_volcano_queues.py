@@ -468,6 +468,23 @@ async def event_of(cluster, text, name="g"):
     return await cluster.until(found, f"event of {name}: {text}")
 
 
+async def test_a_group_of_a_higher_class_is_admitted_first(cluster):
+    high = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "high"},
+        "value": 10,
+    }
+    await cluster.create(high)
+    await cluster.create(created(sized("hold", "default", "9")))
+    await phase_of(cluster, "Inqueue", "hold")
+    for group in (sized("x", "default", "9"), sized("y", "default", "9", priorityClassName="high")):
+        await cluster.create(created(group))
+        await event_of(cluster, "overused", group["metadata"]["name"])
+    await cluster.api.request("DELETE", f"/apis/{VOLCANO}/namespaces/default/podgroups/hold")
+    await phase_of(cluster, "Inqueue", "y")
+
+
 async def test_scenario_76_a_group_without_resources_is_admitted_without_pods(cluster):
     await cluster.create(created(volcano_group(minMember=3)))
     assert (await phase_of(cluster, "Inqueue"))["phase"] == "Inqueue"

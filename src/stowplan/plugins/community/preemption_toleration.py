@@ -12,16 +12,14 @@ A pod of this class is not evicted for a pod of a priority below 10000 until it 
 from __future__ import annotations
 
 import re
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from stowplan.framework import (
     Code,
-    CustomResource,
     CycleState,
     Decision,
-    Definition,
     Handle,
     Nomination,
     Pod,
@@ -29,19 +27,11 @@ from stowplan.framework import (
 )
 from stowplan.plugins.args import DefaultPreemptionArgs
 from stowplan.plugins.default.default_preemption import DefaultPreemption
+from stowplan.plugins.priority_classes import PriorityClass
 
 PREFIX = "preemption-toleration.scheduling.x-k8s.io/"
 MINIMUM, SECONDS = f"{PREFIX}minimum-preemptable-priority", f"{PREFIX}toleration-seconds"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
-
-
-class PriorityClass(CustomResource, frozen=True):
-    """The annotations of a PriorityClass; schedulers do not watch these otherwise."""
-
-    definition: ClassVar = Definition(
-        "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, has_status=False
-    )
-    value: int = 0
 
 
 class PreemptionTolerationArgs(DefaultPreemptionArgs):

@@ -33,6 +33,7 @@ from stowplan.framework import (
     Status,
 )
 from stowplan.framework.handle import preemption_status
+from stowplan.plugins.priority_classes import PriorityClass
 from stowplan.plugins.queue_shares import (
     QueueNode,
     queue_faults,
@@ -163,7 +164,9 @@ class QueueBook:
         return share(self.allocated(node.name), node.limit) / max(node.item.spec.weight, 1)
 
     def priority_of(self, class_name: str) -> int:
-        found = self.handle.cluster.priority_classes.get(class_name) if class_name else None
+        watched = self.handle.watched(PriorityClass).get(class_name) if class_name else None
+        # What manifests describe is there as well, but nobody watches.
+        found = watched or self.handle.cluster.priority_classes.get(class_name)
         return 0 if found is None else found.value
 
     def rank(self, name: str) -> tuple[int, float, str]:
@@ -256,7 +259,7 @@ def _listed(text: str, word: str, names: list[str]) -> str:
 class VolcanoQueue(Plugin):
     args: VolcanoQueueArgs
     hints_by_group = True
-    watches = (Queue, VolcanoPodGroup)
+    watches = (Queue, VolcanoPodGroup, PriorityClass)
     rights = (
         Right("pods", ("delete",)),  # which the host does for it
         Right("podgroups", ("get", "patch"), VOLCANO),
