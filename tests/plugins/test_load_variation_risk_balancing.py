@@ -101,7 +101,7 @@ def test_as_a_slow_version_for_one_node(rows, request, margin, power):
     stage = stage_of(NAME, nodes, safeVarianceMargin=margin, safeVarianceSensitivity=power)
     stage.take({f"n{number}": load for number, (load, _, _) in enumerate(rows)})
     pod = make_pod(requests={"cpu": f"{request[0]}m", "memory": f"{request[1]}Mi"})
-    expected = [slow(*row, request, margin, power) for row in rows]
+    expected = [slow(load, cores, gib, request, margin, power) for load, cores, gib in rows]
     ranked = sorted(half_up(each) for each in expected if each is not None)
     middle = 50
     if ranked:

@@ -153,7 +153,7 @@ async def test_plugins_share_a_collector_and_the_next_takes_over():
         ]
         found = planner([make_node("a")], kind | {"profiles": profiles}).profiles
         one, other = found["one"].plugins[NAME], found["other"].plugins[NAME]
-        assert one.source is other.source
+        assert one.source is other.source  # type: ignore[attr-defined]
         async with running(other):
             async with running(one):
                 await until(lambda: watcher.asked >= 2)

@@ -132,4 +132,4 @@ def test_arguments_of_older_versions(version):
             }
         ],
     }
-    assert planner([], config).profiles["default-scheduler"].plugins[NAME].args.mode == "Most"
+    assert planner([], config).profiles["default-scheduler"].plugins[NAME].args.mode == "Most"  # type: ignore[attr-defined]

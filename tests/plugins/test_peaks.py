@@ -114,7 +114,7 @@ def test_as_a_slow_version_for_one_node(found, request):
     power = {f"n{i}": {"k0": 1, "k1": k1, "k2": k2} for i, (_, k1, k2) in enumerate(found)}
     stage = stage_of(NAME, [node(f"n{i}") for i in range(len(found))], NodePowerModel=power)
     stage.take({f"n{i}": NodeLoad(last_cpu=row[0]) for i, row in enumerate(found) if row[0] is not None})
-    rises = [slow(*row, request) for row in found]
+    rises = [slow(used, k1, k2, request) for used, k1, k2 in found]
     ranked = [each for each in rises if each is not None]
     given_scores = list(stage.scores(make_pod(requests={"cpu": f"{request}m"})).values())
     if not any(ranked):
