@@ -1,7 +1,7 @@
 // Pod groups: which wait and why; and one group with its members, domains and what would let it start.
 
 import { address, ago, ask, count, counted, duration, h, link, nodeLink, podLink } from "./dom.js";
-import { Table } from "./table.js";
+import { Table, searchableView } from "./table.js";
 
 const STATES = {
   waits: "attempted, and does not fit",
@@ -14,6 +14,9 @@ const STATES = {
 };
 const MEMBERS = { placed: "placed", fits: "fits", evicts: "fits after evictions", waits: "does not fit" };
 const REFRESH = 2000;
+const NOT_READ =
+  "This scheduler does not read pod groups. Start it with --groups for those of scheduler-plugins and " +
+  "Volcano, or with --feature-gates=GenericWorkload=true,GangScheduling=true for those of Kubernetes.";
 
 export function groupsView(query) {
   const table = new Table({
@@ -51,82 +54,21 @@ export function groupsView(query) {
       location.hash = address("group", row.group);
     },
   });
-  const counts = h("dl", { class: "counts" });
-  const field = h("input", {
-    id: "search",
-    type: "search",
-    value: query.get("search") ?? "",
-    placeholder: "part of a name",
-    spellcheck: "false",
-    oninput: () => seek(),
-  });
-  const note = h("p", { class: "quiet" });
-  let timer = 0,
-    isOpen = false,
-    asking = false;
-
-  async function refresh() {
-    clearTimeout(timer);
-    if (!isOpen || asking) return;
-    asking = true;
-    try {
-      const found = await ask("groups", { search: field.value });
-      const known = Object.keys(STATES).filter((state) => found.counts[state]);
-      counts.replaceChildren(
-        ...known.map((state) =>
-          h(
-            "div",
-            {},
-            h("dt", {}, state),
-            h("dd", {}, count(found.counts[state])),
-            h("small", {}, STATES[state]),
-          ),
-        ),
-      );
-      table.show(found.groups, (a, b) => a.group === b.group && a.apiVersion === b.apiVersion);
-      note.textContent = noteOn(found);
-    } catch (error) {
-      note.textContent = error.message;
-    }
-    asking = false;
-    if (isOpen) timer = setTimeout(refresh, document.hidden ? 10 * REFRESH : REFRESH);
-  }
-
-  function seek() {
-    const text = field.value ? `?${new URLSearchParams({ search: field.value })}` : "";
-    history.replaceState(null, "", `#/groups${text}`);
-    refresh();
-  }
-
-  return {
+  return searchableView({
     title: "Groups",
-    element: h(
-      "section",
-      {},
-      h("h1", {}, "Pod groups"),
-      counts,
-      h("div", { class: "controls" }, h("label", { for: "search" }, "Find groups"), field),
-      table.element,
-      note,
-    ),
-    opened() {
-      isOpen = true;
-      refresh();
+    heading: "Pod groups",
+    door: "groups",
+    label: "Find groups",
+    table,
+    query,
+    refresh: REFRESH,
+    states: STATES,
+    note: (found) => (found.isReading ? "" : NOT_READ),
+    show(found) {
+      table.show(found.groups, (a, b) => a.group === b.group && a.apiVersion === b.apiVersion);
+      return found.groups.length;
     },
-    closed() {
-      isOpen = false;
-      clearTimeout(timer);
-    },
-  };
-}
-
-function noteOn(found) {
-  if (!found.isReading)
-    return (
-      "This scheduler does not read pod groups. Start it with --groups for those of scheduler-plugins and " +
-      "Volcano, or with --feature-gates=GenericWorkload=true,GangScheduling=true for those of Kubernetes."
-    );
-  return found.leftOut ? `The first ${count(found.groups.length)} are listed; search to see others.` : "";
+  });
 }
 
 function reason(row) {

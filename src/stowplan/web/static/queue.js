@@ -1,8 +1,8 @@
 // The queue: pods without a node, where they wait and for what.
 
-import { address, ago, ask, count, duration, h, podLink } from "./dom.js";
+import { address, ago, count, duration, podLink } from "./dom.js";
 import { live } from "./live.js";
-import { Table } from "./table.js";
+import { Table, searchableView } from "./table.js";
 
 const PLACES = {
   active: "next to be attempted",
@@ -49,77 +49,28 @@ export function queueView(query) {
       location.hash = address("pod", row.pod);
     },
   });
-  const counts = h("dl", { class: "counts" });
-  const field = h("input", {
-    id: "search",
-    type: "search",
-    value: query.get("search") ?? "",
-    placeholder: "part of a name",
-    spellcheck: "false",
-    oninput: () => seek(),
-  });
-  const note = h("p", { class: "quiet" });
-  let timer = 0,
-    isOpen = false,
-    asking = false;
-
-  async function refresh() {
-    clearTimeout(timer);
-    if (!isOpen || asking) return;
-    asking = true;
-    try {
-      const found = await ask("queue", { search: field.value });
-      counts.replaceChildren(
-        ...Object.entries(found.counts).map(([place, number]) =>
-          h(
-            "div",
-            { title: PLACES[place] },
-            h("dt", {}, place),
-            h("dd", {}, count(number)),
-            h("small", {}, PLACES[place] ?? ""),
-          ),
-        ),
-      );
-      table.show(found.pods, (a, b) => a.pod === b.pod);
-      note.textContent = found.leftOut
-        ? `The first ${count(found.pods.length)} are listed; search to see others.`
-        : "";
-    } catch (error) {
-      note.textContent = error.message;
-    }
-    asking = false;
-    if (isOpen) timer = setTimeout(refresh, document.hidden ? 10 * REFRESH : REFRESH);
-  }
-
-  function seek() {
-    history.replaceState(
-      null,
-      "",
-      field.value ? `#/queue?${new URLSearchParams({ search: field.value })}` : "#/queue",
-    );
-    refresh();
-  }
-
-  return {
+  const view = searchableView({
     title: "Queue",
-    element: h(
-      "section",
-      {},
-      h("h1", {}, "Queue"),
-      counts,
-      h("div", { class: "controls" }, h("label", { for: "search" }, "Find pods"), field),
-      table.element,
-      note,
-    ),
+    door: "queue",
+    label: "Find pods",
+    table,
+    query,
+    refresh: REFRESH,
+    states: PLACES,
+    show(found) {
+      table.show(found.pods, (a, b) => a.pod === b.pod);
+      return found.pods.length;
+    },
+  });
+  return {
+    ...view,
     opened() {
-      isOpen = true;
-      refresh();
-      live.addEventListener("layout", refresh);
+      view.opened();
+      live.addEventListener("layout", view.update);
     },
     closed() {
-      isOpen = false;
-      clearTimeout(timer);
-      live.removeEventListener("layout", refresh);
+      view.closed();
+      live.removeEventListener("layout", view.update);
     },
   };
 }

@@ -1,6 +1,6 @@
 // A table of any length: only the rows in sight are in the document. Its headings sort it, keys move in it.
 
-import { collator, eachFrame, h } from "./dom.js";
+import { ask, collator, count, eachFrame, h } from "./dom.js";
 
 export const UPRIGHT = 150; // pixels for titles that stand upright
 const SPARE = 6; // rows kept above and below those in sight
@@ -224,4 +224,81 @@ function cell(column, row) {
   for (const each of element.querySelectorAll("a")) each.tabIndex = -1; // Enter opens the row: Tab goes on
   column.paint?.(element, row);
   return element;
+}
+
+/**
+ * A view of rows that can be searched, with counts above them; asked for again every `refresh` milliseconds.
+ * `door` is its address and what is asked, `states` explains the counts, `note` says what to write below.
+ */
+export function searchableView({ title, heading = title, door, label, table, query, refresh, states, note, show }) {
+  const counts = h("dl", { class: "counts" });
+  const field = h("input", {
+    id: "search",
+    type: "search",
+    value: query.get("search") ?? "",
+    placeholder: "part of a name",
+    spellcheck: "false",
+    oninput: () => seek(),
+  });
+  const below = h("p", { class: "quiet" });
+  let timer = 0,
+    isOpen = false,
+    asking = false;
+
+  async function update() {
+    clearTimeout(timer);
+    if (!isOpen || asking) return;
+    asking = true;
+    try {
+      const found = await ask(door, { search: field.value });
+      counts.replaceChildren(
+        ...Object.entries(states)
+          .filter(([state]) => state in found.counts)
+          .map(([state, meaning]) =>
+            h(
+              "div",
+              { title: meaning },
+              h("dt", {}, state),
+              h("dd", {}, count(found.counts[state])),
+              h("small", {}, meaning),
+            ),
+          ),
+      );
+      const rows = show(found);
+      const left = found.leftOut ? `The first ${count(rows)} are listed; search to see others.` : "";
+      below.textContent = note?.(found) || left;
+    } catch (error) {
+      below.textContent = error.message;
+    }
+    asking = false;
+    if (isOpen) timer = setTimeout(update, document.hidden ? 10 * refresh : refresh);
+  }
+
+  function seek() {
+    const text = field.value ? `?${new URLSearchParams({ search: field.value })}` : "";
+    history.replaceState(null, "", `#/${door}${text}`);
+    update();
+  }
+
+  return {
+    title,
+    update,
+    element: h(
+      "section",
+      {},
+      h("h1", {}, heading),
+      counts,
+      h("div", { class: "controls" }, h("label", { for: "search" }, label), field),
+      table.element,
+      below,
+    ),
+    opened() {
+      isOpen = true;
+      update();
+    },
+    closed() {
+      isOpen = false;
+      clearTimeout(timer);
+    },
+  };
 }
