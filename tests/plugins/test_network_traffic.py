@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 from alone import plugin_of, scores
@@ -22,6 +23,7 @@ from stowplan.cluster import Cluster
 from stowplan.config import load
 from stowplan.cycle import Planner
 from stowplan.errors import ConfigError
+from stowplan.plugins.prometheus import PrometheusError, run_query
 
 NAME = "NetworkTraffic"
 MB = 1_000_000
@@ -249,6 +251,13 @@ NONSENSE = [
     pytest.param({"answer": vector({"a": "NaN"})}, "no data for sum by (instance)", id="nothing but NaN"),
     pytest.param({"answer": vector({"a": 1}), "delay": 1}, "no answer within 0.1 s", id="slow"),
 ]
+
+
+async def test_an_answer_that_would_fill_the_memory_is_not_read():
+    async with fake_prometheus() as fake, aiohttp.ClientSession() as session:
+        fake.answer = b" " * (2**25 + 1)
+        with pytest.raises(PrometheusError, match="the response has more than 32 MiB"):
+            await run_query(session, fake.url, "up")
 
 
 @pytest.mark.parametrize(("how", "said"), NONSENSE)

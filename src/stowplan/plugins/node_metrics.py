@@ -26,7 +26,14 @@ from stowplan.cluster import ClusterView
 from stowplan.config.field_errors import child, invalid, required, unsupported
 from stowplan.errors import StowplanError
 from stowplan.framework import CycleState, Handle, NodeTable, Plugin, PluginArgs, Pod, Right, Scores
-from stowplan.plugins.prometheus import LABEL_NAME, PrometheusError, is_url, run_query, without_port
+from stowplan.plugins.prometheus import (
+    LABEL_NAME,
+    PrometheusError,
+    is_url,
+    read_body,
+    run_query,
+    without_port,
+)
 
 METRICS_SERVER, PROMETHEUS = "KubernetesMetricsServer", "Prometheus"
 METRICS_PATH = "/apis/metrics.k8s.io/v1beta1/nodes"
@@ -371,7 +378,7 @@ class Collector:
 
     async def _read_watcher(self, session: aiohttp.ClientSession) -> tuple[dict[str, NodeLoad], float]:
         async with session.get(f"{self.settings.watcher.rstrip('/')}/watcher") as response:
-            body = await response.read()
+            body = await read_body(response)
         if response.status != 200:
             raise SourceError(f"HTTP {response.status}")
         try:

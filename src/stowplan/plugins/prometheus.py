@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+MAX_RESPONSE_BYTES = 2**25
+"""About 250,000 samples."""
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -49,13 +51,23 @@ async def run_query(
     """Run an instant query. The same fault always gives the same error text."""
     url = f"{address.rstrip('/')}/api/v1/query"
     async with session.get(url, params={"query": query}, headers=headers) as response:
-        body = await response.read()
+        body = await read_body(response)
     if response.status != 200:
         raise PrometheusError(f"HTTP {response.status} {_reason(body)}".strip())
     try:
         return msgspec.json.decode(body, type=QueryResponse).data.result
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PrometheusError(f"not a response from Prometheus: {error}") from None
+
+
+async def read_body(response: aiohttp.ClientResponse) -> bytes:
+    """Read a response, unless it is so large that it would take memory from the scheduler."""
+    found = bytearray()
+    async for part in response.content.iter_any():
+        found += part
+        if len(found) > MAX_RESPONSE_BYTES:
+            raise PrometheusError(f"the response has more than {MAX_RESPONSE_BYTES >> 20} MiB")
+    return bytes(found)
 
 
 def _reason(body: bytes) -> str:
