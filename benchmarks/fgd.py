@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import click
 import msgspec
+import numpy as np
 
 from stowplan.config import load
 from stowplan.framework.registry import Registry
@@ -153,9 +154,8 @@ def make_trace(run: Run, folder: Path) -> tuple[Trace, list[Pod]]:
             asked += arrivals[-1].gpu
         times = [float(number) for number in range(1, len(arrivals) + 1)]
     else:
-        mean = sum(pod.gpu * (pod.event.run_seconds or 0.0) for pod in pods) / len(pods)
-        step = mean / wanted
         arrivals = [next(drawn) for _ in range(3 * len(pods))]
+        step = find_step(arrivals, wanted)
         times = [number * step for number in range(1, len(arrivals) + 1)]
     events = list(rename_nodes(nodes, run.seed))
     for number, (pod, at) in enumerate(zip(arrivals, times, strict=True)):
@@ -165,6 +165,26 @@ def make_trace(run: Run, folder: Path) -> tuple[Trace, list[Pod]]:
             msgspec.structs.replace(event, time=at, uid=f"{event.name}#{number}", run_seconds=seconds)
         )
     return Trace(events, run.trace), arrivals
+
+
+def find_step(arrivals: Sequence[Pod], wanted: float) -> float:
+    """The time between two arrivals at which all pods together would use so much, on average over the second
+    half, if each found room at once. A few pods run far longer than the replay, so the mean of run times will
+    not do."""
+    gpu = np.array([pod.gpu for pod in arrivals], float)
+    seconds = np.array([pod.event.run_seconds or 0.0 for pod in arrivals])
+    numbers = np.arange(1, len(arrivals) + 1)
+
+    def offered(step: float) -> float:
+        start, end, half = numbers * step, len(arrivals) * step, len(arrivals) * step / 2
+        inside = np.minimum(start + seconds, end) - np.maximum(start, half)
+        return float((gpu * np.maximum(inside, 0)).sum() / (end - half))
+
+    low, high = 1e-6, 1e6  # the longer the steps, the less is used
+    for _ in range(100):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if offered(middle) > wanted else (low, middle)
+    return high
 
 
 def config_of(policy: str, pods: Sequence[Pod], seed: int) -> dict[str, Any]:
@@ -207,22 +227,23 @@ def measure(run: Run, folder: Path) -> Outcome:
         samples=0,
     )
     results = replay(trace, config, registry=registry, options=options)
-    share = allocated(results, arrivals, trace) / (capacity * 1000)
+    share = allocated(run, results, arrivals, trace) / (capacity * 1000)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
     return Outcome(run, 100 * (1 - share), seconds, cpu_seconds, len(arrivals))
 
 
-def allocated(results: Results, arrivals: Sequence[Pod], trace: Trace) -> float:
+def allocated(run: Run, results: Results, arrivals: Sequence[Pod], trace: Trace) -> float:
     """GPUs in use, in thousandths: at the end, or with departures the mean over the second half."""
     end, half = trace.end, trace.end / 2
     total = 0.0
     for pod, found in zip(arrivals, results.pods, strict=True):
         if found.bound is None:
             continue
-        if pod.event.run_seconds is None or found.ended is None:
+        if run.table < 3:
             total += pod.gpu
         else:
-            total += pod.gpu * max(min(found.ended, end) - max(found.bound, half), 0.0) / (end - half)
+            ended = end if found.ended is None else min(found.ended, end)
+            total += pod.gpu * max(ended - max(found.bound, half), 0.0) / (end - half)
     return total
 
 
