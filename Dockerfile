@@ -1,8 +1,9 @@
 # The scheduler, under both its names: `stowplan` and `kube-scheduler`. Built by `make image IMAGE=NAME:TAG`.
 # Everything it installs is pinned with hashes in requirements/ (`make lock`).
 ARG PYTHON=3.13
+ARG BASE=python:${PYTHON}-slim
 
-FROM python:${PYTHON}-slim AS build
+FROM ${BASE} AS build
 WORKDIR /src
 COPY requirements ./requirements
 RUN python -m venv /build \
@@ -18,7 +19,7 @@ RUN /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-d
 RUN /build/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
     --output-file /opt/stowplan/sbom.cdx.json /opt/stowplan
 
-FROM python:${PYTHON}-slim
+FROM ${BASE}
 COPY --from=build /opt/stowplan /opt/stowplan
 ENV PATH=/opt/stowplan/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # No USER, as kube-scheduler's image has none: on a control plane of kubeadm's only root can read the kubeconfig.

@@ -40,6 +40,7 @@ from stowplan.client.kubeconfig import load
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from controlplane.control_plane import ADMIN, SCHEDULER, ControlPlane
+from controlplane.pod_groups import ALL, GATES, GROUPS
 
 Json = dict[str, Any]
 
@@ -49,6 +50,7 @@ KUBE_SCHEDULER, STOWPLAN = "kube-scheduler", "stowplan"
 BARE, CEILING = "bare binding", "ceiling"
 BEFORE = "stowplan before"
 FORGETFUL, JOURNALED = "stowplan that keeps no decisions", "stowplan with a journal"
+CONTENDERS = (KUBE_SCHEDULER, STOWPLAN, CEILING, BARE, BEFORE, FORGETFUL, JOURNALED)
 WORKLOADS = ("plain", "hard-zone-spread", "anti-affinity")
 STEADY_RATE, STEADY_PODS = 50, 200
 SETTLE_SECONDS = 2.0  # for events that are sent after the last binding
@@ -131,9 +133,15 @@ class Bindings:
 
 class Bench:
     def __init__(
-        self, control_plane: ControlPlane, api: ApiClient, nodes: int, before: Path | None = None
+        self,
+        control_plane: ControlPlane,
+        api: ApiClient,
+        nodes: int,
+        before: Path | None = None,
+        gang: int = 0,
     ) -> None:
         self.control_plane, self.api, self.nodes, self.before = control_plane, api, nodes, before
+        self.gang = gang
         self._created = Reading(Counter())
 
     async def create_nodes(self, workload: Workload) -> None:
@@ -159,6 +167,8 @@ class Bench:
 
     async def run(self, who: str, workload: Workload, pods: int, rate: int) -> Result:
         template, names = workload.pod_template, [f"pod-{number}" for number in range(pods)]
+        if self.gang:
+            await in_parallel(self._create_group(number) for number in range(pods // self.gang))
         await in_parallel(self._create_pod(name, template, number) for number, name in enumerate(names))
         at = (1, pods // 10, pods - pods // 10)
         marks: list[Mark] = []
@@ -186,12 +196,14 @@ class Bench:
                     await asyncio.sleep(SETTLE_SECONDS)
                 mark(pods)
                 rss = resident_mb(process.pid)
-                if who not in (BARE, CEILING):
+                if who not in (BARE, CEILING) and not self.gang:
                     before = await self._reading(bindings)
                     waits = await self._steady(bindings, template, pods, rate)
                     await asyncio.sleep(SETTLE_SECONDS)
             done = difference(before, await self._reading(bindings))
         events = await self._clear([f"pod-{number}" for number in range(pods + len(waits))])
+        if self.gang:
+            await in_parallel(self._delete_group(number) for number in range(pods // self.gang))
         begun, tenth, nine_tenths, ended = marks
         found = Result(
             nodes=self.nodes,
@@ -229,6 +241,8 @@ class Bench:
 
     async def _create_pod(self, name: str, template: Json, number: int, **spec: Any) -> None:
         pod = fill_template(template, number)
+        if self.gang:
+            spec["schedulingGroup"] = {"podGroupName": f"gang-{number // self.gang}"}
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -245,6 +259,21 @@ class Bench:
         calls["POST pods"] += 1
         self._created = Reading(calls, bytes_before + len(data))
         await self.api.request("POST", PODS, data)
+
+    async def _create_group(self, number: int) -> None:
+        group = {
+            "apiVersion": "scheduling.k8s.io/v1alpha2",
+            "kind": "PodGroup",
+            "metadata": {"name": f"gang-{number}"},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": self.gang}}},
+        }
+        await self.api.request("POST", GROUPS, group)
+
+    async def _delete_group(self, number: int) -> None:
+        path = f"{GROUPS}/gang-{number}"
+        await self.api.request("DELETE", path)
+        body = {"metadata": {"finalizers": None}}  # no controller takes them off here
+        await self.api.request("PATCH", path, body, content_type="application/merge-patch+json")
 
     @asynccontextmanager
     async def _watching(self, bindings: Bindings) -> AsyncIterator[None]:
@@ -264,7 +293,7 @@ class Bench:
         if who in (BARE, CEILING):
             running = self._binder(bind_all if who == BARE else bind_and_report, names)
         elif who == KUBE_SCHEDULER:
-            running = self.control_plane.kube_scheduler()
+            running = self.control_plane.kube_scheduler(*([GATES] if self.gang else []))
         else:
             source = self.before if who == BEFORE else None
             running = self.control_plane.stowplan(*self._flags(who), source=source)
@@ -274,10 +303,13 @@ class Bench:
         finally:
             await asyncio.to_thread(running.__exit__, None, None, None)
 
-    def _flags(self, who: str) -> tuple[str, ...]:
+    def _flags(self, who: str) -> list[str]:
+        flags = [GATES] if self.gang else []
         if who == FORGETFUL:
-            return ("--decisions-memory=0",)
-        return (f"--journal={self.control_plane.folder / 'journal'}",) if who == JOURNALED else ()
+            flags.append("--decisions-memory=0")
+        elif who == JOURNALED:
+            flags.append(f"--journal={self.control_plane.folder / 'journal'}")
+        return flags
 
     @contextmanager
     def _binder(self, target: Callable[[str, list[str], list[str]], None], names: list[str]) -> Iterator[Any]:
@@ -453,6 +485,7 @@ def table(results: list[Result]) -> str:
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="The medians are shown.")
 @click.option("--residents", default=0, show_default=True, help="Pods on their nodes before each run.")
 @click.option("--rate", default=STEADY_RATE, show_default=True, help="Pods a second for p50 and p99.")
+@click.option("--gang", default=0, show_default=True, help="Put so many pods at a time into a PodGroup.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where logs stay; otherwise none do.")
 @click.option(
     "--before",
@@ -468,6 +501,7 @@ def main(
     rounds: int,
     residents: int,
     rate: int,
+    gang: int,
     folder: Path | None,
     before: Path | None,
     output: str,
@@ -477,9 +511,14 @@ def main(
     The table is in Markdown, with the medians of all rounds; progress is told on standard error. With -o json
     every run is an object on a line of its own.
     """
+    known = {workload.name: workload for workload in read_workloads()}
+    for kind, given, possible in (("--who", who, CONTENDERS), ("--workloads", names, known)):
+        if unknown := [each for each in given.split(",") if each not in possible]:
+            raise click.UsageError(f"{kind}: unknown {unknown[0]!r}; known are {', '.join(possible)}")
     if BEFORE in who.split(",") and before is None:
         raise click.UsageError(f"--who names {BEFORE!r}: give that checkout's src folder with --before")
-    known = {workload.name: workload for workload in read_workloads()}
+    if gang and pods % gang:
+        raise click.UsageError(f"--pods must be a multiple of --gang: {pods} is not one of {gang}")
     workloads = [known[name] for name in names.split(",")]
 
     async def measure(control_plane: ControlPlane) -> list[Result]:
@@ -487,7 +526,7 @@ def main(
         connection = load(str(control_plane.kubeconfig(ADMIN)))
         async with ApiClient(connection, qps=UNLIMITED, burst=UNLIMITED, timeout=120) as api:
             for size in nodes:
-                bench = Bench(control_plane, api, size, before)
+                bench = Bench(control_plane, api, size, before, gang)
                 control_plane.wipe()
                 await bench.create_nodes(workloads[0])
                 await bench.create_residents(workloads[0], residents)
@@ -502,7 +541,8 @@ def main(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     with nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
-        control_plane = ControlPlane(Path(place))
+        served = (ALL, "--runtime-config=scheduling.k8s.io/v1alpha2=true") if gang else ()
+        control_plane = ControlPlane(Path(place), *served)
         try:
             control_plane.start()
             results = asyncio.run(measure(control_plane))

@@ -48,8 +48,8 @@ from stowplan.bench.workloads import Workload, fill_template, read_workloads
 from stowplan.client.api import ApiClient
 from stowplan.client.kubeconfig import load
 from stowplan.config import KubeSchedulerConfiguration
-from stowplan.extender.http import LIMITS, Route, Routes
 from stowplan.extender.options import ExtenderOptions, StanzaOptions, configuration, extenders
+from stowplan.extender.routes import LIMITS, Route, Routes
 from stowplan.extender.service import Extender
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles

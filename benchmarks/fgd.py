@@ -1,7 +1,8 @@
 """Reproduces a paper's table with the replay: GPU fragmentation by policy, on the OpenB traces.
 
-    python benchmarks/fgd.py                  # all three tables
+    python benchmarks/fgd.py --results runs.jsonl        # all three tables; continues if interrupted
     python benchmarks/fgd.py --table 1 --policy FGD --trace default --seeds 42
+    python benchmarks/fgd.py --results runs.jsonl --only-show --plots docs/images
 
 The paper is "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent"
 (USENIX ATC 2023); `docs/replay.md` tells what the tables show. The traces are read from `--traces`, by
@@ -18,8 +19,8 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,17 @@ HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent / "examples" / "gpu-sharing"
 PLACES = (os.environ.get("STOWPLAN_TRACES", ""), HERE.parents[1] / "shared" / "traces" / "openb")
 POLICIES = ("Random", "DotProd", "Clustering", "Packing", "BestFit", "FGD")
+PLUGIN = "FragmentationGradientDescent"
+"""Scores as FGD; the other policies are in the example."""
+NAMES = {
+    "gpuResource": "example.com/gpu",
+    "modelLabel": "example.com/gpu-model",
+    "countAnnotation": "example.com/gpu-count",
+    "milliAnnotation": "example.com/gpu-milli",
+    "modelsAnnotation": "example.com/gpu-models",
+    "deviceAnnotation": "",
+}
+"""What pods and nodes of `openb.yaml` are marked with, by the plugin's argument."""
 PUBLISHED = {
     "default": (12.53, 9.15, 8.12, 8.00, 6.92, 4.61),
     "gpushare100": (20.56, 17.58, 17.35, 17.43, 14.99, 13.10),
@@ -46,6 +58,8 @@ PUBLISHED = {
 TIMED = ("default", "gpushare100", "gpuspec33")
 SEEDS = range(42, 52)
 LOAD = 1.3
+LOADS = tuple(step / 20 for step in range(1, 27))
+"""What was asked for so far, as a share of all GPUs, where curves have their points."""
 TYPICAL_SHARE = 0.95
 TITLES = {
     1: "Unallocated GPU in % when 130 % of the GPUs were asked for; ties go to the first node by name",
@@ -79,9 +93,11 @@ class Outcome(NamedTuple):
     seconds: float
     cpu_seconds: float
     decisions: int
+    curve: tuple[float, ...] = ()
+    """Unallocated GPU in percent at each of LOADS, without departures."""
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def read_pods(folder: Path, name: str) -> tuple[list[Event], list[Pod], int]:
     """The nodes, the pods sorted by name, and how many GPUs there are."""
     file = folder / f"openb_pod_list_{name}.csv"
@@ -188,10 +204,11 @@ def find_step(arrivals: Sequence[Pod], wanted: float) -> float:
 
 
 def config_of(policy: str, pods: Sequence[Pod], seed: int) -> dict[str, Any]:
+    name = policy
     args: dict[str, Any] = {"seed": seed}
     if policy == "FGD":
-        args["typicalPods"] = typical_pods(pods)
-    fit, own = {"name": "NodeResourcesFit"}, {"name": policy}
+        name, args = PLUGIN, {**NAMES, "typicalPods": typical_pods(pods)}
+    fit, own = {"name": "NodeResourcesFit"}, {"name": name}
     points = {
         "multiPoint": {"disabled": [{"name": "*"}]},
         "queueSort": {"enabled": [{"name": "PrioritySort"}]},
@@ -205,7 +222,7 @@ def config_of(policy: str, pods: Sequence[Pod], seed: int) -> dict[str, Any]:
         "schedulerName": "default-scheduler",
         "percentageOfNodesToScore": 100,
         "plugins": points,
-        "pluginConfig": [{"name": policy, "args": args}],
+        "pluginConfig": [{"name": name, "args": args}],
     }
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -229,7 +246,17 @@ def measure(run: Run, folder: Path) -> Outcome:
     results = replay(trace, config, registry=registry, options=options)
     share = allocated(run, results, arrivals, trace) / (capacity * 1000)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
-    return Outcome(run, 100 * (1 - share), seconds, cpu_seconds, len(arrivals))
+    curve = curve_of(results, arrivals, capacity * 1000) if run.table < 3 else ()
+    return Outcome(run, 100 * (1 - share), seconds, cpu_seconds, len(arrivals), curve)
+
+
+def curve_of(results: Results, arrivals: Sequence[Pod], capacity: int) -> tuple[float, ...]:
+    asked = np.cumsum([pod.gpu for pod in arrivals])
+    given = np.cumsum(
+        [pod.gpu * (found.bound is not None) for pod, found in zip(arrivals, results.pods, strict=True)]
+    )
+    places = np.searchsorted(asked, np.array(LOADS) * capacity).clip(max=len(asked) - 1)
+    return tuple((100 * (1 - given[places] / capacity)).round(3).tolist())
 
 
 def allocated(run: Run, results: Results, arrivals: Sequence[Pod], trace: Trace) -> float:
@@ -264,6 +291,9 @@ def print_table(number: int, outcomes: Sequence[Outcome], policies: Sequence[str
             values = [
                 each.unallocated for each in outcomes if each.run.trace == trace and each.run.policy == policy
             ]
+            if not values:
+                cells.append("not run")
+                continue
             cell = f"{statistics.mean(values):.2f}"
             if len(values) > 1:
                 cell += f" ± {statistics.stdev(values):.2f}"
@@ -280,6 +310,101 @@ def print_table(number: int, outcomes: Sequence[Outcome], policies: Sequence[str
     click.echo(f"The slowest run took {slowest.cpu_seconds:.1f} s of CPU ({what}).")
 
 
+COLORS = dict(zip(POLICIES, ("#888888", "#b07aa1", "#59a14f", "#f28e2b", "#4e79a7", "#e15759"), strict=True))
+WIDTH, HEIGHT, LEFT, TOP = 240, 190, 34, 40
+"""Of one chart, and of what is left of it and above all of them."""
+
+
+def draw(outcomes: Sequence[Outcome], folder: Path) -> None:
+    """A file for each table, with a chart for each trace: bars of the table, and lines over what was asked
+    for if there are no departures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in dict.fromkeys(each.run.table for each in outcomes):
+        found = [each for each in outcomes if each.run.table == table]
+        names = {policy: (place + 0.5) / len(POLICIES) for place, policy in enumerate(POLICIES)}
+        (folder / f"fgd-table-{table}.svg").write_text(draw_charts(found, draw_bars, names))
+        if table < 3:
+            first, last = LOADS[FIRST_DRAWN], LOADS[-1]
+            loads = {f"{load:.0%}": (load - first) / (last - first) for load in LOADS[FIRST_DRAWN::2]}
+            (folder / f"fgd-load-{table}.svg").write_text(draw_charts(found, draw_lines, loads))
+
+
+Y = Callable[[float], float]
+Values = dict[str, list[Outcome]]
+
+
+def draw_charts(
+    outcomes: Sequence[Outcome], draw_one: Callable[[Values, str, Y], list[str]], below: dict[str, float]
+) -> str:
+    """Charts of unallocated GPU in percent, one beside the other. `below` has texts for the axis below each,
+    with their places from 0 to 1."""
+    traces = list(dict.fromkeys(each.run.trace for each in outcomes))
+    top = 1.1 * max(each.unallocated for each in outcomes)
+    size = f"{len(traces) * (LEFT + WIDTH) + 10} {TOP + HEIGHT + 30}"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-family="sans-serif" '
+        'font-size="10"><rect width="100%" height="100%" fill="white"/>'
+    ]
+    legend = "  ".join(f'<tspan fill="{color}">{policy}</tspan>' for policy, color in COLORS.items())
+    parts.append(f'<text x="{LEFT}" y="14" font-size="12">unallocated GPU in %: {legend}</text>')
+
+    def y_of(value: float) -> float:
+        return TOP + HEIGHT * (1 - min(value, top) / top)
+
+    for number, trace in enumerate(traces):
+        values = {
+            policy: [each for each in outcomes if each.run[1:3] == (trace, policy)] for policy in POLICIES
+        }
+        parts.append(f'<g transform="translate({LEFT + number * (LEFT + WIDTH)} 0)">')
+        parts.append(f'<text y="{TOP - 8}" font-weight="bold">{trace}</text>')
+        for level in range(0, int(top) + 1, 5 if top > 12 else 2):
+            y = y_of(level)
+            parts.append(f'<line x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+            parts.append(f'<text x="-4" y="{y + 3:.1f}" text-anchor="end">{level}</text>')
+        for text, place in below.items():
+            at = f'x="{WIDTH * place:.1f}" y="{TOP + HEIGHT + 14}"'
+            parts.append(f'<text {at} text-anchor="middle" font-size="8">{text}</text>')
+        parts += [*draw_one(values, trace, y_of), "</g>"]
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def draw_bars(values: Values, trace: str, y_of: Y) -> list[str]:
+    """The mean, from the lowest to the highest run, and for the first table a line where it was published."""
+    parts, width = [], WIDTH / len(POLICIES)
+    for place, (policy, found) in enumerate(values.items()):
+        if found:
+            runs = [each.unallocated for each in found]
+            x, y, middle = place * width + 3, y_of(statistics.mean(runs)), (place + 0.5) * width
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{width - 6:.1f}" height="{TOP + HEIGHT - y:.1f}" '
+                f'fill="{COLORS[policy]}"/><line x1="{middle:.1f}" x2="{middle:.1f}" '
+                f'y1="{y_of(min(runs)):.1f}" y2="{y_of(max(runs)):.1f}" stroke="black" stroke-width="0.7"/>'
+            )
+            if found[0].run.table == 1:
+                y = y_of(PUBLISHED[trace][POLICIES.index(policy)])
+                parts.append(
+                    f'<line x1="{x - 2:.1f}" x2="{x + width - 4:.1f}" y1="{y:.1f}" y2="{y:.1f}" '
+                    'stroke="black" stroke-dasharray="3 2"/>'
+                )
+    return parts
+
+
+FIRST_DRAWN = 15
+"""Before that all pods fit, whatever the policy."""
+
+
+def draw_lines(values: Values, trace: str, y_of: Y) -> list[str]:
+    """The mean over what was asked for."""
+    parts = []
+    for policy, found in values.items():
+        if found:
+            mean = np.mean([each.curve for each in found], axis=0)[FIRST_DRAWN:].tolist()
+            step = WIDTH / (len(mean) - 1)
+            line = " ".join(f"{place * step:.1f},{y_of(value):.1f}" for place, value in enumerate(mean))
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{COLORS[policy]}"/>')
+    return parts
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -292,31 +417,55 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="processes to use (default: one per core)"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the outcome of each run, too")
+    parser.add_argument(
+        "--results",
+        metavar="FILE",
+        help="append the outcome of each run to this file, and do not repeat runs that it has",
+    )
+    parser.add_argument("--only-show", action="store_true", help="run nothing, show what --results has")
+    parser.add_argument("--plots", metavar="DIR", help="write plots of the tables as SVG files")
     given = parser.parse_args()
-    folder = find_traces(given.traces)
+    began = time.perf_counter()
     policies = [each for each in POLICIES if not given.policy or each in given.policy]
-    began, kept = time.perf_counter(), []
-    for table in given.table or TITLES:
-        traces = [
-            each for each in (TIMED if table == 3 else PUBLISHED) if not given.trace or each in given.trace
-        ]
-        runs = [
-            Run(table, trace, policy, seed) for trace in traces for policy in policies for seed in given.seeds
-        ]
-        if not runs:
-            continue
-        if given.jobs == 1:
-            outcomes = [measure(run, folder) for run in runs]
-        else:
-            with ProcessPoolExecutor(given.jobs) as pool:
-                outcomes = list(pool.map(measure, runs, [folder] * len(runs)))
-        print_table(table, outcomes, policies)
-        kept += outcomes
-    click.echo(f"{time.perf_counter() - began:.0f} s in all.")
-    if given.json:
-        plain = [{**each.run._asdict(), **each._asdict(), "run": None} for each in kept]
-        Path(given.json).write_text(json.dumps(plain, indent=1))
+    runs = [
+        Run(table, trace, policy, seed)
+        for table in given.table or TITLES
+        for seed in given.seeds  # outside, so that a part of the runs has all traces and policies
+        for trace in (TIMED if table == 3 else PUBLISHED)
+        if not given.trace or trace in given.trace
+        for policy in policies
+    ]
+    outcomes = read_outcomes(given.results)
+    missing = [] if given.only_show else [run for run in runs if run not in outcomes]
+    if missing:
+        for outcome in measure_all(missing, find_traces(given.traces), given.jobs):
+            outcomes[outcome.run] = outcome
+            if given.results:
+                with open(given.results, "a") as file:
+                    file.write(json.dumps(outcome) + "\n")
+    found = [outcomes[run] for run in runs if run in outcomes]
+    for table in dict.fromkeys(each.run.table for each in found):
+        print_table(table, [each for each in found if each.run.table == table], policies)
+    if given.plots:
+        draw(found, Path(given.plots))
+    if missing:
+        click.echo(f"{time.perf_counter() - began:.0f} s in all.")
+
+
+def read_outcomes(file: str | None) -> dict[Run, Outcome]:
+    lines = Path(file).read_text().splitlines() if file and Path(file).exists() else []
+    found = (Outcome(Run(*run), *rest) for run, *rest in map(json.loads, lines))
+    return {outcome.run: outcome for outcome in found}
+
+
+def measure_all(runs: Sequence[Run], folder: Path, jobs: int) -> Iterator[Outcome]:
+    """As they finish."""
+    if jobs == 1:
+        yield from (measure(run, folder) for run in runs)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        for future in as_completed([pool.submit(measure, run, folder) for run in runs]):
+            yield future.result()
 
 
 if __name__ == "__main__":

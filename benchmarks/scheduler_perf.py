@@ -33,7 +33,7 @@ from perf_ops import Window, Workload
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError
 from stowplan.client.kubeconfig import load
-from stowplan.scheduler.options import gate_warnings
+from stowplan.config.gates import gate_warnings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -114,6 +114,7 @@ class EmbeddedControlPlane(ControlPlane):
         self.api_server.start()
 
     def stop(self) -> None:
+        self.disconnect()
         self.api_server.kill()
 
     def kubeconfig(self, user: str = ADMIN) -> Path:
@@ -238,7 +239,7 @@ class Runner:
         if row.scheduler_config_path:
             document = yaml.safe_load((row.folder / row.scheduler_config_path).read_text())
             config = {key: document[key] for key in document.keys() - {"apiVersion", "kind"}}
-        flags = scheduler_flags(row, name)
+        flags = scheduler_flags(row)
         if name == KUBE_SCHEDULER:
             running = plane.kube_scheduler(*flags, **config)
         else:
@@ -257,11 +258,11 @@ class Runner:
                 )
 
 
-def scheduler_flags(row: Row, scheduler: str) -> list[str]:
-    """The feature gates of the row, for kube-scheduler as of a version that lets them be switched off."""
+def scheduler_flags(row: Row) -> list[str]:
+    """The feature gates of the row, as of a version that lets them be switched off."""
     gates = ",".join(f"{gate}={str(on).lower()}" for gate, on in sorted(row.gates.items()))
     flags = [f"--feature-gates={gates}"] if gates else []
-    if scheduler == KUBE_SCHEDULER and row.gates.get(HINTS) is False:
+    if row.gates.get(HINTS) is False:
         flags.append(OLDER)
     return flags
 

@@ -13,8 +13,8 @@ import msgspec
 
 from stowplan.api.kinds import object_of
 from stowplan.api.pod import Pod
+from stowplan.client.api import PODS
 from stowplan.client.errors import ApiError, NotFound
-from stowplan.client.resources import PODS
 from stowplan.config import load
 from stowplan.config.types import with_gates
 from stowplan.framework.registry import Registry
@@ -123,12 +123,13 @@ async def staged(
     now: Callable[[], float] = time.time,
     clock: Callable[[], float] | None = None,
     gates: Iterable[str] = (),
+    disabled_gates: Iterable[str] = (),
     owns_process: bool = False,
 ) -> AsyncIterator[Stage]:
     registry = registry or Registry.installed(classes=plugins or {})
     version = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     api, found = api or RecordingApi(), load({**version, **(config or {})}, registry).config
-    found = with_gates(found, frozenset(gates))
+    found = with_gates(found, frozenset(gates), frozenset(disabled_gates))
     stage: list[Stage] = []
     scheduler = Scheduler(
         found,

@@ -112,9 +112,12 @@ class World:
 
 
 @asynccontextmanager
-async def shadowing(tmp_path: Path, *flags: str, profile: Json | None = None) -> AsyncIterator[World]:
+async def shadowing(
+    tmp_path: Path, *flags: str, profile: Json | None = None, **config: Any
+) -> AsyncIterator[World]:
     file = tmp_path / "b.yaml"
-    file.write_text(yaml.safe_dump(V1 | {"profiles": [profile or {"schedulerName": "default-scheduler"}]}))
+    profiles = [profile or {"schedulerName": "default-scheduler"}]
+    file.write_text(yaml.safe_dump(V1 | {"profiles": profiles} | config))
     argv = [f"--config={file}", "--secure-port=0", *flags]
     registry = Registry.installed([tmp_path])
     verdicts: list[Verdict] = []

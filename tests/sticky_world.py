@@ -51,7 +51,7 @@ class World:
         self.version = 0
         for node in nodes:
             self.cluster.apply(node)
-        handle = self.handle = Handle(
+        self.handle = Handle(
             self.cluster,
             now=lambda: self.now,
             api=self,  # type: ignore[arg-type]
@@ -70,10 +70,15 @@ class World:
             ],
         }
         (resolved,) = resolve_profiles(load(config, REGISTRY).config, REGISTRY)
-        self.profile = Profile(resolved, handle)
-        handle.preempt = partial(preempt, self.profile)
-        self.plugin: Any = self.profile.plugins["Sticky"]
+        self._resolved = resolved
+        self.restart_scheduler()
         self.restart_controllers()
+
+    def restart_scheduler(self) -> None:
+        """A new plugin, which knows nothing but what the API has."""
+        self.profile = Profile(self._resolved, self.handle)
+        self.handle.preempt = partial(preempt, self.profile)
+        self.plugin: Any = self.profile.plugins["Sticky"]
 
     def restart_controllers(self) -> None:
         """New ones, which know nothing but what the API has."""

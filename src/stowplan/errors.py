@@ -16,7 +16,7 @@ from __future__ import annotations
 
 
 class StowplanError(Exception):
-    """Root of the tree; `str()` of it is fit for a user to read."""
+    """Root of the tree; `str()` gives a message for users."""
 
 
 class InputError(StowplanError):

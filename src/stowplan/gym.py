@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -45,10 +47,11 @@ MAX_WEIGHT = 10
 """The highest weight that an action gives, unless the configuration has a higher one."""
 Observation = dict[str, NDArray[Any]]
 Action = Literal["node", "weights"]
+T = TypeVar("T")
 
 
 class Reward:
-    """What a step is worth. Subclasses override `__call__`, and `reset` if they keep something."""
+    """The reward of a step. Subclasses override `__call__`, and `reset` if they keep state."""
 
     def reset(self, env: ReplayEnv) -> None:
         """An episode begins."""
@@ -193,7 +196,7 @@ class ReplayEnv(gymnasium.Env[Observation, Any]):
         self._start()  # the profile says which scores there are
         scores = self._replay.profile.scores
         self.score_names = [step.name for step in scores]
-        self.max_weight = max(MAX_WEIGHT, *(step.weight for step in scores))
+        self.max_weight = max([MAX_WEIGHT, *(step.weight for step in scores)])
         self.default_action = np.array([step.weight for step in scores], np.float32) / self.max_weight
         """The weights of the configuration, as an action."""
         self._largest = _largest_amounts(self.trace, self.resources)
@@ -239,7 +242,7 @@ class ReplayEnv(gymnasium.Env[Observation, Any]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    ) -> tuple[Observation, dict[str, object]]:
         """Begin at the start of the trace. A seed makes the scheduler draw among equally good nodes."""
         super().reset(seed=seed)
         self._start(seed)
@@ -251,23 +254,22 @@ class ReplayEnv(gymnasium.Env[Observation, Any]):
         return self._observe(), self._info()
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        replay, extra = self._replay, 0.0
+        replay, is_feasible = self._replay, True
         if self._runner is None or replay.queued is None:
             raise gymnasium.error.ResetNeeded("call reset() before step()")
         if self.action == "weights":
-            replay.profile.set_weights(np.rint(np.asarray(action) * self.max_weight).astype(int).tolist())
+            replay.profile.set_weights(self._weights(action))
         else:
-            row = replay.nodes.row_of(self.node_names[int(action)])
-            replay.choice = row if row is not None and row in replay.feasible else None
-            if replay.choice is None:
-                extra = self.infeasible_reward
+            row = replay.nodes.row_of(self._node_name(action))
+            is_feasible = row is not None and row in replay.feasible
+            replay.choice = row if is_feasible else None
         for _ in range(self.decisions_per_step if self.action == "weights" else 1):
             self._advance()
             if replay.queued is None:
                 break
-        reward = float(self.reward(self) + extra)
+        reward = float(self.reward(self) + (0.0 if is_feasible else self.infeasible_reward))
         info, is_over = self._info(), replay.queued is None
-        info["is_feasible"] = not extra
+        info["is_feasible"] = is_feasible
         if is_over:
             info["metrics"] = replay.results.metrics()
         return self._observe(), reward, is_over, False, info
@@ -275,25 +277,47 @@ class ReplayEnv(gymnasium.Env[Observation, Any]):
     def close(self) -> None:
         if self._runner is not None:
             with log.only_warnings():
-                self._runner.close()
+                _outside_loop(self._runner.close)
             self._runner = None
+
+    def _node_name(self, action: Any) -> str:
+        count = len(self.node_names)
+        try:
+            row = operator.index(action.item() if isinstance(action, np.ndarray) else action)
+        except (TypeError, ValueError):
+            row = -1
+        if not 0 <= row < count:
+            raise ValueError(f"action is {action!r}; expected the row of a node, from 0 to {count - 1}")
+        return self.node_names[row]
+
+    def _weights(self, action: Any) -> list[int]:
+        count = len(self.score_names)
+        try:
+            shares = np.asarray(action, np.float64)
+        except (TypeError, ValueError):
+            shares = np.full(count, np.nan)
+        if shares.shape != (count,) or not ((shares >= 0) & (shares <= 1)).all():
+            text = f"expected {count} numbers from 0 to 1, one for each of score_names"
+            raise ValueError(f"action is {action!r}; {text}")
+        return [round(share) for share in (shares * self.max_weight).tolist()]
 
     # The replay
 
     def _start(self, seed: int | None = None) -> None:
         self.close()
         options = self.options if seed is None else msgspec.structs.replace(self.options, seed=seed)
-        self._runner = asyncio.Runner(loop_factory=partial(VirtualLoop, self.trace.start))
-        self._replay = self._runner.run(self._make(options))
+        self._runner = runner = asyncio.Runner(loop_factory=partial(VirtualLoop, self.trace.start))
+        self._replay = _outside_loop(lambda: runner.run(self._make(options)))
 
     async def _make(self, options: ReplayOptions) -> _PausedReplay:
         return _PausedReplay(self.trace, self.config, self.registry, options)
 
     def _advance(self) -> None:
         """Run until the next decision of the agent, or to the end."""
-        assert self._runner is not None
+        runner, replay = self._runner, self._replay
+        assert runner is not None
         with log.only_warnings():
-            self._runner.run(self._replay.advance())
+            _outside_loop(lambda: runner.run(replay.advance()))
 
     def _mask(self) -> NDArray[np.int8]:
         mask = np.zeros(len(self.node_names), np.int8)
@@ -328,7 +352,7 @@ class ReplayEnv(gymnasium.Env[Observation, Any]):
             "action_mask": self._mask(),
         }
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self) -> dict[str, object]:
         queued = self._replay.queued
         return {"time": self.time, "pod": "" if queued is None else queued.pod.key}
 
@@ -400,6 +424,16 @@ class _PausedReplay(Replay):
             return plain(nodes, feasible, totals)
 
         return choose
+
+
+def _outside_loop(work: Callable[[], T]) -> T:
+    """Call `work`, in another thread if this one runs an event loop, as that of a notebook does."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
 
 
 def _read(file: Path) -> Trace:

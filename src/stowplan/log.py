@@ -39,7 +39,7 @@ MAX_VALUE = 16_384
 """Longer values are cut, so that no one can fill the logs with a single line."""
 Format = Literal["text", "json"]
 
-_logger = logging.getLogger(ROOT)
+_logger, _root = logging.getLogger(ROOT), logging.getLogger()
 _traced: dict[str, tuple[float, int]] = {}
 """When a traceback was last written, and how often it came up since, by its frames and exception."""
 _plugins: dict[str, dict[str, str]] = {}
@@ -64,10 +64,9 @@ class Line(NamedTuple):
 
 
 def log(verbosity: int, message: str, /, **fields: object) -> None:
-    """A line for those who run with `-v` at least this high; 0 is for everyone."""
-    level = _level(verbosity)
-    if _logger.isEnabledFor(level):
-        _write(level, message, fields, verbosity)
+    """Write a line if `-v` is at least this high; 0 is always written."""
+    if is_verbose(verbosity):
+        _write(_level(verbosity), message, fields, verbosity)
 
 
 def warn(message: str, /, **fields: object) -> None:
@@ -75,7 +74,7 @@ def warn(message: str, /, **fields: object) -> None:
 
 
 def error(message: str, err: BaseException | str | None, /, **fields: object) -> None:
-    """A line about something that failed, whatever the verbosity.
+    """Write a line about something that failed, whatever the verbosity.
 
     A `stacktrace` is written once a minute for each distinct place that raised; `repeated` counts the others.
     """
@@ -113,6 +112,9 @@ def _write(level: int, message: str, fields: Mapping[str, object], verbosity: in
 
 def is_verbose(verbosity: int) -> bool:
     """Whether such lines are written; to ask before collecting fields that cost something."""
+    # This is asked several times for each pod, so a lower level is seen without a call. Level 0 is inherited.
+    if (_logger.level or _root.level) > logging.INFO - verbosity and verbosity < logging.INFO:
+        return False
     return _logger.isEnabledFor(_level(verbosity))
 
 
@@ -128,10 +130,10 @@ def set_verbosity(verbosity: int) -> None:
 
 
 @contextmanager
-def only_warnings() -> Iterator[None]:
-    """Leave out our own lines but warnings and errors, whatever the verbosity."""
+def only_warnings(*, errors: bool = True) -> Iterator[None]:
+    """Leave out our own lines but warnings and errors, or these, too, whatever the verbosity."""
     before = _logger.level
-    _logger.setLevel(logging.WARNING)
+    _logger.setLevel(logging.WARNING if errors else logging.CRITICAL)
     try:
         yield
     finally:
@@ -165,7 +167,7 @@ def _level(verbosity: int) -> int:
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Our lines come to it straight: logging's records take three times as long as the line itself."""
+    """Writes our lines directly: a LogRecord takes three times as long to make as the line itself."""
 
     def __init__(self, stream: TextIO, shown: Callable[[Line], str]) -> None:
         super().__init__(stream)
@@ -291,7 +293,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _limit_length(value: Any) -> Any:
+def _limit_length(value: object) -> object:
     """The value itself, or the beginning of its text if that is too long."""
     if isinstance(value, str):
         return _truncate(value)

@@ -25,7 +25,7 @@ MARKER = "kube_cluster"
 OPTIONS = ("nodes", "rbac", "config", "plugins", "plugin_dirs", "manifests", "speed", "seed", "behaviour")
 MAX_NAME = 40
 READS_KUBECONFIG_ONCE = ("kubernetes.config.kube_config", "kubernetes_asyncio.config.kube_config")
-"""Modules that look at KUBECONFIG when they are imported, and would use the user's own cluster later."""
+"""Modules that read KUBECONFIG when imported, and would later use the user's own cluster."""
 _STASH = pytest.StashKey["Clusters"]()
 
 

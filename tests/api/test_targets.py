@@ -7,7 +7,7 @@ import pytest
 from plain_objects import ZONE, explain, manifests_of, node, pod, workload
 from stowplan.api.templates import find_target
 from stowplan.errors import InputError
-from stowplan.simulator.workloads import more_like
+from stowplan.simulator.question import more_like
 
 PODS = [pod("web"), pod("web", namespace="shop"), pod("job", namespace="deployment")]
 WORKLOADS = [workload("Deployment", "web"), workload("Job", "job", group="batch")]

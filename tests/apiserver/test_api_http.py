@@ -14,9 +14,8 @@ import pytest
 
 from stowplan.apiserver import ApiServer, Request
 from stowplan.apiserver.http import MAX_BODY, Endpoint, make_certificate, serve
-from stowplan.client.api import ApiClient
+from stowplan.client.api import RESOURCES, ApiClient
 from stowplan.client.kubeconfig import load
-from stowplan.client.resources import RESOURCES
 from stowplan.client.watch import Reflector
 
 TOKEN = "secret"

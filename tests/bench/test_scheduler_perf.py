@@ -145,12 +145,11 @@ def test_parses_durations() -> None:
 
 def test_gates_go_to_both_schedulers(rows: list[Row]) -> None:
     tiny, huge, _ = rows
-    assert scheduler_flags(tiny, "kube-scheduler") == ["--feature-gates=SchedulerQueueingHints=true"]
-    assert scheduler_flags(huge, "kube-scheduler") == [
+    assert scheduler_flags(tiny) == ["--feature-gates=SchedulerQueueingHints=true"]
+    assert scheduler_flags(huge) == [
         "--feature-gates=SchedulerQueueingHints=false",
         "--emulated-version=1.33",
     ]
-    assert scheduler_flags(huge, "stowplan") == ["--feature-gates=SchedulerQueueingHints=false"]
     assert notes_on(tiny, "stowplan") == notes_on(huge, "kube-scheduler") == []
     assert "SchedulerQueueingHints=false has no effect" in notes_on(huge, "stowplan")[0]
 

@@ -17,6 +17,12 @@ class Run(NamedTuple):
     err: str
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    """On a busy machine the caches are cold, and searches for changes take more CPU time than they may."""
+    monkeypatch.setattr("stowplan.explain.smallest_changes.SECONDS", 60.0)
+
+
 @pytest.fixture
 def run_stowplan(monkeypatch, capsys):
     """Runs `stowplan` with the words given, in this process."""

@@ -95,6 +95,78 @@ def test_a_policy_is_given_or_missed(stowplan, file):
     assert ["score", "ImageLocality", "7"] in [line.split() for line in given.out.splitlines()]
 
 
+def config_map(name, **texts):
+    data = {key.replace("_", "."): yaml.safe_dump(text) for key, text in texts.items()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+BETA2 = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1beta2",
+    "kind": "KubeSchedulerConfiguration",
+    "profiles": [{"schedulerName": "scorebylabel"}],
+}
+DEPLOYMENT = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "scorebylabel-scheduler"}}
+ACCOUNT = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "scorebylabel"}}
+
+
+@pytest.mark.parametrize("command", ["check", "show", "convert"])
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        pytest.param(BETA2, id="as it is"),
+        pytest.param(config_map("settings", config_yaml=BETA2), id="in a ConfigMap"),
+        pytest.param(config_map("settings", config_yaml=BETA2, other_txt="x"), id="beside another text"),
+    ],
+)
+def test_the_configuration_is_found_among_other_documents(stowplan, file, command, wrapped):
+    path = file(yaml.safe_dump_all([DEPLOYMENT, wrapped, config_map("empty"), ACCOUNT]))
+    run = stowplan(command, path)
+    assert run.status == 0, run.err
+    chosen = "ConfigMap settings" if wrapped["kind"] == "ConfigMap" else "KubeSchedulerConfiguration"
+    others = "Deployment scorebylabel-scheduler, ConfigMap empty, ServiceAccount scorebylabel"
+    assert f"{path}: using {chosen}; other documents of the file: {others}\n" in run.err
+    assert command == "check" or "scorebylabel" in run.out
+
+
+def test_the_policy_in_the_same_file_is_used(stowplan, file):
+    path = file(yaml.safe_dump_all([config_map("p", policy_cfg=POLICY), config_map("c", c_yaml=ALPHA)]))
+    run = stowplan("show", path)
+    assert run.err.splitlines() == [
+        f"{path}: using ConfigMap c; other documents of the file: ConfigMap p",
+        f"{path}: converted from componentconfig/v1alpha1 (Kubernetes 1.11 and before) to v1",
+    ]
+    assert ["score", "ImageLocality", "7"] in [line.split() for line in run.out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("documents", "words"),
+    [
+        pytest.param(
+            [DEPLOYMENT, ACCOUNT, "text"],
+            "has 3 YAML documents, and none is a KubeSchedulerConfiguration or a ConfigMap that contains "
+            "one: Deployment scorebylabel-scheduler, ServiceAccount scorebylabel, a document that is not an "
+            "object",
+            id="none",
+        ),
+        pytest.param(
+            [BETA2, config_map("c", c_yaml=V1)],
+            "has 2 documents with a KubeSchedulerConfiguration, expected one: "
+            "KubeSchedulerConfiguration, ConfigMap c",
+            id="two",
+        ),
+    ],
+)
+def test_documents_without_one_configuration(stowplan, file, documents, words):
+    run = stowplan("check", file(yaml.safe_dump_all(documents)))
+    assert (run.status, run.out) == (1, "")
+    assert words in run.err
+
+
+def test_plugins_that_a_policy_may_not_use_are_not_reported(stowplan, file):
+    """They are plugins of that version's defaults, which the policy in the ConfigMap replaces."""
+    assert "left out" not in stowplan("check", file(ALPHA)).err
+
+
 def test_resolve_answers_every_line(stowplan):
     lines = [
         json.dumps({"name": "good", "config": V1}),

@@ -49,6 +49,23 @@ def test_what_is_named_is_printed_once(arguments):
     assert names(*arguments) == ["clusterscopedresources.scheduling.sigs.k8s.io"]
 
 
+@pytest.mark.parametrize("plugin", [[], ["NodeCRDResourceFit"]])
+@pytest.mark.parametrize("kind", ["ClusterScopedResources", "ClusterScopedResource"])
+def test_the_kind_is_named_as_asked(plugin, kind):
+    run = CliRunner().invoke(stowplan, ["crd", *plugin, "--kind", kind], catch_exceptions=False)
+    (found,) = yaml.safe_load_all(run.stdout)
+    (usual,) = yaml.safe_load_all(CliRunner().invoke(stowplan, ["crd", "NodeCRDResourceFit"]).stdout)
+    usual["spec"]["names"] |= {"kind": kind, "listKind": f"{kind}List"}
+    assert found == usual
+
+
+def test_a_kind_that_no_plugin_has():
+    with pytest.raises(StowplanError, match="Rock: unknown kind; known: ClusterScopedResource"):
+        CliRunner().invoke(stowplan, ["crd", "NodeCRDResourceFit", "--kind", "Rock"], catch_exceptions=False)
+    run = CliRunner().invoke(stowplan, ["crd"])
+    assert (run.exit_code, "Missing argument 'NAME...' or option '--kind'." in run.output) == (2, True)
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -34,6 +34,61 @@ def test_pods_are_placed_one_after_another():
     }  # fmt: skip
 
 
+def test_a_feature_that_is_off_decides_otherwise():
+    device_class = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "gpu"},
+        "spec": {"extendedResourceName": "x.io/gpu"},
+    }
+    devices = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "s"},
+        "spec": {
+            "driver": "x.io",
+            "nodeName": "n1",
+            "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "d0"}],
+        },
+    }
+    wanted = {"resources": {"requests": {"x.io/gpu": "1"}, "limits": {"x.io/gpu": "1"}}}
+    pod = {**POD, "spec": {"containers": [{"name": "c", **wanted}]}}
+    case = {"objects": [NODE, device_class, devices], "pending": [pod]}
+    on, off, wrong = decided(
+        case,
+        {**case, "featureGates": {"DRAExtendedResource": False}},
+        {**case, "featureGates": {"DRADeviceTaints": False}},
+    )[0]
+    assert on["decisions"][0]["chosen"] == "n1"
+    rejected = off["decisions"][0]["rejected"]["n1"]
+    assert (rejected["plugin"], rejected["reasons"]) == ("NodeResourcesFit", ["Insufficient x.io/gpu"])
+    assert wrong["error"].startswith("cannot set feature gate DRADeviceTaints to false: ")
+
+
+def test_kinds_that_plugins_watch_are_read():
+    amounts = {"capacity": "4", "allocatable": "4", "available": "1"}
+    zones = [{"name": "node-0", "type": "Node", "resources": [{"name": "cpu", **amounts}]}]
+    topology = {
+        "apiVersion": "topology.node.k8s.io/v1alpha2",
+        "kind": "NodeResourceTopology",
+        "metadata": {"name": "n1"},
+        "topologyPolicies": ["SingleNUMANodePodLevel"],
+        "zones": zones,
+    }
+    wanted = {"cpu": "2", "memory": "1Gi"}
+    resources = {"requests": wanted, "limits": wanted}
+    pod = {**POD, "spec": {"containers": [{"name": "c", "resources": resources}]}}
+    enabled = [{"name": "NodeResourceTopologyMatch"}]
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [{"plugins": {"multiPoint": {"enabled": enabled}}}],
+    }
+    (answer,), _, _ = decided({"config": config, "objects": [NODE, topology], "pending": [pod]})
+    assert answer["decisions"][0]["rejected"]["n1"]["reasons"] == ["cannot align pod"]
+
+
 @pytest.mark.parametrize(
     ("scenario", "error"),
     [

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from pytest_process import run_pytest
 from stowplan.cli import stowplan
 from stowplan.errors import StowplanError
 
@@ -58,12 +60,13 @@ def here(tmp_path, monkeypatch):
     return Here()
 
 
-def test_a_new_plugin_passes_its_test_and_all_checks_at_once(here):
-    written = here.stowplan("plugin", "new", "HTTPNodes2", "--dir", "policies/http")
-    assert written.stdout.splitlines() == [
-        f"wrote policies/http/{name}"
-        for name in ("http_nodes2.py", "test_http_nodes2.py", "scheduler.yaml", "example.yaml")
-    ]
+@pytest.mark.parametrize("kind", [False, True], ids=["of a label", "of a custom resource"])
+def test_a_new_plugin_passes_its_test_and_all_checks_at_once(here, kind):
+    options, extra, passed = (["--kind", "NodeUse"], ["crd.yaml"], 5) if kind else ([], [], 6)
+    written = here.stowplan_process("plugin", "new", "HTTPNodes2", "--dir", "policies/http", *options)
+    names = ["http_nodes2.py", "test_http_nodes2.py", "scheduler.yaml", "example.yaml", "README.md"]
+    names += ["manifests.yaml", *extra]
+    assert written.stdout.splitlines() == [f"wrote policies/http/{name}" for name in names]
     folder, config = "policies/http", "policies/http/scheduler.yaml"
     assert here.stowplan("plugin", "check", "policies/http/http_nodes2.py").returncode == 0
     checked = here.stowplan("plugin", "check", "--plugin-dir", folder, "--config", config)
@@ -71,9 +74,46 @@ def test_a_new_plugin_passes_its_test_and_all_checks_at_once(here):
     assert checked.stderr == "Types are not checked; run mypy --strict on your files for that.\n"
     checked = here.stowplan("config", "check", config, "--plugin-dir", folder)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", folder]
-    run = subprocess.run(tests, capture_output=True, text=True, check=False)
-    assert (run.returncode, "6 passed" in run.stdout) == (0, True), run.stdout
+    run = run_pytest(here.path, "-o", "addopts=", folder)
+    assert (run.returncode, f"{passed} passed" in run.stdout) == (0, True), run.stdout
+    manifests = list(yaml.safe_load_all((here.path / folder / "manifests.yaml").read_text()))
+    again = here.stowplan(
+        *("manifests", "--config", config, "--plugin-dir", folder, "--name=http-nodes2"),
+        *("--namespace=http-nodes2", f"--image=registry.example/stowplan:{version('stowplan')}"),
+    )
+    assert again.returncode == 0, again.stderr
+    assert manifests == list(yaml.safe_load_all(again.stdout))
+    readme = (here.path / folder / "README.md").read_text()
+    assert all(f"| `{name}` |" in readme for name in names if name != "README.md")
+    assert "$" not in readme
+    if kind:
+        printed = here.stowplan("crd", "--plugin-dir", folder, "HTTPNodes2").stdout
+        definition = yaml.safe_load(printed)
+        assert yaml.safe_load((here.path / folder / "crd.yaml").read_text()) == definition
+        assert definition in manifests
+
+
+def test_a_readme_that_is_there_is_kept(here):
+    here.write("README.md", "mine")
+    run = here.stowplan_process("plugin", "new", "GreenNodes")
+    assert (run.returncode, "README.md" in run.stdout) == (0, False)
+    assert (here.path / "README.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("node-use", "such as NodeUse"),
+        ("GreenNodes", "is the plugin's name, too"),
+        ("Pod", "choose another name"),
+        ("Literal", "choose another name"),
+        ("None", "choose another name"),
+    ],
+)
+def test_a_kind_that_will_not_do_is_rejected(here, kind, words):
+    run = here.stowplan("plugin", "new", "GreenNodes", "--kind", kind)
+    assert (run.returncode, words in run.stderr) == (1, True)
+    assert list(here.path.iterdir()) == []
 
 
 def test_a_new_plugin_never_writes_over_a_file(here):

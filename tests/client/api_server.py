@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from stowplan.api.protobuf import CONTENT_TYPE, encode_message, encode_object
+from stowplan.apiserver import protobuf
+
 Json = dict[str, Any]
 Step = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -46,7 +49,8 @@ class ScriptedServer:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        plain = json.loads(body) if body else None
+        is_protobuf = request.content_type == CONTENT_TYPE
+        plain = (protobuf.decode if is_protobuf else json.loads)(body) if body else None
         self.asked.append(Asked(request.method, request.path, dict(request.query), request.headers, plain))
         self.peer = request.get_extra_info("peercert")
         self.from_port = str(request.get_extra_info("peername")[1])
@@ -72,6 +76,18 @@ async def serving(server: ScriptedServer, tls: ssl.SSLContext | None = None) -> 
 def answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Step:
     async def step(request: web.Request) -> web.StreamResponse:
         return web.json_response(body, status=status, headers=headers)
+
+    return step
+
+
+def protobuf_status(status: int, reason: str = "", message: str = "") -> Step:
+    """A Status as a kube-apiserver encodes it for those who accept protobuf."""
+    fields = encode_message((1, b""), (2, "Status"), (3, message), (4, reason), (6, status))
+
+    async def step(request: web.Request) -> web.StreamResponse:
+        assert CONTENT_TYPE in request.headers["Accept"]
+        body = encode_object("v1", "Status", fields)
+        return web.Response(body=body, status=status, content_type=CONTENT_TYPE)
 
     return step
 

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from stowplan.client.connection import AdaptiveSemaphore
+from stowplan.client import connection
+from stowplan.client.connection import INITIAL_REQUESTS, MAX_REQUESTS, AdaptiveSemaphore
 
 
 async def in_line(turns: AdaptiveSemaphore, names: str, had: list[str]) -> dict[str, asyncio.Task[None]]:
@@ -80,3 +81,28 @@ async def test_short_waits_do_not():
     turns.release()
     await asyncio.sleep(0)
     assert (turns.limit, had) == (1, ["a", "b"])
+
+
+async def most_at_once(monkeypatch: pytest.MonkeyPatch, answered_a_second: float, seconds: float) -> int:
+    """The highest limit while many requests wait; each takes `seconds`, or as long as the server is busy."""
+    now = 1000.0
+    monkeypatch.setattr(connection, "monotonic", lambda: now)
+    turns = AdaptiveSemaphore()
+    waiting = [asyncio.create_task(turns.acquire()) for _ in range(5000)]
+    await asyncio.sleep(0)
+    found = 0
+    while not waiting[-1].done():
+        now += max(1 / answered_a_second, seconds / turns.limit)
+        turns.release()
+        found = max(found, turns.limit)
+        await asyncio.sleep(0)
+    return found
+
+
+async def test_a_server_far_away_gets_more_at_once(monkeypatch):
+    assert await most_at_once(monkeypatch, answered_a_second=10_000, seconds=0.05) == MAX_REQUESTS
+
+
+async def test_a_busy_server_does_not(monkeypatch):
+    found = await most_at_once(monkeypatch, answered_a_second=300, seconds=0.01)
+    assert INITIAL_REQUESTS < found <= INITIAL_REQUESTS + 12

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from api_server import ScriptedServer, answer, refusal
+from aiohttp import web
+from api_server import ScriptedServer, answer, protobuf_status, refusal
 from msgspec.structs import replace
 
 from make import make_pod
 from stowplan.api.meta import decode
 from stowplan.api.node import NodeObject
+from stowplan.api.protobuf import MAGIC, encode_message, encode_object
 from stowplan.api.resource import ResourceClaim
 from stowplan.api.storage import ObjectReference, PersistentVolume, PersistentVolumeClaim
-from stowplan.client.api import MAX_QUEUED, ApiClient
+from stowplan.client.api import MAX_QUEUED, RESOURCES, ApiClient, resource_of
 from stowplan.client.connection import INITIAL_REQUESTS, Connection
 from stowplan.client.errors import (
     ApiError,
@@ -25,8 +27,8 @@ from stowplan.client.errors import (
     TooMany,
     Unauthorized,
     Unreachable,
+    error_of,
 )
-from stowplan.client.resources import RESOURCES, resource_of
 
 
 @pytest.mark.parametrize(
@@ -149,6 +151,103 @@ async def test_a_binding(server: ScriptedServer, api: ApiClient):
         "metadata": {"name": "p", "namespace": "a", "uid": "uid-p"},
         "target": {"kind": "Node", "name": "n1"},
     }
+
+
+async def test_bindings_are_protobuf_once_the_server_has_answered_in_it(server: ScriptedServer):
+    server.answers = [protobuf_status(201), protobuf_status(201), answer({}, 201), answer({}, 201)]
+    async with ApiClient(Connection(server.url), uses_protobuf=True) as api:
+        for _ in range(4):
+            await api.create_binding(make_pod("p", namespace="a"), "n1")
+    kinds = [asked.headers["Content-Type"].rpartition(".")[2] for asked in server.asked]
+    assert kinds == ["application/json", "protobuf", "protobuf", "application/json"]
+    binding = server.asked[0].body
+    for asked in server.asked[1:]:
+        found = {**asked.body, "metadata": {**asked.body["metadata"]}, "target": {**asked.body["target"]}}
+        assert found == binding
+
+
+@pytest.mark.parametrize("status", [406, 415])
+async def test_bindings_are_sent_again_in_json_if_protobuf_is_not_supported(server: ScriptedServer, status):
+    """Such as by a proxy before the API server."""
+    unsupported = refusal(status, "UnsupportedMediaType", "protobuf is not supported")
+    server.answers = [protobuf_status(201), unsupported, answer({}, 201), answer({}, 201), unsupported]
+    async with ApiClient(Connection(server.url), uses_protobuf=True) as api:
+        for _ in range(3):
+            await api.create_binding(make_pod("p", namespace="a"), "n1")
+        with pytest.raises(
+            ApiError, match="protobuf is not supported"
+        ):  # which cannot be, and is not repeated
+            await api.create_binding(make_pod("p", namespace="a"), "n1")
+    kinds = [asked.headers["Content-Type"].rpartition(".")[2] for asked in server.asked]
+    assert kinds == ["application/json", "protobuf", *["application/json"] * 3]
+    assert [asked.headers["Accept"] for asked in server.asked[2:]] == ["application/json"] * 3
+    assert server.asked[2].body == server.asked[0].body
+
+
+async def test_bindings_are_json_after_a_rejection_that_is_not_protobuf(server: ScriptedServer):
+    server.answers = [protobuf_status(201), refusal(400, "", "what is this?"), answer({}, 201)]
+    async with ApiClient(Connection(server.url), uses_protobuf=True) as api:
+        await api.create_binding(make_pod("p"), "n1")
+        with pytest.raises(ApiError, match="what is this"):
+            await api.create_binding(make_pod("p"), "n1")
+        await api.create_binding(make_pod("p"), "n1")
+    kinds = [asked.headers["Content-Type"].rpartition(".")[2] for asked in server.asked]
+    assert kinds == ["application/json", "protobuf", "application/json"]
+
+
+async def test_rejections_in_protobuf_keep_it(server: ScriptedServer):
+    conflict = protobuf_status(409, "Conflict", "pod p is already assigned to node n2")
+    server.answers = [protobuf_status(201), conflict, protobuf_status(201)]
+    async with ApiClient(Connection(server.url), uses_protobuf=True) as api:
+        await api.create_binding(make_pod("p"), "n1")
+        with pytest.raises(Conflict):
+            await api.create_binding(make_pod("p"), "n1")
+        await api.create_binding(make_pod("p"), "n1")
+    kinds = [asked.headers["Content-Type"].rpartition(".")[2] for asked in server.asked]
+    assert kinds == ["application/json", "protobuf", "protobuf"]
+
+
+@pytest.mark.parametrize("body", [MAGIC, MAGIC + b"\xff" * 30, b"k8s\1", b"", b"<html>"], ids=str)
+async def test_bindings_are_sent_once_whatever_the_answer_has(server: ScriptedServer, body):
+    async def step(request):
+        content_type = "application/vnd.kubernetes.protobuf; stream=watch"
+        return web.Response(body=body, status=201, headers={"Content-Type": content_type})
+
+    server.answers = [step, step]
+    async with ApiClient(Connection(server.url), uses_protobuf=True) as api:
+        for _ in range(2):
+            await api.create_binding(make_pod("p"), "n1")
+    assert len(server.asked) == 2
+
+
+async def test_bindings_are_json_for_those_who_want_that(server: ScriptedServer, api: ApiClient):
+    server.answers = [answer({}, 201), answer({}, 201)]
+    for _ in range(2):
+        await api.create_binding(make_pod("p"), "n1")
+    assert {asked.headers["Accept"] for asked in server.asked} == {"application/json"}
+
+
+async def test_rejections_in_protobuf(server: ScriptedServer):
+    server.answers = [protobuf_status(409, "Conflict", "pod p is already assigned to node n2")]
+    async with ApiClient(Connection(server.url), uses_protobuf=True) as api:
+        with pytest.raises(Conflict, match="pod p is already assigned to node n2") as caught:
+            await api.create_binding(make_pod("p"), "n1")
+    assert (caught.value.status, caught.value.reason) == (409, "Conflict")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param(
+            encode_object("v1", "Status", encode_message((3, 1 << 40), (4, b"\xff"), (6, "x"))),
+            "the API server answered with status 500",
+            id="of other types",
+        ),
+        pytest.param(MAGIC + b"\x0a\xff", "k8s\0\n\ufffd", id="cut off"),
+    ],
+)
+def test_rejections_in_broken_protobuf(data, message):
+    assert error_of(500, data).message == message
 
 
 async def test_the_status_of_a_pod(server: ScriptedServer, api: ApiClient):

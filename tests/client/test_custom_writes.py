@@ -6,13 +6,13 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from api_server import ScriptedServer, answer, page, until
+from api_server import ScriptedServer, answer, page, protobuf_status, until
 
 from stowplan.api.custom import CustomResource, Definition
 from stowplan.api.meta import ObjectMeta, Wire
-from stowplan.client.api import ApiClient
+from stowplan.client.api import ApiClient, custom
+from stowplan.client.connection import Connection
 from stowplan.client.events import EventRecorder
-from stowplan.client.resources import custom
 from stowplan.client.watch import Reflector
 
 
@@ -92,3 +92,24 @@ async def test_events_regard_any_object(server: ScriptedServer, api: ApiClient, 
         item.name,
         item.metadata.uid,
     )
+
+
+async def test_events_are_the_same_in_protobuf(server: ScriptedServer):
+    server.answers = [protobuf_status(201) for _ in range(3)]
+    async with ApiClient(Connection(server.url), uses_protobuf=True) as api:
+        for note in ("it is open", "it is open", "ü" * 300):
+            recorder = EventRecorder(api, "me", "me-1", lambda: 1_800_000_000.123456)
+            recorder.record(BOX, "Normal", "Opened", "Opening", note)
+            if note == "ü" * 300:  # again, before the first is sent
+                recorder.record(BOX, "Normal", "Opened", "Opening", note)
+            running = asyncio.create_task(recorder.run())
+            assert await recorder.drain(5)
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+    first, second, third = (asked.body for asked in server.asked)
+    kinds = [asked.headers["Content-Type"].rpartition(".")[2] for asked in server.asked]
+    assert kinds == ["application/json", "protobuf", "protobuf"]
+    assert first.items() <= second.items()
+    assert third["note"] == "ü" * 300
+    assert third["series"] == {"count": 2, "lastObservedTime": first["eventTime"]}

@@ -10,9 +10,8 @@ from aiohttp import web
 from api_server import ScriptedServer, node, page, refusal
 
 from stowplan import CustomResource, Definition
-from stowplan.client.api import ApiClient
+from stowplan.client.api import RESOURCES, ApiClient
 from stowplan.client.errors import ApiError, Forbidden, Gone
-from stowplan.client.resources import RESOURCES
 from stowplan.client.watch import PRIORITY_CLASSES, pages, read_cluster, read_workload
 
 NOTHING = page(version=1)

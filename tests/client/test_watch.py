@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from api_server import (
@@ -25,9 +25,8 @@ from api_server import (
     watch,
 )
 
-from stowplan.client.api import ApiClient
+from stowplan.client.api import PODS, RESOURCES, ApiClient
 from stowplan.client.connection import Connection
-from stowplan.client.resources import PODS, RESOURCES
 from stowplan.client.watch import Reflector
 from stowplan.errors import InputError
 
@@ -521,3 +520,31 @@ async def test_a_watch_that_drips_on_after_its_end_is_opened_again(
     monkeypatch.setattr("stowplan.client.watch.WATCH_SECONDS", (26, 26))
     async with reflecting(api) as (_, told):
         await until(lambda: len(told.changes) == 2)
+
+
+class Stubborn(ApiClient):
+    """A client whose requests take no notice of being cancelled."""
+
+    asked: asyncio.Event
+
+    async def request(self, *words, **more):
+        self.asked.set()
+        for _ in range(3):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.2)
+        return await super().request(*words, **more)
+
+
+async def test_a_reflector_ends_even_if_its_request_does_not(server: ScriptedServer):
+    server.lists = [page(N1, version=10)]
+    api = Stubborn(Connection(server.url), qps=0)
+    async with api:
+        api.asked = asyncio.Event()
+        reflector = Reflector(api, NODES, on_event=Told())
+        task = asyncio.create_task(reflector.run())
+        await api.asked.wait()
+        task.cancel()
+        await asyncio.wait([task], timeout=0.1)
+        assert task.cancelled()
+        await asyncio.sleep(1)
+        assert not reflector.objects

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
+import weakref
 
 import pytest
 
@@ -64,13 +66,18 @@ def test_totals_that_nobody_asks_for_cost_no_memory(monkeypatch):
     cluster = Cluster.of([make_node("n1")])
     totals = cluster.totals(by_namespace)
     assert totals.of("default") == {}
-    for number in range(40):
-        cluster.assume_pod(make_pod(f"p{number}"), "n1")
-    assert len(totals._changes) <= 10
-    assert totals.of("default")["pods"] == 40
+    others = [make_pod("free")]
+    gone = [cluster.assume_pod(make_pod(f"p{number}"), "n1") for number in range(40)]
+    for pod in gone:
+        cluster.forget_pod(pod)
+    unshared = next(map(sys.getrefcount, others))
+    assert sum(count > unshared for count in map(sys.getrefcount, gone)) <= 10
+    cluster.assume_pod(make_pod("last"), "n1")
+    assert totals.of("default")["pods"] == 1
+    reference = weakref.ref(totals)
     del totals
     gc.collect()
-    assert not cluster._totals
+    assert reference() is None
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -94,9 +94,10 @@ def tcp_proxy(control_plane: ControlPlane) -> Iterator[TcpProxy]:
 async def connect(control_plane: ControlPlane) -> AsyncIterator[Callable[..., Awaitable[ApiClient]]]:
     async with AsyncExitStack() as clients:
 
-        async def make(user: str = ADMIN) -> ApiClient:
+        async def make(user: str = ADMIN, **options: Any) -> ApiClient:
             connection = load(str(control_plane.kubeconfig(user)))
-            return await clients.enter_async_context(ApiClient(connection, qps=UNLIMITED, burst=UNLIMITED))
+            client = ApiClient(connection, qps=UNLIMITED, burst=UNLIMITED, **options)
+            return await clients.enter_async_context(client)
 
         yield make
     await asyncio.sleep(TLS_GOODBYE_SECONDS)

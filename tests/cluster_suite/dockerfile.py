@@ -44,10 +44,10 @@ def build(dockerfile: Path, folder: Path, python: Path) -> Stage:
     stage: Stage | None = None
     for word, rest in _instructions(dockerfile.read_text()):
         if word == "ARG":
-            name, _, value = rest.partition("=")
+            name, _, value = _expand(rest, arguments).partition("=")
             arguments[name] = value
         elif word == "FROM":
-            image, _, name = re.sub(r"\$\{(\w+)\}", lambda found: arguments[found[1]], rest).partition(" AS ")
+            image, _, name = _expand(rest, arguments).partition(" AS ")
             assert re.fullmatch(r"python:3\.\d+-slim", image), image
             stage = stages[name or "last"] = Stage(folder / (name or "last"), python)
         else:
@@ -55,6 +55,10 @@ def build(dockerfile: Path, folder: Path, python: Path) -> Stage:
             _carry_out(word, rest, stage, stages, dockerfile.parent)
     assert stage is not None
     return stage
+
+
+def _expand(text: str, arguments: dict[str, str]) -> str:
+    return re.sub(r"\$\{(\w+)\}", lambda found: arguments[found[1]], text)
 
 
 def _instructions(text: str) -> list[tuple[str, str]]:

@@ -189,7 +189,7 @@ async def test_nothing_hangs_with_an_extender_that_never_answers(control_plane):
                 assert ask(scheduler.server, page)[0] == 200
             began = time.monotonic()
             scheduler.stop()
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 25  # not the 60 s that the extender may take
         over.set()
 
 

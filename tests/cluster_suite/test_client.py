@@ -8,12 +8,14 @@ from subprocess import CalledProcessError
 
 import pytest
 
+from controlplane.binaries import chosen_module, version
 from controlplane.control_plane import NOBODY, SCHEDULER
 from controlplane.objects import node, pod
 from controlplane.waiting import eventually
 from stowplan.api.pod import Pod
+from stowplan.client.api import PODS, RESOURCES
 from stowplan.client.errors import Conflict, Forbidden
-from stowplan.client.resources import PODS, RESOURCES
+from stowplan.client.events import EventRecorder
 from stowplan.client.watch import Reflector
 
 PODS_PATH = "/api/v1/namespaces/default/pods"
@@ -116,8 +118,39 @@ async def test_a_pod_is_bound_once(control_plane, connect):
         await api.create_binding(seen, "n2")
 
 
+async def test_bindings_and_events_in_protobuf(control_plane, connect):
+    """The first of each is JSON, the others are protobuf, and nobody can tell."""
+    api = await connect(SCHEDULER, uses_protobuf=True)
+    recorder = EventRecorder(api, "me", "me-1", lambda: 1_800_000_000.123456)
+    running = asyncio.create_task(recorder.run())
+    names = ("first", "second", "third")
+    for name in names:
+        control_plane.request("POST", PODS_PATH, pod(name))
+        seen = Pod.decode(control_plane.request("GET", f"{PODS_PATH}/{name}"))
+        await api.create_binding(seen, "n1")
+        assert control_plane.request("GET", f"{PODS_PATH}/{name}")["spec"]["nodeName"] == "n1"
+        recorder.record(seen, "Normal", "Scheduled", "Binding", f"Successfully assigned {seen.key} to n1")
+        assert await recorder.drain(10)
+    with pytest.raises(Conflict, match='pod third is already assigned to node "n1"'):
+        await api.create_binding(seen, "n2")
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    items = control_plane.request("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+    assert len(items) == len(names)
+    own = ("eventTime", "reportingController", "reportingInstance", "action", "reason", "type")
+    assert len({tuple(item[field] for field in own) for item in items}) == 1
+    assert items[0]["eventTime"] == "2027-01-15T08:00:00.123456Z"
+    assert {item["note"] for item in items} == {
+        f"Successfully assigned default/{name} to n1" for name in names
+    }
+    assert {item["regarding"]["name"] for item in items} == set(names)
+    assert all(item["regarding"]["uid"] and item["regarding"]["resourceVersion"] for item in items)
+
+
 def test_kubectl_knows_versions_and_creates_nodes_and_pods(control_plane):
-    assert "Server Version: v1.36" in control_plane.kubectl("version")
+    served = version("k8s.io/kubernetes", chosen_module())
+    assert f"Server Version: {served}\n" in control_plane.kubectl("version")
     control_plane.kubectl("create", "-f", "-", objects=[node("n1"), pod("p", nodeName="n1")])
     assert control_plane.kubectl("get", "pods", "-o", "name").split() == ["pod/p"]
     assert control_plane.request("GET", "/api/v1/nodes/n1")["status"]["allocatable"]["cpu"] == "4"

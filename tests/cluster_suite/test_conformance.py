@@ -28,7 +28,8 @@ from conformance.conformance_answers import ADMISSION_FILE, record, recorded, wi
 from conformance.conformance_cases import all_cases, answers, normal
 from conformance.conformance_steps import Case, Step
 
-PAUSE_SECONDS = 0.4
+PAUSE_SECONDS, PATIENT_SECONDS = 0.4, 5.0
+"""How long to wait where the API server must notice something, such as a role binding or a schema."""
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +47,14 @@ class Real:
     """Asks a control plane over one connection."""
 
     def __init__(self, control_plane: ControlPlane) -> None:
+        self.pause = PAUSE_SECONDS
         trusted = ssl.create_default_context(cafile=str(control_plane.certificate))
         host = control_plane.server.removeprefix("https://")
         self._connection = http.client.HTTPSConnection(host, context=trusted, timeout=30)
 
     async def step(self, step: Step) -> tuple[int, Any]:
         if step.method == "PAUSE":
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(self.pause)
             return 0, None
         headers = {
             "Authorization": f"Bearer {token_of(ADMIN)}",
@@ -74,26 +76,38 @@ class Real:
         self._connection.close()
 
 
-async def ask_all(control_plane: ControlPlane, cases: list[Case], prefix: str) -> dict[str, list[Any]]:
+async def ask_all(
+    control_plane: ControlPlane, cases: list[Case], prefix: str, known: dict[str, Any]
+) -> dict[str, list[Any]]:
+    """Ask every case. One with pauses is asked again with longer ones if its answers differ: what it waits
+    for happens some time later, and no request tells when. All others must be right at once."""
     found = {}
     with closing(Real(control_plane)) as real:
         for number, case in enumerate(cases):
-            namespace = f"{prefix}{number:04}"
-            found[case.name] = without_name(await answers(real.step, case, namespace), namespace)
+            attempts = [(f"{prefix}{number:04}", PAUSE_SECONDS)]
+            if any(step.method == "PAUSE" for step in case.steps):
+                attempts.append((f"{prefix}{number:04}b", PATIENT_SECONDS))
+            for namespace, real.pause in attempts:
+                given = without_name(await answers(real.step, case, namespace), namespace)
+                found[case.name] = given
+                if given == normal(known.get(case.name)):
+                    break
     return found
 
 
 async def test_kube_apiserver_answers_as_recorded(control_plane: ControlPlane) -> None:
-    found = await ask_all(control_plane, all_cases(), "c")
+    known = recorded()
+    found = await ask_all(control_plane, all_cases(), "c", known)
     if os.environ.get("STOWPLAN_RECORD"):
         record(found)
-    known = recorded()
+        known = recorded()
     assert not [name for name, given in found.items() if given != normal(known.get(name))]
 
 
 async def test_kube_apiserver_admits_as_recorded(control_plane: ControlPlane) -> None:
-    found = await ask_all(control_plane, admission_cases(), "a")
+    known = recorded(ADMISSION_FILE)
+    found = await ask_all(control_plane, admission_cases(), "a", known)
     if os.environ.get("STOWPLAN_RECORD"):
         write(found, ADMISSION_FILE)
-    known = recorded(ADMISSION_FILE)
+        known = recorded(ADMISSION_FILE)
     assert not [name for name, given in found.items() if given != normal(known.get(name))]

@@ -131,7 +131,7 @@ async def test_nodes_are_cordoned_tainted_and_drained(kubectl: Kubectl) -> None:
     assert "a=b:NoSchedule" in await kubectl("describe", "node", "n1")
     assert "drained" in await kubectl("drain", "n1", "--force")
     assert "uncordoned" in await kubectl("uncordon", "n1")
-    assert "condition met" in await kubectl("wait", "--for=condition=Ready", "node/n1", "--timeout=5s")
+    assert "condition met" in await kubectl("wait", "--for=condition=Ready", "node/n1", "--timeout=30s")
 
 
 async def test_what_kubectl_knows_of_the_server(kubectl: Kubectl) -> None:

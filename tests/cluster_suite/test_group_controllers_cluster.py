@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
 import urllib.error
+from pathlib import Path
 
 import pytest
 
@@ -27,11 +30,19 @@ def controllers(control_plane, tmp_path):
         replica = [*command, "controllers", "--leader-elect", "--kubeconfig", control_plane.kubeconfig()]
         running = [subprocess.Popen(replica, stderr=log) for _ in range(2)]
     try:
+        for each in running:
+            wait_until(lambda each=each: _handles_sigterm(each.pid), lambda: "not started", seconds=60)
         yield running
     finally:
         for each in running:
             each.terminate()
         assert [each.wait(20) for each in running] == [0, 0]
+
+
+def _handles_sigterm(pid):
+    """Whether it would end as it should; while Python imports, the signal kills it."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _is_served(control_plane, plural):

@@ -85,4 +85,4 @@ async def test_hostile_selectors_do_not_stop_the_scheduler(control_plane: Contro
             assert ask(running.server, "/livez")[0] == 200
         began = time.monotonic()
     assert running.exit_status == 0  # SIGTERM was enough
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25

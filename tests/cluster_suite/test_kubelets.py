@@ -63,7 +63,7 @@ async def test_a_bound_pod_runs_and_an_unbound_one_does_not(control_plane, conne
         "ContainersReady": "True",
         "Ready": "True",
     }
-    ready = control_plane.kubectl("wait", "pod/bound", "--for=condition=Ready", "--timeout=5s")
+    ready = control_plane.kubectl("wait", "pod/bound", "--for=condition=Ready", "--timeout=30s")
     assert ready.strip() == "pod/bound condition met"
 
 

@@ -303,8 +303,9 @@ async def test_it_hands_out_devices(control_plane, deployed):
     assert control_plane.request("GET", f"{RESOURCE_CLAIMS}/one")["status"]["allocation"]
     extended = ours("b", requests={"cpu": "1", "example.com/gpu": "1"})
     extended["spec"]["containers"][0]["resources"]["limits"] = {"example.com/gpu": "1"}
-    create(control_plane, extended)
-    assert await bound(control_plane, "b") == "n2"
+    if int(control_plane.request("GET", "/version")["minor"]) >= 36:  # DRAExtendedResource is on
+        create(control_plane, extended)
+        assert await bound(control_plane, "b") == "n2"
 
 
 # With plugins in files

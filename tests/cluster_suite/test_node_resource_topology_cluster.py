@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from custom_objects import install_kind
 
-from stowplan.plugins.community.node_resource_topology_match import NodeResourceTopology
+from stowplan.plugins.node_resource_topologies import NodeResourceTopology
 
 
 def test_the_definition_is_accepted_and_objects_are_kept_whole(control_plane):

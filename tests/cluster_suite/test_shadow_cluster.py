@@ -132,6 +132,23 @@ async def test_under_load_every_disagreement_has_its_class(control_plane, readin
     assert found["results"]["policy"] <= len(pods) // 20, found
 
 
+async def test_pods_that_were_pending_when_the_scheduler_started(control_plane, reading, api):
+    """kube-scheduler takes them in an order of its own, and binds several at once."""
+    draw = random.Random(19)
+    add_nodes(control_plane, *(drawn_node(draw, number) for number in range(20)))
+    pods = [drawn_pod(draw, f"s{number}") for number in range(200)]
+    await asyncio.gather(*(api.request("POST", PODS, each) for each in pods))
+    with (
+        control_plane.shadow(f"--kubeconfig={reading}", **ALL_NODES) as shadow,
+        control_plane.kube_scheduler(**ALL_NODES),
+    ):
+        await eventually(lambda: placed(control_plane), lambda found: all(found.values()))
+        await eventually(lambda: verdicts(shadow), lambda found: len(found) >= len(pods))
+    found = summary(shadow)["results"]
+    policy = [each for each in verdicts(shadow) if each["result"] == "policy"]
+    assert len(policy) <= len(pods) // 20, (found, policy)
+
+
 async def test_another_policy_beside_kube_scheduler_is_named(control_plane, reading):
     """One packs pods, the other spreads them."""
     packing = {

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
+from click.testing import CliRunner
 from custom_objects import install
 
 from controlplane.control_plane import ControlPlane, free_ports
@@ -17,8 +19,7 @@ from controlplane.pages import ask
 from controlplane.pods import add_nodes, placed
 from controlplane.process import Process
 from controlplane.waiting import eventually
-from stowplan.api.crd import crd_of
-from stowplan.plugins.community.node_crd_resource_fit import ClusterScopedResource
+from stowplan.cli import stowplan
 
 PRINTED = Path(__file__).parents[1] / "tutorials" / "printed_0"
 NODES = ["aaa", "bbb", "ccc", "ddd", "eee", "fff"]
@@ -29,9 +30,8 @@ NODE_NAME, KUBECONFIG = "REPLACE_ME_WITH_NODE_NAME", "REPLACE_ME_WITH_KUBE_CONFI
 async def test_nginx_is_bound_to_a_node_with_a_custom_resource(control_plane, tmp_path, kind):
     """The manifests have the first kind, the Go type the second; a CRD of either will do."""
     add_nodes(control_plane, *map(node, NODES))
-    definition = crd_of(ClusterScopedResource)
-    definition["spec"]["names"] |= {"kind": kind, "listKind": f"{kind}List"}
-    install(control_plane, definition)
+    printed = CliRunner().invoke(stowplan, ["crd", "--kind", kind], catch_exceptions=False).stdout
+    install(control_plane, yaml.safe_load(printed))
     resources = (PRINTED / "clusterscopedresources-cr.yaml").read_text()
     resources = resources.replace("kind: ClusterScopedResources", f"kind: {kind}")
     for name in NODES[-2:]:
@@ -41,7 +41,8 @@ async def test_nginx_is_bound_to_a_node_with_a_custom_resource(control_plane, tm
         apply(control_plane, tmp_path / "simple-pod.yaml", (PRINTED / "simple-pod.yaml").read_text())
         found = await eventually(lambda: placed(control_plane), lambda each: bool(each["nginx"]))
         assert found["nginx"] in NODES[-2:]
-        text = await eventually(lambda: scheduler.output, lambda text: "Successfully bound pod" in text)
+        last = ("Successfully bound pod to node", "Add event for scheduled pod")
+        text = await eventually(lambda: scheduler.output, lambda text: all(each in text for each in last))
     refused = re.findall('node="(.*)" status="CRD for node not found"', text)
     assert sorted(refused) == NODES[:4]
     assert re.findall('plugin="NodeCRDResourceFit" node="(.*)" score=(.*)', text) == [
@@ -50,6 +51,16 @@ async def test_nginx_is_bound_to_a_node_with_a_custom_resource(control_plane, tm
     ]
     bound = f'pod="default/nginx" node="{found["nginx"]}" evaluatedNodes=6 feasibleNodes=2'
     assert f'"Successfully bound pod to node" {bound}' in text
+    steps = re.findall(
+        r'"((?:Add event for unscheduled|About to try|Attempting to) .*?)".* pod="default/nginx"', text
+    )
+    assert steps == [
+        "Add event for unscheduled pod",
+        "About to try and schedule pod",
+        "Attempting to schedule pod",
+        "Attempting to bind pod to node",
+    ]
+    assert '"Delete event for unscheduled pod" pod="default/nginx"' in text
 
 
 def apply(control_plane: ControlPlane, file: Path, text: str) -> None:

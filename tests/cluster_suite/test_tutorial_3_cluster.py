@@ -34,7 +34,7 @@ async def test_each_scheduler_places_its_pod(control_plane, tmp_path):
             by = await eventually(lambda: scheduled_by(control_plane), lambda each: len(each) == 2)
             assert by == {"nginx-default": "default-scheduler", "nginx-custom": "my-custom-scheduler"}
             assert 'pod="default/nginx-custom"' in custom.output
-            assert 'pod="default/nginx-default"' not in custom.output
+            assert '"Attempting to schedule pod" pod="default/nginx-default"' not in custom.output
         finally:
             custom.stop()
 

@@ -14,6 +14,7 @@ import yaml
 from controlplane.control_plane import ControlPlane
 from controlplane.objects import node, pod
 from controlplane.pods import add_nodes, create, placed
+from controlplane.process import Process
 from controlplane.waiting import eventually
 from other_extender import other_extender
 
@@ -106,26 +107,55 @@ async def test_stowplan_bind_looks_first(control_plane):
     assert placed(control_plane)["large"] == "worker-node2"
 
 
+VERB = "my_new_priorities/image_score"
+
+
+def image_score(body):
+    names = [item["metadata"]["name"] for item in body["Nodes"]["items"]]
+    return [{"Host": name, "Score": int(name == "worker-node2")} for name in names]
+
+
+def create_policy(control_plane: ControlPlane, url: str) -> str:
+    """Create the ConfigMap that config.yaml names, with the printed Policy; the extender is at `url`."""
+    policy = json.loads((PRINTED / "policy.json").read_text())
+    policy["extenders"][0]["urlPrefix"] = url
+    name = yaml.safe_load((PRINTED / "config.yaml").read_text())["algorithmSource"]["policy"]["configMap"][
+        "name"
+    ]
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
+    create(control_plane, {**config_map, "data": {"policy.cfg": json.dumps(policy)}})
+    return name
+
+
+async def test_the_printed_flags_work_outside_of_a_pod(control_plane, tmp_path):
+    """--config with the printed file, which has no clientConnection, and --kubeconfig beside it."""
+    add_nodes(control_plane, *map(node, NODES))
+    program = Path(sys.executable).parent / "kube-scheduler"
+    flags = [f"--config={PRINTED / 'config.yaml'}", f"--kubeconfig={control_plane.kubeconfig()}"]
+    flags += ["--leader-elect=false", "--secure-port=0"]
+    with other_extender(**{VERB: image_score}) as other:
+        name = create_policy(control_plane, other.url)
+        scheduler = Process(
+            [program, *flags], tmp_path / "log", lambda: "Starting to schedule" in scheduler.output
+        )
+        try:
+            scheduler.start()
+            create(control_plane, pod("p", schedulerName="extended-scheduler"))
+            found = await eventually(lambda: placed(control_plane), lambda each: each["p"])
+            assert found == {"p": "worker-node2"}
+        finally:
+            scheduler.stop()
+            control_plane.kubectl("delete", f"configmap/{name}")
+    (warning,) = [line for line in scheduler.output.splitlines() if line.startswith("W")]
+    assert "converted from componentconfig/v1alpha1 (Kubernetes 1.11 and before) to v1" in warning
+
+
 async def test_the_extender_of_the_printed_policy_is_called(control_plane):
     """By the v1alpha1 file, which finds the Policy in a ConfigMap; only the extender's address is another."""
     add_nodes(control_plane, *map(node, NODES))
-
-    def image_score(body):
-        names = [item["metadata"]["name"] for item in body["Nodes"]["items"]]
-        return [{"Host": name, "Score": int(name == "worker-node2")} for name in names]
-
-    verb = "my_new_priorities/image_score"
-    with other_extender(**{verb: image_score}) as other:
-        policy = json.loads((PRINTED / "policy.json").read_text())
-        policy["extenders"][0]["urlPrefix"] = other.url
+    with other_extender(**{VERB: image_score}) as other:
         config = yaml.safe_load((PRINTED / "config.yaml").read_text())
-        name = config["algorithmSource"]["policy"]["configMap"]["name"]
-        config_map = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": name, "namespace": "default"},
-        }
-        create(control_plane, {**config_map, "data": {"policy.cfg": json.dumps(policy)}})
+        name = create_policy(control_plane, other.url)
         role = f"--resource-name={name}", "--resource=configmaps", "--verb=get"
         control_plane.kubectl("create", "role", "policy-reader", *role)
         bound = "--role=policy-reader", "--user=system:kube-scheduler"

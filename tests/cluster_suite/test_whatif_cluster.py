@@ -14,15 +14,18 @@ from test_beside_kube_scheduler import drawn_node, drawn_pod
 
 from controlplane.control_plane import ADMIN, NOBODY, SCHEDULER
 from controlplane.objects import node, pod
-from controlplane.pods import PODS, add_nodes, condition, create, placed
+from controlplane.pods import PODS, add_nodes, condition, create, placed, words_of
 from controlplane.waiting import eventually
 from stowplan.api.manifests import Found, Manifests
+from stowplan.cli.cluster_source import with_features_of
 from stowplan.client.watch import read_cluster
+from stowplan.framework.registry import Registry
 from stowplan.simulator import Ending, WhatIf
 
 Json = dict[str, Any]
 
 PODS_FORESEEN = 30
+REGISTRY = Registry.installed()
 
 
 @pytest.fixture
@@ -72,7 +75,9 @@ async def test_kube_scheduler_chooses_among_the_nodes_that_we_foresee(control_pl
             made = drawn_pod(draw, number)
             manifests = Manifests()
             manifests.take((await read_cluster(api)).objects)
-            what_if = WhatIf(manifests.objects.values())
+            manifests.server_minor = int(control_plane.request("GET", "/version")["minor"])
+            config = with_features_of(manifests, None, REGISTRY)
+            what_if = WhatIf(manifests.objects.values(), config)
             manifests.add([Found("", "", made)])
             new = manifests.pods[f"default/{made['metadata']['name']}"]
             decision = what_if.planner.decide(new)
@@ -86,7 +91,8 @@ async def test_kube_scheduler_chooses_among_the_nodes_that_we_foresee(control_pl
                 assert fate.node in best
                 assert placed(control_plane)[new.name] in best
             else:
-                assert condition(control_plane, new.name)["message"] == fate.message
+                said = condition(control_plane, new.name)["message"]
+                assert words_of(said, control_plane) == words_of(fate.message, control_plane)
                 control_plane.request("DELETE", f"{PODS}/{new.name}")
     assert endings == {Ending.PLACED, Ending.PENDING}
 

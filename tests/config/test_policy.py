@@ -1,5 +1,6 @@
 """Legacy Policy files: as a file, named by algorithmSource, in a ConfigMap."""
 
+import itertools
 import json
 
 import pytest
@@ -93,6 +94,22 @@ def names(profile, point):
 def test_predicates(predicates, filters):
     document = policy() if predicates is None else policy(predicates=predicates)
     assert names(resolved(document), "filter") == filters
+
+
+def test_the_order_of_predicates_is_that_of_kube_scheduler():
+    """No release used the order of the file, nor the field `order` that a design once proposed."""
+    listed = ["MatchNodeSelector", "HostName", "PodFitsResources"]
+    found = [
+        names(resolved(policy(predicates=named(*predicates))), "filter")
+        for predicates in itertools.permutations(listed)
+    ]
+    assert (
+        found
+        == [["NodeUnschedulable", "NodeName", "NodeAffinity", "NodeResourcesFit", "TaintToleration"]] * 6
+    )
+    ordered = policy(predicates=[{"name": "HostName", "order": 2}])
+    (warning,) = load(ordered, Registry.installed()).warnings
+    assert "ignored unknown fields, as that version did: predicates[0].order" in warning
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from stowplan.controllers.daemon_sets import Placement
 from stowplan.controllers.deployments import limits_of
 from stowplan.controllers.jobs import Counts, format_indexes, indexes_of
 from stowplan.controllers.kinds import Plain, PodView, TimedToleration
-from stowplan.controllers.node_lifecycle import taints_of
+from stowplan.controllers.node_lifecycle import leaves_at, taints_of
 from stowplan.controllers.owned_pods import available_in, differs, share_of, with_condition
 from stowplan.controllers.replica_sets import Rank
-from stowplan.controllers.taint_eviction import leaves_at
 from stowplan.controllers.volumes import fits
 
 AT = "2026-09-21T14:13:20Z"

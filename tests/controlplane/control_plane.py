@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import http.client
+import io
 import json
 import os
 import socket
 import ssl
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,8 @@ GROUPS = {ADMIN: "system:masters", SCHEDULER: "", NOBODY: ""}
 """The users there are. RBAC's own roles give the scheduler its rights, and to nobody none."""
 
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+IDLE_SECONDS = 30.0
+"""How long a connection to the API server is kept: that one closes them after 90."""
 NAMESPACED = (
     "api/v1/pods",
     "api/v1/persistentvolumeclaims",
@@ -108,8 +114,13 @@ class ControlPlane:
         return self._answers("/readyz")
 
     def stop(self) -> None:
+        self.disconnect()
         self.api_server.kill()  # asked nicely it waits for watches to end
         self.etcd.stop()
+
+    def disconnect(self) -> None:
+        while self._idle:
+            self._idle.pop()[1].close()
 
     def kubeconfig(self, user: str = ADMIN) -> Path:
         """A kubeconfig file with the token of one of `GROUPS`."""
@@ -147,25 +158,65 @@ class ControlPlane:
         A PATCH is a merge patch. Raises urllib's HTTPError.
         """
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        asked = urllib.request.Request(
-            self.server + path,
-            None if body is None else json.dumps(body).encode(),
-            {"Authorization": f"Bearer {token_of(user)}", "Content-Type": kind},
-            method=method,
-        )
-        with open_url(asked, ssl.create_default_context(cafile=str(self.certificate))) as answer:
-            data = answer.read()
+        headers = {"Authorization": f"Bearer {token_of(user)}", "Content-Type": kind}
+        answer, data = self._exchange(method, path, None if body is None else json.dumps(body), headers)
+        if answer.status >= 400:
+            url = self.server + path
+            raise urllib.error.HTTPError(url, answer.status, answer.reason, answer.msg, io.BytesIO(data))
         return json.loads(data) if data.startswith(b"{") else {"text": data.decode()}
+
+    @cached_property
+    def _idle(self) -> list[tuple[float, http.client.HTTPSConnection]]:
+        """Connections that wait for their next request, and since when."""
+        return []
+
+    @cached_property
+    def _trusted(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.certificate))
+
+    def _exchange(
+        self, method: str, path: str, body: str | None, headers: dict[str, str]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """Over a connection that was used before, if there is one: to open one takes longer than the rest."""
+        while True:
+            connection = self._take_idle()
+            is_used = connection is not None
+            if connection is None:
+                host = self.server.removeprefix("https://")
+                connection = http.client.HTTPSConnection(host, context=self._trusted, timeout=30)
+            try:
+                connection.request(method, path, body, headers)
+                answer = connection.getresponse()
+                data = answer.read()
+            except BaseException as error:
+                connection.close()
+                # Closed by the API server since, which may have been killed.
+                if is_used and isinstance(error, (ConnectionError, ssl.SSLError)):
+                    continue
+                raise
+            if not answer.will_close:
+                self._idle.append((time.monotonic(), connection))
+            return answer, data
+
+    def _take_idle(self) -> http.client.HTTPSConnection | None:
+        while self._idle:
+            since, connection = self._idle.pop()
+            if time.monotonic() - since < IDLE_SECONDS:
+                return connection
+            connection.close()
+        return None
 
     def wipe(self) -> None:
         """Make the cluster as good as new: no nodes, no pods, no namespaces but the system's."""
         namespaces = [item["metadata"]["name"] for item in self.request("GET", "/api/v1/namespaces")["items"]]
-        for name in namespaces:
-            for resource in NAMESPACED:
-                prefix, _, plural = resource.rpartition("/")
+        for resource in NAMESPACED:
+            found = self.request("GET", f"/{resource}?fieldSelector={BUILT_IN}")["items"]
+            prefix, _, plural = resource.rpartition("/")
+            for name in {item["metadata"]["namespace"] for item in found}:
                 self._delete_all(f"/{prefix}/namespaces/{name}/{plural}")
         for resource in CLUSTER_WIDE:
-            self._delete_all(f"/{resource}")
+            if self.request("GET", f"/{resource}?fieldSelector={BUILT_IN}&limit=1")["items"]:
+                self._delete_all(f"/{resource}")
         self._delete_definitions()
         for name in set(namespaces) - set(SYSTEM_NAMESPACES):
             # No controller empties namespaces here, so the finalizer that waits for it is taken off by hand.
@@ -186,8 +237,6 @@ class ControlPlane:
             )
 
     def _delete_all(self, path: str) -> None:
-        if not self.request("GET", f"{path}?fieldSelector={BUILT_IN}&limit=1")["items"]:
-            return
         # Pods wait for a kubelet, unless they get no time at all.
         now = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
         self.request("DELETE", f"{path}?fieldSelector={BUILT_IN}", now)
@@ -318,12 +367,18 @@ def _etcd(folder: Path, client: str, peer: str) -> Process:
     return Process(command, folder / "etcd.log", lambda: _is_ok(f"{client}/health"))
 
 
+@cache
+def careless_context() -> ssl.SSLContext:
+    """Trusts any certificate. Made once: it takes longer than a request to read the machine's authorities."""
+    found = ssl.create_default_context()
+    found.check_hostname, found.verify_mode = False, ssl.CERT_NONE
+    return found
+
+
 def _is_ok(url: str) -> bool:
     """Whether whoever listens there, trusted or not, says that it is well."""
-    careless = ssl.create_default_context()
-    careless.check_hostname, careless.verify_mode = False, ssl.CERT_NONE
     try:
-        with open_url(url, careless) as answer:
+        with open_url(url, careless_context()) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from controlplane.control_plane import ControlPlane
@@ -15,6 +16,13 @@ def placed(control_plane: ControlPlane) -> dict[str, str]:
     """Where each pod is; empty where it has no node."""
     items = control_plane.request("GET", PODS)["items"]
     return {item["metadata"]["name"]: item["spec"].get("nodeName", "") for item in items}
+
+
+def words_of(message: str, control_plane: ControlPlane) -> str:
+    """The message without what kube-scheduler has not said since 1.37 of claims that it cannot deallocate."""
+    if int(control_plane.request("GET", "/version")["minor"]) < 37:
+        return message
+    return re.sub(" (no new claims to deallocate|still not schedulable),", "", message)
 
 
 def condition(control_plane: ControlPlane, name: str) -> dict[str, str]:

@@ -43,10 +43,16 @@ class Process:
         """Start it and wait until it is ready."""
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        wait_until(lambda: self._fail_if_ended() or self.is_ready(), self._explain("is not ready"), seconds)
+        try:
+            wait_until(
+                lambda: self._fail_if_ended() or self.is_ready(), self._explain("is not ready"), seconds
+            )
+        except BaseException:
+            self.kill()  # or it would disturb the tests after this one
+            raise
 
     def stop(self) -> None:
-        """Ask it to end, and end it after ten seconds if it does not."""
+        """Ask it to end, and end it after half a minute if it does not."""
         self._end(signal.SIGTERM)
 
     def send(self, number: signal.Signals) -> None:
@@ -63,7 +69,7 @@ class Process:
             return
         running.send_signal(how)
         try:
-            running.wait(10)
+            running.wait(30)
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def eventually(read: Callable[[], T], is_so: Callable[[T], bool], *, seconds: float = 30) -> T:
+async def eventually(read: Callable[[], T], is_so: Callable[[T], bool], *, seconds: float = 60) -> T:
     """Read until what was read is as wanted, and answer it; our own tasks go on between two reads."""
     end = time.monotonic() + seconds
     while not is_so(found := read()):

@@ -293,6 +293,15 @@ def test_a_plugins_kind_is_defined_and_may_be_watched_and_written(folder):
     assert "colours.example.com" not in allowed(folder.render())
 
 
+def test_a_definition_that_another_project_installs_is_left_out(folder):
+    """Ours would replace that of the operator and drop fields that it needs."""
+    enabled = "  plugins: {multiPoint: {enabled: [{name: SySched}, {name: NodeResourceTopologyMatch}]}}\n"
+    objects = folder.render(f"{OURS}{enabled}")
+    defined = [each["metadata"]["name"] for each in objects if each["kind"] == "CustomResourceDefinition"]
+    assert defined == ["noderesourcetopologies.topology.node.k8s.io"]
+    assert allowed(objects)["seccompprofiles.security-profiles-operator.x-k8s.io"] == {"list", "watch"}
+
+
 def test_queues_quotas_and_groups_are_granted_with_their_plugins(folder):
     plugins = """\
   plugins:
@@ -598,6 +607,9 @@ def test_commands_of_the_page_work(folder, monkeypatch, command):
     monkeypatch.chdir(folder.path)
     done = CliRunner().invoke(stowplan, command.split())
     assert done.exit_code == 0, done.output
+    if "--print-values" in command:
+        assert yaml.safe_load(done.stdout)["pluginFiles"].keys() == {"deploy_colours.py"}
+        return
     kinds = [each["kind"] for each in yaml.safe_load_all(done.stdout) if each]
     if "--beside-static-pod" in command:
         assert kinds == ["ClusterRole"]
@@ -606,7 +618,7 @@ def test_commands_of_the_page_work(folder, monkeypatch, command):
 
 
 def test_the_page_has_every_option():
-    assert len(COMMANDS) == 6
+    assert len(COMMANDS) == 10
     shown = CliRunner().invoke(stowplan, ["manifests", "--help"]).stdout
     options = set(re.findall(r"--[a-z][-a-z]+", shown)) - {"--help"}
     assert options <= set(re.findall(r"--[a-z][-a-z]+", PAGE))

@@ -28,8 +28,11 @@ def wanted() -> list[tuple[str, str]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     runtime = [*project["dependencies"], *project["optional-dependencies"]["journal"]]
     development = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    build = [line for line in (ROOT / "requirements/build.in").read_text().splitlines() if line[0] != "#"]
-    files = {"image.txt": runtime, "build.txt": build, "dev.txt": development}
+    build, docs = (
+        [line for line in (ROOT / "requirements" / name).read_text().splitlines() if line[0] != "#"]
+        for name in ("build.in", "docs.in")
+    )
+    files = {"image.txt": runtime, "build.txt": build, "dev.txt": development, "docs.txt": docs}
     return [(file, requirement) for file, requirements in files.items() for requirement in requirements]
 
 
@@ -45,7 +48,7 @@ def test_every_requirement_is_pinned_to_a_version_it_allows(file, requirement):
         assert asked.specifier.contains(pin.version), f"{each} is not {requirement}: run `make lock`"
 
 
-@pytest.mark.parametrize("file", ["image.txt", "build.txt", "dev.txt"])
+@pytest.mark.parametrize("file", ["image.txt", "build.txt", "dev.txt", "docs.txt"])
 def test_every_pin_has_a_hash(file):
     pinned = locked_requirements(ROOT / "requirements" / file)
     assert pinned
@@ -59,3 +62,13 @@ def test_the_image_installs_nothing_that_is_not_pinned():
     for command in installs:
         # Either every file's hash is checked, or nothing is fetched: our own wheel.
         assert "--require-hashes" in command or "--no-deps" in command, command
+
+
+def test_nobody_is_told_to_install_a_name_that_is_not_published():
+    """Before a release on PyPI, another package could have the name; `pip install .` in a clone works."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    for folder, pattern in (("docs", "*.md"), ("src", "*.py"), ("examples", "*.md")):
+        pages += (ROOT / folder).rglob(pattern)
+    advice = re.compile(r"pip3? install (?:-\S+ )*['\"]?stowplan(?![-\w/])")
+    assert [str(page.relative_to(ROOT)) for page in pages if advice.search(page.read_text())] == []
+    assert advice.search("pip install 'stowplan[journal]'")

@@ -22,6 +22,12 @@ SPREAD = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule
 SPREAD |= {"labelSelector": WEB["labelSelector"]}
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    """On a busy machine the caches are cold, and a search takes more CPU time than it may."""
+    monkeypatch.setattr("stowplan.explain.smallest_changes.SECONDS", 60.0)
+
+
 def explained(*objects, config=None, wanted="p"):
     manifests = manifests_of(*objects)
     loaded = load(V1 | config, REGISTRY).config if config else None

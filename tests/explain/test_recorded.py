@@ -279,6 +279,10 @@ def test_a_decision_that_failed_makes_nothing_up(plugin, says):
         pytest.param(
             [(Resource.WILDCARD, Action.ALL)], "any object is added, deleted or changed", id="everything"
         ),
+        (
+            [("appgroups.v1alpha1.appgroup.diktyo.x-k8s.io", Action.ADD | Action.DELETE)],
+            "one of appgroups.appgroup.diktyo.x-k8s.io is added or deleted",
+        ),
     ],
 )
 def test_events_in_words(events, text):

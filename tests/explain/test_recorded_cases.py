@@ -12,8 +12,8 @@ from example_share import share_of
 from plain_objects import REGISTRY, manifests_of
 from stowplan.api.templates import find_target
 from stowplan.config import load
+from stowplan.explain import layout
 from stowplan.explain.explainer import Explainer
-from stowplan.explain.layout import WIDTH
 from stowplan.explain.report import as_json
 from stowplan.explain.text import render
 
@@ -41,6 +41,6 @@ def test_explains_what_kube_scheduler_decided(family):
             assert sorted(victim["pod"] for victim in victims) == expected.get("victims", [])
             for text in (render(found), render(found._replace(node=None))):
                 lines = [line for line in text.split("\n") if not line.startswith("  0/")]
-                assert max(map(len, lines)) <= WIDTH
+                assert max(map(len, lines)) <= layout.width
             if found.held_back:
                 break  # the record tries pods that would not have left the queue

@@ -8,7 +8,7 @@ import pytest
 
 from plain_objects import explain, node, pod, priority_class
 from stowplan.api.amounts import amount_text
-from stowplan.explain.layout import WIDTH
+from stowplan.explain import layout
 from stowplan.explain.text import render
 
 GPU = {"key": "gpu", "effect": "NoSchedule"}
@@ -108,6 +108,14 @@ def test_a_pod_that_waits_for_victims_to_leave():
     assert "\nPreemption: a has room for the pod once its terminating pods are gone.\n" in text
 
 
+def test_one_point_is_singular():
+    nodes = [node("a", cpu="4200m"), node("b", cpu="4")]
+    decided = explain("p", *nodes, pod("p"))
+    assert decided.margin(1).by == 1
+    assert "It beats b by 1 point: " in render(decided)
+    assert ", 1 point behind a." in render(explain("p", *nodes, pod("p"), node_name="b"))
+
+
 def test_one_node():
     nodes = [node("a", cpu="8"), node("b")]
     text = render(explain("p", *nodes, pod("p"), node_name="b"))
@@ -200,4 +208,4 @@ def test_long_lists_are_cut_short():
     assert [rows(lines) for lines in (short, long)] == [20, 50]
     assert "refuses-0009 and 40 more" in " ".join(line.strip() for line in short)
     assert "refuses-0049" in long[-2]
-    assert max(map(len, short + long)) <= WIDTH
+    assert max(map(len, short + long)) <= layout.width

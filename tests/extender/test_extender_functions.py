@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,12 @@ from extender_staging import asking, node, pod, serving, serving_functions
 
 from fake_prometheus import fake_prometheus, until, vector
 from stowplan.errors import InputError
-from stowplan.extender import predicate, priority
+from stowplan.extender import predicate, preemption, priority
 from stowplan.extender.functions import load_functions, with_settings
 from stowplan.extender.worked import safe
-from stowplan.extender.worked.always_true import always_true, zero_score
-from stowplan.extender.worked.beta import cumulative, share_below
+from stowplan.extender.worked.always_true import always_true, keep_all, zero_score
 from stowplan.extender.worked.image_score import image_score
+from stowplan.extender.worked.safe import cumulative, share_below
 
 IMAGE_SCORE = "/my_scheduler_extension/my_new_priorities/image_score"
 
@@ -229,6 +230,14 @@ async def test_tutorial_4s_three_nodes(caplog):
     ]
     (said,) = [each.fields for each in caplog.records if each.getMessage() == "Prioritized nodes"]
     assert said["scores"] == {"master-node": 0, "worker-node1": 0, "worker-node2": 1}
+    (matched,) = [each.fields for each in caplog.records if "matches" in each.getMessage()]
+    assert matched.pop("pod").key == "default/pod-nginx-ext-scheduler1"
+    assert matched == {
+        "container": "c0",
+        "containerImage": "nginx:1.7.9",
+        "nodeImage": "nginx:1.7.9",
+        "node": "worker-node2",
+    }
 
 
 @pytest.mark.parametrize(
@@ -262,6 +271,49 @@ async def test_image_score(wanted, held, settings, score):
 async def test_always_true_and_zero_score():
     assert (await asked(always_true, node("n1")))["Nodes"]["items"] == [node("n1")]
     assert await asked(zero_score, node("n1")) == [{"Host": "n1", "Score": 0}]
+
+
+VICTIMS = {"n1": {"Pods": [{"UID": "a"}, {"UID": "b"}], "NumPDBViolations": 1}, "n2": {"Pods": []}}
+
+
+async def preempted(function):
+    async with serving_functions(functions=(function,)) as stage:
+        return await stage.ask(function.path, {"Pod": pod(), "NodeNameToMetaVictims": VICTIMS})
+
+
+async def test_preemption_keeps_all_nodes_in_the_template():
+    assert keep_all.path == "/scheduler/preemption"
+    kept = (await preempted(keep_all)).json["NodeNameToMetaVictims"]
+    assert {name: [each["UID"] for each in victims["Pods"]] for name, victims in kept.items()} == {
+        "n1": ["a", "b"],
+        "n2": [],
+    }
+    assert kept["n1"]["NumPDBViolations"] == 1
+
+
+async def test_a_function_can_spare_victims():
+    @preemption
+    def spare_a(pod, node_name, victims):
+        return "a" not in victims
+
+    assert spare_a.path == "/preemption/spare_a"
+    assert list((await preempted(spare_a)).json["NodeNameToMetaVictims"]) == ["n2"]
+
+
+async def test_an_answer_to_preemption_that_is_none():
+    @preemption
+    def undecided(pod, node_name, victims):
+        return "maybe"
+
+    answer = await preempted(undecided)
+    assert answer.status == 500
+    assert "expected True or False, got 'maybe'" in answer.body.decode()
+
+
+async def test_the_version_is_served():
+    async with serving_functions(functions=(always_true,)) as stage:
+        answer = await stage.ask("/version", method="GET")
+    assert (answer.status, answer.body.decode().strip()) == (200, version("stowplan"))
 
 
 # safe-overload and safe-balance

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stowplan.config import Duration
-from stowplan.framework.args import PluginArgs
+from stowplan.framework.args import PluginArgs, without_secrets
 from stowplan.plugins import args as default
 
 
@@ -418,3 +418,20 @@ def test_rules_of_node_resources_fit(raw, expected):
 )
 def test_defaults_of_the_default_plugins(kind, raw, field, value):
     assert kind.read("X", raw, "args").args.as_json()[field] == value
+
+
+def test_what_looks_like_a_password_is_hidden():
+    given = {
+        "apiToken": "x",
+        "tokenFile": "/t",
+        "url": "https://me:pw@host/",
+        "list": [{"password": 1}],
+        "n": 3,
+    }
+    assert without_secrets(given) == {
+        "apiToken": "(hidden)",
+        "tokenFile": "/t",
+        "url": "https://(hidden)@host/",
+        "list": [{"password": "(hidden)"}],
+        "n": 3,
+    }

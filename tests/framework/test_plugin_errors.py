@@ -132,7 +132,7 @@ def test_the_kit_shows_the_line_and_the_traceback(folder):
     shown = str(failed.value)
     assert 'failing_plugin.py", line 17, in filter' in shown
     assert "json/decoder.py" in shown
-    assert "cycle/filters.py" not in shown
+    assert "cycle/steps.py" not in shown
 
 
 async def test_event_explain_and_page_name_the_line(folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,10 @@ def test_a_folder_swapped_as_a_config_map_is(tmp_path):
     assert registry.has_changed
     with registry.reloading() as after:
         assert score_of(after, "Mounted") == 2
+
+
+def test_threads_can_load_the_same_folder(tmp_path):
+    plugin(tmp_path, "in_threads.py", "InThreads")
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: Registry.installed([tmp_path]), range(100)))
+    assert all(each.find("InThreads").__module__ == "in_threads" for each in found)

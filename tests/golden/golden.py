@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stowplan.api.quantity import parse
 
 CASES, MORE_CASES = (Path(__file__).parent / name for name in ("cases", "cases2"))
@@ -25,8 +27,8 @@ Json = dict[str, Any]
 @cache
 def cases(family: str, folder: Path = CASES) -> dict[str, Json]:
     """The cases of a file, by name."""
-    with gzip.open(folder / f"{family}.jsonl.gz", "rt") as lines:
-        found = [json.loads(line) for line in lines]
+    with gzip.open(folder / f"{family}.jsonl.gz") as lines:
+        found = [msgspec.json.decode(line) for line in lines]
     return {case["name"]: case for case in found}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from scheduler_staging import Stage, pod
 
 GANG = ("GenericWorkload", "GangScheduling")
@@ -61,7 +63,13 @@ def group_condition(stage: Stage, name: str = "g") -> tuple[str, str, str] | Non
 
 def attempts(stage: Stage) -> dict[str, int]:
     """How many attempts for groups ended in which way."""
-    return {result: int(count) for (_, result), count in stage.scheduler.metrics._group_attempts.items()}
+    families = text_string_to_metric_families(stage.scheduler.metrics.render().decode())
+    return {
+        sample.labels["result"]: int(sample.value)
+        for family in families
+        for sample in family.samples
+        if sample.name == "scheduler_podgroup_schedule_attempts_total"
+    }
 
 
 def holds_nothing(stage: Stage) -> bool:

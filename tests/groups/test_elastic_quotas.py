@@ -236,3 +236,46 @@ def test_no_quota_is_ever_exceeded(seed):
         assert all(row.requested["cpu"] <= row.allocatable["cpu"] for row in found.cluster.nodes)
         if draw.random() < 0.2 and (pods := list(found.cluster.pods())):
             found.cluster.remove_pod(draw.choice(pods))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_changes_leave_nothing_behind(seed):
+    """Whatever came before, a pod is decided as on a cluster that has just these objects."""
+    draw = random.Random(seed)
+    nodes = [object_of(node(f"n{number}", cpu="9")) for number in range(2)]
+    world, quotas, pods = planner(nodes, V1 | {"profiles": [PROFILE]}), {}, {}
+    for number in range(60):
+        namespace, where = draw.choice("abc"), draw.choice(["n0", "n1"])
+        kind = draw.choice(["spec", "status", "delete", "pod", "remove", "nominate", "nominate", "forget"])
+        if kind == "spec" or (kind == "status" and namespace not in quotas):
+            quotas[namespace] = quota(namespace, **cpus(draw.randint(0, 3), draw.randint(2, 7)))
+        elif kind == "status":
+            quotas[namespace] = quotas[namespace] | {"status": {"used": {"cpu": str(number)}}}
+        elif kind == "delete" and number % 4 == 0 and quotas.pop(namespace, None):
+            world.cluster.remove(object_of(quota(namespace)))
+        elif kind == "pod":
+            pods[namespace, number] = object_of(running(namespace, f"p{number}", on=where))
+            world.cluster.apply(pods[namespace, number])
+        elif kind == "remove" and pods:
+            world.cluster.remove_pod(pods.pop(draw.choice(sorted(pods))))
+        if namespace in quotas:
+            world.cluster.apply(object_of(quotas[namespace]))
+        waiting = {each.uid: each for each in world.nominations}
+        if kind == "nominate":  # another pod, or one that waits already, or one that has a node by now
+            chosen = draw.choice([number, *range(max(number - 9, 0), number)])
+            plain = within(namespace, f"p{chosen}", priority=draw.randint(0, 2))
+            world.nominations.put(object_of(plain), where)
+            if draw.random() < 0.3 and (namespace, chosen) not in pods:
+                pods[namespace, chosen] = object_of(running(namespace, f"p{chosen}", on=where))
+                world.cluster.apply(pods[namespace, chosen])
+        elif kind == "forget" and waiting:
+            world.nominations.remove(waiting[draw.choice(sorted(waiting))])
+        wanted = object_of(within(namespace, "wanted", priority=draw.randint(0, 2)))
+        if waiting and draw.random() < 0.3:  # one of those that wait
+            wanted = waiting[draw.choice(sorted(waiting))]
+        fresh = planner(
+            [*nodes, *map(object_of, quotas.values()), *pods.values()], V1 | {"profiles": [PROFILE]}
+        )
+        for each in world.nominations:
+            fresh.nominations.put(each, world.nominations.node_of(each))
+        assert world.decide(wanted).message == fresh.decide(wanted).message

@@ -7,16 +7,20 @@ from typing import Any
 
 import pytest
 from groups_staging import GANG, TOPOLOGY, members, pod_group
+from test_elastic_quotas import cpus, quota
+from test_volcano_queues import V1, queue
 
+from make import REGISTRY
 from scheduler_staging import node, pod, staged
 from stowplan import Plugin
 from stowplan.api.groups import IN_TREE, GroupKey
 from stowplan.api.kinds import object_of
 from stowplan.cluster import Cluster
-from stowplan.config import KubeSchedulerConfiguration
+from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.config.types import with_gates
 from stowplan.cycle import Planner
-from stowplan.cycle.group import GroupDecision, GroupHost, Result, decide_group, in_order, needed_count
+from stowplan.cycle.group import GroupDecision, Result, decide_group, in_order, needed_count
+from stowplan.cycle.group_trial import GroupHost
 from stowplan.cycle.schedule import draw_ties
 
 Json = dict[str, Any]
@@ -138,7 +142,7 @@ def random_world(draw: random.Random, *, topology: bool) -> tuple[list[Json], li
         },
         {"kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": {"accessModes": mode}},
     ]
-    kinds = [(random_spec(draw), random_labels(draw)) for _ in range(draw.choice((1, 1, 2)))]
+    kinds = [(random_spec(draw), random_labels(draw)) for _ in range(draw.choice((1, 1, 2, 3)))]
     count = draw.randint(2, 14)
     constraints = {"schedulingConstraints": {"topology": [{"key": "rack"}]}} if topology else {}
     objects.append(pod_group("g", least=draw.randint(1, count), **constraints))
@@ -146,13 +150,24 @@ def random_world(draw: random.Random, *, topology: bool) -> tuple[list[Json], li
     if draw.random() < 0.2:
         group["priority"] = 5
     pods = [shaped(f"g{number:02}", draw, *draw.choice(kinds), **group) for number in range(count)]
+    if draw.random() < 0.3:  # as Jobs do
+        for number, plain in enumerate(pods):
+            index = {"batch.kubernetes.io/job-completion-index": str(number)}
+            plain["metadata"]["labels"] = {**plain["metadata"]["labels"], **index}
+            if draw.random() < 0.3:  # which others may look at
+                plain["metadata"]["labels"]["app"] = draw.choice(("one", "two"))
     return objects, pods
 
 
 def decided(
-    kind: type[GroupHost], objects: list[Json], plain: list[Json], gates: Any, seed: int
+    kind: type[GroupHost],
+    objects: list[Json],
+    plain: list[Json],
+    gates: Any,
+    seed: int,
+    config: KubeSchedulerConfiguration | None = None,
 ) -> tuple[GroupDecision, Any]:
-    config = with_gates(KubeSchedulerConfiguration(), frozenset(gates))
+    config = with_gates(config or KubeSchedulerConfiguration(), frozenset(gates))
     tie_break = draw_ties(random.Random(seed))
     planner = Planner(Cluster.of(map(object_of, objects)), config, tie_break=tie_break)
     pods = [object_of(each) for each in plain]
@@ -182,6 +197,52 @@ def test_the_outcome_is_the_same_as_for_one_member_after_another(gates):
         scheduled += fast.result is Result.SCHEDULED
     assert repeated > 200  # or nothing was compared
     assert 20 < scheduled < 140
+
+
+def profile_with(plugin: str) -> KubeSchedulerConfiguration:
+    sorts = {"disabled": [{"name": "*"}], "enabled": [{"name": "Coscheduling"}]}
+    plugins = {"multiPoint": {"enabled": [{"name": "Coscheduling"}, {"name": plugin}]}, "queueSort": sorts}
+    return load({**V1, "profiles": [{"plugins": plugins}]}, REGISTRY).config
+
+
+@pytest.mark.parametrize("plugin", ["CapacityScheduling", "VolcanoQueue"])
+def test_limits_count_equal_members_that_are_placed(plugin):
+    repeated, rejected, config = 0, 0, profile_with(plugin)
+    for seed in range(60):
+        draw = random.Random(f"{seed} {plugin}")
+        objects, plain = random_world(draw, topology=False)
+        cpu = str(draw.randint(1, 8))
+        objects += [quota(**cpus(cpu, cpu)), queue("default", capability={"cpu": cpu}), queue("other")]
+        fast, host = decided(Counting, objects, plain, GANG, seed, config)
+        slow, _ = decided(OneByOne, objects, plain, GANG, seed, config)
+        assert (fast.result, fast.message) == (slow.result, slow.message)
+        assert evidence(fast) == evidence(slow), seed
+        repeated += host.repeated
+        rejected += any(member.decision.pre_filter is not None for member in fast.members)
+    assert repeated > 40
+    assert 10 < rejected < 60
+
+
+def test_members_of_several_kinds_in_turn_are_known_from_equal_ones():
+    objects = [node(f"n{number}", cpu="8") for number in range(4)]
+    objects.append(pod_group("g", least=9))
+    group = {"schedulingGroup": {"podGroupName": "g"}}
+    plain = [pod(f"g{number}", cpu=("1", "500m", "250m")[number % 3], **group) for number in range(9)]
+    found, host = decided(Counting, objects, plain, GANG, 1)
+    assert found.result is Result.SCHEDULED
+    assert host.repeated == 6
+
+
+def test_members_that_differ_in_labels_are_known_from_equal_ones():
+    objects = [node(f"n{number}", cpu="8") for number in range(4)]
+    objects.append(pod_group("g", least=9))
+    group = {"schedulingGroup": {"podGroupName": "g"}}
+    plain = [pod(f"g{number}", cpu="1", **group) for number in range(9)]
+    for number, each in enumerate(plain):
+        each["metadata"]["labels"] = {"batch.kubernetes.io/job-completion-index": str(number)}
+    found, host = decided(Counting, objects, plain, GANG, 1)
+    assert found.result is Result.SCHEDULED
+    assert host.repeated == 8
 
 
 class Remembers(Plugin):

@@ -25,6 +25,7 @@ from scheduler_staging import node as staged_node
 from scheduler_staging import staged
 from stowplan.cli import stowplan as command
 from stowplan.journal import Decisions
+from stowplan.journal.writer import writing
 
 RACKS = [
     node(f"r{rack}-n{number}", cpu="32", gpus=8 if rack != 3 else 7, labels={"rack": f"r{rack}"})
@@ -265,7 +266,7 @@ def run_words():
 
 async def test_the_last_attempt_is_in_the_journal(tmp_path, run_words):
     decisions = Decisions()
-    with decisions.writing_to(tmp_path, size=2**20, age=3600):
+    with writing(decisions, tmp_path, size=2**20, age=3600):
         async with staged(gates=GANG, draw=random.Random(1), decisions=decisions) as stage:
             stage.see(staged_node("n1"), staged_group(least=5), *staged_members(5))
             await stage.settle()

@@ -586,6 +586,20 @@ async def test_scenario_45_a_gang_that_cannot_fit_is_not_attempted_without_an_ev
         assert attempts(stage) == {"unschedulable": 2}
 
 
+async def test_a_condition_of_its_group_is_no_event_that_helps():
+    now = [1000.0]
+    async with gang_stage(now=lambda: now[0]) as stage:
+        group = pod_group(least=5)
+        stage.see(node("n1"), group, *members(5))
+        await stage.settle()
+        told = {"type": "PodGroupScheduled", "status": "False", "reason": "Unschedulable", "message": "m"}
+        stage.change(group, {**group, "status": {"conditions": [told]}})  # as it was written by ourselves
+        now[0] += 20
+        stage.scheduler.queue.flush_backoff()
+        await stage.settle()
+        assert attempts(stage) == {"unschedulable": 1}
+
+
 async def test_scenario_37_members_that_share_a_claim_for_one_pod():
     async with gang_stage() as stage:
         claim = {

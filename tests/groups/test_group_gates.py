@@ -37,9 +37,9 @@ def resolved(gates, **profile):
             "WorkloadAwarePreemption is enabled, but depends on features that are disabled: [GangScheduling]",
         ),
         (
-            "DRAWorkloadResourceClaims=true,DynamicResourceAllocation=false",
+            "DRAWorkloadResourceClaims=true",
             "DRAWorkloadResourceClaims is enabled, but depends on features that are disabled: "
-            "[DynamicResourceAllocation GenericWorkload]",
+            "[GenericWorkload]",
         ),
     ],
 )

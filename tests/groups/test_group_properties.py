@@ -14,8 +14,8 @@ import pytest
 from groups_staging import GANG, TOPOLOGY, WHOLE, member, pod_group
 
 from scheduler_staging import RecordingApi, Stage, node, pod, staged
+from stowplan.client.api import PODS
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound
-from stowplan.client.resources import PODS
 
 Json = dict[str, Any]
 STEPS = 15

@@ -237,6 +237,27 @@ async def test_queues_take_turns_by_priority_and_share():
         assert stage.api.bound == {"default/h0": "n1"}
 
 
+@pytest.mark.parametrize(
+    ("least", "own"),
+    [
+        pytest.param(2, 0, id="it has no minimum yet"),
+        pytest.param(1, 1, id="it has less of the cluster"),
+    ],
+)
+async def test_in_a_queue_the_group_goes_first_that_has_less(least, own):
+    """Volcano's order of jobs: by priority, by gang and by dominant share, then by age."""
+    async with queue_stage({"policy": "capacity"}) as stage:
+        stage.see(queue("default"), node("n1", cpu="4"), node("n2", cpu=str(own or 1)))
+        stage.see(admitted("old", minMember=1), admitted("new", minMember=least))
+        stage.see(*(running(f"old{number}", "old") for number in range(3)))
+        stage.see(*(running(f"new{number}", "new", on="n2") for number in range(own)))
+        stage.see(task("old9", group="old"), task("new8", group="new"))
+        if not own:
+            stage.see(task("new9", group="new"))
+        await stage.settle()
+        assert {name[8:11] for name in stage.api.bound} == {"new"}
+
+
 # Reclaim
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
-from controlplane.control_plane import ControlPlane
+from controlplane.control_plane import ADMIN, ControlPlane, token_of
 from controlplane.objects import node, pod
+from controlplane.pages import ask
 from controlplane.pod_groups import (
     GATES,
     GROUPS,
@@ -31,6 +33,7 @@ from controlplane.pod_groups import (
     wipe,
 )
 from controlplane.pods import PODS, add_nodes, condition, create, placed
+from controlplane.process import Process, ProgramError
 from controlplane.waiting import eventually
 
 Json = dict[str, Any]
@@ -39,13 +42,16 @@ QUIET_SECONDS = 1.5
 RACK = {"topology": [{"key": "rack"}]}
 SETS = {"G": GATES, "T": TOPOLOGY, "W": WHOLE, "TW": f"{TOPOLOGY},WorkloadAwarePreemption=true"}
 SETS["generic"] = "--feature-gates=GenericWorkload=true"
+SETS["no pop"] = f"{GATES},SchedulerPopFromBackoffQ=false"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+POLICY_BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 
 
 class Cluster:
     """A control plane with one of the schedulers at work."""
 
-    def __init__(self, plane: ControlPlane, *, is_ours: bool) -> None:
-        self.plane, self.is_ours = plane, is_ours
+    def __init__(self, plane: ControlPlane, process: Process, *, is_ours: bool) -> None:
+        self.plane, self.process, self.is_ours = plane, process, is_ours
 
     def nodes(self, *cpus: str, rack: str = "", prefix: str = "n") -> None:
         for number, cpu in enumerate(cpus, 1):
@@ -85,6 +91,17 @@ class Cluster:
     async def verdict(self, expected: Any, name: str = "g") -> None:
         await self.until(lambda: group_condition(self.plane, name), expected)
 
+    def attempts(self) -> int:
+        """How often a pod was found unschedulable so far."""
+        _, page = ask(self.process.server, "/metrics", token_of(ADMIN))
+        lines = (line for line in page.splitlines() if line.startswith("scheduler_schedule_attempts_total{"))
+        return sum(int(float(line.split()[-1])) for line in lines if 'result="unschedulable"' in line)
+
+    def end(self, *names: str) -> None:
+        """Let pods that are being deleted go, as their kubelet would."""
+        for name in names:
+            self.plane.request("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+
     async def quiet(self) -> None:
         await asyncio.sleep(QUIET_SECONDS)
 
@@ -100,8 +117,8 @@ def running(request, running_plane: ControlPlane) -> Iterator[Cluster]:
     """One scheduler for all tests that follow with the same gates."""
     gates, kind = request.param
     wipe(running_plane)
-    with getattr(running_plane, kind)(SETS[gates], **PROFILES.get(gates, {})):
-        yield Cluster(running_plane, is_ours=kind == "stowplan")
+    with getattr(running_plane, kind)(SETS[gates], **PROFILES.get(gates, {})) as process:
+        yield Cluster(running_plane, process, is_ours=kind == "stowplan")
 
 
 @pytest.fixture
@@ -336,6 +353,65 @@ async def test_scenario_29_a_group_that_is_being_deleted(cluster):
     await cluster.all_bound(2)
 
 
+def reject_bindings(plane: ControlPlane, *names: str) -> None:
+    """Make the API server reject the bindings of these pods."""
+    rules = [
+        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
+    ]
+    checks = [{"expression": f"!(request.name in {list(names)})", "message": "not today"}]
+    version = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "bindings"}}
+    policy = {"matchConstraints": {"resourceRules": rules}, "validations": checks}
+    use = {"policyName": "bindings", "validationActions": ["Deny"]}
+    create(
+        plane,
+        {**version, "kind": "ValidatingAdmissionPolicy", "spec": policy},
+        {**version, "kind": "ValidatingAdmissionPolicyBinding", "spec": use},
+    )
+
+
+def is_binding_rejected(plane: ControlPlane, name: str) -> bool:
+    target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+    try:
+        plane.request("POST", f"{PODS}/{name}/binding?dryRun=All", binding)
+    except HTTPError:
+        return True
+    return False
+
+
+@beside("G")
+async def test_scenario_30_the_binding_of_one_member_is_rejected(cluster):
+    cluster.nodes("4")
+    cluster.pods(pod("probe", schedulerName="nobody"))
+    reject_bindings(cluster.plane, "g0", "probe")
+    try:
+        await eventually(lambda: is_binding_rejected(cluster.plane, "probe"), bool)
+        cluster.group(3, 3)
+        await cluster.until(lambda: set(cluster.bound), {"g1", "g2"})
+        text = 'running Bind plugin "DefaultBinder": '
+        await eventually(lambda: cluster.texts("g0")[0], lambda found: text in found and "not today" in found)
+        await cluster.verdict(SCHEDULED)
+    finally:
+        cluster.plane.request("DELETE", f"{POLICIES}/bindings")
+        cluster.plane.request("DELETE", f"{POLICY_BINDINGS}/bindings")
+    await cluster.until(lambda: set(cluster.bound), {"g0", "g1", "g2"})
+    assert group_condition(cluster.plane) == SCHEDULED
+
+
+@beside("G")
+async def test_scenario_34_members_may_show_their_node_before_they_have_it(cluster):
+    cluster.nodes("3", "2")
+    cluster.group(5, 5)
+    await cluster.all_bound(5)
+    items = cluster.plane.request("GET", PODS)["items"]
+    managers = [[each.get("subresource") for each in item["metadata"]["managedFields"]] for item in items]
+    shown = sum("status" in each for each in managers)
+    if cluster.is_ours:  # all are permitted before the first is bound, so that nobody waits
+        assert shown == 0
+    else:
+        assert 0 < shown < 5
+
+
 @beside("G")
 async def test_scenario_35_members_that_succeeded(cluster):
     cluster.nodes("4")
@@ -404,6 +480,51 @@ async def test_scenarios_42_and_43_the_gate_of_groups_alone(cluster):
     await cluster.all_bound(4)
 
 
+@pytest.fixture(scope="module")
+def plane_without_groups(tmp_path_factory) -> Iterator[ControlPlane]:
+    plane = ControlPlane(tmp_path_factory.mktemp("no-groups"))
+    try:
+        plane.start()
+        yield plane
+    finally:
+        plane.stop()
+
+
+@pytest.mark.parametrize("kind", ["kube_scheduler", "stowplan"])
+async def test_scenario_44_the_api_is_not_served(plane_without_groups, kind):
+    plane = plane_without_groups
+    plane.wipe()
+    add_nodes(plane, node("n1"))
+    create(plane, pod("plain"))
+    if kind == "stowplan":
+        with plane.stowplan(GATES):
+            await eventually(lambda: placed(plane), lambda found: found == {"plain": "n1"})
+        return
+    plane.start_seconds = 20.0
+    try:
+        with pytest.raises(ProgramError, match="is not ready"), plane.kube_scheduler(GATES):
+            pass
+    finally:
+        plane.start_seconds = ControlPlane.start_seconds
+    assert placed(plane) == {"plain": ""}  # F17
+
+
+@beside("no pop")
+async def test_scenario_45_a_gang_that_cannot_fit_without_popping_from_backoff(cluster):
+    cluster.nodes("4")
+    before = cluster.attempts()
+    cluster.group(5, 5)
+    await cluster.verdict(UNSCHEDULABLE)
+    await eventually(cluster.attempts, lambda found: found >= before + 5)
+    if cluster.is_ours:
+        for _ in range(5):
+            await cluster.quiet()
+        assert cluster.attempts() == before + 5
+    else:  # again after each backoff, but not in a loop
+        await eventually(cluster.attempts, lambda found: found >= before + 15)
+        assert cluster.attempts() < before + 100
+
+
 @beside("T")
 async def test_scenario_47_no_rack_takes_all(cluster):
     cluster.racks()
@@ -454,6 +575,23 @@ async def test_scenario_51_a_member_runs_on_a_node_without_the_label(cluster):
     add_members(cluster.plane, range(1))
     text = "no topology domain found for pod default/g9"
     await eventually(lambda: cluster.texts("g0")[0], lambda found: text in found)
+
+
+@beside("T")
+async def test_scenario_52_a_basic_group_and_its_first_pod(cluster):
+    cluster.racks()
+    if cluster.is_ours:  # all pods that are known count
+        add_members(cluster.plane, range(5))
+        cluster.group(0, None, schedulingConstraints=RACK)
+        await cluster.all_bound(5)
+        assert {on[0] for on in cluster.bound.values()} == {"b"}
+        return
+    cluster.group(1, None, schedulingConstraints=RACK)
+    await cluster.all_bound(1)
+    add_members(cluster.plane, range(1, 5))
+    await cluster.all_bound(4)
+    await cluster.quiet()
+    assert [on[0] for on in cluster.bound.values()] == ["a"] * 4  # F18: the first pod decides the rack
 
 
 @beside("T")
@@ -591,3 +729,41 @@ async def test_scenario_67b_a_surplus_member_that_could_preempt(cluster):
     await cluster.all_bound(3)  # the victim counts: it ends only with a kubelet
     await cluster.until(lambda: victims(cluster.plane), {"a"})
     await cluster.verdict(SCHEDULED)
+
+
+@beside("W")
+async def test_scenario_67_the_room_of_victims_that_end_slowly(cluster):
+    cluster.nodes("2")
+    create_class(cluster.plane)
+    create_class(cluster.plane, "middle", 500)
+    cluster.low("a", "b", on="n1")
+    cluster.group(2, 2, priorityClassName="high")
+    await cluster.until(lambda: victims(cluster.plane), {"a", "b"})
+    middle = ("middle0", "middle1")
+    cluster.pods(*(pod(name, requests={"cpu": "1"}, priorityClassName="middle") for name in middle))
+    await eventually(lambda: cluster.texts(*middle), all)
+    cluster.end("a", "b")
+    if cluster.is_ours:  # F7: it is kept for the group
+        await cluster.until(lambda: set(cluster.bound), {"g0", "g1"})
+        await cluster.quiet()
+        assert set(cluster.bound) == {"g0", "g1"}
+    else:
+        await eventually(lambda: set(cluster.bound), lambda found: bool(found & {*middle}))
+
+
+@beside("W")
+async def test_scenario_67a_a_member_arrives_while_victims_end(cluster):
+    cluster.nodes("2", "2")
+    create_class(cluster.plane)
+    cluster.low("a", "b", on="n1")
+    cluster.low("c", "d", on="n2")
+    cluster.group(2, 2, priorityClassName="high")
+    leaving = await eventually(lambda: victims(cluster.plane), lambda found: len(found) == 2)
+    before = cluster.attempts()
+    add_members(cluster.plane, range(2, 3))
+    await cluster.quiet()
+    assert victims(cluster.plane) == leaving
+    if cluster.is_ours:
+        assert cluster.attempts() - before < 20  # no loop until they are gone
+    cluster.end(*leaving)
+    await eventually(lambda: set(cluster.bound), lambda found: {"g0", "g1"} <= found)

@@ -141,7 +141,8 @@ class World:
     def schedule(self, pod: Pod) -> None:
         """Has the scheduler decide a new pod, as its loop does."""
         self.queue.add(pod)
-        queued = self.queue.pop_nowait()
+        while (queued := self.queue.pop_nowait()) is not None and queued.pod.name in WAITING:
+            self.queue.return_failed(queued, rejectors=("NodeResourcesFit",))  # a plugin has activated it
         assert queued is not None
         assert queued.pod.uid == pod.uid
         self.scheduler.loop.schedule_one(queued)

@@ -39,7 +39,7 @@ def test_bound_pods_with_huge_requests_fill_their_node(resource, amount):
 
 
 def test_thousands_of_them_do_not_add_up_to_room():
-    hostile = [make_pod(f"p{number}", node="n1", requests={"cpu": "9E"}) for number in range(3000)]
+    hostile = [make_pod(f"p{number}", node="n1", requests={"cpu": "9E"}) for number in range(2100)]
     cluster = Cluster.of([make_node("n1", allocatable={"cpu": "4", "pods": "100000"}), *hostile])
     wanted = make_pod("canary", requests={"cpu": "1"})
     assert decide(cluster, wanted).chosen is None

@@ -328,11 +328,18 @@ def bomb(levels: int, width: int) -> str:
     return "\n".join(lines)
 
 
+def merge_bomb(levels: int, width: int) -> str:
+    lines = ["l0: &l0 {x: y}"]
+    lines += [f"l{n}: &l{n} {{<<: [{','.join([f'*l{n - 1}'] * width)}]}}" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize(
     "text",
     [
         pytest.param(bomb(9, 9), id="a billion laughs"),
         pytest.param(bomb(2, 3000), id="a wide one"),
+        pytest.param(merge_bomb(9, 9), id="a billion merges"),
         pytest.param("a: &a [*a]", id="a circle"),
         pytest.param(f"a: &a {'x' * 100_000}\nb: [{','.join(['*a'] * 1000)}]", id="a long text often"),
         pytest.param("\n".join(" " * n + "a:" for n in range(1200)), id="deep by indentation"),

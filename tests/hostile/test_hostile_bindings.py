@@ -91,7 +91,7 @@ class Binding(Plugin):
                 with pytest.raises(TypeError):
                     waiting.reject("Binding", 5)  # type: ignore[arg-type]
             else:
-                waiting._outcome.cancel()  # type: ignore[attr-defined]
+                self._cancel_bindings()
 
     async def pre_bind(self, state: Any, pod: Pod, node_name: str) -> Any:
         if pod.name == "cursed" and self.script.meanwhile:

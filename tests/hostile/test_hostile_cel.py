@@ -6,8 +6,11 @@ Each is either answered or ends with the cost limit, in a process that may take 
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from subprocess import PIPE
 
 import pytest
 
@@ -17,16 +20,23 @@ from stowplan.errors import CelError
 
 DEVICE = DeviceVariable("gpu.example.com", Domains({"gpu.example.com": {"model": "a" * 64}}), Domains())
 COST_LIMIT = "operation cancelled: actual cost limit exceeded"
-RUN = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+SERVE = """
+import json, os, resource, signal, sys
 from stowplan.api.cel import DeviceVariable, Domains, compile_cel
 from stowplan.errors import CelError
 device = DeviceVariable("gpu.example.com", Domains({"gpu.example.com": {"model": "a" * 64}}), Domains())
-try:
-    print("answer:", compile_cel(sys.stdin.read()).evaluate({"device": device}))
-except CelError as error:
-    print("error:", error)
+for line in sys.stdin:
+    process = os.fork()  # a process for each expression, without the time to import everything
+    if not process:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        signal.alarm(60)
+        try:
+            print("answer:", compile_cel(json.loads(line)).evaluate({"device": device}))
+        except CelError as error:
+            print("error:", error)
+        sys.stdout.flush()
+        os._exit(0)
+    print("ended:", os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 """
 MODEL = 'device.attributes["gpu.example.com"].model'
 
@@ -39,12 +49,29 @@ def bound(first: str, step: str, times: int, last: str) -> str:
     return "".join(binds) + last.replace("$", f"x{times}") + ")" * len(binds)
 
 
-def run(expression: str) -> str:
-    ran = subprocess.run(
-        [sys.executable, "-c", RUN], input=expression, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    return ran.stdout.strip()
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Evaluates an expression in a process of its own."""
+    errors = tmp_path_factory.mktemp("cel") / "errors"
+    with errors.open("w") as stderr:
+        server = subprocess.Popen(
+            [sys.executable, "-c", SERVE], stdin=PIPE, stdout=PIPE, stderr=stderr, text=True
+        )
+
+    def evaluate(expression: str) -> str:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        print(json.dumps(expression), file=server.stdin, flush=True)
+        said = ""
+        while not (line := server.stdout.readline()).startswith("ended: "):
+            assert line, errors.read_text()[-2000:]
+            said += line
+        assert line == "ended: 0\n", errors.read_text()[-2000:]
+        return said.strip()
+
+    with server:
+        yield evaluate
+        server.kill()
 
 
 TEN = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"
@@ -95,7 +122,7 @@ TEN = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"
         pytest.param("lists.range(1000).sort() == lists.range(1000).reverse().sort()", id="sorting"),
     ],
 )
-def test_what_costs_too_much_ends(expression):
+def test_what_costs_too_much_ends(run, expression):
     assert len(expression) < 10_240
     assert run(expression) == f"error: {COST_LIMIT}"
 
@@ -152,7 +179,7 @@ def test_what_costs_too_much_ends(expression):
         ),
     ],
 )
-def test_hostile_expressions_are_answered_or_rejected(expression, said):
+def test_hostile_expressions_are_answered_or_rejected(run, expression, said):
     assert run(expression).startswith(said)
 
 

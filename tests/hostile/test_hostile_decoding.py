@@ -16,7 +16,7 @@ from mutated_objects import KINDS, POD, Mutator
 from stowplan.api.meta import decode, decode_partly
 from stowplan.api.pod import Pod, PodObject
 from stowplan.api.resource import ResourceClaim
-from stowplan.client.resources import PODS, RESOURCES
+from stowplan.client.api import PODS, RESOURCES
 from stowplan.client.watch import read_object
 from stowplan.cluster import Cluster
 from stowplan.cycle import Planner

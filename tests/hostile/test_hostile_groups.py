@@ -340,7 +340,7 @@ async def test_a_group_and_an_extender_that_does_not_answer():
         for plain in (node("n1"), *members(2), pod("plain", cpu="1m")):
             kind = plain["kind"]  # extenders get pods as the API server wrote them
             reflector = next(each for each in stage.scheduler.reflectors if each.resource.kind == kind)
-            reflector._on_line(json.dumps({"type": "ADDED", "object": plain}).encode())
+            reflector.on_line(json.dumps({"type": "ADDED", "object": plain}).encode())
         for _ in range(200):
             await asyncio.sleep(0.01)  # a connection is refused in real time
             if "default/plain" in stage.api.bound:

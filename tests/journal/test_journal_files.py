@@ -22,7 +22,7 @@ from stowplan import log
 from stowplan.errors import InputError
 from stowplan.journal import Decisions, parquet, reader, writer
 from stowplan.journal.files import list_files
-from stowplan.journal.writer import JournalWriter
+from stowplan.journal.writer import JournalWriter, writing
 from stowplan.metrics import Metrics
 
 START = 1_800_000_000.0
@@ -113,9 +113,9 @@ def test_the_newest_attempt_comes_first(tmp_path):
 )
 def test_small_files_become_one_and_lose_nothing(tmp_path, group_bytes, monkeypatch):
     monkeypatch.setattr(parquet, "GROUP_BYTES", group_bytes)
-    found = list(decisions(60, nodes=500))
+    found = list(decisions(30, nodes=500))
     records = records_of(found)
-    write(tmp_path, *(records[start : start + 6] for start in range(0, 60, 6)))
+    write(tmp_path, *(records[start : start + 3] for start in range(0, 30, 3)))
     assert len(list_files(tmp_path)) == 10
     merge(tmp_path)
     assert pq.read_table(tmp_path)["pod"].to_pylist() == [each.pod.key for each in found]
@@ -140,14 +140,13 @@ def evidence_in(directory: Path) -> int:
 
 @pytest.mark.parametrize(
     "written_bytes",
-    [pytest.param(20_000, id="groups made one"), pytest.param(100_000, id="groups as they are")],
+    [pytest.param(10_000, id="groups made one"), pytest.param(50_000, id="groups as they are")],
 )
 def test_merging_takes_the_memory_of_a_few_groups(tmp_path, written_bytes, monkeypatch):
     """Arrow's memory and Python's are both counted."""
-    group_bytes = 100_000
-    monkeypatch.setattr(parquet, "GROUP_BYTES", group_bytes)
+    group_bytes = 50_000
     monkeypatch.setattr(parquet, "GROUP_BYTES", written_bytes)
-    records = records_of(list(decisions(240, nodes=500)))
+    records = records_of(list(decisions(120, nodes=500)))
     write(tmp_path, *(records for _ in range(writer.MIN_MERGED)))
     assert evidence_in(tmp_path) > 20 * group_bytes
     assert peak_of(lambda: merge(tmp_path)) < 10 * group_bytes
@@ -168,13 +167,12 @@ def peak_of(work) -> int:
 
 def test_merging_gives_way_to_what_is_decided_and_to_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "GROUP_BYTES", 1)
-    monkeypatch.setattr(parquet, "GROUP_BYTES", 1)
-    records = records_of(list(decisions(401)))
-    write(tmp_path, *(records[start : start + 50] for start in range(0, 400, 50)))
+    records = records_of(list(decisions(201)))
+    write(tmp_path, *(records[start : start + 25] for start in range(0, 200, 25)))
     journal = JournalWriter(tmp_path, every=0.001)
     wait_for(lambda: unfinished(tmp_path))
     journal.add(records[-1])
-    wait_for(lambda: reader.find(tmp_path, "default/p400", refuse))
+    wait_for(lambda: reader.find(tmp_path, "default/p200", refuse))
     assert unfinished(tmp_path)
     journal.close()
     assert len(list_files(tmp_path)) == 9
@@ -259,7 +257,7 @@ def test_a_file_of_another_format_is_named_and_kept(tmp_path, logged):
     said: list[str] = []
     assert not reader.find(tmp_path, "default/p0", lambda path, error: said.append(f"{path}: {error}"))
     assert said == [
-        f"{old}: its format is 1, and this version of stowplan reads only 2: "
+        f"{old}: its format is 1, and this version of stowplan reads only 3: "
         "use the version that wrote the file, or delete it"
     ]
     write(tmp_path, records[-1:])
@@ -472,7 +470,7 @@ def test_a_journal_that_fails_shows_in_the_metrics(tmp_path, monkeypatch):
         page = metrics.page.render().decode().splitlines()
         return [line for line in page if line.startswith("stowplan_journal")]
 
-    with kept.writing_to(folder, size=2**20, age=3600):
+    with writing(kept, folder, size=2**20, age=3600):
         assert shown() == ["stowplan_journal_failing 0", "stowplan_journal_lost_decisions_total 0"]
         folder.rename(tmp_path / "elsewhere")
         for decision in found:

@@ -19,6 +19,7 @@ from stowplan.journal import Decisions, Outcome, parquet, reader
 from stowplan.journal.codec import GroupReader, GroupWriter
 from stowplan.journal.record import Record, RecordMaker
 from stowplan.journal.wire import PodAnswer, plain_record
+from stowplan.journal.writer import writing
 
 
 def as_bytes(records: list[Record]) -> list[Record]:
@@ -199,7 +200,7 @@ def test_an_answer_without_a_decision_is_plain_data_too():
 def test_all_that_was_kept_is_written_in_the_end(tmp_path):
     decisions = Decisions()
     placing = planner([make_node("a")])
-    with decisions.writing_to(tmp_path, size=2**20, age=3600):
+    with writing(decisions, tmp_path, size=2**20, age=3600):
         decision = placing.decide(make_pod())
         decisions.keep(decision, attempt_of(decision))
     assert decisions.write is None

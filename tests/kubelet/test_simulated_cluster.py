@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 import yaml
 
@@ -38,6 +40,29 @@ async def test_many_nodes_do_not_mean_many_writes():
             versions.append(int((await cluster.get("/api/v1/nodes?limit=1"))["metadata"]["resourceVersion"]))
         assert versions[1] - versions[0] < MAX_LEASES_PER_SECOND
         assert cluster.kubelets.grace_seconds > 50, "whoever watches them must know"
+
+
+async def test_leases_are_renewed_several_at_a_time_so_that_watchers_wake_up_rarely():
+    async with running_cluster(NodeTemplate(count=100)) as cluster:
+
+        async def leases():
+            return [item["spec"]["renewTime"] for item in await cluster.items(LEASES)]
+
+        found = await cluster.until(leases, lambda found: len(found) >= 20)
+        times = sorted(map(datetime.fromisoformat, found))
+        pauses = [later - at for at, later in pairwise(times) if later - at > timedelta(seconds=0.05)]
+        assert len(pauses) < len(times) / 2
+
+
+async def test_nodes_stay_ready_when_time_passes_faster_at_once():
+    async with running_cluster(NodeTemplate(count=20)) as cluster:
+        await cluster.until(LEASES, lambda found: len(found["items"]) >= 2)
+        cluster.clock.speed = 100
+        began = cluster.clock.now()
+        while cluster.clock.now() < began + 120:
+            nodes = await cluster.items("/api/v1/nodes")
+            assert [each["metadata"]["name"] for each in nodes if each["spec"].get("taints")] == []
+            await asyncio.sleep(0.02)
 
 
 async def test_a_cluster_from_a_dump_looks_like_the_one_it_came_from():

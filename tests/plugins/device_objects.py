@@ -9,6 +9,9 @@ from stowplan.api.meta import decode
 from stowplan.api.pod import Pod
 from stowplan.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from stowplan.cluster import Cluster, Node
+from stowplan.plugins.devices.allocator import search
+from stowplan.plugins.devices.claims import allocation_of, new_share_id
+from stowplan.plugins.devices.pools import Offer
 
 DRIVER = "gpu.example.com"
 GPU = {"kind": "DeviceClass", "metadata": {"name": "gpu"}}
@@ -140,3 +143,11 @@ def read_slice(data: dict[str, Any]) -> ResourceSlice:
 
 def read_class(data: dict[str, Any]) -> DeviceClass:
     return decode(DeviceClass, data)
+
+
+def allocate(demands, node, pools, usage, *, share_id=new_share_id, **more):
+    """What `search` finds, as the allocations of the claims; or the reason why there is none."""
+    found = search(demands, node, Offer(pools), usage, {}, **more)
+    if isinstance(found, str):
+        return found
+    return [allocation_of(demand, held, node, share_id) for demand, held in zip(demands, found, strict=True)]

@@ -68,9 +68,7 @@ async def fake_watcher() -> AsyncIterator[FakeWatcher]:
         await runner.cleanup()
 
 
-def planner_of(
-    name: str, nodes: list[NodeObject], args: dict[str, Any], now: Any, api: Any = None
-) -> Planner:
+def planner_of(name: str, nodes: list[NodeObject], args: dict[str, Any], now: Any) -> Planner:
     enabled = [{"name": each} for each in ("PrioritySort", "DefaultBinder", name)]
     profile = {
         "plugins": {"multiPoint": {"disabled": [{"name": "*"}], "enabled": enabled}},

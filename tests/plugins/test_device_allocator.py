@@ -7,6 +7,7 @@ from device_objects import (
     DRIVER,
     GPU,
     a_slice,
+    allocate,
     ask,
     ask_all,
     ask_first,
@@ -24,7 +25,7 @@ from device_objects import (
     selects,
 )
 
-from stowplan.plugins.devices.allocator import INVALID_POOLS, NO_SOLUTION, allocate
+from stowplan.plugins.devices.allocator import INVALID_POOLS, NO_SOLUTION
 from stowplan.plugins.devices.claims import Usage, demand_of
 from stowplan.plugins.devices.pools import AllocationError, BudgetSpentError, DeviceBudget, Inventory
 

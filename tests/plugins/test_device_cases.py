@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from device_objects import (
     DRIVER,
     a_slice,
+    allocate,
     ask,
     ask_all,
     ask_first,
@@ -37,7 +39,7 @@ from stowplan.framework import CycleState, Handle
 from stowplan.framework.plugin import FilterError
 from stowplan.plugins.args import DynamicResourcesArgs
 from stowplan.plugins.default.dynamic_resources import DynamicResources
-from stowplan.plugins.devices.allocator import allocate
+from stowplan.plugins.devices.cases import Answers
 from stowplan.plugins.devices.claims import Usage, demand_of
 from stowplan.plugins.devices.pools import AllocationError, Inventory
 
@@ -257,7 +259,7 @@ def fleet(*more: Json, count: int = 40, **spec: Any) -> tuple[Cluster, DynamicRe
 @pytest.fixture
 def searches(monkeypatch):
     """The names of the nodes on which devices were searched."""
-    import stowplan.plugins.default.dynamic_resources as module
+    import stowplan.plugins.devices.solver as module
 
     found, original = [], module.search
 
@@ -327,16 +329,23 @@ def test_a_device_class_that_is_changed_counts_at_once():
 def test_there_are_no_more_cases_than_are_of_use(monkeypatch):
     monkeypatch.setattr("stowplan.plugins.devices.cases.MAX_CASES", 8)
     claims = [claim(ask(), name=f"c{number}") for number in range(60)]
-    cluster, plugin = fleet(*claims, count=3)
+    names, devices = ("n1", "n2", "n3"), [f"d{number}" for number in range(6)]
+    slices = [a_slice(name, *devices, nodeName=name) for name in names]
+    cluster = cluster_of(*CLASSES, *map(node, names), *slices, *claims)
+    plugin = DynamicResources(DynamicResourcesArgs(), Handle(cluster))
+    draw, taken, numbers = Random(1), [], []
     for number in range(60):
         waiting = pod(uses(f"c{number}"), name=f"p{number}")
         state = filtered(plugin, cluster, waiting)
-        assert plugin.reserve(state, waiting, f"n{number % 3 + 1}") is None
-        if number % 2:
-            plugin.unreserve(state, waiting, f"n{number % 3 + 1}")
-        else:
-            plugin.ledger.release(f"uid-c{number}")
-        assert len(plugin.cases._cases) <= 3 * 4 + 1
+        assert plugin.reserve(state, waiting, names[number % 3]) is None
+        taken.append(f"uid-c{number}")
+        if len(taken) > 10:
+            plugin.ledger.release(taken.pop(draw.randrange(len(taken))))
+        column = plugin.solver.cases.column(cluster.nodes)
+        assert column is not None
+        numbers.append(column.max())
+    # Cases are numbered as they come up; the numbers start again when there are too many.
+    assert 8 < max(numbers) < 3 * 4 + 2
 
 
 def test_what_is_known_of_claims_is_not_kept_without_end():
@@ -347,6 +356,7 @@ def test_what_is_known_of_claims_is_not_kept_without_end():
     everywhere = a_slice("all", *(f"d{number}" for number in range(100)), allNodes=True)
     cluster, plugin = fleet(*claims, everywhere, count=3)
     cluster.apply(object_of(node("bare")))
+    before = {id(each) for each in gc.get_objects() if isinstance(each, Answers)}
     for number in range(100):
         state = CycleState()
         waiting = pod(uses(f"c{number}"), name=f"p{number}")
@@ -355,6 +365,6 @@ def test_what_is_known_of_claims_is_not_kept_without_end():
             list(plugin.filter_nodes(state, waiting, cluster.nodes))
         except FilterError:
             assert 3 * (number + 1) > 32
-    known = plugin.cases._answers.values()
-    assert len(known) <= 64
+    known = [each for each in gc.get_objects() if isinstance(each, Answers) and id(each) not in before]
+    assert 0 < len(known) <= 64
     assert sum(bool(each.tables) for each in known) <= 4

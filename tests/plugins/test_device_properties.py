@@ -5,12 +5,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from device_objects import DRIVER, GPU, a_slice, ask, claim, cluster_of, device, held, node, node_in
+from device_objects import DRIVER, GPU, a_slice, allocate, ask, claim, cluster_of, device, held, node, node_in
 from hypothesis import given
 from hypothesis import strategies as st
 
 from example_share import examples
-from stowplan.plugins.devices.allocator import NO_SOLUTION, allocate
+from stowplan.plugins.devices.allocator import NO_SOLUTION
 from stowplan.plugins.devices.claims import Usage, demand_of
 from stowplan.plugins.devices.pools import Inventory
 

@@ -49,6 +49,17 @@ async def test_golden_numbers(running, pending, metrics, expected):
         assert stage.scores(pod("new", *pending))["a"] == expected
 
 
+@pytest.mark.parametrize("deviation", [0, 1])
+@pytest.mark.parametrize("count", [2, 20])  # few and many are computed in different ways
+def test_a_load_above_all_limits_is_a_risk(deviation, count):
+    stage = stage_of(NAME, [node(f"n{i}") for i in range(count)])
+    stage.planner.cluster.apply(pod("old", 500, 1000, on="n0"))
+    stage.take({f"n{i}": NodeLoad(cpu=90, cpu_deviation=deviation) for i in range(count)})
+    found = stage.scores(pod("new", 100, 100))
+    assert found["n0"] == 50
+    assert found["n1"] == 100  # without pods there is nothing to compare with
+
+
 def test_golden_risks():
     assert load_risk(8000, 5000, 10_000, 0.5, 0.05 * math.sqrt(5)) == pytest.approx(0.1372, abs=1e-4)
     assert load_risk(8000, 2000, 3000, 0.3, 0.04 * math.sqrt(5)) == pytest.approx(0.6161, abs=1e-4)

@@ -133,7 +133,7 @@ def test_nodes_that_score_for_want_of_data_are_counted():
     found = planner(scoring("a", memory=50), points=["score"])
     found.decide(wanting(MEMORY))
     plugin = found.profiles["default-scheduler"].plugins["NodeCRDResourceFit"]
-    assert plugin._unknown[()] == 1
+    assert plugin.handle.counter("stowplan_node_crd_resource_fit_unknown_nodes_total", "")[()] == 1
 
 
 def test_without_the_crd_the_filter_refuses_and_the_score_is_neutral():

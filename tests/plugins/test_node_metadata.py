@@ -103,7 +103,7 @@ def test_nodes_without_a_value_are_counted():
     planner = world("1", None, "x", args=NUMBER)
     planner.decide(make_pod())
     plugin = planner.profiles["default-scheduler"].plugins[NAME]
-    assert plugin._without_value[()] == 2
+    assert plugin.handle.counter("stowplan_node_metadata_nodes_without_value_total", "")[()] == 2
 
 
 @pytest.mark.parametrize(

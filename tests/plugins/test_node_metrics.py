@@ -11,19 +11,25 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from load_stage import NOW, answer, cpu, fake_watcher, planner_of, served
+from load_stage import NOW, answer, cpu, fake_watcher, planner_of, served, stage_of
 
 from fake_prometheus import running, until
-from make import make_node, planner
+from make import make_node, make_pod, planner
+from stowplan.cluster import Cluster
 from stowplan.cycle import Planner
+from stowplan.embedded.cluster import embedded_cluster
 from stowplan.errors import StowplanError
-from stowplan.plugins.node_metrics import Collector, MetricProvider, SourceSettings
+from stowplan.framework import Handle
+from stowplan.plugins.node_metrics import Collector, MetricProvider, NodeLoad, SourceSettings
 
 NAME = "LoadVariationRiskBalancing"
 
 
 async def read_once(made: Planner) -> Collector:
-    plugin: Any = made.profiles["default-scheduler"].plugins[NAME]
+    return await read_with(made.profiles["default-scheduler"].plugins[NAME])
+
+
+async def read_with(plugin: Any) -> Collector:
     async with running(plugin):
         await until(lambda: plugin.source.poller.fault is not None)
     return plugin.source
@@ -92,10 +98,11 @@ def usage(name: str, cpu: str, memory: str, timestamp: str = "1970-01-12T13:46:3
 
 
 async def read_api(items: Any, *names: str) -> Collector:
-    made = planner_of(NAME, [make_node(name) for name in names], {}, lambda: NOW)
+    made = planner_of(NAME, [], {}, lambda: NOW)
     plugin = made.profiles["default-scheduler"].plugins[NAME]
-    plugin.handle._api = Api(items)
-    return await read_once(made)
+    cluster = Cluster.of([make_node(name) for name in names])  # plugins of one cluster share their source
+    handle = Handle(cluster, now=lambda: NOW, api=Api(items))  # type: ignore[arg-type]
+    return await read_with(type(plugin)(plugin.args, handle))
 
 
 async def test_the_metrics_api_gives_shares_of_capacity_and_no_deviation():
@@ -179,3 +186,66 @@ def test_certificates_are_checked_as_the_arguments_say():
     assert tls("https://watcher") is True
     with pytest.raises(OSError):
         tls(ca_file="/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("age", "expected"),
+    [(301, "5 minutes"), (90, "90 seconds"), (720, "12 minutes"), (7200, "2 hours"), (400_000, "4 days")],
+)
+def test_a_decision_says_how_old_the_metrics_are(age, expected):
+    stage = stage_of(NAME, [make_node("a"), make_node("b")], staleAfterSeconds=60)
+    stage.take({"a": NodeLoad(cpu=20), "b": NodeLoad(cpu=60)}, NOW - age)
+    assert stage.planner.decide(make_pod()).notes == (
+        f"{NAME} gives every node 50: metrics of nodes are {expected} old.",
+    )
+
+
+def test_a_decision_with_fresh_metrics_of_all_nodes_says_nothing():
+    stage = stage_of(NAME, [make_node("a"), make_node("b")])
+    stage.take({"a": NodeLoad(cpu=20), "b": NodeLoad(cpu=60)})
+    assert stage.planner.decide(make_pod()).notes == ()
+
+
+def test_gaps_follow_nodes_and_readings():
+    stage = stage_of(NAME, [make_node("a"), make_node("b")])
+    stage.take({"a": NodeLoad(cpu=20)})
+    says = "such nodes get the median score of the others."
+    assert stage.planner.decide(make_pod()).notes == (f"{NAME} has no data of b: {says}",)
+    for name in "cde":
+        stage.planner.cluster.apply(make_node(name))
+    assert stage.planner.decide(make_pod()).notes == (f"{NAME} has no data of b, c, d and 1 more: {says}",)
+    stage.take({name: NodeLoad(cpu=20) for name in "abcd"})
+    assert stage.planner.decide(make_pod()).notes == (f"{NAME} has no data of e: {says}",)
+
+
+@pytest.mark.parametrize(
+    "name", [NAME, "TargetLoadPacking", "LowRiskOverCommitment", "Peaks", "NetworkTraffic"]
+)
+async def test_a_recorded_decision_says_why_metrics_are_missing(name):
+    arguments = {"watcherAddress": "http://127.0.0.1:1"}
+    if name == "Peaks":
+        arguments = {"WatcherAddress": "http://127.0.0.1:1", "NodePowerModel": {"x": {"k0": 1}}}
+    elif name == "NetworkTraffic":
+        arguments = {"prometheusAddress": "http://127.0.0.1:1"}
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [
+            {
+                "plugins": {"multiPoint": {"enabled": [{"name": name}]}},
+                "pluginConfig": [{"name": name, "args": arguments}],
+            }
+        ],
+    }
+    container = {"name": "main", "image": "web", "resources": {"requests": {"cpu": "1"}}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    async with embedded_cluster(2, config=config) as cluster:
+        plugin: Any = cluster.scheduler.profiles["default-scheduler"].plugins[name]
+        poller = plugin._poller if name == "NetworkTraffic" else plugin.source.poller
+        await until(lambda: poller.fault is not None)
+        await cluster.create(pod)
+        await cluster.bound("p")
+        told = " ".join(cluster.explain("p").split())
+    score = 0 if name in ("Peaks", "NetworkTraffic") else 50
+    assert f"{name} gives every node {score}: " in told
+    assert "were not read yet (Cannot connect to host 127.0.0.1:1" in told

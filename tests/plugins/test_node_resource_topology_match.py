@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import combinations
+from typing import Any
 
 import pytest
 from alone import UNSCHEDULABLE, plugin_of, refusals, scores
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from make import make_node, make_pod
 from stowplan.api.meta import decode
 from stowplan.errors import ConfigError
-from stowplan.plugins.community.node_resource_topology_match import NodeResourceTopology
+from stowplan.plugins.node_resource_topologies import NodeResourceTopology
+from stowplan.plugins.pod_fingerprint import fingerprint
 
 NAME, GPU = "NodeResourceTopologyMatch", "example.com/gpu"
 SINGLE = ({"name": "topologyManagerPolicy", "value": "single-numa-node"},)
@@ -258,6 +260,13 @@ def test_least_numa_nodes_that_are_far_apart():
     assert scored(pod(need(3), need(3)), *zones, strategy="LeastNUMANodes", attributes=()) == 94
 
 
+def test_numa_nodes_that_are_far_from_themselves():
+    zones = [zone(0, {0: 20}, cpu=8, memory="8Gi"), zone(1, {1: 10}, cpu=4, memory="8Gi")]
+    for containers, expected in (([8], 88), ([4], 94), ([4, 4], 88), ([4, 4, 4], 88), ([4, 9], 0)):
+        wanted = pod(*map(need, containers))
+        assert scored(wanted, *zones, strategy="LeastNUMANodes", attributes=()) == expected
+
+
 def test_many_numa_nodes_do_not_take_forever():
     zones = [zone(number, cpu=1, memory="1Gi") for number in range(64)]
     assert scored(pod(need(10)), *zones, strategy="LeastNUMANodes", attributes=()) >= 0
@@ -309,6 +318,187 @@ def test_placed_pods_are_subtracted_until_the_object_must_have_them():
     assert refusals(planner.decide(pod(need(8)))) == {}
 
 
+# Fingerprints
+
+
+PODS = (
+    "analytics/controller-69dkj kube-public/subscriber-tq6v7 kube-public/transformer-hfbng "
+    "kube-public/validator-c6pn5 kube-system/proxy-wszrd middleware/processor-jkrl4 network/gateway-vsll5 "
+    "network/importer-kzdfr network/importer-q5vt9 staging/prometheus-bwgbn"
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [  # recorded from the library that exporters use
+        ("production/jaeger-dpgjk production/nginx-rt684 production/envoy-g9m22", "pfp0v001607b76a0e9d3aeb4"),
+        (PODS, "pfp0v001567144e4a561bb5a"),
+        ("", "pfp0v001ef46db3751d8e999"),
+    ],
+)
+def test_fingerprints_are_those_of_exporters(names, expected):
+    pods = [make_pod(each.split("/")[1], namespace=each.split("/")[0]) for each in names.split()]
+    assert fingerprint(pods) == fingerprint(pods[::-1]) == expected
+
+
+def written_for(*pods, zones=TWO, attributes=SINGLE, method="", **kept):
+    """An object that has these pods."""
+    more = [{"name": "nodeTopologyPodsFingerprint", "value": fingerprint(pods)}]
+    more += [{"name": "nodeTopologyPodsFingerprintMethod", "value": method}] if method else []
+    return topology(*zones, attributes=(*attributes, *more), **kept)
+
+
+LESS = (zone(0, cpu=4, memory="8Gi"), zone(1, cpu=3, memory="8Gi"))
+STALE = {"n": (UNSCHEDULABLE, "invalid node topology data")}
+
+
+def caching(*objects, **cache):
+    return alone(NAME, node(), *objects, args={"cacheResyncPeriodSeconds": 5, "cache": cache})
+
+
+def place(planner, placed):
+    plugin = planner.profiles["default-scheduler"].plugins[NAME]
+    planner.followers.tell(planner.cluster.assume_pod(placed, "n"))
+    plugin.reserve(None, placed, "n")
+
+
+def test_placed_pods_are_subtracted_until_the_object_has_them():
+    planner, placed = caching(written_for()), pod(need(5), name="placed")
+    assert refusals(planner.decide(pod(need(8)))) == {}
+    place(planner, placed)
+    assert refusals(planner.decide(pod(need(4)))) == cannot("container")
+    planner.cluster.apply(written_for(zones=(zone(0, cpu=64, memory="8Gi"),)))  # without the pod
+    assert refusals(planner.decide(pod(need(4)))) == cannot("container")
+    assert refusals(planner.decide(pod(need(3)))) == {}
+    planner.cluster.apply(written_for(placed, zones=LESS))
+    assert refusals(planner.decide(pod(need(4)))) == {}
+    assert refusals(planner.decide(pod(need(5)))) == cannot("container")
+
+
+def test_an_object_that_came_early_is_used_once_the_pods_are_as_it_says():
+    planner = caching(written_for())
+    first, second = pod(need(5), name="first"), pod(need(3), name="second")
+    place(planner, first)
+    place(planner, second)
+    planner.cluster.apply(written_for(first, zones=LESS))
+    assert refusals(planner.decide(pod(need(1)))) == cannot("container")
+    planner.cluster.remove_pod(second)
+    planner.followers.tell(second.on("n"), is_gone=True)
+    assert refusals(planner.decide(pod(need(4)))) == {}
+
+
+def test_another_configuration_of_the_kubelet_counts_at_once():
+    for scope, expected in (("All", {}), ("OnlyResources", cannot("container"))):
+        planner = caching(written_for(), resyncScope=scope)
+        place(planner, pod(need(5), name="placed"))
+        planner.cluster.apply(written_for(attributes=BY_POD))
+        assert refusals(planner.decide(pod(need(4)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("detect", "guaranteed", "expected"),
+    [
+        ("All", False, STALE),
+        ("OnlyExclusiveResources", False, {}),
+        ("OnlyExclusiveResources", True, STALE),
+        ("None", True, {}),
+    ],
+)
+def test_pods_of_other_schedulers(detect, guaranteed, expected):
+    planner = caching(written_for(), foreignPodsDetect=detect)
+    other = pod(need(2), name="other", guaranteed=guaranteed, schedulerName="x").on("n")
+    planner.cluster.add_pod(other)
+    planner.followers.tell(other)
+    assert refusals(planner.decide(pod(need(3)))) == expected
+    planner.cluster.apply(written_for(other, zones=LESS))
+    assert refusals(planner.decide(pod(need(3)))) == {}
+
+
+def test_pods_of_other_schedulers_without_fingerprints_are_subtracted():
+    planner = caching(topology(*TWO))
+    other = pod(need(5), name="other", schedulerName="x").on("n")
+    planner.cluster.add_pod(other)
+    planner.followers.tell(other)
+    assert refusals(planner.decide(pod(need(4)))) == cannot("container")
+    assert refusals(planner.decide(pod(need(3)))) == {}
+
+
+@pytest.mark.parametrize(
+    ("method", "attribute", "accepted"),
+    [
+        ("Autodetect", "with-exclusive-resources", True),
+        ("Autodetect", "all", False),
+        ("OnlyExclusiveResources", "", True),
+        ("All", "with-exclusive-resources", False),
+    ],
+)
+def test_which_pods_a_fingerprint_is_of(method, attribute, accepted):
+    planner, placed = caching(written_for(), resyncMethod=method), pod(need(5), name="placed")
+    place(planner, placed)
+    place(planner, pod(need(1), name="shared", guaranteed=False))
+    planner.cluster.apply(written_for(placed, zones=LESS, method=attribute))
+    assert refusals(planner.decide(pod(need(4)))) == ({} if accepted else cannot("container"))
+
+
+@pytest.mark.parametrize("value", ["", "pfp0v999123", "nonsense", "pfp0v001"])
+def test_fingerprints_that_are_wrong(value):
+    """Without one that can be compared, time decides; one that never matches keeps pods subtracted."""
+    planner = caching(written_for())
+    place(planner, pod(need(5), name="placed"))
+    more = ({"name": "nodeTopologyPodsFingerprint", "value": value},)
+    planner.cluster.apply(topology(*TWO, attributes=(*SINGLE, *more)))
+    assert refusals(planner.decide(pod(need(4)))) == cannot("container")
+    assert refusals(planner.decide(pod(need(3)))) == {}
+
+
+# In words
+
+
+def explained(planner, wanted, *names):
+    plugin: Any = planner.profiles["default-scheduler"].plugins[NAME]
+    return list(plugin.explain_rejections(wanted, names))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "attributes", "expected"),
+    [
+        (
+            pod(need(9)),
+            SINGLE,
+            ["n cannot align container c0: numa node 0 has 4 of 9 CPUs; numa node 1 has 8 of 9 CPUs."],
+        ),
+        (
+            pod(need(5), need(5)),
+            SINGLE,
+            ["n cannot align container c1: numa node 0 has 4 of 5 CPUs; numa node 1 has 3 of 5 CPUs."],
+        ),
+        (
+            pod(need(5), need(5), name="web"),
+            BY_POD,
+            ["n cannot align pod web: numa node 0 has 4 of 10 CPUs; numa node 1 has 8 of 10 CPUs."],
+        ),
+        (
+            pod(need(1), init=[need(5, "9Gi")]),
+            SINGLE,
+            [
+                "n cannot align init container i0: numa node 0 has 4 of 5 CPUs and 8Gi of 9Gi memory; "
+                "numa node 1 has 8Gi of 9Gi memory."
+            ],
+        ),
+        (
+            pod(need(1, **{"example.com/none": 1})),
+            SINGLE,
+            ["n cannot align container c0: the node has no example.com/none."],
+        ),
+        (pod(need(1)), SINGLE, []),
+    ],
+)
+def test_rejections_in_words(wanted, attributes, expected):
+    planner = alone(NAME, node(), topology(*TWO, attributes=attributes))
+    assert explained(planner, wanted, "n", "gone") == expected
+    assert bool(refusals(planner.decide(wanted))) == bool(expected)
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [
@@ -339,29 +529,61 @@ PARTS = st.lists(WANTED, min_size=1, max_size=3)
 ZONES = st.lists(AMOUNTS, max_size=3)
 
 
-@given(st.lists(ZONES, min_size=1, max_size=3), PARTS, st.booleans(), st.booleans(), st.integers(0, 2))
-def test_as_a_slow_obvious_version_would(clusters, parts, by_pod, guaranteed, kind):
-    strategy = ("LeastAllocated", "MostAllocated", "LeastNUMANodes")[kind]
-    attributes = BY_POD if by_pod else SINGLE
-    nodes = [node(f"n{number}") for number in range(len(clusters) + 1)]
-    items = [
-        topology(
-            *(zone(place, **each) for place, each in enumerate(zones)),
-            name=f"n{number}",
-            attributes=attributes,
-        )
-        for number, zones in enumerate(clusters)
+COSTS = st.one_of(st.just((10,) * 9), st.tuples(*[st.sampled_from((10, 12, 20))] * 9))
+NODES = st.tuples(ZONES, st.booleans(), st.booleans(), COSTS)
+"""The zones, whether pods are aligned as a whole, whether they are aligned at all, and the distances."""
+
+
+def topology_of(name, zones, by_pod, aligns, costs):
+    """`costs` has three numbers for each of three zones."""
+    made = [
+        zone(place, dict(enumerate(costs[3 * place : 3 * place + 3])), **each)
+        for place, each in enumerate(zones)
     ]
+    scope = {"name": "topologyManagerScope", "value": "pod" if by_pod else "container"}
+    return topology(*made, name=name, attributes=(*(SINGLE if aligns else ()), scope))
+
+
+@given(
+    st.lists(NODES, min_size=1, max_size=3),
+    PARTS,
+    st.booleans(),
+    st.integers(0, 2),
+    st.lists(st.tuples(st.integers(0, 2), st.none() | NODES), max_size=2),
+)
+def test_as_a_slow_obvious_version_would(clusters, parts, guaranteed, kind, changes):
+    strategy = ("LeastAllocated", "MostAllocated", "LeastNUMANodes")[kind]
+    nodes = [node(f"n{number}") for number in range(len(clusters) + 1)]
+    known = dict(enumerate(clusters))
+    items = [topology_of(f"n{number}", *each) for number, each in known.items()]
     wanted = pod(*parts, guaranteed=guaranteed)
     args = {"scoringStrategy": {"type": strategy}}
     planner = alone(NAME, *nodes, *items, args=args)
-    found = refusals(planner.decide(wanted)).keys()
-    groups = [total(parts)] if by_pod else parts
-    assert found == {f"n{row}" for row, zones in enumerate(clusters) if not fits(zones, groups, guaranteed)}
     plugin = planner.profiles["default-scheduler"].plugins[NAME]
-    points = plugin.score_nodes(None, wanted, planner.cluster.nodes).tolist()
-    slow = [slow_score(zones, groups, strategy) if guaranteed else 100 for zones in clusters]
-    assert points == [*slow, 0 if guaranteed else 100]
+    for changed, instead in [(None, None), *changes]:
+        if changed is not None:  # what was computed before must not be used for this node
+            if changed in known:
+                planner.cluster.remove(topology_of(f"n{changed}", *known.pop(changed)))
+            if instead is not None and changed < len(nodes):
+                known[changed] = instead
+                planner.cluster.apply(topology_of(f"n{changed}", *instead))
+        found = refusals(planner.decide(wanted)).keys()
+        points = plugin.score_nodes(None, wanted, planner.cluster.nodes).tolist()
+        misfits, slow = set(), []
+        for row, each in enumerate(nodes):
+            if row not in known:
+                slow.append(0 if guaranteed else 100)
+                continue
+            zones, by_pod, aligns, costs = known[row]
+            groups = [total(parts)] if by_pod else parts
+            if aligns and not fits(zones, groups, guaranteed):
+                misfits.add(each.metadata.name)
+            score = slow_score(zones, groups, strategy, costs) if aligns or kind == 2 else 0
+            slow.append(score if guaranteed else 100)
+        assert found == misfits
+        assert points == slow
+        names = [each.metadata.name for each in nodes]
+        assert {name for name in names if explained(planner, wanted, name)} == found
 
 
 def total(parts):
@@ -390,10 +612,10 @@ def fits(zones, parts, guaranteed):
     return True
 
 
-def slow_score(zones, parts, strategy):
+def slow_score(zones, parts, strategy, costs):
     parts = [{name: amount for name, amount in part.items() if amount} for part in parts]
     if strategy == "LeastNUMANodes":
-        return slow_numa(zones, parts)
+        return slow_numa(zones, parts, costs)
     points = []
     for part in parts:
         by_zone = []
@@ -408,8 +630,12 @@ def slow_score(zones, parts, strategy):
     return sum(points) // len(points)
 
 
-def slow_numa(zones, parts):
-    left, most = [dict(each) for each in zones], 0
+def slow_numa(zones, parts, costs):
+    left, most, is_nearest = [dict(each) for each in zones], 0, True
+
+    def distance(way):
+        return sum(costs[3 * one + other] for one in way for other in way)
+
     for part in parts:
         if not any(name in each for each in left for name in part):
             continue
@@ -418,10 +644,13 @@ def slow_numa(zones, parts):
         good = [way for way in ways if all(sum(left[at][name] for at in way) >= part[name] for name in part)]
         if not good:
             return 0
-        most = max(most, len(good[0]))
+        size = len(good[0])
+        chosen = min((way for way in good if len(way) == size), key=distance)
+        is_nearest &= distance(chosen) == min(map(distance, combinations(range(len(left)), size)))
+        most = max(most, size)
         for name, amount in part.items():
-            for at in good[0]:
+            for at in chosen:
                 given = min(amount, left[at][name])
                 left[at][name] -= given
                 amount -= given
-    return 100 - 12 * most + 6 if most else 100
+    return 100 - 12 * most + (6 if is_nearest else 0) if most else 100

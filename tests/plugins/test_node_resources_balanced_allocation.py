@@ -6,7 +6,10 @@ import pytest
 from alone import plugin_of
 
 from make import make_node, make_pod, planner
+from stowplan.cluster import Cluster
+from stowplan.cycle import Planner
 from stowplan.framework import Status
+from stowplan.scheduler.options import parse
 
 GPU = "example.com/gpu"
 THREE = {"resources": [{"name": "cpu"}, {"name": "memory"}, {"name": GPU}]}
@@ -51,6 +54,20 @@ def score(requests, taken, args=None, allocatable=None):
 )
 def test_balance(requests, taken, args, expected):
     assert score(requests, taken, args) == expected
+
+
+@pytest.mark.parametrize(("server", "expected"), [(34, [93, 75]), (35, [93, 75]), (36, [71, 62])])
+def test_before_1_36_the_balance_with_the_pod_counts(server, expected):
+    allocatable = {"cpu": "4", "memory": "8Gi", "pods": "9"}
+    nodes = [make_node(name, allocatable=allocatable) for name in ("empty", "half")]
+    used = make_pod("used", node="half", requests={"cpu": "2", "memory": "4Gi"})
+    asked = Planner(Cluster.of([*nodes, used]), parse([], server_minor=server).options.config)
+
+    def score_on(node, **requests):
+        scores = asked.decide(make_pod(requests=requests)).as_golden()["scores"]
+        return scores["NodeResourcesBalancedAllocation"][node]
+
+    assert [score_on("empty", cpu="1", memory="1Gi"), score_on("half", cpu="2")] == expected
 
 
 @pytest.mark.parametrize(

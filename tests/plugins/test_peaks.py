@@ -10,12 +10,11 @@ import pytest
 from alone import plugin_of
 from hypothesis import given
 from hypothesis import strategies as st
-from load_stage import NOW, answer, cpu, served, stage_of
+from load_stage import NOW, answer, cpu, metric, served, stage_of
 
 from fake_prometheus import until
 from make import make_node, make_pod
 from stowplan.errors import ConfigError
-from stowplan.explain.explainer import _score_notes
 from stowplan.plugins.node_metrics import NodeLoad
 
 NAME = "Peaks"
@@ -34,6 +33,10 @@ def models(names: str) -> dict[str, Any]:
 POD = make_pod(requests={"cpu": "1"})
 
 
+def loaded(percent: float) -> NodeLoad:
+    return NodeLoad(last_cpu=percent, first_cpu=percent)
+
+
 async def test_golden_numbers():
     names = [node(name) for name in "abc"]
     async with served(NAME, names, NodePowerModel=models("abc")) as (stage, server, _):
@@ -42,21 +45,31 @@ async def test_golden_numbers():
         assert stage.scores(POD) == {"a": 100, "b": 0, "c": 55}
 
 
+async def test_of_several_metrics_the_first_counts():
+    names = [node(name) for name in "abc"]
+    async with served(NAME, names, NodePowerModel=models("abc")) as (stage, server, _):
+        several = [*cpu(20), metric("CPU", "Latest", 90)]
+        server.body = answer({"a": several, "b": cpu(60), "c": cpu(40)})
+        await until(lambda: stage.plugin.source.reading == 1)
+        assert stage.scores(POD) == {"a": 100, "b": 0, "c": 55}
+
+
 def test_no_metrics_no_model_and_overload_are_never_best():
     stage = stage_of(NAME, [node(name) for name in "abcde"], NodePowerModel=models("abcd"))
     loads = {"a": 20, "b": 60, "c": 95, "e": 20}
-    stage.take({name: NodeLoad(last_cpu=each) for name, each in loads.items()})
+    stage.take({name: loaded(each) for name, each in loads.items()})
     assert stage.scores(POD) == {"a": 100, "b": 0, "c": 0, "d": 0, "e": 0}
-    (note,) = _score_notes(stage.planner.profiles["default-scheduler"])
+    (note,) = stage.planner.decide(POD).notes
     assert note == "Peaks has no data of d, e: nodes without CPU metrics or a power model get 0."
 
 
 def test_stale_metrics_make_all_nodes_equal():
     stage = stage_of(NAME, [node("a"), node("b")], NodePowerModel=models("ab"))
-    stage.take({"a": NodeLoad(last_cpu=20), "b": NodeLoad(last_cpu=60)}, NOW - 301)
+    stage.take({"a": loaded(20), "b": loaded(60)}, NOW - 301)
     assert stage.scores(POD) == {"a": 0, "b": 0}
-    (note,) = _score_notes(stage.planner.profiles["default-scheduler"])
-    assert note.startswith("Peaks gives every node 0 because it has no fresh metrics")
+    assert stage.planner.decide(POD).notes == (
+        "Peaks gives every node 0: metrics of nodes are 5 minutes old.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,8 +77,17 @@ def test_stale_metrics_make_all_nodes_equal():
 )
 def test_equal_rises_do_not_divide_by_zero(pod, expected):
     stage = stage_of(NAME, [node("a"), node("b")], NodePowerModel=models("ab"))
-    stage.take({"a": NodeLoad(last_cpu=20), "b": NodeLoad(last_cpu=20)})
+    stage.take({"a": loaded(20), "b": loaded(20)})
     assert stage.scores(pod) == expected
+
+
+def test_a_pod_without_requests_makes_no_difference():
+    nodes = [
+        make_node(f"n{number}", allocatable={"cpu": str(number), "pods": "9"}) for number in range(1, 60)
+    ]
+    stage = stage_of(NAME, nodes, NodePowerModel={node.name: MODEL for node in nodes})
+    stage.take({node.name: loaded(30.1 + row / 7) for row, node in enumerate(nodes)})
+    assert set(stage.scores(make_pod()).values()) == {0}
 
 
 def test_models_come_from_a_file_if_the_arguments_have_none(tmp_path, monkeypatch):
@@ -73,7 +95,7 @@ def test_models_come_from_a_file_if_the_arguments_have_none(tmp_path, monkeypatc
     path.write_text(json.dumps(models("ab")))
     monkeypatch.setenv("NODE_POWER_MODEL", str(path))
     stage = stage_of(NAME, [node("a"), node("b")])
-    stage.take({"a": NodeLoad(last_cpu=20), "b": NodeLoad(last_cpu=60)})
+    stage.take({"a": loaded(20), "b": loaded(60)})
     assert stage.scores(POD) == {"a": 100, "b": 0}
     for text in ("{", '{"a": {"k9": 1}}', '{"a": 7}'):
         path.write_text(text)
@@ -113,7 +135,7 @@ rows = st.tuples(st.none() | st.floats(0, 110), st.floats(0, 200), st.floats(0, 
 def test_as_a_slow_version_for_one_node(found, request):
     power = {f"n{i}": {"k0": 1, "k1": k1, "k2": k2} for i, (_, k1, k2) in enumerate(found)}
     stage = stage_of(NAME, [node(f"n{i}") for i in range(len(found))], NodePowerModel=power)
-    stage.take({f"n{i}": NodeLoad(last_cpu=row[0]) for i, row in enumerate(found) if row[0] is not None})
+    stage.take({f"n{i}": loaded(row[0]) for i, row in enumerate(found) if row[0] is not None})
     rises = [slow(used, k1, k2, request) for used, k1, k2 in found]
     ranked = [each for each in rises if each is not None]
     given_scores = list(stage.scores(make_pod(requests={"cpu": f"{request}m"})).values())

@@ -14,7 +14,6 @@ from make import make_node, make_pod
 from stowplan.api.kinds import object_of
 from stowplan.api.node import NodeObject
 from stowplan.errors import ConfigError
-from stowplan.explain.explainer import _score_notes
 from stowplan.plugins.node_metrics import NodeLoad
 
 NAME = "TargetLoadPacking"
@@ -130,7 +129,7 @@ def test_a_node_without_data_gets_the_median_and_explain_says_so():
     stage = stage_of(NAME, [node(name) for name in "abcd"])
     stage.take(known(a=0, b=40, c=70))
     assert stage.scores(limited(0)) == {"a": 40, "b": 100, "c": 20, "d": 40}
-    (note,) = _score_notes(stage.planner.profiles["default-scheduler"])
+    (note,) = stage.planner.decide(limited(0)).notes
     assert note == f"{NAME} has no data of d: such nodes get the median score of the others."
 
 
@@ -160,8 +159,8 @@ async def test_a_source_that_fails_is_believed_until_it_is_stale_and_then_nodes_
             await tell(**how)
             assert stage.counted(STALE) > 0
         assert stage.scores(limited(0)) == {"a": 30, "b": 30}
-        (note,) = _score_notes(stage.planner.profiles["default-scheduler"])
-        assert note.startswith(f"{NAME} gives every node 30 because it has no fresh metrics of nodes: ")
+        (note,) = stage.planner.decide(limited(0)).notes
+        assert note.startswith(f"{NAME} gives every node 30: metrics of nodes are 5 minutes old (")
         errors = [record.fields["err"] for record in caplog.records if record.levelname == "ERROR"]
         assert any(said in each for each in errors)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -67,6 +68,16 @@ def test_compare_prints_measures_and_differences(folder):
     assert "waiting.p95" in text
     assert "pods have another node" in text
     assert "default/pod-1" in text
+
+
+def test_a_difference_is_a_tie_only_if_it_is_one_for_all(folder):
+    """With one the nodes are tied, with the other one of them wins."""
+    nodes = [add(0, node(name)) for name in ("a", "b", "c")]
+    trace = trace_of(*nodes, add(1, pod("old", nodeName="b")), add(5, pod("new")))
+    write_trace(folder / "trace.parquet", trace.events)
+    found = compare(folder, "--explain", "1").stdout
+    assert re.search(r"default/new +a +b +policy, or other pods before it", found), found
+    assert "default/new with spread:" in found
 
 
 def test_compare_as_json_explains_decisions(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -115,19 +116,67 @@ def test_only_feasible_nodes_are_in_the_mask(make):
     assert env.results.placements == {"first": "a", "second": "d"}
 
 
-def test_an_action_that_is_not_feasible(make):
+@pytest.mark.parametrize("infeasible_reward", [-5.0, 0.0])
+def test_an_action_that_is_not_feasible(make, infeasible_reward):
     env = make(
         trace_of(
             *(add(0, node(name, cpu)) for name, cpu in (("a", "4"), ("b", "1"), ("c", "4"))),
             add(1, pod("p", "2")),
         ),
-        infeasible_reward=-5.0,
+        infeasible_reward=infeasible_reward,
     )
     env.reset()
     _, reward, _, _, info = env.step(1)
-    assert reward == -5.0
+    assert reward == infeasible_reward
     assert not info["is_feasible"]
     assert env.results.placements == {"p": "a"}
+
+
+@pytest.mark.parametrize("action", [-1, 5, 0.5, "a", float("nan"), None, [0, 1]])
+def test_an_action_that_is_not_a_row(make, action):
+    env = make(busy_trace(pods=5))
+    env.reset()
+    with pytest.raises(ValueError, match=r"expected the row of a node, from 0 to 4"):
+        env.step(action)
+    env.step(0)
+
+
+@pytest.mark.parametrize("value", [[0.5, 0.5], 0.5, [float("nan")] * 9, [-0.1] * 9, [1.1] * 9, "heavy", None])
+def test_an_action_that_is_not_weights(make, value):
+    env = make(busy_trace(pods=5), action="weights")
+    env.reset()
+    with pytest.raises(ValueError, match=r"expected 9 numbers from 0 to 1, one for each of score_names"):
+        env.step(value)
+    env.step(env.default_action)
+
+
+def test_a_notebook_has_an_event_loop_already(make):
+    trace = busy_trace(pods=10)
+
+    async def cell():
+        env = make(trace)
+        _, metrics = run(env, fullest)
+        env.reset()
+        env.close()
+        return metrics
+
+    def repeatable(metrics):
+        return {name: value for name, value in metrics.items() if not name.startswith("decision.")}
+
+    assert repeatable(asyncio.run(cell())) == repeatable(run(make(trace), fullest)[1])
+
+
+def test_a_profile_without_scores(make, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("""\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins: {score: {disabled: [{name: "*"}]}}
+""")
+    env = make(busy_trace(pods=5), config=config)
+    assert env.score_names == []
+    run(env, fullest)
 
 
 def test_weights_change_decisions(make):

@@ -7,10 +7,11 @@ import contextlib
 import time
 
 import pytest
-from small_trace import busy_trace, pod
+from small_trace import busy_trace, node, pod
 
 from stowplan.client import kubeconfig
 from stowplan.client.api import ApiClient
+from stowplan.embedded.cluster import EmbeddedCluster
 from stowplan.errors import InputError
 from stowplan.replay import ReplayOptions, read_trace, replay, write_trace
 from stowplan.replay.recorder import Privacy, TraceFolder, record
@@ -67,8 +68,8 @@ async def test_what_happens_is_recorded_and_replayed(kube_cluster, kube_namespac
     assert [each.suffix for each in folder.iterdir()] == [".parquet"]
     trace = read_trace(folder)
     assert trace.faults == []
-    assert verbs(trace, "one") == ["add", "bind", "delete"]
-    assert verbs(trace, "two") == ["add", "bind"]
+    assert verbs(trace, "one") == ["add", "bind", "start", "update", "delete"]
+    assert verbs(trace, "two") == ["add", "bind", "start"]
     (bound,) = [each for each in trace.events if each.verb == "bind" and each.name == "two"]
     assert bound.by == "default-scheduler"
     assert bound.node == kube_cluster.get("Pod", "two", kube_namespace)["spec"]["nodeName"]
@@ -123,10 +124,72 @@ async def test_names_and_images_can_be_hashed(kube_cluster, kube_namespace, tmp_
         await asyncio.to_thread(kube_cluster.wait_for, "pod/topsecret", "Ready", kube_namespace)
     trace = read_trace(folder)
     hashed = privacy.hashed("topsecret")
-    assert verbs(trace, hashed) == ["add", "bind"]
+    assert verbs(trace, hashed) == ["add", "bind", "start"]
     text = str([bytes(each.object) for each in trace.events if each.kind == "Pod"])
     assert "topsecret" not in text
     assert '"image":"web"' not in text
+
+
+async def record_in_process(cluster, folder):
+    """Record a cluster of this process until its nodes and pods are in the trace."""
+    task = asyncio.create_task(record(cluster.api, folder))
+    try:
+        await until(lambda: {"Node", "Pod"} <= {each.kind for each in read_trace(folder).events}, task)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    return read_trace(folder)
+
+
+async def test_pending_pods_are_recorded_in_the_order_of_their_creation(tmp_path):
+    """A list has them in the order of their names, and may arrive before that of nodes."""
+    names = [f"{letter}-{number}" for number, letter in enumerate("qzbmaxkc")]
+    async with EmbeddedCluster() as cluster:
+        for number in range(3):
+            made = node(f"node-{number}")
+            await cluster.api.request("POST", "/api/v1/nodes", made)
+        for name in names:
+            await cluster.api.request("POST", "/api/v1/namespaces/default/pods", make_pod(name, "default"))
+        trace = await record_in_process(cluster, tmp_path / "trace")
+    first = [each for each in trace.events if each.time == trace.start]
+    kinds = [each.kind for each in first]
+    assert [each.name for each in first if each.kind == "Pod"] == names
+    assert "Node" not in kinds[kinds.index("Pod") :]
+    found = await asyncio.to_thread(replay, trace)
+    assert [each.name for each in found.pods] == names
+    assert {each.bound for each in found.pods} == {trace.start}
+
+
+async def test_attempts_that_find_no_node_are_recorded(tmp_path):
+    """With the node that was nominated, and without the message; the same again is not recorded."""
+    folder, pods = tmp_path / "trace", "/api/v1/namespaces/default/pods"
+    kind = "application/merge-patch+json"
+    rejected = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}
+    async with EmbeddedCluster() as cluster:
+        await cluster.api.request("POST", "/api/v1/nodes", node("node-0"))
+        await cluster.api.request("POST", pods, make_pod("big", "default"))
+        task = asyncio.create_task(record(cluster.api, folder))
+        try:
+            await until(lambda: verbs(read_trace(folder), "big") == ["add"], task)
+            for change in (
+                {"conditions": [rejected]},
+                {"conditions": [rejected | {"lastProbeTime": "2026-01-01T00:00:00Z"}]},
+                {"conditions": [rejected], "nominatedNodeName": "node-0"},
+            ):
+                await cluster.api.request(
+                    "PATCH", f"{pods}/big/status", {"status": change}, content_type=kind
+                )
+            await until(lambda: verbs(read_trace(folder), "big").count("reject") == 2, task)
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+    trace = read_trace(folder)
+    found = [each for each in trace.events if each.name == "big"]
+    assert [(each.verb, each.node) for each in found] == [("add", ""), ("reject", ""), ("reject", "node-0")]
+    assert {each.by for each in found[1:]} == {"default-scheduler"}
+    assert "full" not in str([bytes(each.object) for each in found])
 
 
 def test_a_line_that_was_not_written_to_its_end_is_left_out(tmp_path):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 
+import msgspec
 import pytest
 from small_trace import add, busy_trace, change, node, pod, trace_of
 
 from stowplan.config import load
+from stowplan.cycle.schedule import schedule
 from stowplan.errors import InputError
 from stowplan.framework.registry import Registry
 from stowplan.replay import ReplayOptions, replay
+from stowplan.scheduler.shared import BackgroundTasks
 
 REGISTRY = Registry.installed()
 
@@ -177,6 +181,138 @@ def test_the_recorded_node_wins_among_the_best():
     assert results_by_name(trace, prefers_recorded=True)["web"].node == "b"
 
 
+def test_the_recorded_node_wins_if_it_is_the_best_before_the_binding():
+    """A pod ends between the arrival of another one and its binding; the live scheduler knew."""
+    trace = trace_of(
+        add(0, node("a")),
+        add(0, node("b")),
+        add(1, pod("old", "2", nodeName="b")),
+        add(10, pod("new")),
+        add(10, pod("other", nodeName="a")),
+        change(10.001, "delete", pod("old")),
+        change(10.003, "bind", pod("new"), node="b", by="live"),
+    )
+    assert results_by_name(trace)["new"].node == "a"
+    found = results_by_name(trace, prefers_recorded=True, departures="recorded")["new"]
+    assert (found.node, found.bound, found.attempts) == ("b", 10.001, 1)
+    assert results_by_name(trace, prefers_recorded=True, departures="never")["new"].node == "a"
+
+
+@pytest.mark.parametrize("order", ["creation", "names", "neither"])
+def test_pods_that_are_pending_at_the_start_come_in_the_order_of_the_live_queue(order):
+    created = [f"{letter}{number}" for number, letter in enumerate("hcafbged")]
+    queued = {"creation": created, "names": sorted(created), "neither": [*created[::2], *created[::-2]]}[
+        order
+    ]
+    pods = [add(0, pod(name, "2" if number % 2 else "1")) for number, name in enumerate(created)]
+    bound = [change(1 + at / 8, "bind", pod(name), node="a", by="live") for at, name in enumerate(queued)]
+    found = results_by_name(trace_of(add(0, node("a", "100")), *pods, *bound), departures="never")
+    assert list(found) == queued
+
+
+def test_pods_that_failed_at_one_moment_keep_their_order_over_profiles():
+    config = load(
+        {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "profiles": [{"schedulerName": "default-scheduler"}, {"schedulerName": "other"}],
+        },
+        REGISTRY,
+    ).config
+    names = ("other", "default-scheduler", "other", "default-scheduler")
+    pods = [add(1, pod(f"p{number}", schedulerName=name)) for number, name in enumerate(names)]
+    trace = trace_of(add(0, node("a", "0")), *pods, change(50, "update", node("a", "2")))
+    found = results_by_name(trace, config)
+    assert [each.node for each in found.values()] == ["a", "a", "", ""]
+
+
+def recorded_preemption(*more):
+    """A pod is preempted, ends a moment later, and its controller makes another one."""
+    low, again = pod("low", owner="set"), pod("again", owner="set")
+    ending = pod("low", owner="set")
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:20Z"
+    return trace_of(
+        add(0, node("a", "1")),
+        add(1, low),
+        change(1, "bind", low, node="a", by="live"),
+        add(20, pod("high", priority=10)),
+        change(20.1, "update", ending),
+        add(20.2, again),
+        change(20.3, "delete", low, by="preemption"),
+        change(20.4, "bind", pod("high"), node="a", by="live"),
+        change(60, "delete", pod("high")),
+        change(61, "bind", again, node="a", by="live"),
+        change(90, "delete", again),
+        *more,
+    )
+
+
+@pytest.mark.parametrize("departures", ["run-time", "recorded"])
+def test_a_recorded_preemption_makes_one_replacement(departures):
+    found = results_by_name(recorded_preemption(), departures=departures)
+    assert sorted(found) == ["again", "high", "low"]
+    assert found["low"].is_evicted
+    assert (found["again"].node, found["again"].arrived) == ("a", 20.2)
+
+
+@pytest.mark.parametrize("departures", ["run-time", "recorded"])
+def test_a_pod_that_is_not_preempted_here_stays_and_is_not_replaced(departures):
+    trace = recorded_preemption()
+    room = [msgspec.structs.replace(each) for each in trace.events]
+    room[0] = add(0, node("a", "2"))
+    found = results_by_name(trace_of(*room), departures=departures)
+    assert sorted(found) == ["high", "low"]
+    assert not found["low"].is_evicted
+    assert (found["low"].bound, found["low"].ended) == (1, 90)
+
+
+def test_preemption_takes_the_recorded_node_where_the_harm_is_equal():
+    pods = [add(1, pod(f"on-{name}", "4", nodeName=name)) for name in ("a", "b", "c")]
+    urgent = pod("high", "4", priority=10)
+    recorded = change(6, "bind", urgent, node="b", by="live")
+    trace = trace_of(*(add(0, node(name)) for name in ("a", "b", "c")), *pods, add(5, urgent), recorded)
+    assert results_by_name(trace)["high"].node == "a"
+    assert results_by_name(trace, prefers_recorded=True)["high"].node == "b"
+
+
+def with_start(data, second):
+    return data | {"status": {"startTime": f"2026-01-01T00:00:{second:02}Z"}}
+
+
+def test_a_pod_that_was_overtaken_when_recorded_is_overtaken_in_the_replay():
+    """A scheduler that is behind takes the pod of higher priority first, which arrived later."""
+    urgent = pod("high", "4", priority=10)
+    trace = trace_of(
+        add(0, node("a")),
+        add(0, node("b")),
+        add(0, with_start(pod("on-a", "2", nodeName="a"), 9)),
+        add(0, with_start(pod("on-b", "4", nodeName="b"), 1)),
+        add(1, pod("low")),
+        add(2, urgent),
+        change(2.2, "reject", urgent, node="a", by="live"),
+        change(2.3, "delete", pod("on-a"), by="preemption"),
+        change(3, "bind", urgent, node="a", by="live"),
+        change(4, "reject", pod("low"), by="live"),
+    )
+    assert results_by_name(trace)["high"].node == "b"
+    found = results_by_name(trace, prefers_recorded=True)
+    assert (found["high"].node, found["low"].node) == ("a", "")
+
+
+@pytest.mark.parametrize("victim", ["one", "two", "three"])
+def test_of_pods_that_are_equally_important_those_give_way_that_did_when_recorded(victim):
+    urgent = pod("high", "2", priority=10)
+    trace = trace_of(
+        add(0, node("a", "6")),
+        *(add(0, with_start(pod(name, "2", nodeName="a"), 1)) for name in ("one", "two", "three")),
+        add(5, urgent),
+        change(6, "delete", pod(victim), by="preemption"),
+        change(7, "bind", urgent, node="a", by="live"),
+    )
+    found = results_by_name(trace, prefers_recorded=True, departures="recorded")
+    assert [name for name, each in found.items() if each.is_evicted] == [victim]
+
+
 def test_pods_of_other_schedulers_go_where_they_were():
     trace = trace_of(
         add(0, node("a", "2")),
@@ -248,6 +384,13 @@ def test_measures():
     assert found["nodes.used.max"] == 1
 
 
+@pytest.mark.parametrize("as_recorded", [False, True])
+def test_a_pod_that_never_fits_waits_until_nothing_happens_any_more(as_recorded):
+    trace = trace_of(add(0, node("a", "1")), add(1, pod("big", "3")), change(9, "update", node("a", "2")))
+    found = replay(trace, registry=REGISTRY, options=ReplayOptions(as_recorded=as_recorded))
+    assert found.metrics()["waiting.max"] == 8
+
+
 def test_an_empty_trace_is_an_error():
     with pytest.raises(InputError, match="made-up: has no events"):
         replay(trace_of(), registry=REGISTRY)
@@ -258,3 +401,73 @@ def test_an_object_that_cannot_be_read_is_named():
     broken["status"]["allocatable"]["cpu"] = "many"
     with pytest.raises(InputError, match=r"made-up: Node /?a at 3\.0+: status\.allocatable"):
         replay(trace_of(add(3, broken)), registry=REGISTRY)
+
+
+def test_a_backlog_of_equal_pods_is_decided_once_for_each_change(monkeypatch):
+    """Whenever a pod leaves, all that wait are attempted, and for all but the first nothing has changed."""
+    events = [add(0, node("a", "4")), add(0, node("b", "4", zone="west"))]
+    for number in range(60):
+        size, more = ("1", {}) if number % 3 else ("3", {"nodeSelector": {"zone": "west"}})
+        name = f"pod-{number}"
+        events.append(add(1 + number, pod(name, size, **more), run_seconds=100.0 + 7 * (number % 5)))
+    decided = []
+
+    def count_decisions(profile, pod, *args):
+        decided.append(pod.name)
+        return schedule(profile, pod, *args)
+
+    monkeypatch.setattr("stowplan.scheduler.loop.schedule", count_decisions)
+    found = results_by_name(trace_of(*events))
+    attempts = sum(each.attempts for each in found.values())
+    assert len(decided) < attempts / 3
+    decided.clear()
+    monkeypatch.setattr("stowplan.scheduler.loop.FailedPods.find", lambda *_: None)
+    assert results_by_name(trace_of(*events)) == found
+    assert len(decided) == attempts
+
+
+def test_a_failure_does_not_hold_for_a_pod_with_other_labels():
+    """Only the first of two pods that are alike but for a label is kept away by the other's anti-affinity."""
+    term = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    web, other = pod("web"), pod("other")
+    web["metadata"]["labels"], other["metadata"]["labels"] = {"app": "web"}, {"app": "other"}
+    found = results_by_name(
+        trace_of(add(0, node("a")), add(1, pod("lone", affinity=affinity)), add(2, web), add(2, other))
+    )
+    assert (found["web"].node, found["other"].node) == ("", "a")
+
+
+async def test_plain_work_is_run_when_it_is_told_to_and_may_wait_after_all():
+    tasks, steps, go_on = BackgroundTasks(), [], asyncio.Event()
+    tasks.defers_plain = True
+
+    async def at_once() -> None:
+        steps.append("at once")
+
+    async def wait() -> None:
+        steps.append("waiting")
+        await go_on.wait()
+        steps.append("over")
+
+    tasks.start(wait(), "waiting", is_plain=True)
+    tasks.start(at_once(), "at once", is_plain=True)
+    assert (steps, len(tasks)) == ([], 2)
+    tasks.run_deferred()
+    assert (steps, len(tasks)) == (["waiting", "at once"], 1)
+    go_on.set()
+    await tasks.finish(1.0)
+    assert (steps[2:], len(tasks)) == (["over"], 0)
+
+
+async def test_plain_work_that_fails_is_logged_and_stops_nothing(caplog):
+    tasks = BackgroundTasks()
+    tasks.defers_plain = True
+
+    async def fail() -> None:
+        raise ValueError("no such thing")
+
+    tasks.start(fail(), "binding of pod default/web", is_plain=True)
+    tasks.run_deferred()
+    assert len(tasks) == 0
+    assert [each.message for each in caplog.records] == ["Background work failed"]

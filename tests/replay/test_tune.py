@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from itertools import pairwise
 
 import pytest
@@ -140,12 +141,50 @@ def test_a_study_of_another_search_is_not_continued(folder):
         tune(folder, "--objective", "nodes.used", *SPACE, trials=1)
 
 
-@pytest.mark.parametrize("text", ["garbage\n", '{"op_code": 4}\n{"op_code": 4}\n', "[]\n"])
-def test_a_file_that_is_not_a_study(folder, text):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "garbage\n",
+        "a file without the end of a line",
+        '{"op_code": 4}\n{"op_code": 4}\n',
+        '{"op_code": 77, "worker_id": "a"}\n',
+        "[]\n",
+        "\0\xff\n\0",
+    ],
+)
+def test_a_file_that_is_not_a_study_is_left_as_it_is(folder, text):
     (folder / "tuned").mkdir()
     (folder / "tuned/study.journal").write_text(text)
     with pytest.raises(InputError, match=r"study\.journal: is not a study of Optuna"):
         tune(folder, "--objective", "waiting.p95", *SPACE, trials=1)
+    assert (folder / "tuned/study.journal").read_text() == text
+
+
+def test_a_mistake_leaves_nothing_in_the_way_of_the_next_search(folder):
+    with pytest.raises(InputError, match="unknown metric"):
+        tune(folder, "--objective", "waiting.p42", *SPACE, trials=1)
+    with pytest.raises(InputError, match="no trial gave a valid configuration"):
+        tune(folder, "--objective", "nodes.used", "--arg", "NodeResourcesFit.nope=1:3", trials=1)
+    tune(folder, "--objective", "waiting.p95", *SPACE, trials=1)
+
+
+@pytest.mark.parametrize("size", [1024, 4096])
+def test_a_full_disk_is_an_error_and_the_study_goes_on_afterwards(folder, size):
+    """A limit on the size of files stands for the full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(InputError, match=r"study\.journal: cannot be written: File too large"):
+            tune(folder, "--objective", "waiting.p95", *SPACE, trials=4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    tune(folder, "--objective", "waiting.p95", *SPACE, trials=4)
+    assert json.loads((folder / "tuned/report.json").read_bytes())["trials"] == 4
+
+
+def test_an_objective_is_given_once(folder):
+    with pytest.raises(InputError, match=r"--objective: waiting\.p95: is given twice"):
+        tune(folder, "--objective", "waiting.p95", "--objective", "waiting.p95:min", *SPACE, trials=1)
 
 
 def test_invalid_configurations_are_counted_and_left_out(folder):

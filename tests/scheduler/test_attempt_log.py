@@ -9,7 +9,7 @@ import re
 import pytest
 
 from scheduler_staging import node, pod, staged
-from stowplan import Plugin, Status, log
+from stowplan import Plugin, Status, log, scale_to_max
 
 
 class Picky(Plugin):
@@ -25,10 +25,14 @@ PICKY = {
     "plugins": {"Picky": Picky},
 }
 BOUND = '"Successfully bound pod to node" pod="default/p" node="n1" evaluatedNodes=3 feasibleNodes=2'
+NODES = [f'"Add event for node" node="{name}"' for name in ("n1", "n2", "n3")]
+ADDED = '"Add event for unscheduled pod" pod="default/p"'
 QUEUED = (
-    '"Pod moved to an internal scheduling queue" pod="default/p" event="UnschedulablePodAdd" queue="active"'
+    '"Pod moved to an internal scheduling queue" pod="default/p" event="UnschedulablePodAdd" queue="Active"'
 )
+POPPED = '"About to try and schedule pod" pod="default/p"'
 ATTEMPT = '"Attempting to schedule pod" pod="default/p"'
+BIND = '"Attempting to bind pod to node" logger="Bind.DefaultBinder" pod="default/p" node="n1"'
 BY_CUSTOM_PLUGINS = [
     '"Plugin rejected node for pod" pod="default/p" plugin="Picky" node="n3" status="not to my taste"',
     '"Plugin scored node for pod" pod="default/p" plugin="Picky" node="n1" score=80',
@@ -55,7 +59,14 @@ def said(stream: io.StringIO) -> list[str]:
     ("verbosity", "expected"),
     [
         pytest.param(0, [BOUND], id="one line a pod"),
-        pytest.param(5, [QUEUED, ATTEMPT, *BY_CUSTOM_PLUGINS, BOUND], id="what custom plugins said"),
+        pytest.param(2, [BOUND], id="no more"),
+        pytest.param(3, [*NODES, ADDED, ATTEMPT, BIND, BOUND], id="events and steps"),
+        pytest.param(4, [*NODES, ADDED, POPPED, ATTEMPT, BIND, BOUND], id="pods taken from the queue"),
+        pytest.param(
+            5,
+            [*NODES, ADDED, QUEUED, POPPED, ATTEMPT, *BY_CUSTOM_PLUGINS, BIND, BOUND],
+            id="what custom plugins said",
+        ),
     ],
 )
 async def test_a_bound_pod(written, verbosity, expected):
@@ -64,6 +75,66 @@ async def test_a_bound_pod(written, verbosity, expected):
         stage.see(node("n1"), node("n2"), node("n3"), pod("p"))
         await stage.settle()
         assert said(written) == expected
+
+
+async def test_events_of_nodes_and_pods_are_logged_as_kube_scheduler_logs_them(written):
+    """What kube-scheduler 1.36.4 writes with `-v=4` for these changes."""
+    waiting, large, foreign = pod("p"), pod("large", cpu="64"), pod("foreign", schedulerName="other")
+    placed = {**waiting, "spec": {**waiting["spec"], "nodeName": "n1"}}
+    done = {**placed, "status": {"phase": "Succeeded"}}
+    async with staged() as stage:
+        stage.is_leading = False
+        log.configure(verbosity=4, stream=written)
+        stage.see(node("n1"), foreign, waiting)
+        stage.change(waiting, placed)
+        stage.change(placed, placed)
+        stage.change(placed, done)
+        stage.change(done, None)
+        stage.see(large)
+        stage.change(large, large)
+        stage.change(large, None)
+        stage.change(foreign, None)
+        stage.change(node("n1"), node("n1", cpu="3"))
+        stage.change(node("n1"), None)
+    assert [line for line in said(written) if " event for " in line] == [
+        '"Add event for node" node="n1"',
+        '"Add event for unscheduled pod" pod="default/p"',
+        '"Delete event for unscheduled pod" pod="default/p"',
+        '"Add event for scheduled pod" pod="default/p"',
+        '"Update event for scheduled pod" pod="default/p"',
+        '"Delete event for scheduled pod" pod="default/p"',
+        '"Add event for unscheduled pod" pod="default/large"',
+        '"Update event for unscheduled pod" pod="default/large"',
+        '"Delete event for unscheduled pod" pod="default/large"',
+        '"Update event for node" node="n1"',
+        '"Delete event for node" node="n1"',
+    ]
+
+
+class Counting(Plugin):
+    def score(self, state, pod, node):
+        return {"n1": 400, "n2": 7}[node.name]
+
+    def normalize_score(self, state, pod, scores):
+        return scale_to_max(scores)
+
+
+@pytest.mark.parametrize(("verbosity", "raw"), [(5, []), (6, [("n1", "400"), ("n2", "7")])])
+async def test_at_six_raw_scores_and_arguments(written, verbosity, raw):
+    config = {"profiles": [{"plugins": {"multiPoint": {"enabled": [{"name": "Counting"}]}}}]}
+    log.configure(verbosity=verbosity, stream=written)
+    async with staged(config, {"Counting": Counting}) as stage:
+        stage.see(node("n1"), node("n2"), pod("p"))
+        await stage.settle()
+        text = "\n".join(said(written))
+    found = r'"Plugin returned raw score for node" pod="default/p" plugin="Counting" node="(.*)" score=(.*)'
+    assert re.findall(found, text) == raw
+    assert re.findall('scored node for pod" .* plugin="Counting" node="(.*)" score=(.*)', text) == [
+        ("n1", "100"),
+        ("n2", "1"),
+    ]
+    arguments = '"Plugin arguments" profile="default-scheduler" plugin="InterPodAffinity" args={'
+    assert (arguments in text) == (verbosity == 6)
 
 
 async def test_at_ten_all_plugins_and_totals(written):

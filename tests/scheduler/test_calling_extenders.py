@@ -21,6 +21,7 @@ from stowplan.errors import ConfigError
 from stowplan.explain.report import explain_decision
 from stowplan.explain.text import render
 from stowplan.framework.decision import Decision
+from stowplan.journal import Decisions
 from stowplan.queue.waiting import Place
 
 
@@ -37,7 +38,7 @@ def patience(answer: Any) -> str:
 async def extended(
     *extenders: dict[str, Any], draw: random.Random | None = None, **config: Any
 ) -> AsyncIterator[Stage]:
-    async with staged({"extenders": list(extenders), **config}, draw=draw) as stage:
+    async with staged({"extenders": list(extenders), **config}, draw=draw, decisions=Decisions()) as stage:
         try:
             yield stage
         finally:
@@ -49,7 +50,7 @@ def see(stage: Stage, *objects: dict[str, Any], change: str = "ADDED") -> None:
     for plain in objects:
         stage.store(plain, None if change == "DELETED" else plain)
         reflector = next(each for each in stage.scheduler.reflectors if each.resource.kind == plain["kind"])
-        reflector._on_line(json.dumps({"type": change, "object": plain}).encode())
+        reflector.on_line(json.dumps({"type": change, "object": plain}).encode())
 
 
 async def until(holds: Callable[[], Any]) -> None:
@@ -753,20 +754,14 @@ async def test_other_work_goes_on_while_an_extender_thinks():
 # What is seen of it
 
 
-async def decided(stage: Stage, name: str, monkeypatch) -> Decision:
-    found: list[Decision] = []
-    hand_on = stage.scheduler.loop._hand_on
-    monkeypatch.setattr(
-        stage.scheduler.loop,
-        "_hand_on",
-        lambda each: (found.append(each.decision), hand_on(each)),  # type: ignore[func-returns-value]
-    )
+async def decided(stage: Stage, name: str) -> Decision:
     see(stage, pod(name))
-    await until(lambda: found)
-    return found[0]
+    recorder = stage.scheduler.shared.recorder
+    await until(lambda: recorder.decisions.recent.of(f"default/{name}"))
+    return recorder.decisions.recent.of(f"default/{name}")[0].decision()
 
 
-async def test_the_decision_has_what_extenders_refused_and_scored(monkeypatch, caplog):
+async def test_the_decision_has_what_extenders_refused_and_scored(caplog):
     says = {
         "filter": keeping("n1", "n2", FailedNodes={"n3": "too old"}),
         "score": lambda body: [{"Host": "n1", "Score": 3}],
@@ -777,7 +772,7 @@ async def test_the_decision_has_what_extenders_refused_and_scored(monkeypatch, c
             see(stage, node("n1"), node("n2"), node("n3"))
             log.set_verbosity(5)
             try:
-                decision = await decided(stage, "p", monkeypatch)
+                decision = await decided(stage, "p")
             finally:
                 log.set_verbosity(0)
             name = f"Extender {other.url}"

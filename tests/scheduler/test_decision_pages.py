@@ -11,8 +11,8 @@ from aiohttp.test_utils import make_mocked_request
 
 from scheduler_staging import node, pod, staged
 from stowplan.api.kinds import object_of
+from stowplan.client.api import PODS
 from stowplan.client.errors import ApiError
-from stowplan.client.resources import PODS
 from stowplan.framework.plugin import Plugin
 from stowplan.framework.status import Status
 from stowplan.journal import Decisions, Outcome

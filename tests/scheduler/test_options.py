@@ -4,8 +4,9 @@ import pytest
 import yaml
 
 from stowplan.errors import ConfigError, InputError
+from stowplan.framework.registry import Registry
 from stowplan.scheduler.flags import FLAGS, GROUPS
-from stowplan.scheduler.options import SUPPORTED_GATES, UNSUPPORTED_GATES, parse
+from stowplan.scheduler.options import complete_config, parse
 from stowplan.serving.options import NamedCertificate, ServingOptions
 
 V1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -142,7 +143,7 @@ def test_certificates_for_host_names():
         pytest.param("--log-text-info-buffer-size=2Ki", id="a quantity"),
         pytest.param("--tls-curve-preferences=23,24", id="numbers"),
         pytest.param("--requestheader-allowed-names=a,b", id="names"),
-        pytest.param("--emulated-version=kube=1.35", id="a version"),
+        pytest.param("--min-compatibility-version=kube=1.35", id="a version"),
     ],
 )
 def test_values_of_flags_without_effect_are_read_all_the_same(flag):
@@ -352,6 +353,20 @@ def test_with_a_file_deprecated_flags_are_ignored_aloud(file):
     ]
 
 
+@pytest.mark.parametrize(
+    ("flags", "kubeconfig", "is_ignored"),
+    [
+        pytest.param([], "/flag", False, id="no other way to reach the cluster"),
+        pytest.param(["--master=https://here"], "", True, id="an address of the API server"),
+    ],
+)
+def test_a_kubeconfig_beside_a_file_without_one(file, flags, kubeconfig, is_ignored):
+    """As tutorial 4 runs it: --config=FILE --kubeconfig=FILE, with no clientConnection in the first."""
+    found, said = parse([f"--config={file(V1)}", "--kubeconfig=/flag", *flags])
+    assert found.kubeconfig == kubeconfig
+    assert any("--kubeconfig is ignored" in each for each in said) == is_ignored
+
+
 def test_leader_election_flags_go_before_the_file(file):
     path = file({**V1, "leaderElection": {"leaderElect": False, "resourceName": "file", "retryPeriod": "3s"}})
     found, said = parse(["--config", path, "--leader-elect", "--leader-elect-resource-name=flag"])
@@ -524,10 +539,10 @@ def test_flags_without_effect_say_so_if_they_ask_for_something(flag, said):
     ("gates", "said"),
     [
         pytest.param("SchedulerQueueingHints=true,GangScheduling=false", [], id="as it is"),
-        pytest.param("kube:StorageCapacityScoring=true", ["StorageCapacityScoring=true"], id="not done"),
-        pytest.param("PodLevelResources=false", ["PodLevelResources=false"], id="always done"),
+        pytest.param("kube:SchedulerAsyncAPICalls=true", ["SchedulerAsyncAPICalls=true"], id="not done"),
+        pytest.param("SchedulerAsyncPreemption=false", ["SchedulerAsyncPreemption=false"], id="always done"),
         pytest.param("Nonsense=true", ["Nonsense=true"], id="unknown"),
-        pytest.param("AllAlpha=true,AllBeta=true", ["AllAlpha=true", "AllBeta=true"], id="whole classes"),
+        pytest.param("NodeDeclaredFeatures=false,AllAlpha=false", [], id="followed"),
     ],
 )
 def test_gates_that_change_nothing_are_named(gates, said):
@@ -541,8 +556,139 @@ def test_gates_add_up():
     assert found.feature_gates == {"A": True, "B": False}
 
 
-def test_a_gate_is_done_or_not():
-    assert not SUPPORTED_GATES & UNSUPPORTED_GATES
+ELSEWHERE = "and would place pods differently than kube-scheduler"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        pytest.param(
+            ["--feature-gates=StorageCapacityScoring=true,TaintTolerationComparisonOperators=true"],
+            "cannot set feature gate StorageCapacityScoring, TaintTolerationComparisonOperators to true: "
+            f"Stowplan does not implement it, {ELSEWHERE}",
+            id="not implemented",
+        ),
+        pytest.param(
+            ["--feature-gates=PodLevelResources=false"],
+            f"cannot set feature gate PodLevelResources to false: Stowplan always enables it, {ELSEWHERE}",
+            id="cannot be disabled",
+        ),
+        pytest.param(
+            ["--feature-gates=AllBeta=true"],
+            "cannot set feature gate DRADeviceTaintRules to true: Stowplan does not implement it, "
+            f"{ELSEWHERE}",
+            id="a whole stage",
+        ),
+        pytest.param(
+            ["--feature-gates=CompositePodGroup=true"],
+            f"cannot set feature gate CompositePodGroup to true: Stowplan does not implement it, {ELSEWHERE}",
+            id="of a newer minor",
+        ),
+        pytest.param(
+            ["--feature-gates=DynamicResourceAllocation=false"],
+            "cannot set feature gate DynamicResourceAllocation to false, feature is locked to true",
+            id="locked",
+        ),
+        pytest.param(
+            ["--emulated-version=1.35", "--feature-gates=TopologyAwareWorkloadScheduling=true"],
+            "cannot set feature gate TopologyAwareWorkloadScheduling to true, feature is PreAlpha at "
+            "emulated version 1.35, min compatibility version 1.34",
+            id="not yet there",
+        ),
+    ],
+)
+def test_gates_that_would_change_decisions_are_rejected(flags, text):
+    assert error(*flags) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("1.37", "emulation version 1.37 is not between [1.33, 1.36.0]"),
+        ("2.0", "emulation version 2.0 is not between [1.33, 1.36.0]"),
+        (
+            "1.32",
+            "[emulation version 1.32 is not between [1.33, 1.36.0], "
+            "minCompatibilityVersion version 1.33 is not between [1.33, 1.32]]",
+        ),
+        ("kube=foo", 'could not parse "foo" as version'),
+        ("kube=", 'could not parse "" as version'),
+        ("a=b=c", 'could not parse "b=c" as version'),
+        ("1", 'illegal version string "1"'),
+        ("01.35", 'illegal zero-prefixed version component "01" in "01.35"'),
+        ("1.35.4", "patch version not allowed, got: kube=1.35.4"),
+        ("wardle=1.2", "component not registered: wardle"),
+        ("=1.35", "component not registered: "),
+        ("1.35,kube=1.34", "duplicate version flag, kube=1.35 and kube=1.34"),
+        (
+            f"1.{'9' * 5000}",
+            f'illegal non-numeric version component "{"9" * 5000}" in "1.{"9" * 5000}": '
+            f'strconv.ParseUint: parsing "{"9" * 5000}": value out of range',
+        ),
+        ("1.34 1.35", "minCompatibilityVersion version 1.35 is not between [1.33, 1.34]"),
+    ],
+)
+def test_versions_have_kube_schedulers_errors(given, text):
+    emulated, _, compatible = given.partition(" ")
+    assert error(f"--emulated-version={emulated}", f"--min-compatibility-version={compatible}") == text
+
+
+def test_a_gate_may_be_set_to_the_emulated_versions_default():
+    said = warnings("--emulated-version=1.35", "--feature-gates=DRADeviceTaints=false,AllAlpha=false")
+    assert "DRADeviceTaints=false has no effect" in said[0]
+
+
+@pytest.mark.parametrize("given", ["1.36", "kube=1.36", "v1.36", " 1.36", ""])
+def test_the_matched_version_changes_nothing(given):
+    assert options(f"--emulated-version={given}").config == options().config
+    assert warnings(f"--emulated-version={given}") == []
+
+
+# As kube-scheduler v1.36.4 writes it: what 1.36 adds to the older version.
+WRITTEN = {
+    "1.33": ({"DynamicResources", "NodeDeclaredFeatures"}, None),
+    "1.34": ({"NodeDeclaredFeatures"}, {"filterTimeout"}),
+    "1.35": ({"NodeDeclaredFeatures"}, {"filterTimeout"}),
+    "1.36": (set(), {"filterTimeout", "bindingTimeout"}),
+}
+
+
+@pytest.mark.parametrize("version", WRITTEN)
+def test_an_emulated_version_has_its_plugins_and_arguments(version):
+    lacking, timeouts = WRITTEN[version]
+
+    def written(version):
+        config = options(f"--emulated-version={version}").config
+        (profile,) = complete_config(config, Registry.installed())["profiles"]
+        args = {each["name"]: set(each["args"]) - {"apiVersion", "kind"} for each in profile["pluginConfig"]}
+        return [each["name"] for each in profile["plugins"]["multiPoint"]["enabled"]], args
+
+    names, args = written(version)
+    everything, _ = written("1.36")
+    assert names == [name for name in everything if name not in lacking]
+    assert args.get("DynamicResources") == timeouts
+
+
+def test_an_older_server_sets_the_defaults_of_features():
+    found = parse([], server_minor=34).options.config
+    assert found.default_plugins == options("--emulated-version=1.34").config.default_plugins
+    assert parse([], server_minor=37).options.config == options().config
+    assert parse([], server_minor=20).options.config == parse([], server_minor=33).options.config
+    # What flags say goes before it: the version, and single gates, also those that 1.34 does not have.
+    assert parse(["--emulated-version=1.36"], server_minor=34).options.config == options().config
+    flag = "--feature-gates=NodeDeclaredFeatures=true,GenericWorkload=true"
+    found = parse([flag], server_minor=34).options.config
+    assert "NodeDeclaredFeatures" in dict(found.default_plugins)
+    assert found.gates == {"GenericWorkload"}
+
+
+def test_what_an_older_version_lacks_and_stays_on_is_named():
+    (said,) = warnings("--emulated-version=1.35")
+    assert said.startswith(
+        "--emulated-version=1.35: Stowplan does not disable DRAConsumableCapacity, "
+        "DRADeviceBindingConditions, "
+        "DRADeviceTaints, DRAPartitionableDevices, InPlacePodLevelResourcesVerticalScaling; an API server"
+    )
 
 
 @pytest.mark.parametrize(

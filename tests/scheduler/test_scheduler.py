@@ -229,6 +229,18 @@ async def test_a_pod_that_waits_shows_its_node():
         assert len(stage.api.patches) == 1
 
 
+async def test_a_pod_that_waits_shows_no_node_without_the_feature():
+    options = with_plugin(Holding)
+    async with staged(**options, disabled_gates=("NominatedNodeNameForExpectation",)) as stage:
+        stage.see(node("n1"), pod("p"))
+        await stage.settle()
+        (waiting,) = stage.scheduler.waiting
+        waiting.allow("Holding")
+        await stage.settle()
+        assert stage.api.bound == {"default/p": "n1"}
+        assert stage.api.patches == []
+
+
 class Preparing(Plugin):
     """Does something before some pods are bound, and says so beforehand."""
 

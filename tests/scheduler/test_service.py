@@ -16,6 +16,7 @@ import yaml
 
 from stowplan.apiserver import ApiServer
 from stowplan.apiserver.http import serve
+from stowplan.apiserver.server import VERSION
 from stowplan.errors import InputError
 from stowplan.framework.registry import Registry
 from stowplan.scheduler.main import Service
@@ -77,6 +78,48 @@ async def test_metrics_say_who_runs(configure):
         page = service.metrics.render().decode()
     assert f'git_version="v1.36.4+stowplan.{version("stowplan")}"' in page
     assert "rest_client_response_size_bytes_count" in page
+
+
+@pytest.mark.parametrize(
+    ("minor", "has_plugin", "line"),
+    [
+        ("36", True, None),
+        ("35+", False, {"server": "1.35"}),
+        (
+            "37",
+            True,
+            {
+                "server": "1.37",
+                "missingFeatures": "DRADeviceTaintRules,DRAFractionalCapacityRange,StorageCapacityScoring,"
+                "VolumeLimitScaling",
+            },
+        ),
+    ],
+)
+async def test_features_follow_an_older_server(configure, caplog, monkeypatch, minor, has_plugin, line):
+    monkeypatch.setitem(VERSION, "emulationMinor", minor)
+    caplog.set_level(logging.INFO, "stowplan")
+    for flags, follows in ((), True), (("--emulated-version=1.36",), False):
+        caplog.clear()
+        async with running(f"--config={configure()}", *flags) as service:
+            assert ("NodeDeclaredFeatures" in plugins_of(service)) is (has_plugin or not follows)
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until(lambda: said(caplog, "Configuration reloaded") and service.is_synced)
+            assert ("NodeDeclaredFeatures" in plugins_of(service)) is (has_plugin or not follows)
+        found = [
+            each
+            for message in (
+                "API server is older, using its features",
+                "API server is newer, scheduling as kube-scheduler 1.36",
+            )
+            for each in said(caplog, message)
+        ]
+        assert found == ([line] if line and follows else [])
+
+
+def plugins_of(service: Service) -> set[str]:
+    assert service.scheduler is not None
+    return set(service.scheduler.profiles["default-scheduler"].plugins)
 
 
 RESTART = "Configuration field not taken up: it takes a restart"

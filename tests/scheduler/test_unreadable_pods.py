@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_staging import node, pod, staged
 from stowplan import Plugin, Status
-from stowplan.client.resources import PODS
+from stowplan.client.api import PODS
 from stowplan.client.watch import read_object
 
 UNREADABLE = "node(s) had a pod that cannot be read"

@@ -295,7 +295,7 @@ async def test_the_controller_restarted_between_bind_and_patch_loses_nothing():
     world.pods["job-0"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "n3"}
     await world.schedule("job-0", crash_after_bind=True)
     assert world.job().status.last_node == ""
-    world.plugin._memories._own.clear()  # the scheduler is another process by now
+    world.restart_scheduler()
     world.restart_controllers()
     await world.reconcile()
     assert (world.job().status.last_node, slot(world).pod_uid) == ("n3", world.pod("job-0").uid)
@@ -519,7 +519,7 @@ async def test_a_record_that_was_never_written_is_made_up_for():
     world = world_of()
     await sticky_pod(world, crash_after_bind=True)
     assert world.records_kept == []
-    world.plugin._memories._own.clear()
+    world.restart_scheduler()
     await world.records.reconcile_all()
     (record,) = world.records_kept
     assert (record.spec.last_node, record.spec.pod_uid) == (world.where("a"), world.pod("a").uid)

@@ -406,10 +406,13 @@ async def test_pods_stick_by_annotation():
 
 async def test_the_namespace_is_part_of_the_key():
     world = World(*three_nodes())
-    sticky_pod(world, "a")
+    world.add_pod("a", annotations={KEY: "cache"}, nodeSelector={"kubernetes.io/hostname": "n3"})
     await world.schedule("a")
-    there = {"name": "b", "namespace": "elsewhere", "uid": "b", "annotations": {KEY: "cache"}}
-    assert world.plugin._memories.of(make_pod(metadata=there)).place.last_node == ""
+    world.add_pod("here", annotations={KEY: "cache"})
+    assert world.decide("here").chosen == "n3"
+    world.add_pod("there", annotations={KEY: "cache"})
+    world.pods["there"]["metadata"]["namespace"] = "elsewhere"
+    assert world.decide("there").chosen == "n1"
 
 
 @pytest.mark.parametrize(

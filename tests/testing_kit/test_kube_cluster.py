@@ -151,6 +151,9 @@ def test_a_fault_that_makes_no_sense_is_rejected(cluster):
         cluster.fault(resource="pods")
     with pytest.raises(InputError, match="400 to 599, not 200"):
         cluster.fault(200)
+    with pytest.raises(InputError, match="no verb matches 'creates'; verbs are get, list, watch, create"):
+        cluster.fault(500, verb="creates")
+    cluster.fault(500, verb="delete*", count=0).remove()
 
 
 def test_watches_break_off(cluster):
@@ -181,6 +184,51 @@ def test_the_administrators_token_expires(cluster):
     assert ask(cluster, "GET", MAPS, token=old)[0] == 401
     assert ask(cluster, "GET", MAPS)[0] == 200
     assert cluster.token in cluster.kubeconfig.read_text()
+
+
+def test_all_kubeconfigs_of_the_administrator_get_the_new_token(cluster):
+    path, other = cluster.kubeconfig_for("default"), cluster.kubeconfig_for("default", "default")
+    before = other.read_text()
+    cluster.expire_token()
+    assert cluster.token in path.read_text()
+    assert "namespace: default" in path.read_text()
+    assert other.read_text() == before
+
+
+def test_kinds_by_any_name_that_kubectl_knows(cluster):
+    assert len(cluster.list("nodes")) == len(cluster.list("no")) == len(cluster.list("Node")) == 2
+    cluster.create(config_map("one"))
+    assert cluster.get("cm", "one") == cluster.get("ConfigMap", "one")
+    cluster.delete("configmaps", "one")
+    cluster.wait_for("configmap/one", "deleted")
+
+
+class Model:
+    """Not plain data, as the objects of some clients."""
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        (
+            "shop.yaml",
+            r"expected plain data or a Path, not 'shop.yaml': for a file, pass Path\('shop.yaml'\)",
+        ),
+        (Model(), r"expected plain data or a Path, not <.*Model.*>"),
+        ({"metadata": {"name": "one"}}, r"\{'metadata'.*: .*it needs at least apiVersion, kind and metadata"),
+    ],
+)
+def test_what_is_no_object_is_said(cluster, item, said):
+    for do in (cluster.create, cluster.apply):
+        with pytest.raises(InputError, match=said):
+            do(item)
+
+
+def test_waiting_in_the_wrong_namespace_shows_the_right_one(cluster):
+    cluster.create_namespace("shop")
+    cluster.create(pod("web", namespace="shop"))
+    with pytest.raises(AssertionError, match="pods that exist: shop/web"):
+        cluster.wait_for("pod/web", timeout=0.1)
 
 
 def test_tokens_of_service_accounts_expire(cluster):

@@ -212,7 +212,7 @@ async def test_what_if(asked, expected):
         pytest.param(
             {"more": [{"name": "default/web", "count": 20_000}]}, "not more than 10000 can be", id="too many"
         ),
-        pytest.param({"more": [{"name": "p", "count": 0}]}, "how many", id="none at all"),
+        pytest.param({"more": [{"name": "p", "count": 0}]}, "the count must be", id="none at all"),
         pytest.param({"config": "kind: x"}, "apiVersion must be", id="no configuration"),
     ],
 )

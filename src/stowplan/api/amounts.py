@@ -54,7 +54,7 @@ def _in_units(amount: int, units: Iterable[tuple[str, int]]) -> str:
     return str(amount)
 
 
-def reject_unserved_values(data: Mapping[str, Any]) -> None:
+def reject_unserved_values(data: Mapping[str, object]) -> None:
     """Raise an InputError for what no API server returns: null in a list, and endless quantities.
 
     A decoder would ignore the one and calculate with the other modulo 2^32, as Go does.

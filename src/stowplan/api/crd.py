@@ -95,7 +95,7 @@ def _version(kind: type[CustomResource]) -> Json:
     version: Json = {"name": where.version, "served": True, "storage": True}
     schema = _schema(kind)
     version["schema"] = {"openAPIV3Schema": schema}
-    if "status" in schema["properties"]:
+    if where.has_status and "status" in schema["properties"]:
         version["subresources"] = {"status": {}}
     if where.columns:
         columns = (*where.columns, AGE)
@@ -172,7 +172,7 @@ def _field(field: types.Field, path: str, within: tuple[type, ...]) -> Json:
     return schema_of(field.type, path, within) | ({"default": plain} if plain else {})
 
 
-def _plain(default: Any) -> Any:
+def _plain(default: object) -> object:
     """The default as plain data, without what a struct leaves at its own defaults."""
     plain = msgspec.to_builtins(default, enc_hook=encode_hook)
     if isinstance(default, msgspec.Struct):
@@ -237,7 +237,7 @@ def _scalar(info: types.Type, path: str) -> Json:
     raise InputError(f"has a type that a schema cannot express ({kind}); use Any", field=path)
 
 
-def _enum(values: list[Any]) -> Json:
+def _enum(values: list[object]) -> Json:
     return {"type": "integer" if all(isinstance(each, int) for each in values) else "string", "enum": values}
 
 
@@ -251,5 +251,5 @@ def _range(info: types.IntType | types.FloatType) -> Json:
     return found
 
 
-def _bounds(**limits: Any) -> Json:
+def _bounds(**limits: object) -> Json:
     return {name: limit for name, limit in limits.items() if limit is not None}

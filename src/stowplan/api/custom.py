@@ -48,6 +48,9 @@ class Definition(msgspec.Struct, frozen=True):
     """Label selector for the objects to watch; empty for all."""
     has_status: bool = True
     """Whether its status is a subresource. Without one, `api.update_status` writes the object itself."""
+    installed_by: str = ""
+    """The project that installs the definition, if ours does not have all of it: `stowplan manifests` leaves
+    it out."""
     approval: str = ""
     """URL of the kind's API review; only needed for groups under k8s.io and kubernetes.io."""
 

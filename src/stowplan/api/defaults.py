@@ -140,7 +140,7 @@ def _default_class(classes: Mapping[str, PriorityClass]) -> PriorityClass | None
     return min(defaults, key=lambda each: each.value, default=None)
 
 
-def _with_container_defaults(container: Any, on_host: bool) -> Any:
+def _with_container_defaults(container: object, on_host: bool) -> object:
     """Default requests to limits, and host ports to container ports on the host's network."""
     if not isinstance(container, dict):
         return container
@@ -167,7 +167,7 @@ def _asked_by_containers(spec: Plain) -> set[str]:
     return {name for each in resources for part in ("requests", "limits") for name in _part(each, part)}
 
 
-def _with_host_port(port: Any) -> Any:
+def _with_host_port(port: object) -> object:
     if not isinstance(port, dict) or port.get("hostPort") or "containerPort" not in port:
         return port
     return port | {"hostPort": port["containerPort"]}
@@ -208,11 +208,11 @@ def _with_selector(term: Any, labels: Plain) -> Any:
     return term | {"labelSelector": selector | {"matchExpressions": expressions}}
 
 
-def _part(holder: Any, name: str) -> Plain:
+def _part(holder: object, name: str) -> Plain:
     found = holder.get(name) if isinstance(holder, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-def _items(holder: Any, name: str) -> list[Any]:
+def _items(holder: object, name: str) -> list[object]:
     found = holder.get(name) if isinstance(holder, dict) else None
     return found if isinstance(found, list) else []

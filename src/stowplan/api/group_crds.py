@@ -20,11 +20,11 @@ def _about(description: str, schema: Json) -> Json:
     return {"description": description, **schema}
 
 
-def _number(description: str, **more: Any) -> Json:
+def _number(description: str, **more: object) -> Json:
     return {"description": description, "type": "integer", "format": "int32", **more}
 
 
-def _text(description: str, **more: Any) -> Json:
+def _text(description: str, **more: object) -> Json:
     return {"description": description, "type": "string", **more}
 
 

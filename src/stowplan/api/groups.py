@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, NamedTuple
 import msgspec
 
 from stowplan.api.custom import CustomResource, Definition
-from stowplan.api.meta import EMPTY, Condition, Object, Wire
+from stowplan.api.meta import EMPTY, Condition, Wire
 from stowplan.api.pod import Pod, Shape, shape_of
 from stowplan.api.quantity import Quantity
 
@@ -380,8 +380,3 @@ def ranked(pod: Pod, priority: int) -> Pod:
 def task_of(pod: Pod) -> str:
     """The task that a pod has in a Volcano group."""
     return pod.annotations.get(TASK) or pod.labels.get(TASK, "")
-
-
-def group_of_object(item: Object) -> Group | None:
-    """The group of an object that describes one, for tests and tools; None for any other."""
-    return next(item.groups(), None) if isinstance(item, GroupObject) else None

@@ -61,7 +61,7 @@ GROUP_KINDS: dict[tuple[str, str], type[Object]] = {
 """Kinds of pod groups, their queues and quotas; several have the same name."""
 
 
-def object_of(data: Any) -> Pod | Object | None:
+def object_of(data: object) -> Pod | Object | None:
     """The object that plain data describes; None for a kind that does not concern scheduling."""
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise InputError("is not a Kubernetes object: it needs at least apiVersion, kind and metadata")

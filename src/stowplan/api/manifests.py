@@ -26,7 +26,7 @@ from stowplan.api.pod import Pod
 from stowplan.api.storage import StorageClass
 from stowplan.api.workloads import PriorityClass
 from stowplan.errors import InputError
-from stowplan.yaml_nesting import is_too_deep
+from stowplan.yaml_nesting import find_alias_fault, is_too_deep
 
 STDIN = "-"
 SUFFIXES = (".json", ".yaml", ".yml")
@@ -84,6 +84,8 @@ class Manifests:
         self.faults: list[InputError] = []
         self.unserved: tuple[type[CustomResource], ...] = ()
         """Kinds that plugins watch but the API server does not serve."""
+        self.server_minor: int | None = None
+        """The minor version of the API server that the objects were read from, if known."""
         self.follower: Follower | None = None
         """Was built from the objects given to `take`, and gets those added later."""
         self.priority_classes: dict[str, PriorityClass] = {}
@@ -202,7 +204,7 @@ class Manifests:
             fault = InputError(error.message, where=found.file, what=error.what, field=error.field)
             self.faults.append(fault)
         except RecursionError:
-            fault = InputError("contains itself (&a … *a), or is nested too deeply", where=found.file)
+            fault = InputError("is nested too deeply", where=found.file)
             self.faults.append(fault)
 
     def _put_custom(self, kind: type[CustomResource], data: Plain) -> None:
@@ -234,7 +236,7 @@ class Manifests:
         return data | {"metadata": meta | {"name": f"{meta['generateName']}{next(self._numbers)}"}}
 
 
-def _is_job_set(data: dict[str, Any]) -> bool:
+def _is_job_set(data: dict[str, object]) -> bool:
     """Whether it has all that is needed to know its Jobs."""
     meta, spec = data.get("metadata"), data.get("spec")
     parts = spec.get("replicatedJobs") if isinstance(spec, dict) else None
@@ -326,12 +328,14 @@ def _objects(file: str, text: bytes, faults: list[InputError]) -> Iterator[Found
             faults.append(InputError("contains no Kubernetes object", where=file))
 
 
-def _documents(text: bytes) -> Iterator[Any]:
+def _documents(text: bytes) -> Iterator[object]:
     try:
         if text.lstrip()[:1] in (b"{", b"["):
             yield _parse_json(text)
         elif is_too_deep(text):
             raise RecursionError
+        elif fault := find_alias_fault(text):
+            raise InputError(fault)
         else:
             yield from yaml.load_all(text, _Loader)
     except msgspec.DecodeError as error:
@@ -357,7 +361,7 @@ def _encoding_fault(text: bytes) -> str:
     return ""
 
 
-def _parse_json(text: bytes) -> Any:
+def _parse_json(text: bytes) -> object:
     try:
         return msgspec.json.decode(text)
     except RecursionError:  # a cluster may hold such objects; nothing that matters is nested that deep

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _ATOMS = frozenset((str, int, float, bool, bytes, type(None), Quantity))
 
 
-def _refuse(self: Any, *_: object, **__: object) -> NoReturn:
+def _refuse(self: object, *_: object, **__: object) -> NoReturn:
     raise TypeError("this object is shared and read-only; change a copy, for example dict(…) or list(…)")
 
 
@@ -44,7 +44,7 @@ class FrozenDict(dict[K, V]):
     def __deepcopy__(self, _: object) -> FrozenDict[K, V]:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (dict(self),)
 
 
@@ -58,7 +58,7 @@ class FrozenList(list[T]):
     def __copy__(self) -> FrozenList[T]:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (list(self),)
 
 
@@ -114,7 +114,7 @@ def _changeable_fields(kind: type) -> tuple[str, ...]:
     return tuple(field for field in fields if _is_changeable(hints.get(field, Any)))
 
 
-def _is_changeable(hint: Any) -> bool:
+def _is_changeable(hint: object) -> bool:
     if isinstance(hint, type) and not get_args(hint):
         if issubclass(hint, msgspec.Struct):
             return bool(_changeable_fields(hint))
@@ -124,7 +124,7 @@ def _is_changeable(hint: Any) -> bool:
     return get_origin(hint) is not Literal
 
 
-def _freeze(values: Iterable[Any]) -> list[Any]:
+def _freeze(values: Iterable[object]) -> list[Any]:
     return [value if value.__class__ in _ATOMS else freeze(value) for value in values]
 
 
@@ -284,7 +284,7 @@ def _as_text(data: bytes | str | dict[str, Any]) -> bytes:
         raise InputError(f"is not JSON: {error}") from None
 
 
-def _read(kind: type, text: bytes) -> Any:
+def _read(kind: type, text: bytes) -> object:
     """Plain data of the fields that `kind` has, without nulls; what it keeps as text is left as it is."""
     try:
         return decode_deep(lambda data: _plain(_info(kind), data), text)
@@ -300,7 +300,7 @@ def _info(kind: type) -> msgspec.inspect.Type:
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def _plain(info: msgspec.inspect.Type, data: bytes) -> Any:
+def _plain(info: msgspec.inspect.Type, data: bytes) -> object:
     """Parse one level at a time, so that unused parts are not parsed."""
     text = bytes(data).strip()
     if isinstance(info, msgspec.inspect.RawType):
@@ -329,7 +329,7 @@ def _plain(info: msgspec.inspect.Type, data: bytes) -> Any:
     return _without_nulls(msgspec.json.decode(text))
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_nulls(value: object) -> object:
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -337,7 +337,7 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _with_field(error: msgspec.ValidationError, kind: type, plain: Any) -> InputError:
+def _with_field(error: msgspec.ValidationError, kind: type, plain: object) -> InputError:
     """Make `… - at `$.spec.x[...]`` a field path, with the map's key where it can be found."""
     message, steps = _split_error(error)
     if message.startswith("Invalid enum value") and (choices := _choices(kind, steps)):
@@ -351,7 +351,7 @@ def _with_field(error: msgspec.ValidationError, kind: type, plain: Any) -> Input
     return InputError(message, field=steps)
 
 
-def _leave_out(plain: Any, error: msgspec.ValidationError) -> bool:
+def _leave_out(plain: object, error: msgspec.ValidationError) -> bool:
     """Take the value that the error is about out of plain data; False if there is no such value."""
     message, field = _split_error(error)
     steps, entry, rest = field.partition("[...]")  # the error does not name the key in a map
@@ -378,7 +378,7 @@ def _split_error(error: msgspec.ValidationError) -> tuple[str, str]:
     return message, path.rstrip("`").removeprefix("key` in `").removeprefix("$").lstrip(".")
 
 
-def _is_at_fault(value: Any, message: str) -> bool:
+def _is_at_fault(value: object, message: str) -> bool:
     """Whether it is this value, in a map of texts or of quantities, that the message is about."""
     if message.startswith("Expected `str"):
         return not isinstance(value, str)
@@ -391,7 +391,7 @@ def _is_at_fault(value: Any, message: str) -> bool:
 
 def _choices(kind: type, steps: str) -> list[str]:
     """The values that the field at the end of the path may have, if it has a choice of them."""
-    info: Any = msgspec.inspect.type_info(kind)
+    info: object = msgspec.inspect.type_info(kind)
     for step in _split(steps):
         for part in getattr(info, "types", (info,)):  # of an optional one, what it is when it is there
             if isinstance(part, msgspec.inspect.StructType):

@@ -63,6 +63,17 @@ class RestartRule(Wire, frozen=True):
     action: str = ""
 
 
+class SeccompProfile(Wire, frozen=True):
+    type: str = ""
+    localhost_profile: str = ""
+
+
+class SecurityContext(Wire, frozen=True):
+    """Of a container, or of the pod as a whole."""
+
+    seccomp_profile: SeccompProfile | None = None
+
+
 class Container(Wire, frozen=True):
     name: str = ""
     image: str = ""
@@ -70,6 +81,7 @@ class Container(Wire, frozen=True):
     ports: tuple[ContainerPort, ...] = ()
     restart_policy: str = ""
     restart_policy_rules: tuple[RestartRule, ...] = ()
+    security_context: SecurityContext | None = None
 
     @property
     def is_sidecar(self) -> bool:
@@ -257,6 +269,7 @@ class PodSpec(Wire, frozen=True):
     active_deadline_seconds: float | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadReference | None = None
+    security_context: SecurityContext | None = None
 
 
 class StatusResources(Wire, frozen=True):
@@ -369,8 +382,8 @@ class Annotations(FrozenDict[str, str]):
 
 
 _shapes: WeakValueDictionary[bytes, Shape] = WeakValueDictionary()
-_label_sets: WeakValueDictionary[tuple[Any, ...], LabelSet] = WeakValueDictionary()
-_annotations: WeakValueDictionary[tuple[Any, ...], Annotations] = WeakValueDictionary()
+_label_sets: WeakValueDictionary[tuple[object, ...], LabelSet] = WeakValueDictionary()
+_annotations: WeakValueDictionary[tuple[object, ...], Annotations] = WeakValueDictionary()
 _encode = msgspec.msgpack.Encoder(enc_hook=str).encode  # a Quantity may exceed 64 bits, so it is spelt out
 _NONE = Annotations()
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
+OR_JSON = f"{CONTENT_TYPE},application/json"
+"""An Accept header for servers that may not have protobuf."""
 MAGIC = b"k8s\0"
 """How every object begins."""
 _LENGTH_DELIMITED = 2
@@ -44,12 +46,24 @@ def fields(message: bytes) -> Iterator[Field]:
         yield Field(tag >> 3, message[content:at], message[begin:at])
 
 
-def encode_message(*values: tuple[int, bytes | str]) -> bytes:
-    """A message of fields that are strings or messages themselves."""
+def encode_object(api_version: str, kind: str, message: bytes) -> bytes:
+    """An object, as the body of a request."""
+    return MAGIC + encode_message((1, encode_message((1, api_version), (2, kind))), (2, message))
+
+
+def encode_message(*values: tuple[int, bytes | str | int]) -> bytes:
+    """A message of fields that are strings, numbers, or messages themselves."""
     found = b""
     for number, value in values:
+        if isinstance(value, int):
+            found += _varint(number << 3) + _varint(value)
+            continue
         data = value.encode() if isinstance(value, str) else value
-        found += _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(data)) + data
+        size = len(data)
+        if size < 128 and number < 16:  # nearly all are
+            found += bytes((number << 3 | _LENGTH_DELIMITED, size)) + data
+        else:
+            found += _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size) + data
     return found
 
 

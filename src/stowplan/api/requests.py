@@ -123,7 +123,7 @@ def is_device_resource(name: str) -> bool:
 
 
 def _total(spec: PodSpec, status: PodStatus | None, *, pod_level: bool, fill: Collection[str] = ()) -> Nanos:
-    statuses = {} if status is None else _statuses(status)
+    statuses = {} if status is None else {each.name: each for each in _all_statuses(status)}
     infeasible = status is not None and any(
         condition.type == "PodResizePending" and condition.reason == "Infeasible"
         for condition in status.conditions
@@ -182,10 +182,6 @@ def _pod_level(spec: PodSpec) -> dict[str, Quantity]:
         for name, amount in spec.resources.requests.items()
         if name in DEFAULTS or name.startswith("hugepages-")
     }
-
-
-def _statuses(status: PodStatus) -> dict[str, ContainerStatus]:
-    return {entry.name: entry for entry in _all_statuses(status)}
 
 
 def _all_statuses(status: PodStatus) -> Iterator[ContainerStatus]:

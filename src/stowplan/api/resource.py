@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from operator import attrgetter
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -306,7 +307,7 @@ class DeviceClassIndex:
     def _by_resource(self) -> dict[str, DeviceClass]:
         found = {f"{DEVICE_CLASS_PREFIX}{each.name}": each for each in self._classes}
         # The newest comes last and so wins, among equally old ones the lower name.
-        for each in sorted(sorted(self._classes, key=_name, reverse=True), key=_creation_time):
+        for each in sorted(sorted(self._classes, key=attrgetter("name"), reverse=True), key=_creation_time):
             if each.spec.extended_resource_name:
                 found[each.spec.extended_resource_name] = each
         return found
@@ -317,10 +318,6 @@ class DeviceClassIndex:
 
     def __bool__(self) -> bool:
         return bool(self._classes)
-
-
-def _name(device_class: DeviceClass) -> str:
-    return device_class.name
 
 
 def _creation_time(device_class: DeviceClass) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -19,7 +18,7 @@ from stowplan.apiserver.failures import SCHEME, Failure, bad_request, invalid, i
 from stowplan.apiserver.times import canonical as canonical_time
 from stowplan.apiserver.times import canonical_micro
 from stowplan.http11.messages import Request
-from stowplan.yaml_nesting import is_too_deep
+from stowplan.yaml_nesting import find_alias_fault, is_too_deep
 
 Json = dict[str, Any]
 
@@ -27,8 +26,6 @@ _NO_KIND = "the object provided is unrecognized (must be of type {kind}): couldn
 MEDIA_TYPES = ("application/json", "application/yaml", PROTOBUF)
 MAX_PREVIEW = 30
 MAX_PROBLEMS = 100
-MAX_YAML = 3 * 1024 * 1024
-"""Bytes of a YAML document as JSON."""
 _YAML = ("application/yaml", "application/apply-patch+yaml")
 
 
@@ -239,16 +236,16 @@ def yaml_to_json(body: bytes) -> tuple[bytes, str]:
     if is_too_deep(body):
         raise bad_request(f"error decoding YAML: {nesting.WORDS}")
     try:
+        if find_alias_fault(body):
+            raise bad_request(
+                "error decoding YAML: error converting YAML to JSON: "
+                "yaml: document contains excessive aliasing"
+            )
         loader = _YamlLoader(body)
         try:
             value = loader.get_single_data()
         finally:
             loader.dispose()
-        if _size(value, {}) > MAX_YAML:
-            raise bad_request(
-                "error decoding YAML: error converting YAML to JSON: "
-                "yaml: document contains excessive aliasing"
-            )
         return msgspec.json.encode(value, order="sorted"), loader.duplicates
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise bad_request(f"error decoding YAML: {str(error)[:1000]}") from error
@@ -289,20 +286,6 @@ _YamlLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("[yYnN]$"
 
 def _json_key(key: Any) -> str:
     return msgspec.json.encode(key).decode()
-
-
-def _size(value: Any, known: dict[int, float]) -> float:
-    """About how long the JSON of a value is with all aliases expanded; infinite for a cycle."""
-    if isinstance(value, str):
-        return len(value)
-    if not isinstance(value, (dict, list)):
-        return 8
-    found = known.get(id(value))
-    if found is None:
-        known[id(value)] = math.inf
-        parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-        found = known[id(value)] = 2 + sum(_size(part, known) + 1 for part in parts)
-    return found
 
 
 def _json_name(value: Any) -> str:

@@ -29,6 +29,7 @@ from stowplan.apiserver.reading import Watch
 from stowplan.errors import InputError
 from stowplan.http11.messages import Request
 
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 _TEXTS = {
     401: ("Unauthorized", "Unauthorized"),
     429: ("TooManyRequests", "the server has received too many requests and has asked us to try again later"),
@@ -41,7 +42,7 @@ class Target(NamedTuple):
     """Which requests are meant. Texts are patterns as in file names: `*`, `?`, `[ab]`."""
 
     verb: str = "*"
-    """An API verb: get, list, watch, create, update, patch, delete, deletecollection."""
+    """One of VERBS."""
     resource: str = "*"
     """A plural as in URLs, without its group; with a subresource, such as `pods/status`, only that."""
     name: str = "*"
@@ -84,6 +85,8 @@ class Fault(msgspec.Struct, kw_only=True, eq=False):
             raise InputError(f"a fault needs a status of 400 to 599, not {self.status}")
         if self.status is None and not self.delay:
             raise InputError("a fault needs a status, a delay, or both")
+        if not any(fnmatchcase(verb, self.target.verb) for verb in VERBS):
+            raise InputError(f"no verb matches {self.target.verb!r}; verbs are {', '.join(VERBS)}")
 
     @property
     def is_over(self) -> bool:

@@ -37,7 +37,8 @@ class Objects:
         return self.store.collection(collection).all_latest()
 
     def has_any(self, collection: str) -> bool:
-        return not self.store.collections[collection].is_empty
+        found = self.store.collections[collection]
+        return bool(found.records or found.staged)
 
     # For the verbs.
 

@@ -124,7 +124,8 @@ class Collection:
         self.store, self.name, self._fields = store, name, fields
         self.records: dict[Key, Record] = {}
         """What is published. Writers ask for `latest` and `all_latest` instead."""
-        self._staged: dict[Key, Change] = {}
+        self.staged: dict[Key, Change] = {}
+        """Changes that only writers see yet."""
         self._sorted: list[Key] | None = None
         self._log: list[Change] = []
         self.log_bytes = 0
@@ -139,21 +140,17 @@ class Collection:
             self._sorted = sorted(self.records)
         return self._sorted
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.records and not self._staged
-
     def latest(self, key: Key) -> Record | None:
         """The object as writers see it: with changes that are not published yet."""
-        if self._staged and (change := self._staged.get(key)) is not None:
+        if self.staged and (change := self.staged.get(key)) is not None:
             return None if change.is_removal else change.record
         return self.records.get(key)
 
     def all_latest(self) -> Iterable[Record]:
         """All objects as writers see them."""
-        if not self._staged:
+        if not self.staged:
             return self.records.values()
-        keys = self.records.keys() | self._staged.keys()
+        keys = self.records.keys() | self.staged.keys()
         return [record for key in keys if (record := self.latest(key)) is not None]
 
     def put(self, key: Key, data: Json, managed: AnyManaged | None) -> Record:
@@ -174,24 +171,24 @@ class Collection:
     def index_by(self, fields: Callable[[Json], Mapping[str, str]]) -> None:
         """Read other fields for selectors, from the objects that are there as well."""
         self._fields = fields
-        changes = (change.record for change in self._staged.values())
+        changes = (change.record for change in self.staged.values())
         for record in (*self.records.values(), *changes):
             record.fields = fields(record.data())
 
     def stage(self, change: Change) -> None:
         """Show the change to writers alone."""
-        self._staged[change.record.key] = change
+        self.staged[change.record.key] = change
 
     def unstage(self) -> None:
         """Forget the changes that are not published."""
-        self._staged.clear()
+        self.staged.clear()
 
     def publish(self, change: Change) -> None:
         """Show the change to everybody."""
         record = change.record
         key = record.key
-        if self._staged and self._staged.get(key) is change:
-            del self._staged[key]
+        if self.staged and self.staged.get(key) is change:
+            del self.staged[key]
         if change.is_removal:
             self.records.pop(key, None)
             self._sorted = None

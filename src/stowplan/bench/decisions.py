@@ -21,7 +21,7 @@ WARM_UP = 20
 
 
 class Measurement(msgspec.Struct, rename="camel"):
-    """In microseconds: `p50` and `p99` of deciding and placing a pod, `cpu` the mean of processor time."""
+    """In microseconds: `p50` and `p99` of deciding and placing a pod; `cpu` is the mean CPU time."""
 
     workload: str
     nodes: int
@@ -81,7 +81,7 @@ def _place(planner: Planner, pod: Any) -> None:
 
 
 def resident_bytes() -> int:
-    """Memory of this process, as the kernel counts it; 0 where it does not say."""
+    """The resident memory of this process; 0 if the kernel does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

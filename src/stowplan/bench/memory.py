@@ -21,7 +21,7 @@ class MemoryUse(msgspec.Struct, rename="camel"):
     nodes: int
     pods: int
     pod_bytes: int
-    """Of JSON, on average."""
+    """Bytes of JSON, on average."""
     rss_mb: float
     before_mb: float
     seconds: float
@@ -49,7 +49,7 @@ def measure_memory(nodes: int, pods: int) -> MemoryUse:
     )
 
 
-def plain_node(number: int) -> dict[str, Any]:
+def plain_node(number: int) -> dict[str, object]:
     images = [
         {
             "names": [
@@ -85,7 +85,7 @@ def plain_node(number: int) -> dict[str, Any]:
     }
 
 
-def plain_pod(number: int, nodes: int) -> dict[str, Any]:
+def plain_pod(number: int, nodes: int) -> dict[str, object]:
     owner = number // PODS_PER_OWNER
     return {
         "apiVersion": "v1",
@@ -157,7 +157,7 @@ def _spec(number: int, owner: int, nodes: int) -> dict[str, Any]:
     }
 
 
-def _container(name: str, owner: int, token: str) -> dict[str, Any]:
+def _container(name: str, owner: int, token: str) -> dict[str, object]:
     return {
         "name": name,
         "image": f"registry.example/team/service-{owner % 60}:v1.{owner % 60}",
@@ -178,7 +178,7 @@ def _container(name: str, owner: int, token: str) -> dict[str, Any]:
     }
 
 
-def _status(owner: int, number: int) -> dict[str, Any]:
+def _status(owner: int, number: int) -> dict[str, object]:
     times = {"lastProbeTime": None, "lastTransitionTime": "2026-01-01T00:00:00Z"}
     kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
     return {
@@ -203,8 +203,8 @@ def _status(owner: int, number: int) -> dict[str, Any]:
     }
 
 
-def _managed_fields() -> list[dict[str, Any]]:
-    fields: dict[str, Any] = {
+def _managed_fields() -> list[dict[str, object]]:
+    fields: dict[str, object] = {
         f"f:part-{index}": {".": {}, "f:name": {}, "f:value": {}} for index in range(12)
     }
     return [

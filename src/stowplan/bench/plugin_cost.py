@@ -41,13 +41,13 @@ class MethodCost(msgspec.Struct, rename="camel"):
 
     method: str
     calls: float
-    """In a decision, on average."""
+    """Calls per decision, on average."""
     p50: float
-    """Microseconds of all calls of a decision in which it is called, half of these decisions less."""
+    """Microseconds per decision in which it is called (median)."""
 
 
 class PluginCost(msgspec.Struct, rename="camel"):
-    """In microseconds a decision, half of the decisions less."""
+    """Microseconds per decision (median)."""
 
     plugin: str
     nodes: int
@@ -63,7 +63,7 @@ class PluginCost(msgspec.Struct, rename="camel"):
 
 
 def cost_of(
-    plugin: type[Plugin], *, args: Mapping[str, Any] | None = None, nodes: int = 5000, decisions: int = 200
+    plugin: type[Plugin], *, args: Mapping[str, object] | None = None, nodes: int = 5000, decisions: int = 200
 ) -> PluginCost:
     """Measures on a cluster of that many nodes, all of them scored, on one thread."""
     workload = next(each for each in read_workloads() if each.name == WORKLOAD)
@@ -82,11 +82,12 @@ def cost_of(
     )
 
 
-def _planner(cluster: Cluster, plugin: type[Plugin], args: Mapping[str, Any] | None) -> Planner:
-    """One with the plugin, which a plugin that sorts the queue takes over, or, with no args, one without."""
+def _planner(cluster: Cluster, plugin: type[Plugin], args: Mapping[str, object] | None) -> Planner:
+    """A planner with the plugin, which replaces the queue sort if it is one; without it if there are no
+    args."""
     name = plugin.__name__
     entry = [{"name": name}]
-    plugins: dict[str, Any] = {"multiPoint": {"disabled": entry} if args is None else {"enabled": entry}}
+    plugins: dict[str, object] = {"multiPoint": {"disabled": entry} if args is None else {"enabled": entry}}
     if args is not None and methods_of(plugin, ("queue_sort",)):
         plugins["queueSort"] = {"disabled": [{"name": "*"}], "enabled": entry}
     profile = {"plugins": plugins, "pluginConfig": [{"name": name, "args": dict(args)}] if args else []}
@@ -96,7 +97,7 @@ def _planner(cluster: Cluster, plugin: type[Plugin], args: Mapping[str, Any] | N
 
 
 def _in_turn(one: Planner, other: Planner, pod: Pod, number: int) -> tuple[float, float]:
-    """How long each takes. Who comes first finds what the last pod changed, so they take turns."""
+    """Measure both. The first one has to process what the last pod changed, so they take turns."""
     if number % 2:
         spent, decision = _decide_all(one, pod)
         return spent, _place_pods(other, pod, decision)
@@ -121,13 +122,13 @@ def _place_pods(planner: Planner, pod: Pod, decision: Decision) -> float:
 
 
 def _methods(
-    cluster: Cluster, plugin: type[Plugin], args: Mapping[str, Any], pods: list[Pod]
+    cluster: Cluster, plugin: type[Plugin], args: Mapping[str, object], pods: list[Pod]
 ) -> list[MethodCost]:
     """What each method costs by itself, from decisions of their own: a clock in between costs time too."""
     spent: dict[str, list[int]] = defaultdict(list)
     planner = _planner(cluster, _with_clocks(plugin, spent), args)
     (profile,) = planner.profiles.values()
-    timed: Any = profile.plugins[plugin.__name__]
+    timed: object = profile.plugins[plugin.__name__]
     rows: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for pod in pods:
         spent.clear()
@@ -149,10 +150,10 @@ def _methods(
 
 
 def _with_clocks(plugin: type[Plugin], spent: dict[str, list[int]]) -> type[Plugin]:
-    """The same plugin, which notes how long each call of its methods takes."""
+    """A subclass of the plugin that measures each call of its methods."""
     own = min(-perf_counter_ns() + perf_counter_ns() for _ in range(1000))
 
-    def timed(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(name: str, method: Callable[..., object]) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
             began = perf_counter_ns()
             answer = method(*given)

@@ -22,7 +22,7 @@ class InitialPods(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 class NominatedPods(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     every_nth: int = 0
-    """On each node with a number that this divides; 0 for none."""
+    """Only on every n-th node; 0 for none."""
     template: dict[str, Any] = {}
 
 
@@ -53,7 +53,7 @@ def read_workloads(text: str | None = None) -> list[Workload]:
 
 
 def build(workload: Workload, nodes: int, pods: int | None = None) -> Cluster:
-    """The cluster before the clock runs, with the objects that so many pods need."""
+    """The cluster before the measurement, with the objects that this many pods need."""
     cluster = Cluster.of(_make(each) for each in workload.objects)
     for number in range(nodes):
         cluster.apply(_make({"kind": "Node", **fill_template(workload.node_template, number)}))
@@ -93,13 +93,13 @@ def _pod(name: str, plain: dict[str, Any]) -> Pod:
     return found
 
 
-def _make(plain: dict[str, Any]) -> Any:
+def _make(plain: dict[str, object]) -> Any:
     found = object_of(plain)
     assert found is not None
     return found
 
 
-def fill_template(template: Any, number: int) -> Any:
+def fill_template(template: object, number: int) -> Any:
     """The template with its choices made for the pod or node of this number."""
     if isinstance(template, str):
         return template.replace("$n", str(number)).replace("$i", str(number))

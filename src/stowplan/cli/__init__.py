@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+from difflib import get_close_matches
 
 import click
+from click.shell_completion import CompletionItem
 
 from stowplan import log
 from stowplan.errors import StowplanError
@@ -13,6 +15,7 @@ from stowplan.errors import StowplanError
 COMMANDS = {
     "bench": "Measure the speed of scheduling decisions.",
     "bind": "Bind a pod to a node, if it fits.",
+    "completion": "Print a script that completes commands and options in a shell.",
     "compare": "Compare scheduler configurations on a trace.",
     "config": "Show, check and convert scheduler configurations.",
     "controllers": "Keep the status of pod groups and queues up to date in a cluster.",
@@ -22,6 +25,7 @@ COMMANDS = {
     "explain": "Explain why a pod was placed on its node, or on none.",
     "extender": "Serve plugins to kube-scheduler as an extender.",
     "manifests": "Print the manifests to deploy a scheduler.",
+    "mcp": "Serve tools for AI assistants, which only read.",
     "page": "Open the web page of a running scheduler.",
     "plugin": "Create, list and check plugins.",
     "record": "Record what happens in a cluster as a trace.",
@@ -47,6 +51,24 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest the closest commands for one that does not exist: click would only know imported ones."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands without importing them."""
+        found = [CompletionItem(name, help=text) for name, text in sorted(COMMANDS.items())]
+        commands = [each for each in found if each.value.startswith(incomplete)]
+        return commands + (
+            click.Command.shell_complete(self, ctx, incomplete) if incomplete[:1] == "-" else []
+        )
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(sorted(COMMANDS.items()))
@@ -64,7 +86,7 @@ def main() -> None:
     try:
         stowplan.main(standalone_mode=True)
     except StowplanError as error:
-        from stowplan.explain.layout import printable
+        from stowplan.cli.terminal import echo_error
 
-        click.echo(printable(f"stowplan: {error}"), err=True)
+        echo_error(str(error))
         sys.exit(1)

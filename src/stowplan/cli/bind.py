@@ -9,9 +9,8 @@ import click
 
 from stowplan.api.pod import Pod
 from stowplan.client import kubeconfig
-from stowplan.client.api import ApiClient
+from stowplan.client.api import PODS, ApiClient
 from stowplan.client.connection import Connection
-from stowplan.client.resources import PODS
 from stowplan.client.watch import read_cluster
 from stowplan.cluster import Cluster
 from stowplan.explain.explainer import find_objections

@@ -6,32 +6,41 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.groups import IN_TREE, KINDS_OF_FAMILY, GroupObject
-from stowplan.api.manifests import Found, Manifests
+from stowplan.api.manifests import Found, Manifests, read
 from stowplan.api.names import kind_and_name
 from stowplan.api.queues import HyperNode
+from stowplan.cli.options import ClusterSource
 from stowplan.client import kubeconfig as kubeconfigs
-from stowplan.client.api import ApiClient
+from stowplan.client.api import ApiClient, custom
 from stowplan.client.connection import Connection
-from stowplan.client.resources import custom
+from stowplan.client.errors import ApiError
 from stowplan.client.watch import WORKLOADS, OnObject, Reading, read_cluster, read_workload
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration, load
-from stowplan.config.gates import GANG_SCHEDULING, GENERIC_WORKLOAD, TOPOLOGY
+from stowplan.config.gates import (
+    GANG_SCHEDULING,
+    GENERIC_WORKLOAD,
+    RELEASE_MINOR,
+    TOPOLOGY,
+    choose_features,
+    read_server_minor,
+)
 from stowplan.config.types import with_gates, with_groups
 from stowplan.cycle.planner import DEFAULT_CONFIG
-from stowplan.errors import InputError
+from stowplan.errors import ConfigError, InputError
 from stowplan.explain.layout import printable
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
 
 READS_PER_SECOND = 500
 """A command reads once and exits, so it needs no low rate limit."""
+READ_SECONDS = 20.0
+"""How long to wait for one page of a list, which a server that works has in a second."""
 
 
 def config_of(
@@ -44,6 +53,10 @@ def config_of(
     loaded = load(config, registry, policy=policy)
     for warning in loaded.warnings:
         click.echo(f"{config}: {warning}", err=True)
+    try:
+        resolve_profiles(loaded.config, registry)
+    except ConfigError as error:
+        raise ConfigError(error.message, stage=error.stage, where=str(config)) from None
     if loaded.config.extenders:
         click.echo(f"{config}: ignoring its extenders ({len(loaded.config.extenders)})", err=True)
     return loaded.config
@@ -56,6 +69,17 @@ GROUP_KINDS: tuple[type[CustomResource], ...] = (
 """The kinds that describe pod groups and where they may go, of which a cluster has some at most."""
 
 
+def with_features_of(
+    manifests: Manifests, config: KubeSchedulerConfiguration | None, registry: Registry
+) -> KubeSchedulerConfiguration | None:
+    """The configuration with the features of the API server, if that is older than 1.36."""
+    minor = manifests.server_minor
+    if minor is None or minor >= RELEASE_MINOR:
+        return config
+    config = config or load(DEFAULT_CONFIG, registry).config
+    return with_gates(config, config.gates, choose_features({}, RELEASE_MINOR, minor).disabled)
+
+
 def with_groups_of(
     manifests: Manifests,
     config: KubeSchedulerConfiguration | None,
@@ -64,7 +88,7 @@ def with_groups_of(
     *,
     gang: bool = False,
 ) -> KubeSchedulerConfiguration | None:
-    """The configuration with plugins for the pod groups of the cluster, if it has none for them.
+    """The configuration with the cluster's features, and plugins for its pod groups if it has none for them.
 
     `added` are objects that come later; `gang` says that groups of Kubernetes do.
     """
@@ -72,6 +96,7 @@ def with_groups_of(
     more.add(added)
     items = (*manifests.objects.values(), *more.objects.values())
     used = {item.family for item in items if isinstance(item, GroupObject)} | ({IN_TREE} if gang else set())
+    config = with_features_of(manifests, config, registry)
     watched = kinds_of(config, registry)
     missing = {family for family in used if not set(KINDS_OF_FAMILY[family]) & set(watched)}
     if not missing:
@@ -90,6 +115,20 @@ def kinds_of(
     return watched_kinds(plugin for profile in profiles for plugin in profile.classes.values())
 
 
+def read_manifests(
+    source: ClusterSource, kinds: Sequence[type[CustomResource]], wanted: Sequence[str] = ()
+) -> Manifests:
+    """Read the objects of files or of the API server; faults in files are left to the caller."""
+    files, kubeconfig, context, namespace, is_verbose = source
+    if files:
+        manifests = read(files, sys.stdin.buffer, namespace or "default", kinds)
+    else:
+        manifests = live_manifests(kubeconfig, context, namespace, kinds, wanted)
+    if is_verbose and not manifests.faults:
+        echo_ignored(manifests)
+    return manifests
+
+
 def live_manifests(
     kubeconfig: str | None,
     context: str | None,
@@ -101,7 +140,7 @@ def live_manifests(
     connection = kubeconfigs.load(kubeconfig, context=context)
     namespace = namespace or connection.namespace
     built = Cluster()
-    found, workloads = asyncio.run(_read(connection, kinds, namespace, wanted, built.apply))
+    found, workloads, minor = asyncio.run(_read(connection, kinds, namespace, wanted, built.apply))
     groups = {custom(kind).name for kind in GROUP_KINDS}
     for name, error in found.missing.items():
         if name in groups:
@@ -110,6 +149,7 @@ def live_manifests(
     for fault in found.faults:
         click.echo(printable(f"{connection.server}: {fault}; ignoring it"), err=True)
     manifests = Manifests(namespace, kinds)
+    manifests.server_minor = minor
     manifests.take(found.objects, found.unserved, None if found.is_torn else built)
     manifests.add(Found(connection.server, "", each) for each in workloads)
     return manifests
@@ -121,11 +161,17 @@ async def _read(
     namespace: str,
     wanted: Sequence[str],
     on_object: OnObject,
-) -> tuple[Reading, list[dict[str, Any]]]:
+) -> tuple[Reading, list[dict[str, object]], int | None]:
     workloads = [(kind, name) for kind, name in map(kind_and_name, wanted) if kind in WORKLOADS and name]
-    async with ApiClient(connection, qps=READS_PER_SECOND, burst=READS_PER_SECOND) as api:
+    rate = READS_PER_SECOND
+    async with ApiClient(connection, qps=rate, burst=rate, timeout=READ_SECONDS) as api:
         found = [await read_workload(api, kind, namespace, name) for kind, name in workloads if kind]
-        return await read_cluster(api, kinds, on_object), [each for each in found if each is not None]
+        reading = await read_cluster(api, kinds, on_object)
+        try:
+            minor = read_server_minor(await api.get_json("/version"))
+        except ApiError:
+            minor = None  # it is only needed for older servers
+        return reading, [each for each in found if each is not None], minor
 
 
 def stop_for(faults: Sequence[InputError]) -> None:

@@ -12,6 +12,7 @@ import click
 import yaml
 
 from stowplan.cli.options import PLUGIN_DIRS
+from stowplan.cli.terminal import paint
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.config.document import parse_json
 from stowplan.errors import ConfigError
@@ -56,7 +57,7 @@ def show(file: Path, policy: Path | None, plugin_dirs: tuple[Path, ...]) -> None
     Plugins are listed in the order in which they run, with their weights and arguments.
     """
     found, profiles = _resolve(file, policy, plugin_dirs)
-    click.echo("\n\n".join("\n".join(_profile_lines(profile)) for profile in profiles))
+    click.echo(paint("\n\n".join("\n".join(_profile_lines(profile)) for profile in profiles)))
     for extender in found.extenders:
         verbs = (extender.filter_verb, extender.prioritize_verb, extender.preempt_verb, extender.bind_verb)
         click.echo(f"\nextender {extender.url_prefix}: {', '.join(filter(None, verbs))}")
@@ -126,14 +127,16 @@ def _load(file: Path, registry: Registry, policy: Path | None) -> KubeSchedulerC
     return loaded.config
 
 
-def _case(line: bytes) -> tuple[Any, dict[str, Any]]:
+def _case(line: bytes) -> tuple[Any, dict[str, object]]:
     case = parse_json(line)
     if not isinstance(case, dict) or not isinstance(case.get("config"), dict):
         raise ConfigError('expected a JSON object with "name" and "config"')
     return case.get("name"), case["config"]
 
 
-def _answer(name: Any, plain: dict[str, Any], registry: Registry, policy: Path | None) -> dict[str, Any]:
+def _answer(
+    name: object, plain: dict[str, object], registry: Registry, policy: Path | None
+) -> dict[str, Any]:
     try:
         loaded = load(plain, registry, policy=policy)
         for warning in loaded.warnings:
@@ -150,7 +153,7 @@ def _answer(name: Any, plain: dict[str, Any], registry: Registry, policy: Path |
     return {"stage": "ok", "profiles": shown, "topLevel": _top_level(loaded.config)}
 
 
-def _top_level(found: KubeSchedulerConfiguration) -> dict[str, Any]:
+def _top_level(found: KubeSchedulerConfiguration) -> dict[str, object]:
     plain = found.as_json()
     return {name: plain[name] for name in TOP_LEVEL if name != "extenders" or plain[name]}
 

@@ -19,9 +19,13 @@ from stowplan.framework.resolve import watched_kinds
 
 
 @click.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option(
+    "--kind",
+    help="Print only the CRD of this kind, singular or plural, and name the kind as given here.",
+)
 @PLUGIN_DIRS
-def crd(names: tuple[str, ...], plugin_dirs: tuple[Path, ...]) -> None:
+def crd(names: tuple[str, ...], kind: str | None, plugin_dirs: tuple[Path, ...]) -> None:
     """Print CustomResourceDefinitions for the kinds that plugins declare.
 
     NAME is a plugin, as named in a configuration, or a subclass of CustomResource as module:Class. For a
@@ -29,16 +33,40 @@ def crd(names: tuple[str, ...], plugin_dirs: tuple[Path, ...]) -> None:
     specify are known by name: podgroups.scheduling.x-k8s.io, elasticquotas.scheduling.x-k8s.io,
     podgroups.scheduling.volcano.sh, queues.scheduling.volcano.sh and hypernodes.topology.volcano.sh.
 
+    With --kind, NAME may be left out: the kind is then looked up in all plugins.
+
     Pipe the output to `kubectl apply -f -`.
     """
     registry = Registry.installed(plugin_dirs)
-    found = {
-        definition["metadata"]["name"]: definition
-        for name in names
-        for definition in _definitions(name, registry)
-    }
-    definitions = list(found.values())
+    if kind is not None:
+        definitions = [_named(kind, names or _with_crds(registry), registry)]
+    elif names:
+        found = {
+            definition["metadata"]["name"]: definition
+            for name in names
+            for definition in _definitions(name, registry)
+        }
+        definitions = list(found.values())
+    else:
+        raise click.UsageError("Missing argument 'NAME...' or option '--kind'.")
     click.echo(yaml.dump_all(definitions, Dumper=_Dumper, sort_keys=False, explicit_start=True), nl=False)
+
+
+def _with_crds(registry: Registry) -> tuple[str, ...]:
+    plugins = {name: registry.find(name) for name in registry.names()}
+    return tuple(name for name, plugin in plugins.items() if any(map(needs_crd, plugin.watches)))
+
+
+def _named(kind: str, names: tuple[str, ...], registry: Registry) -> dict[str, Any]:
+    """The definition of this kind, under the name given: a manifest may spell it in the plural."""
+    known: list[str] = []
+    for definition in (each for name in names for each in _definitions(name, registry)):
+        spec = definition["spec"]
+        if kind.lower() in (spec["names"]["kind"].lower(), spec["names"]["plural"]):
+            spelled = {**spec["names"], "kind": kind, "listKind": f"{kind}List"}
+            return {**definition, "spec": {**spec, "names": spelled}}
+        known.append(spec["names"]["kind"])
+    raise InputError(f"unknown kind; known: {', '.join(sorted(set(known)))}", what=kind)
 
 
 def _definitions(name: str, registry: Registry) -> list[dict[str, Any]]:

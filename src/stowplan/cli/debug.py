@@ -50,7 +50,7 @@ def _answer(case: Case, registry: Registry) -> dict[str, Any]:
         return {"error": str(error)}
 
 
-def _hints(queueing_hints: QueueingHints, pod: Pod, old: Any, new: Any) -> dict[str, str]:
+def _hints(queueing_hints: QueueingHints, pod: Pod, old: object, new: object) -> dict[str, str]:
     """The hint of each plugin: Queue if it says so for any of the events that make up the change."""
     found: dict[str, str] = {}
     for change in object_changes(old, new):

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
 
 from stowplan.api.amounts import reject_unserved_values
+from stowplan.api.custom import CustomResource
 from stowplan.api.groups import GroupKey
 from stowplan.api.kinds import object_of
-from stowplan.api.meta import Object
+from stowplan.api.meta import Object, decode
 from stowplan.api.pod import Pod
+from stowplan.cli.cluster_source import kinds_of
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration, load
-from stowplan.config.gates import FeatureGates, enabled_gates
+from stowplan.config.gates import RELEASE_MINOR, Features, choose_features
 from stowplan.config.types import with_gates
 from stowplan.cycle import Planner
 from stowplan.cycle.group import Result
@@ -25,6 +27,7 @@ from stowplan.errors import InputError, StowplanError
 from stowplan.framework.registry import Registry
 
 Case = dict[str, Any]
+NO_KINDS: Mapping[tuple[Any, Any], type[CustomResource]] = {}
 RESERVED = {"DynamicResources": "allocations", "VolumeBinding": "bindings"}
 """The name under which the reservations of a plugin are printed."""
 
@@ -54,10 +57,10 @@ def decide(reserve: bool) -> None:
 def _answer(scenario: Case, registry: Registry, reserve: bool) -> dict[str, Any]:
     decisions: list[dict[str, Any]] = []
     try:
-        objects = objects_in(scenario, "objects")
-        config, gates = config_in(scenario, registry), gates_in(scenario)
-        if gates:
-            config = with_gates(config or KubeSchedulerConfiguration(), gates)
+        config, features = config_in(scenario, registry), features_in(scenario)
+        if any(features):
+            config = with_gates(config or KubeSchedulerConfiguration(), *features)
+        objects = objects_in(scenario, "objects", kinds_of(config, registry))
         planner = Planner(Cluster.of(objects), config, registry=registry)
         planner.keep_nominations(item for item in objects if isinstance(item, Pod))
         pending = pending_in(scenario)
@@ -80,10 +83,10 @@ def _answer(scenario: Case, registry: Registry, reserve: bool) -> dict[str, Any]
     return {"decisions": decisions}
 
 
-def _group_answers(planner: Planner, key: GroupKey, pods: list[Pod]) -> dict[str, dict[str, Any]]:
+def _group_answers(planner: Planner, key: GroupKey, pods: list[Pod]) -> dict[str, dict[str, object]]:
     """The answers for all pending members of a group, by uid."""
     held = {pod.uid: run_pre_enqueue(planner.profile_of(pod), pod) for pod in pods}
-    answers: dict[str, dict[str, Any]] = {
+    answers: dict[str, dict[str, object]] = {
         pod.uid: {"pod": pod.key, "group": key.name, "message": status.message}
         for pod in pods
         if (status := held[pod.uid]) is not None
@@ -118,12 +121,12 @@ def pending_in(case: Case) -> list[Pod]:
     return pods
 
 
-def gates_in(case: Case) -> FeatureGates:
+def features_in(case: Case) -> Features:
     """The feature gates of a case: `featureGates` maps their names to true or false."""
     given = case.get("featureGates") or {}
     if not isinstance(given, dict) or not all(isinstance(value, bool) for value in given.values()):
         raise InputError("expected an object of gates, each true or false", field="featureGates")
-    return enabled_gates(given)
+    return choose_features(given, RELEASE_MINOR)
 
 
 def answer_lines(what: str, answer: Callable[[Case], dict[str, Any]]) -> None:
@@ -136,7 +139,7 @@ def answer_lines(what: str, answer: Callable[[Case], dict[str, Any]]) -> None:
                 raise ValueError("it is not a JSON object")
         except ValueError as error:
             is_readable = False
-            found: dict[str, Any] = {"name": None, "error": f"not {what}: {error}"}
+            found: dict[str, object] = {"name": None, "error": f"not {what}: {error}"}
         else:
             found = {"name": case.get("name"), **answer(case)}
         click.echo(json.dumps(found))
@@ -153,10 +156,11 @@ def config_in(case: Case, registry: Registry) -> KubeSchedulerConfiguration | No
     return config
 
 
-def objects_in(case: Case, field: str) -> list[Pod | Object]:
-    """The objects of the list that affect scheduling."""
+def objects_in(case: Case, field: str, kinds: Iterable[type[CustomResource]] = ()) -> list[Pod | Object]:
+    """The objects of the list that affect scheduling, with those of the kinds that plugins watch."""
     listed = case.get(field) or ()
-    found = (_object(data, f"{field}[{index}]") for index, data in enumerate(listed))
+    known = {(kind.definition.api_version, kind.definition.kind): kind for kind in kinds}
+    found = (_object(data, f"{field}[{index}]", known) for index, data in enumerate(listed))
     return [item for item in found if item is not None]
 
 
@@ -164,10 +168,15 @@ def object_in(case: Case, field: str) -> Pod | Object | None:
     return None if case.get(field) is None else _object(case[field], field)
 
 
-def _object(data: Any, field: str) -> Pod | Object | None:
+def _object(
+    data: object, field: str, kinds: Mapping[tuple[Any, Any], type[CustomResource]] = NO_KINDS
+) -> Pod | Object | None:
     try:
         if isinstance(data, dict):
             reject_unserved_values(data)
+            kind = kinds.get((str(data.get("apiVersion")), str(data.get("kind"))))
+            if kind is not None:
+                return decode(kind, data)
         return object_of(data)
     except InputError as error:
         raise InputError(str(error), field=field) from None

@@ -8,23 +8,22 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
 
 from stowplan.api.names import POD, kind_and_name
 from stowplan.cli.options import (
-    CONFIG,
-    NAMESPACE,
     OUTPUT,
-    PLUGIN_DIRS,
-    POLICY,
     SEED,
     VERBOSE,
-    kubeconfig_options,
-    scheduler_credentials,
+    ClusterSource,
+    SchedulerSource,
+    SourceOptions,
+    source_options,
 )
+from stowplan.cli.terminal import echo_error, fit_width, paint
 from stowplan.errors import InputError, StowplanError
 from stowplan.explain.layout import printable
 
@@ -39,27 +38,11 @@ GROUP_WORDS = ("group", "podgroup")
 
 @click.command()
 @click.argument("pods", metavar="POD... | group GROUP", nargs=-1, required=True)
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    metavar="FILE",
-    multiple=True,
-    help="Read the cluster from manifests or the output of `kubectl get … -o yaml|json`: a file, a "
-    "directory, or - for standard input. Repeatable.",
+@source_options(
+    "Read the cluster from manifests or the output of `kubectl get … -o yaml|json`: a file, a directory, or "
+    "- for standard input. Repeatable.",
+    "Explain decisions of the running scheduler at URL, such as https://localhost:10259.",
 )
-@click.option(
-    "--server",
-    metavar="URL",
-    help="Explain decisions of the running scheduler at URL, such as https://localhost:10259.",
-)
-@click.option("--journal", metavar="DIR", help="Explain decisions from the journal in this directory.")
-@kubeconfig_options
-@scheduler_credentials
-@NAMESPACE
-@CONFIG
-@POLICY
-@PLUGIN_DIRS
 @click.option("--node", help="Explain the decision for this node in detail.")
 @click.option(
     "--changes/--no-changes",
@@ -74,19 +57,8 @@ GROUP_WORDS = ("group", "podgroup")
 @OUTPUT
 @VERBOSE
 def explain(
+    options: SourceOptions,
     pods: tuple[str, ...],
-    files: tuple[str, ...],
-    server: str | None,
-    journal: str | None,
-    kubeconfig: str | None,
-    context: str | None,
-    token_file: str | None,
-    authority: str | None,
-    insecure: bool,
-    namespace: str | None,
-    config: Path | None,
-    policy: Path | None,
-    plugin_dirs: tuple[Path, ...],
     node: str | None,
     changes: bool,
     all_nodes: bool,
@@ -110,9 +82,6 @@ def explain(
     `stowplan explain group NAMESPACE/NAME` says how many pods of a group fit, what the others lack, which
     groups are before it, and the smallest changes that would let it start.
     """
-    given = [name for name, it in (("-f", files), ("--server", server), ("--journal", journal)) if it]
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} are mutually exclusive")
     if pods[0] in GROUP_WORDS and len(pods) > 1:
         for name, it in (("--node", node), ("--all-nodes", all_nodes)):
             if it:
@@ -124,65 +93,55 @@ def explain(
         )
     else:
         shown = None
-    wanted = _Wanted(node, changes and node is None, output == "json", all_nodes)
-    found: Iterator[_Answer]
-    if server:
-        from stowplan.cli.scheduler_client import scheduler_at
-
-        connection = scheduler_at(
-            server,
-            kubeconfig=kubeconfig,
-            context=context,
-            token_file=token_file,
-            authority=authority,
-            insecure=insecure,
-        )
+    wanted = Wanted(node, changes and node is None, output == "json", all_nodes)
+    fit_width()
+    found: Iterator[ExplainAnswer]
+    journal, namespace = options.journal, options.namespace
+    if options.server:
+        connection = options.connect()
         if shown is not None:
             keys = _group_keys(pods, namespace or connection.namespace)
             found = _groups_from_scheduler(connection, keys, shown)
         else:
-            keys = _keys(pods, namespace or connection.namespace)
-            found = _explain_from_scheduler(connection, keys, wanted)
+            keys = pod_keys(pods, namespace or connection.namespace)
+            found = explain_from_scheduler(connection, keys, wanted)
     elif journal and shown is not None:
         found = _groups_from_journal(journal, _group_keys(pods, namespace or "default"), shown)
     elif journal:
-        found = _explain_from_journal(journal, _keys(pods, namespace or "default"), wanted)
+        found = explain_from_journal(journal, pod_keys(pods, namespace or "default"), wanted)
     else:
-        if files and (kubeconfig or context):
-            raise click.UsageError("-f cannot be combined with --kubeconfig or --context")
-        cluster = _Cluster(files, kubeconfig, context, namespace, verbose)
-        scheduler = _Scheduler(config, policy, plugin_dirs, seed)
-        is_default = scheduler == _Scheduler(None, None, (), None)
-        asks = is_default and not files
+        cluster, scheduler = options.cluster(verbose=verbose), options.scheduler(seed)
+        is_default = scheduler == SchedulerSource(None, None, (), None)
+        asks = is_default and not options.files
         if shown is not None:
             found = (_groups_if_there(pods, cluster, shown) if asks else None) or (
                 _groups_now(pods, cluster, scheduler, shown)
             )
         else:
-            found = (_explain_as_decided(pods, cluster, wanted) if asks else None) or (
-                _explain_now(pods, cluster, scheduler, wanted)
+            found = (explain_as_decided(pods, cluster, wanted) if asks else None) or (
+                explain_now(pods, cluster, scheduler, wanted)
             )
     _print(found)
 
 
-def _print(answers: Iterator[_Answer]) -> None:
+def _print(answers: Iterator[ExplainAnswer]) -> None:
     """Print the answers, and exit with status 1 if one is missing."""
     between, is_complete = "", True
     for answer in answers:
         if answer.printed.fault:
-            click.echo(printable(f"stowplan: {answer.printed.fault}"), err=True)
+            echo_error(answer.printed.fault)
             is_complete = False
         elif answer.printed.data is not None:
             click.echo(json.dumps(answer.printed.data | _later_data(answer)))
         else:
-            click.echo(between + printable(answer.printed.text))
-            click.echo(printable(_later_text(answer)), nl=False)
+            click.echo(between + paint(printable(answer.printed.text)))
+            click.echo(printable(later_text(answer)), nl=False)
             between = "\n\n"
     if not is_complete:
         sys.exit(1)
 
 
-class _Wanted(NamedTuple):
+class Wanted(NamedTuple):
     """What to explain, and how to print it."""
 
     node: str | None
@@ -191,29 +150,10 @@ class _Wanted(NamedTuple):
     all_nodes: bool
 
 
-class _Answer(NamedTuple):
+class ExplainAnswer(NamedTuple):
     printed: Printed
     changes: Callable[[], ChangesAnswer | None] = lambda: None
     """Asks for the smallest changes, which takes longer; None if there is nothing to add."""
-
-
-class _Cluster(NamedTuple):
-    """Where to read the cluster."""
-
-    files: tuple[str, ...]
-    kubeconfig: str | None
-    context: str | None
-    namespace: str | None
-    is_verbose: bool
-
-
-class _Scheduler(NamedTuple):
-    """How to decide."""
-
-    config: Path | None
-    policy: Path | None
-    plugin_dirs: tuple[Path, ...]
-    seed: int | None
 
 
 class _Shown(NamedTuple):
@@ -225,9 +165,9 @@ class _Shown(NamedTuple):
     as_data: bool
 
 
-def _explain_as_decided(
-    pods: tuple[str, ...], cluster: _Cluster, wanted: _Wanted
-) -> Iterator[_Answer] | None:
+def explain_as_decided(
+    pods: tuple[str, ...], cluster: ClusterSource, wanted: Wanted
+) -> Iterator[ExplainAnswer] | None:
     """Explain decisions of the scheduler that the kubeconfig leads to, as that of `stowplan up` does.
 
     None if there is none, or if it has not decided about all of the pods.
@@ -238,7 +178,7 @@ def _explain_as_decided(
     from stowplan.client import kubeconfig as kubeconfigs
 
     connection = kubeconfigs.load(cluster.kubeconfig, context=cluster.context)
-    keys = _keys(pods, cluster.namespace or connection.namespace)
+    keys = pod_keys(pods, cluster.namespace or connection.namespace)
     found = ask_if_there(
         connection, keys, node=wanted.node, as_data=wanted.as_data, all_nodes=wanted.all_nodes
     )
@@ -249,12 +189,15 @@ def _explain_as_decided(
     return _answers(connection, keys, found, wanted)
 
 
-def _explain_now(
-    pods: tuple[str, ...], cluster: _Cluster, scheduler: _Scheduler, wanted: _Wanted
-) -> Iterator[_Answer]:
-    from stowplan.api.manifests import read
+def explain_now(
+    pods: tuple[str, ...],
+    cluster: ClusterSource,
+    scheduler: SchedulerSource,
+    wanted: Wanted,
+    on_faults: Callable[[Sequence[InputError]], None] | None = None,
+) -> Iterator[ExplainAnswer]:
     from stowplan.api.templates import find_target
-    from stowplan.cli.cluster_source import config_of, echo_ignored, kinds_of, live_manifests, stop_for
+    from stowplan.cli.cluster_source import config_of, kinds_of, read_manifests, stop_for, with_features_of
     from stowplan.explain.changes import Printed
     from stowplan.explain.explainer import Explainer
     from stowplan.explain.text import print_explanation
@@ -263,26 +206,22 @@ def _explain_now(
     registry = Registry.installed(scheduler.plugin_dirs)
     config = config_of(scheduler.config, scheduler.policy, registry)
     kinds = kinds_of(config, registry)
-    if cluster.files:
-        manifests = read(cluster.files, sys.stdin.buffer, cluster.namespace or "default", kinds)
-        stop_for(manifests.faults)
-    else:
-        manifests = live_manifests(cluster.kubeconfig, cluster.context, cluster.namespace, kinds, pods)
-    if cluster.is_verbose:
-        echo_ignored(manifests)
+    manifests = read_manifests(cluster, kinds, pods)
+    (on_faults or stop_for)(manifests.faults)
+    config = with_features_of(manifests, config, registry)
     explainer = Explainer(manifests, config, registry=registry, seed=scheduler.seed)
     for pod in pods:
         try:
             found = explainer.explain(find_target(manifests, pod), wanted.node, changes=wanted.changes)
         except StowplanError as error:
-            yield _Answer(Printed(fault=str(error)))
+            yield ExplainAnswer(Printed(fault=str(error)))
             continue
-        yield _Answer(print_explanation(found, as_data=wanted.as_data, all_nodes=wanted.all_nodes))
+        yield ExplainAnswer(print_explanation(found, as_data=wanted.as_data, all_nodes=wanted.all_nodes))
 
 
-def _explain_from_scheduler(
-    connection: Connection, keys: tuple[str, ...], wanted: _Wanted
-) -> Iterator[_Answer]:
+def explain_from_scheduler(
+    connection: Connection, keys: tuple[str, ...], wanted: Wanted
+) -> Iterator[ExplainAnswer]:
     """Explain decisions of a running scheduler."""
     from stowplan.cli.scheduler_client import ask
 
@@ -291,8 +230,8 @@ def _explain_from_scheduler(
 
 
 def _answers(
-    connection: Connection, keys: tuple[str, ...], found: Sequence[Printed], wanted: _Wanted
-) -> Iterator[_Answer]:
+    connection: Connection, keys: tuple[str, ...], found: Sequence[Printed], wanted: Wanted
+) -> Iterator[ExplainAnswer]:
     from stowplan.cli.scheduler_client import ask_changes
     from stowplan.client.errors import ApiError
 
@@ -305,10 +244,10 @@ def _answers(
             return None
 
     for key, each in zip(keys, found, strict=True):
-        yield _Answer(each, partial(changes_for, key))
+        yield ExplainAnswer(each, partial(changes_for, key))
 
 
-def _explain_from_journal(journal: str, keys: tuple[str, ...], wanted: _Wanted) -> Iterator[_Answer]:
+def explain_from_journal(journal: str, keys: tuple[str, ...], wanted: Wanted) -> Iterator[ExplainAnswer]:
     """Explain decisions of a journal; damaged files are reported and skipped."""
     # Starting NumPy's threads would take longer than everything else, and they have nothing to do.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -317,27 +256,33 @@ def _explain_from_journal(journal: str, keys: tuple[str, ...], wanted: _Wanted) 
     from stowplan.explain.text import print_explanation
     from stowplan.journal import reader
 
+    damaged: set[Path] = set()
+
+    def on_damage(path: Path, error: Exception) -> None:
+        damaged.add(path)
+        _warn_of_damage(path, error)
+
     for key in keys:
-        found = reader.find(Path(journal), key, _warn_of_damage)
+        found = reader.find(Path(journal), key, on_damage)
         if not found:
-            yield _Answer(
-                Printed(fault=f"{journal}: no decision for pod {key}; {reader.describe_span(Path(journal))}")
-            )
+            fault = f"{journal}: no decision for pod {key}; {reader.describe_span(Path(journal))}"
+            fault += f"; {len(damaged)} of its files cannot be read" if damaged else ""
+            yield ExplainAnswer(Printed(fault=fault))
             continue
         try:
             explained = explain_record(found[0], wanted.node)
         except InputError as error:
-            yield _Answer(Printed(fault=str(error)))
+            yield ExplainAnswer(Printed(fault=str(error)))
             continue
         explained = add_weight_changes(explained) if wanted.changes else explained
-        yield _Answer(print_explanation(explained, as_data=wanted.as_data, all_nodes=wanted.all_nodes))
+        yield ExplainAnswer(print_explanation(explained, as_data=wanted.as_data, all_nodes=wanted.all_nodes))
 
 
 def _warn_of_damage(path: Path, error: Exception) -> None:
     click.echo(f"{path}: skipping unreadable file: {' '.join(str(error).split())}", err=True)
 
 
-def _keys(pods: tuple[str, ...], namespace: str) -> tuple[str, ...]:
+def pod_keys(pods: tuple[str, ...], namespace: str) -> tuple[str, ...]:
     """The keys of the pods: recorded decisions exist only for pods, not for workloads."""
     found = []
     for wanted in pods:
@@ -348,12 +293,12 @@ def _keys(pods: tuple[str, ...], namespace: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _later_data(answer: _Answer) -> dict[str, Any]:
+def _later_data(answer: ExplainAnswer) -> dict[str, object]:
     changes = answer.changes()
     return {} if changes is None else {"changes": msgspec.to_builtins(changes.changes)}
 
 
-def _later_text(answer: _Answer) -> str:
+def later_text(answer: ExplainAnswer) -> str:
     changes = answer.changes()
     if changes is None:
         return ""
@@ -366,7 +311,9 @@ def _group_keys(words: tuple[str, ...], namespace: str) -> tuple[str, ...]:
     return tuple(name if "/" in name else f"{namespace}/{name}" for name in words[1:])
 
 
-def _groups_from_scheduler(connection: Connection, keys: tuple[str, ...], shown: _Shown) -> Iterator[_Answer]:
+def _groups_from_scheduler(
+    connection: Connection, keys: tuple[str, ...], shown: _Shown
+) -> Iterator[ExplainAnswer]:
     """Explain groups of a running scheduler, on its cluster as it is now."""
     from stowplan.cli.scheduler_client import ask_group
     from stowplan.explain.changes import Printed
@@ -375,12 +322,14 @@ def _groups_from_scheduler(connection: Connection, keys: tuple[str, ...], shown:
         try:
             report = ask_group(connection, key, changes=shown.changes)
         except InputError as error:
-            yield _Answer(Printed(fault=str(error)))
+            yield ExplainAnswer(Printed(fault=str(error)))
         else:
             yield _print_group(report, shown)
 
 
-def _groups_if_there(words: tuple[str, ...], cluster: _Cluster, shown: _Shown) -> Iterator[_Answer] | None:
+def _groups_if_there(
+    words: tuple[str, ...], cluster: ClusterSource, shown: _Shown
+) -> Iterator[ExplainAnswer] | None:
     """Ask the scheduler that the kubeconfig leads to; None if there is none, or if it reads no groups."""
     from stowplan.cli.scheduler_client import group_or_none
     from stowplan.client import kubeconfig as kubeconfigs
@@ -394,16 +343,14 @@ def _groups_if_there(words: tuple[str, ...], cluster: _Cluster, shown: _Shown) -
 
 
 def _groups_now(
-    words: tuple[str, ...], cluster: _Cluster, scheduler: _Scheduler, shown: _Shown
-) -> Iterator[_Answer]:
+    words: tuple[str, ...], cluster: ClusterSource, scheduler: SchedulerSource, shown: _Shown
+) -> Iterator[ExplainAnswer]:
     """Decide the groups on the cluster of the files or of the kubeconfig."""
-    from stowplan.api.manifests import read
     from stowplan.cli.cluster_source import (
         GROUP_KINDS,
         config_of,
-        echo_ignored,
         kinds_of,
-        live_manifests,
+        read_manifests,
         stop_for,
         with_groups_of,
     )
@@ -414,25 +361,20 @@ def _groups_now(
     registry = Registry.installed(scheduler.plugin_dirs)
     config = config_of(scheduler.config, scheduler.policy, registry)
     kinds = (*GROUP_KINDS, *kinds_of(config, registry))
-    if cluster.files:
-        manifests = read(cluster.files, sys.stdin.buffer, cluster.namespace or "default", kinds)
-        stop_for(manifests.faults)
-    else:
-        manifests = live_manifests(cluster.kubeconfig, cluster.context, cluster.namespace, kinds)
-    if cluster.is_verbose:
-        echo_ignored(manifests)
+    manifests = read_manifests(cluster, kinds)
+    stop_for(manifests.faults)
     config = with_groups_of(manifests, config, registry)
     explainer = Explainer(manifests, config, registry=registry, seed=scheduler.seed)
     for key in _group_keys(words, manifests.namespace):
         try:
             report = explainer.explain_group(key, changes=shown.changes)
         except StowplanError as error:
-            yield _Answer(Printed(fault=str(error)))
+            yield ExplainAnswer(Printed(fault=str(error)))
         else:
             yield _print_group(report, shown)
 
 
-def _groups_from_journal(journal: str, keys: tuple[str, ...], shown: _Shown) -> Iterator[_Answer]:
+def _groups_from_journal(journal: str, keys: tuple[str, ...], shown: _Shown) -> Iterator[ExplainAnswer]:
     """Explain the last recorded attempt at each group."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from stowplan.explain.changes import Printed
@@ -443,15 +385,15 @@ def _groups_from_journal(journal: str, keys: tuple[str, ...], shown: _Shown) -> 
         found = reader.find_group(Path(journal), key, _warn_of_damage)
         if not found:
             span = reader.describe_span(Path(journal))
-            yield _Answer(Printed(fault=f"{journal}: no decision for pod group {key}; {span}"))
+            yield ExplainAnswer(Printed(fault=f"{journal}: no decision for pod group {key}; {span}"))
         else:
             yield _print_group(explain_recorded_group(key, found), shown)
 
 
-def _print_group(report: GroupReport, shown: _Shown) -> _Answer:
+def _print_group(report: GroupReport, shown: _Shown) -> ExplainAnswer:
     from stowplan.explain import group_report
     from stowplan.explain.changes import Printed
 
     if shown.as_data:
-        return _Answer(Printed(data=group_report.as_json(report)))
-    return _Answer(Printed(group_report.render(report, members=shown.members, domains=shown.domains)))
+        return ExplainAnswer(Printed(data=group_report.as_json(report)))
+    return ExplainAnswer(Printed(group_report.render(report, members=shown.members, domains=shown.domains)))

@@ -6,18 +6,30 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from stowplan.cli.options import PLUGIN_DIRS, log_level
-from stowplan.deploy.manifests import as_yaml, notes
-from stowplan.deploy.manifests import controllers as group_controllers
-from stowplan.deploy.manifests import manifests as second_scheduler
-from stowplan.deploy.manifests import shadow as beside_live_scheduler
-from stowplan.deploy.setup import JOURNAL_SIZE, DeployOptions, read_setup
+from stowplan.deploy.manifests import manifests as objects_of
+from stowplan.deploy.manifests import notes, with_setup
+from stowplan.deploy.setup import JOURNAL_SIZE, Journal, Lease, Values, check_values, read_setup, read_values
 from stowplan.deploy.static_pod import beside_static_pod, host_files, static_pod
+from stowplan.deploy.template import as_yaml
 
 DEFAULT = ParameterSource.DEFAULT
-DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journal_claim", "controllers")
+NOT_FOR_STATIC_PODS = (
+    "name",
+    "namespace",
+    "replicas",
+    "service_monitor",
+    "prometheus_rule",
+    "dashboard",
+    "journal_claim",
+    "controllers",
+    "print_values",
+)
+SINGLE = ("shadow", "recorder")
+"""Modes of one pod."""
 
 
 @click.command()
@@ -39,7 +51,22 @@ DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journ
     "--replicas", default=2, show_default=True, help="Number of replicas; one is active, the others stand by."
 )
 @log_level("Log level of the scheduler.")
+@click.option(
+    "--values",
+    "file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Values file of the Helm chart, for tolerations, affinity, resources, pull secrets, labels and "
+    "more. Other options take precedence.",
+)
+@click.option(
+    "--print-values",
+    is_flag=True,
+    help="Print a values file for the Helm chart instead, with the configuration, its plugins and rights.",
+)
 @click.option("--service-monitor", is_flag=True, help="Add a ServiceMonitor for the Prometheus operator.")
+@click.option("--prometheus-rule", is_flag=True, help="Add alerts for the Prometheus operator.")
+@click.option("--dashboard", is_flag=True, help="Add a Grafana dashboard, in a ConfigMap for its sidecar.")
 @click.option(
     "--journal",
     is_flag=True,
@@ -61,6 +88,24 @@ DEPLOYMENT_OPTIONS = ("name", "namespace", "replicas", "service_monitor", "journ
     "--controllers",
     is_flag=True,
     help="Also deploy `stowplan controllers`, which write the status of pod groups, quotas and queues.",
+)
+@click.option(
+    "--replacement",
+    "form",
+    flag_value="replacement",
+    help="Print a Deployment that takes over from kube-scheduler, with its lease.",
+)
+@click.option(
+    "--extender",
+    "form",
+    flag_value="extender",
+    help="Print `stowplan extender` instead, which serves the plugins to the stock kube-scheduler.",
+)
+@click.option(
+    "--recorder",
+    "form",
+    flag_value="recorder",
+    help="Print `stowplan record` instead, which records the cluster as a trace.",
 )
 @click.option(
     "--shadow",
@@ -88,34 +133,63 @@ def manifests(
     /,
     config: Path,
     plugin_dirs: tuple[Path, ...],
-    controllers: bool,
+    file: Path | None,
+    print_values: bool,
     form: str | None,
-    **chosen: Any,
+    **chosen: object,
 ) -> None:
     """Print the manifests to deploy a scheduler with this configuration, for `kubectl apply -f -`.
 
     By default it runs beside kube-scheduler, for the pods whose schedulerName is that of a profile.
     """
-    if form == "shadow" and (controllers or ctx.get_parameter_source("replicas") is not DEFAULT):
-        raise click.UsageError("--controllers and --replicas cannot be used with --shadow")
+    given = {name: each for name, each in chosen.items() if ctx.get_parameter_source(name) is not DEFAULT}
+    if form in SINGLE and given.keys() & {"controllers", "replicas"}:
+        raise click.UsageError(f"--controllers and --replicas cannot be used with --{form}")
+    if form == "extender" and "controllers" in given:
+        raise click.UsageError("--controllers cannot be used with --extender")
     if form in ("pod", "beside"):
-        for option in DEPLOYMENT_OPTIONS:
+        for option in NOT_FOR_STATIC_PODS:
             if ctx.get_parameter_source(option) is not DEFAULT:
                 raise click.UsageError(f"--{option.replace('_', '-')} cannot be used for a static pod")
     setup = read_setup(config, plugin_dirs)
     if form == "beside":
         click.echo(as_yaml(beside_static_pod(setup)), nl=False)
         return
-    if form == "shadow" and ctx.get_parameter_source("name") is DEFAULT:
-        chosen["name"] = "stowplan-shadow"
-    options = DeployOptions(**chosen | ({"replicas": 1} if form == "shadow" else {}))
+    read = read_values(file) if file else Values()
+    is_named = bool(read.name) or "name" in given
+    values = _values(read, given, form)
+    documents: list[dict[str, Any]]
     if form == "pod":
-        documents, messages = [static_pod(setup, options)], [*setup.warnings, *host_files(setup)]
-    elif form == "shadow":
-        documents, messages = beside_live_scheduler(setup, options), list(setup.warnings)
+        documents, messages = [static_pod(setup, values)], [*setup.warnings, *host_files(setup)]
     else:
-        documents, messages = second_scheduler(setup, options), list(notes(setup))
-        documents += group_controllers(options) if controllers else []
+        documents, messages = objects_of(setup, values), list(notes(setup, values))
+    if print_values:
+        check_values(values)
+        documents = [_changed(with_setup(setup, values), is_named=is_named)]
     for note in messages:
         click.echo(f"{config}: {note}", err=True)
     click.echo(as_yaml(documents), nl=False)
+
+
+def _values(values: Values, given: dict[str, Any], form: str | None) -> Values:
+    """The values with those of the options that were given."""
+    mode = form if form and form != "pod" else values.mode
+    own = f"stowplan-{mode}" if mode in ("shadow", "extender", "recorder") else "stowplan"
+    names = {"name": values.name or own, "namespace": values.namespace or "stowplan"}
+    journal = {
+        "enabled": given.pop("journal", values.journal.enabled) or "journal_size" in given,
+        "claim": given.pop("journal_claim", values.journal.claim),
+        "size": given.pop("journal_size", values.journal.size),
+    }
+    changed = Journal(**journal, volume_size=values.journal.volume_size)
+    return msgspec.structs.replace(values, **names | given | {"mode": mode, "journal": changed})
+
+
+def _changed(values: Values, *, is_named: bool) -> dict[str, object]:
+    """What a values file must contain; Helm knows the namespace, and a name if none is given."""
+    lease = values.lease
+    if (lease.name, lease.namespace) == (values.name, values.namespace):
+        values = msgspec.structs.replace(values, lease=Lease())
+    defaults, found = msgspec.to_builtins(Values()), msgspec.to_builtins(values)
+    left_out = {"namespace"} if is_named else {"namespace", "name"}
+    return {name: each for name, each in found.items() if each != defaults[name] and name not in left_out}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from stowplan.client.connection import Connection
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -40,7 +44,7 @@ VERBOSE = click.option("-v", "--verbose", is_flag=True, help="List the kinds of 
 
 
 class _LogLevel(click.types.IntParamType):
-    """Kubernetes' programs also take `-v=5`, where click would read "=5"."""
+    """Accept `-v=5` as Kubernetes' programs do; click would read "=5"."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         given: Any = value.removeprefix("=") if isinstance(value, str) else value
@@ -97,6 +101,98 @@ def scheduler_credentials(command: Command) -> Command:
             help="Skip verification of the server's certificate (insecure).",
         ),
     )
+
+
+class ClusterSource(NamedTuple):
+    """Where to read the cluster."""
+
+    files: tuple[str, ...]
+    kubeconfig: str | None
+    context: str | None
+    namespace: str | None
+    is_verbose: bool
+
+
+class SchedulerSource(NamedTuple):
+    """How to decide."""
+
+    config: Path | None
+    policy: Path | None
+    plugin_dirs: tuple[Path, ...]
+    seed: int | None
+
+
+class SourceOptions(NamedTuple):
+    """Values of `source_options`: whom to ask about decisions."""
+
+    files: tuple[str, ...]
+    server: str | None
+    journal: str | None
+    kubeconfig: str | None
+    context: str | None
+    token_file: str | None
+    authority: str | None
+    insecure: bool
+    namespace: str | None
+    config: Path | None
+    policy: Path | None
+    plugin_dirs: tuple[Path, ...]
+
+    def check(self) -> None:
+        """Raise a UsageError for options that exclude each other."""
+        sources = (("-f", self.files), ("--server", self.server), ("--journal", self.journal))
+        given = [name for name, it in sources if it]
+        if len(given) > 1:
+            raise click.UsageError(f"{' and '.join(given)} are mutually exclusive")
+        if self.files and (self.kubeconfig or self.context):
+            raise click.UsageError("-f cannot be combined with --kubeconfig or --context")
+
+    def connect(self) -> Connection:
+        """Connect to the scheduler of --server."""
+        from stowplan.cli.scheduler_client import scheduler_at
+
+        return scheduler_at(
+            self.server or "",
+            kubeconfig=self.kubeconfig,
+            context=self.context,
+            token_file=self.token_file,
+            authority=self.authority,
+            insecure=self.insecure,
+        )
+
+    def cluster(self, *, verbose: bool = False) -> ClusterSource:
+        return ClusterSource(self.files, self.kubeconfig, self.context, self.namespace, verbose)
+
+    def scheduler(self, seed: int | None = None) -> SchedulerSource:
+        return SchedulerSource(self.config, self.policy, self.plugin_dirs, seed)
+
+
+def source_options(files: str, server: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options that say whom to ask, passed to the command as `options`. The help of two of them is given."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            options = SourceOptions(**{name: given.pop(name) for name in SourceOptions._fields})
+            options.check()
+            command(options=options, **given)
+
+        return _add(
+            run,
+            click.option("-f", "--filename", "files", metavar="FILE", multiple=True, help=files),
+            click.option("--server", metavar="URL", help=server),
+            click.option(
+                "--journal", metavar="DIR", help="Explain decisions from the journal in this directory."
+            ),
+            kubeconfig_options,
+            scheduler_credentials,
+            NAMESPACE,
+            CONFIG,
+            POLICY,
+            PLUGIN_DIRS,
+        )
+
+    return decorate
 
 
 def _add(command: Command, *options: Callable[[Command], Command]) -> Command:

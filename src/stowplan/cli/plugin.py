@@ -41,12 +41,16 @@ def plugin() -> None:
     show_default=True,
     help="Folder to write to; created if it does not exist.",
 )
-def new(name: str, folder: Path) -> None:
-    """Create a plugin with a test, a configuration and an example.
+@click.option(
+    "--kind", default="", help="Custom resource that the plugin reads, such as NodeUse (default: a label)."
+)
+def new(name: str, folder: Path, kind: str) -> None:
+    """Create a plugin with a README, a test, a configuration, an example and manifests.
 
-    NAME is the name of its class, such as GreenNodes. Existing files are not overwritten.
+    NAME is the name of its class, such as GreenNodes. With --kind, its CustomResourceDefinition is written
+    too. Existing files are not overwritten.
     """
-    for path in write_plugin(name, folder):
+    for path in write_plugin(name, folder, kind):
         click.echo(f"wrote {path}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -82,6 +83,7 @@ def record(
         written = number
 
     async def run() -> None:
+        _end_on_signals()
         async with ApiClient(connection, qps=READS_PER_SECOND, burst=READS_PER_SECOND) as api:
             await api.get_json("/api/v1/nodes?limit=1")  # unreachable or forbidden: say so and end
             with suppress(TimeoutError):
@@ -98,6 +100,25 @@ def record(
 
     log.set_verbosity(-1)
     click.echo(f"Recording {connection.server} into {folder}; press Ctrl-C to end.", err=True)
-    with suppress(KeyboardInterrupt):
+    with suppress(asyncio.CancelledError):
         asyncio.run(run())
     click.echo(f"{written:,} events in {folder}.", err=True)
+
+
+def _end_on_signals() -> None:
+    """Cancel this task at Ctrl-C, or as the kubelet ends a pod; the second time, end at once.
+
+    A KeyboardInterrupt will not do: raised where a library calls back, it is lost. And a shell that starts a
+    command in the background lets it ignore SIGINT.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def end() -> None:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+        task.cancel()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, end)

@@ -82,8 +82,8 @@ def load_trace(path: Path, mapping: Path | None, partial: bool) -> Trace:
     for fault in found.faults:
         click.echo(printable(f"stowplan: {fault}"), err=True)
     if found.faults and not partial:
-        kept = len(found.events)
-        click.echo(f"The {kept:,} events before it are intact; use --partial to replay them.", err=True)
+        if kept := len(found.events):
+            click.echo(f"The {kept:,} events before it are intact; use --partial to replay them.", err=True)
         sys.exit(1)
     return found
 
@@ -166,6 +166,9 @@ def replay(
         outcome = run_replay(found, loaded, registry=registry, options=options, on_progress=on_progress)
     if results is not None:
         outcome.write(results)
+    if failed := [each for each in outcome.pods if each.is_error and not each.node]:
+        first = f"{failed[0].namespace}/{failed[0].name}: {failed[0].message}"
+        click.echo(printable(f"{len(failed):,} pods failed with an error, the first {first}"), err=True)
     metrics = outcome.metrics()
     if output == "json":
         click.echo(json.dumps(metrics))

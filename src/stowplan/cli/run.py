@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from stowplan.errors import InputError, StowplanError
 from stowplan.framework.registry import Registry
@@ -28,7 +30,19 @@ class GoStyleCommand(click.Command):
         return []
 
     def get_help(self, ctx: click.Context) -> str:
-        return help_text(ctx.command_path, _WIDTH)
+        return help_text(ctx.command_path, _help_width())
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete flags, which click does not know, and files after `=`."""
+        name, has_value, value = incomplete.partition("=")
+        if has_value or not name.startswith("-"):
+            return [CompletionItem(value or incomplete, type="file")]
+        flags = {f"--{each.name}": each.help for each in FLAGS.values()}
+        return [CompletionItem(flag, help=text) for flag, text in flags.items() if flag.startswith(name)]
+
+
+def _help_width() -> int:
+    return min(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDTH)
 
 
 @click.command(cls=GoStyleCommand, short_help="Schedule the pods of a cluster.")
@@ -50,7 +64,7 @@ def kube_scheduler() -> None:
 def _run(argv: Sequence[str], program: str) -> None:
     given = read(argv, FLAGS, program)
     if given.get("help"):
-        click.echo(help_text(program, _WIDTH))
+        click.echo(help_text(program, _help_width()))
         return
     if given.get("version", "false") != "false":
         click.echo(f"Stowplan {version('stowplan')}, compatible with kube-scheduler {RELEASE}")

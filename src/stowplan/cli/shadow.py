@@ -96,7 +96,7 @@ def shadow(
     for warning in warnings:
         click.echo(warning, err=True)
     if options.config.extenders:
-        click.echo(f"{config}: ignoring its extenders ({len(options.config.extenders)})", err=True)
+        click.echo(f"{config}: asking its extenders, but not to bind pods", err=True)
     path = kubeconfig or options.config.client_connection.kubeconfig or None
     connection = kubeconfigs.load(path, context=context)
     service = ShadowService(

@@ -28,6 +28,7 @@ from stowplan.cli.options import (
     VERBOSE,
     kubeconfig_options,
 )
+from stowplan.cli.terminal import fit_width, paint
 from stowplan.cycle.planner import build_cluster
 from stowplan.explain.layout import printable
 from stowplan.framework.registry import Registry
@@ -139,7 +140,8 @@ def whatif(
     if output == "json":
         click.echo(json.dumps(as_json(outcome)))
     else:
-        click.echo(printable(render(outcome, all_pods=all_pods)))
+        fit_width()
+        click.echo(paint(printable(render(outcome, all_pods=all_pods))))
 
 
 def _several(text: str) -> Several:

@@ -26,6 +26,8 @@ IDLE_SECONDS = 60.0  # API servers close connections after 90
 INITIAL_REQUESTS, MAX_REQUESTS = 16, 64
 LONG_WAIT_SECONDS = 0.1
 """A wait this long lets the limit grow, and it grows no more often than this."""
+MIN_GAIN, PAUSE_SECONDS = 1.1, 60.0
+"""With a quarter more at once, so many times the requests must be answered, or the limit stays so long."""
 
 
 class Pool(Protocol):
@@ -80,8 +82,8 @@ class AdaptiveSemaphore:
     """Limits how many requests are under way: first come, first served, more at once while waits are long.
 
     A connection costs both sides milliseconds of handshake. A quick API server needs few of them, and one
-    that is busy has no use for more: they help where it waits for its storage. So the limit grows by one now
-    and then, while requests wait for long.
+    that is busy has no use for more: they help where it waits for its storage, or is far away. So the limit
+    grows by one now and then, while requests wait for long and more are answered than with fewer.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class AdaptiveSemaphore:
         """How many may hold it at the same time, for now."""
         self._initial, self._maximum, self._long_seconds = initial, maximum, long_seconds
         self._held, self._grown_at = 0, 0.0
+        self._answered, self._checked_at, self._rate, self._next_check = 0, 0.0, 0.0, initial
         self._waiting: deque[tuple[asyncio.Future[None], float]] = deque()
 
     async def acquire(self) -> None:
@@ -111,6 +114,7 @@ class AdaptiveSemaphore:
 
     def release(self) -> None:
         self._held -= 1
+        self._answered += 1
         while self._waiting and self._held < self.limit:
             turn, since = self._waiting.popleft()
             if not turn.cancelled():
@@ -118,12 +122,21 @@ class AdaptiveSemaphore:
                 turn.set_result(None)
                 self._grow_after(since)
         if not self._held:
-            self.limit = self._initial
+            self.limit = self._next_check = self._initial
+            self._rate = 0.0
 
     def _grow_after(self, since: float) -> None:
         now = monotonic()
-        if now - max(since, self._grown_at) > self._long_seconds and self.limit < self._maximum:
-            self.limit, self._grown_at = self.limit + 1, now
+        if now - max(since, self._grown_at) <= self._long_seconds or self.limit >= self._maximum:
+            return
+        if self.limit >= self._next_check:
+            before, self._rate = self._rate, self._answered / (now - self._checked_at)
+            self._answered, self._checked_at = 0, now
+            self._next_check = self.limit + max(self.limit // 4, 1)
+            if self._rate < before * MIN_GAIN:
+                self._grown_at = now + PAUSE_SECONDS
+                return
+        self.limit, self._grown_at = self.limit + 1, now
 
 
 class HttpPool:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -111,7 +111,7 @@ class ExecPlugin:
         config: ExecConfig,
         *,
         where: str,
-        cluster: Mapping[str, Any] | None = None,
+        cluster: Mapping[str, object] | None = None,
         context: ssl.SSLContext | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -136,7 +136,7 @@ class ExecPlugin:
         self._status: _CredentialStatus | None = None
         self._turn = asyncio.Lock()
         self._failure: InputError | None = None
-        """Of the last run that failed."""
+        """The error of the last run that failed."""
 
     async def authorization(self) -> str | None:
         known = self._failure
@@ -197,7 +197,7 @@ class ExecPlugin:
         return self._parse_status(output)
 
     def _environment(self) -> dict[str, str]:
-        spec: dict[str, Any] = {"interactive": False}
+        spec: dict[str, object] = {"interactive": False}
         if self._config.provide_cluster_info and self._cluster is not None:
             spec["cluster"] = self._cluster
         info = {"kind": "ExecCredential", "apiVersion": self._config.api_version, "spec": spec}

@@ -15,9 +15,11 @@ ApiError
 from __future__ import annotations
 
 import ssl
+from typing import Any
 
 import msgspec
 
+from stowplan.api import protobuf
 from stowplan.errors import StowplanError
 
 
@@ -101,13 +103,26 @@ class _Status(msgspec.Struct):
 
 def error_of(status: int, data: bytes, retry_after: float | None = None) -> ApiError:
     """Return the error for a response; with `status` 0, take the code from the Status object in it."""
+    data = bytes(data)  # a part of a watch event is none yet
     try:
-        found = msgspec.json.decode(data, type=_Status)
-    except (ValueError, RecursionError):
-        found = _Status(message=bytes(data)[:1024].decode(errors="replace").strip())
+        is_protobuf = data.startswith(protobuf.MAGIC)
+        found = _decode_protobuf(data) if is_protobuf else msgspec.json.decode(data, type=_Status)
+    except (ValueError, IndexError, RecursionError):
+        found = _Status(message=data[:1024].decode(errors="replace").strip())
     status = status or found.code
     message = found.message or f"the API server answered with status {status}"
     return _BY_STATUS.get(status, ApiError)(status, found.reason, message, retry_after)
+
+
+def _decode_protobuf(data: bytes) -> _Status:
+    found = _fields(_fields(data[len(protobuf.MAGIC) :]).get((2, bytes), b""))
+    message, reason = (found.get((number, bytes), b"").decode(errors="replace") for number in (3, 4))
+    return _Status(message, reason, found.get((6, int), 0))
+
+
+def _fields(message: bytes) -> dict[tuple[int, type], Any]:
+    """By number and type, so that a field of another type than expected counts as missing."""
+    return {(field.number, type(field.value)): field.value for field in protobuf.fields(message)}
 
 
 def unreachable_scheduler(error: Unreachable) -> str:

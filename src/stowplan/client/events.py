@@ -20,10 +20,10 @@ import msgspec
 from stowplan import log
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
-from stowplan.client.api import JSON, STRATEGIC_MERGE_PATCH, ApiClient
+from stowplan.api.protobuf import encode_message, encode_object
+from stowplan.client.api import JSON, STRATEGIC_MERGE_PATCH, ApiClient, resource_of
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound
-from stowplan.client.resources import resource_of
 
 NOTE_BYTES: Final = 1024
 QUEUED: Final = 10_000
@@ -220,6 +220,16 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
+def _time_message(text: str) -> bytes:
+    """A time that `micro_time` has formatted."""
+    return encode_message((1, _seconds_of(text[:19])), (2, int(text[20:26]) * 1000))
+
+
+@lru_cache(maxsize=16)
+def _seconds_of(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+
+
 class Part(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     pass
 
@@ -260,7 +270,7 @@ class EventForm(Protocol):
     def path(self, event: Event) -> str: ...
     def body(self, event: Event, controller: str, instance: str) -> Part: ...
     def patch(self, event: Event) -> Part:
-        """What makes a known event one that happened so often."""
+        """The patch that sets how often a known event has happened."""
 
 
 class _Metadata(Part, frozen=True):
@@ -290,6 +300,34 @@ class _NewBody(Part, frozen=True):
     series: _Series | msgspec.UnsetType = msgspec.UNSET
     kind: str = "Event"
     api_version: str = "events.k8s.io/v1"
+
+    def as_protobuf(self) -> bytes:
+        of = self.regarding
+        values: list[tuple[int, bytes | str | int]] = [
+            (1, encode_message((1, self.metadata.name), (3, self.metadata.namespace))),
+            (2, _time_message(self.event_time)),
+            (4, self.reporting_controller),
+            (5, self.reporting_instance),
+            (6, self.action),
+            (7, self.reason),
+            (
+                8,
+                encode_message(
+                    (1, of.kind),
+                    (2, of.namespace),
+                    (3, of.name),
+                    (4, of.uid),
+                    (5, of.api_version),
+                    (6, of.resource_version),
+                ),
+            ),
+            (10, self.note),
+            (11, self.type),
+        ]
+        if isinstance(self.series, _Series):
+            last = _time_message(self.series.last_observed_time)
+            values.append((3, encode_message((1, self.series.count), (2, last))))
+        return encode_object(self.api_version, self.kind, encode_message(*values))
 
 
 class _NewForm:

@@ -24,6 +24,7 @@ from stowplan.client.credentials import (
     load_certificate_text,
 )
 from stowplan.errors import InputError
+from stowplan.yaml_nesting import find_alias_fault, is_too_deep
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
@@ -117,6 +118,11 @@ def load(
     return _connection(_merge([_read(found) for found in paths]), where, context, master)
 
 
+def is_in_pod(*, environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> bool:
+    """Whether we run in a pod with a service account; static pods have none."""
+    return bool(environ.get("KUBERNETES_SERVICE_HOST")) and (account / "token").is_file()
+
+
 def in_cluster(*, environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> Connection:
     """The service account of the pod we run in; its token is renewed in its file."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
@@ -142,9 +148,13 @@ def _usual_paths(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _read(path: Path) -> Kubeconfig:
-    where = str(path)
+    where, text = str(path), _text(path)
+    if is_too_deep(text):
+        raise InputError("is nested too deeply", where=where)
     try:
-        plain = yaml.load(_text(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        if fault := find_alias_fault(text):
+            raise InputError(fault, where=where)
+        plain = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise InputError(f"is not YAML: {' '.join(str(error).split())}", where=where) from None
     if not isinstance(plain, dict):
@@ -284,7 +294,7 @@ def _certificate(user: UserEntry, tls: ssl.SSLContext, where: str) -> Iterator[C
         yield CertificateFiles(tls, Path(user.client_certificate), Path(user.client_key))
 
 
-def _cluster_info(cluster: ClusterEntry) -> dict[str, Any]:
+def _cluster_info(cluster: ClusterEntry) -> dict[str, object]:
     """The cluster information for an exec plugin that asks for it."""
     authority = cluster.certificate_authority_data
     if not authority and cluster.certificate_authority:

@@ -27,9 +27,8 @@ from stowplan.api.meta import decode
 from stowplan.api.nesting import decode_deep
 from stowplan.api.pod import Pod
 from stowplan.api.workloads import PriorityClass
-from stowplan.client.api import ApiClient
+from stowplan.client.api import PODS, RESOURCES, ApiClient, Watched, WatchedResource, custom
 from stowplan.client.errors import ApiError, Forbidden, Gone, NotFound, Unreachable, error_of
-from stowplan.client.resources import PODS, RESOURCES, Watched, WatchedResource, custom
 from stowplan.errors import InputError, StowplanError
 from stowplan.http11.client import Reply
 
@@ -105,7 +104,7 @@ class Reading(msgspec.Struct):
     faults: list[InputError] = []
     """Objects that cannot be read, and are left out."""
     is_torn: bool = False
-    """Whether a list had to be started over: of what `on_object` had, some may be gone."""
+    """Whether a list had to start over: some objects that `on_object` was given may no longer exist."""
 
 
 async def read_cluster(
@@ -155,7 +154,8 @@ async def pages(api: ApiClient, resource: WatchedResource, size: int = PAGE) -> 
     coming = request()
     try:
         while True:
-            page = decode_checked(page_of, (await coming).data)
+            # Shielded: cancelling must end this one, whatever becomes of the request.
+            page = decode_checked(page_of, (await asyncio.shield(coming)).data)
             if page.metadata.continue_:
                 coming = request(**{"continue": page.metadata.continue_})
             yield page
@@ -163,8 +163,12 @@ async def pages(api: ApiClient, resource: WatchedResource, size: int = PAGE) -> 
                 return
     finally:
         coming.cancel()
-        with suppress(Exception, asyncio.CancelledError):  # one that nobody waits for any more
-            await coming
+        coming.add_done_callback(_ignore_outcome)  # nobody waits for it any more
+
+
+def _ignore_outcome(task: asyncio.Task[Reply]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 async def _read(api: ApiClient, resource: WatchedResource, reading: Reading) -> list[Watched]:
@@ -442,7 +446,7 @@ class Reflector:
             ):  # whatever drips in: it is no watch of ours
                 await self._api.stream(
                     self.resource.path,
-                    self._on_line,
+                    self.on_line,
                     query=query,
                     silence=self._silence,
                     on_open=lambda: opened_at.append(loop.time()),
@@ -473,7 +477,8 @@ class Reflector:
         if self._checkpoint is not None and int(self.version) >= self._checkpoint:
             self._be_current()
 
-    def _on_line(self, line: bytes) -> None:
+    def on_line(self, line: bytes) -> None:
+        """Take one line of a watch's response: an event."""
         event = _event_of(line)
         if event.type == "ERROR":
             raise error_of(0, event.object)

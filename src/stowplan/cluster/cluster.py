@@ -54,7 +54,7 @@ class ObjectStore(Generic[T]):
         return len(self._objects)
 
     def follow(self, follower: Callable[[T | None, T | None], None]) -> None:
-        """Call `follower(old, new)` after each change; None stands for an object that is not there."""
+        """Call `follower(old, new)` after each change; None for an object that does not exist."""
         self._followers.append(follower)
 
     def put(self, item: T) -> None:
@@ -88,12 +88,20 @@ class Totals:
         self._changes: list[tuple[Pod, bool]] = []
         """What has happened since a sum was asked for: `keys` is called only while its owner asks."""
         self._is_outdated = True
+        self._changed: set[Hashable] | None = None
 
     def of(self, key: Hashable) -> Mapping[str, int]:
         """The amounts by resource, as in `Pod.requests`, and the number of pods as `pods`. Do not keep it."""
         if self._is_outdated or self._changes:
             self._catch_up()
         found: Mapping[str, int] = self._sums.get(key, EMPTY)
+        return found
+
+    def take_changed(self) -> set[Hashable] | None:
+        """The keys whose sums changed since the last call; None if all may have."""
+        if self._is_outdated or self._changes:
+            self._catch_up()
+        found, self._changed = self._changed, set()
         return found
 
     def recount(self) -> None:
@@ -115,6 +123,7 @@ class Totals:
         if self._is_outdated:
             self._sums.clear()
             self._counted.clear()
+            self._changed = None
             changes = [(pod, True) for pod in self._pods()]
         self._is_outdated = True  # should `keys` fail: then all are counted the next time
         for pod, is_there in changes:
@@ -129,6 +138,8 @@ class Totals:
         self._is_outdated = False
 
     def _add(self, keys: Iterable[Hashable], amounts: Mapping[str, int], sign: int) -> None:
+        if self._changed is not None:
+            self._changed.update(keys)
         for key in keys:
             total = self._sums.setdefault(key, {})
             total["pods"] = total.get("pods", 0) + sign

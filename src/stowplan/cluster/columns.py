@@ -28,7 +28,7 @@ KEPT_BYTES, KEPT_BYTES_PER_ROW = 16 * 2**20, 1024
 
 
 class LabelColumn:
-    """The values of one label: an id a row, -1 where the node lacks it."""
+    """The values of one label: an id per row, -1 for nodes without the label."""
 
     __slots__ = ("ids", "index", "values")
 
@@ -181,7 +181,7 @@ class KeptEntry:
 
     __slots__ = ("columns", "is_used", "nodes", "product", "size", "usage")
 
-    def __init__(self, columns: Columns, product: Any) -> None:
+    def __init__(self, columns: Columns, product: object) -> None:
         self.columns, self.product = columns, product
         self.size = sum(column.nbytes for column in columns) + 500
         self.nodes = self.usage = 0
@@ -224,7 +224,7 @@ class KeptColumns:
     def catch_up(self, entry: KeptEntry) -> None:
         entry.nodes, entry.usage = self.node_changes.position, self.usage_changes.position
 
-    def put(self, key: Hashable, columns: Columns, product: Any) -> None:
+    def put(self, key: Hashable, columns: Columns, product: object) -> None:
         entry = KeptEntry(columns, product)
         self.catch_up(entry)
         previous = self.entries.pop(key, None)
@@ -259,7 +259,7 @@ class KeptColumns:
 
 
 class lazy(Generic[T]):  # noqa: N801
-    """An attribute worked out when first asked for; functools' own takes a lock every time."""
+    """An attribute that is computed on first use; functools.cached_property takes a lock for that."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self.make, self.__doc__ = make, make.__doc__
@@ -267,7 +267,7 @@ class lazy(Generic[T]):  # noqa: N801
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, thing: Any, owner: type | None = None) -> T:
+    def __get__(self, thing: object, owner: type | None = None) -> T:
         found: T = self.make(thing)
         thing.__dict__[self.name] = found
         return found
@@ -360,3 +360,32 @@ class ImageIndex(dict[str, ImageState]):
             for name in image.names:
                 self[name].rows.discard(source)
                 self[name].rows.add(target)
+
+
+# The same arithmetic for a column and for a plain number.
+
+Number = Any
+"""A whole number, or a column of them."""
+EXACT_BELOW = 2**45
+"""Up to here a quotient of whole numbers, a hundredfold, is exact enough in floating point to be cut off."""
+
+
+def larger(one: Number, other: Number) -> Number:
+    return np.maximum(one, other) if isinstance(one, np.ndarray) else max(one, other)
+
+
+def smaller(one: Number, other: Number) -> Number:
+    return np.minimum(one, other) if isinstance(one, np.ndarray) else min(one, other)
+
+
+def whole(number: Number) -> Number:
+    """Without its fraction."""
+    return number.astype(np.int64) if isinstance(number, np.ndarray) else int(number)
+
+
+def percent(part: Number, of: Number, *, exact: bool) -> Number:
+    """part · 100 // of, for 0 ≤ part ≤ of; `exact` keeps to integers, as past EXACT_BELOW it must."""
+    if exact or not isinstance(part, np.ndarray):
+        return part * 100 // of
+    share = np.multiply(part, 100.0)
+    return np.divide(share, of, out=share).astype(np.int64)

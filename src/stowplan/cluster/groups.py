@@ -46,7 +46,7 @@ class Groups:
     Empty, and asked nothing, until a plugin calls `use`.
     """
 
-    def __init__(self, watched: Callable[[type[Any]], Any], placed: Mapping[str, Pod]) -> None:
+    def __init__(self, watched: Callable[[type[object]], Any], placed: Mapping[str, Pod]) -> None:
         """`watched` finds the objects of a kind, `placed` has the pods that have a node or are assumed."""
         self._watched, self._placed = watched, placed
         self.families: frozenset[str] = frozenset()

@@ -36,7 +36,7 @@ FEW = 16
 MAX_SUM = 2**62
 """Sums over the pods of a node stop here, which leaves room to add to them without overflow."""
 SUMMED = MAX_SUM - MAX_TAKEN
-"""From here on a sum may have been cut off, so that taking a pod off it needs a new sum."""
+"""Sums from here on may have been clamped, so that removing a pod means summing again."""
 
 
 class LiveNodeTable(NodeTable):
@@ -50,6 +50,8 @@ class LiveNodeTable(NodeTable):
         """Increases whenever rows are added, removed or moved: results for another layout are invalid."""
         self.largest = 0
         """The largest amount of any resource that a node has had."""
+        self.favoured: int | None = None
+        """A row that wins where pods can be evicted with equal harm; set by a replay."""
         self.everywhere: set[str] = set()
         """Resources that no node is, or has been, without."""
         self.taint_sets, self.feature_sets = Interned(), Interned()
@@ -126,7 +128,7 @@ class LiveNodeTable(NodeTable):
         *,
         usage: bool = False,
         finish: Callable[[Columns], Any] = as_they_are,
-        compute_row: Callable[[NodeRow], tuple[Any, ...]] | None = None,
+        compute_row: Callable[[NodeRow], tuple[object, ...]] | None = None,
     ) -> Any:
         kept = self.kept
         entry = kept.entries.get(key)
@@ -401,7 +403,7 @@ class LiveNodeTable(NodeTable):
         return columns if is_same else tuple(fresh)
 
     def _refresh_singly(
-        self, columns: Columns, rows: list[int], compute: Callable[[NodeRow], tuple[Any, ...]]
+        self, columns: Columns, rows: list[int], compute: Callable[[NodeRow], tuple[object, ...]]
     ) -> Columns:
         fresh = columns
         for row in rows:
@@ -420,6 +422,10 @@ class LiveNodeTable(NodeTable):
                 self._plain_rows.clear()
             found = self._plain_rows[row] = self.plain_row(row)
         return found
+
+    def is_shared(self, row: NodeRow) -> bool:
+        """Whether `row` gave it, so that nobody changes it."""
+        return self._plain_rows.get(row.rows) is row
 
     def plain_row(self, row: int) -> NodeRow:
         """A row as plain numbers, for the caller to change."""

@@ -108,7 +108,7 @@ class NodeRow:
     that is much faster.
     """
 
-    __slots__ = ("allocatable", "live", "nonzero_requested", "pod_count", "requested", "rows")
+    __slots__ = ("allocatable", "live", "nonzero_requested", "pod_count", "requested", "rows", "view")
 
     def __init__(
         self,
@@ -122,6 +122,8 @@ class NodeRow:
         self.live, self.rows = live, rows
         self.allocatable, self.requested = allocatable, requested
         self.nonzero_requested, self.pod_count = nonzero_requested, pod_count
+        self.view: NodeRow | None = None
+        """What plugins of others see of it, once made."""
 
 
 class NodeTable(ABC):
@@ -190,7 +192,7 @@ class NodeTable(ABC):
         *,
         usage: bool = False,
         finish: Callable[[Columns], Any] = as_they_are,
-        compute_row: Callable[[NodeRow], tuple[Any, ...]] | None = None,
+        compute_row: Callable[[NodeRow], tuple[object, ...]] | None = None,
     ) -> Any:
         """Columns that depend, for each row, on `key` and that row alone (with `usage`: on its pods too).
 

@@ -76,6 +76,8 @@ class PodTable:
         self._place = np.zeros(64, np.int32)
         self._nonzero = {"cpu": np.zeros(64, np.int64), "memory": np.zeros(64, np.int64)}
         self._requests: dict[str, NDArray[np.int64]] = {}
+        self.favoured_victims: frozenset[str] = frozenset()
+        """Pods, by uid, that are evicted before others that are as important; set by a replay."""
         self.followed = set(NATIVE)
         """The resources that are counted: those that nodes offer."""
 

@@ -37,7 +37,7 @@ class _Memory:
         self._array = array
 
     @property
-    def __array_interface__(self) -> dict[str, Any]:
+    def __array_interface__(self) -> dict[str, object]:
         found = self._array.__array_interface__
         found["data"] = (found["data"][0], True)
         return found
@@ -121,7 +121,7 @@ class SealedNodes(ReadOnly, NodeTable):
     def __init__(self, table: NodeTable) -> None:
         assign(self, _table=table, _seen={})
 
-    def _sealed(self, name: Hashable, raw: Any, seal: Callable[[Any], Any]) -> Any:
+    def _sealed(self, name: Hashable, raw: object, seal: Callable[[Any], Any]) -> Any:
         """What was made of a column, as long as the table has that very one."""
         found = self._seen.get(name)
         if found is None or found[0] is not raw:
@@ -215,7 +215,7 @@ class SealedNodes(ReadOnly, NodeTable):
         *,
         usage: bool = False,
         finish: Callable[[Columns], Any] = as_they_are,
-        compute_row: Callable[[NodeRow], tuple[Any, ...]] | None = None,
+        compute_row: Callable[[NodeRow], tuple[object, ...]] | None = None,
     ) -> Any:
         return self._table.keep(
             ("plugin", key),
@@ -417,4 +417,12 @@ def sealed_table(table: NodeTable) -> SealedNodes:
 
 
 def sealed_row(row: NodeRow) -> NodeRow:
-    return row if isinstance(row, SealedRow) else SealedRow(row)
+    """The view of a row, the same one every time; not of one on which changes are tried out."""
+    if isinstance(row, SealedRow):
+        return row
+    found = row.view
+    if found is None:
+        found = SealedRow(row)
+        if row.live.is_shared(row):
+            row.view = found
+    return found

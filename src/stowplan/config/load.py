@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from stowplan.config import document, validation
 from stowplan.config.document import Source
 from stowplan.config.field_errors import join_errors
-from stowplan.config.old import convert_document
+from stowplan.config.old import convert_document, convert_entry
 from stowplan.config.strict import Decoder
 from stowplan.config.types import GROUP, V1, KubeSchedulerConfiguration, PluginConfig, fill_dependent_defaults
 from stowplan.errors import ConfigError
@@ -29,7 +30,7 @@ class ReadArgs(NamedTuple):
 class ArgsReader(Protocol):
     """Reads the arguments of plugins: the framework's registry, which knows their types."""
 
-    def read_args(self, plugin: str, raw: Any, path: str) -> ReadArgs | None:
+    def read_args(self, plugin: str, raw: object, path: str) -> ReadArgs | None:
         """The arguments of `plugin` at `path`, or None if the plugin is unknown."""
         ...
 
@@ -53,21 +54,36 @@ def load(source: Source, plugins: ArgsReader, *, policy: Source | None = None) -
     older file refers to, or the ConfigMap that has it.
     """
     with document.name_source(source):
-        plain = document.read_document(source)
+        documents = document.read_documents(source)
+        plain, warnings = documents.chosen, []
+        if documents.others:
+            ignored = ", ".join(map(document.describe, documents.others))
+            warnings.append(f"using {documents.chosen_name}; other documents of the file: {ignored}")
         if (old := convert_document(plain, policy)) is not None:
+            given = documents.find_config_map(old.policy_config_map)
+            if given is not None and (converted := convert_document(plain, given)) is not None:
+                old = converted
             config = _check(old.config, old.malformed, plugins)
-            return LoadedConfig(config, old.warnings, old.policy_config_map)
+            return LoadedConfig(config, warnings + old.warnings, old.policy_config_map)
         _check_version(plain)
         if policy is not None:
             raise ConfigError(f"{plain['apiVersion']} does not use a policy: only v1alpha1 refers to one")
-        return LoadedConfig(_load_v1(plain, plugins), [])
+        found = _load_v1(plain, plugins)
+        return found._replace(warnings=warnings + found.warnings)
 
 
-def _load_v1(plain: dict[str, Any], plugins: ArgsReader) -> KubeSchedulerConfiguration:
+def _load_v1(plain: dict[str, object], plugins: ArgsReader) -> LoadedConfig:
     decoder = Decoder()
     config = decoder.struct(KubeSchedulerConfiguration, fill_dependent_defaults(plain))
     repeated = [f'duplicate field "{path}"' for path in document.repeated_keys(plain)]
-    return _check(config, decoder.faults + repeated, plugins)
+    profiles, warnings = [], []
+    for profile in config.profiles:
+        converted = [convert_entry(entry) for entry in profile.plugin_config]
+        warnings += [warning for _, warning in converted if warning]
+        entries = tuple(entry for entry, _ in converted)
+        profiles.append(msgspec.structs.replace(profile, plugin_config=entries))
+    config = msgspec.structs.replace(config, profiles=tuple(profiles))
+    return LoadedConfig(_check(config, decoder.faults + repeated, plugins), warnings)
 
 
 def _check(
@@ -100,7 +116,7 @@ def _check(
     return config
 
 
-def _check_version(plain: dict[str, Any]) -> None:
+def _check_version(plain: dict[str, object]) -> None:
     version, kind = plain.get("apiVersion"), plain.get("kind")
     if not kind:
         raise ConfigError("Object 'Kind' is missing")
@@ -117,8 +133,12 @@ def _check_version(plain: dict[str, Any]) -> None:
 
 def _zero_as_default(part: PartT) -> PartT:
     """parity: in these parts an empty string or zero means unset."""
-    fields = msgspec.structs.fields(part)
-    unset = {field.name: field.default for field in fields if getattr(part, field.name) in ("", 0)}
+    unset = {name: value for name, value in _defaults(type(part)) if getattr(part, name) in ("", 0)}
     return msgspec.structs.replace(
         part, **{name: value for name, value in unset.items() if value is not True}
     )
+
+
+@cache  # msgspec evaluates all annotations to answer this
+def _defaults(kind: type[msgspec.Struct]) -> tuple[tuple[str, object], ...]:
+    return tuple((field.name, field.default) for field in msgspec.structs.fields(kind))

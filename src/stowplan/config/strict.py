@@ -23,7 +23,7 @@ _UNUSABLE: Any = object()
 _FIELDS: WeakKeyDictionary[type, dict[str, msgspec.structs.FieldInfo]] = WeakKeyDictionary()
 
 
-def decode_hook(kind: type, value: Any) -> Any:
+def decode_hook(kind: type, value: object) -> object:
     """Decode types that msgspec does not know."""
     if kind is Duration:
         return Duration.parse(value)
@@ -92,7 +92,7 @@ class Decoder:
         found = [self.value(kind, item, f"{path}[{index}]") for index, item in enumerate(items)]
         return origin(item for item in found if item is not _UNUSABLE)
 
-    def _leaf(self, kind: Any, raw: Any, path: str) -> Any:
+    def _leaf(self, kind: object, raw: object, path: str) -> object:
         try:
             return msgspec.convert(raw, kind, dec_hook=self.hook)
         except msgspec.ValidationError as error:
@@ -108,7 +108,7 @@ class Decoder:
             return _UNUSABLE
         return raw
 
-    def _malformed_error(self, path: str, raw: Any, detail: str) -> None:
+    def _malformed_error(self, path: str, raw: object, detail: str) -> None:
         self.malformed.append(field_errors.invalid(path or "<root>", raw, detail))
 
 
@@ -119,6 +119,6 @@ def _fields_of(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInf
     return _FIELDS[kind]
 
 
-def _kind_of(raw: Any) -> str:
+def _kind_of(raw: object) -> str:
     names = {dict: "an object", list: "an array", str: "text", bool: "a boolean", type(None): "null"}
     return names.get(type(raw), "a number")

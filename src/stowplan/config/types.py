@@ -8,7 +8,14 @@ from typing import Any
 import msgspec
 
 from stowplan.config.duration import Duration
-from stowplan.config.gates import GANG_SCHEDULING, NO_GATES, TOPOLOGY, FeatureGates
+from stowplan.config.gates import (
+    DECLARED_FEATURES,
+    DEVICES,
+    GANG_SCHEDULING,
+    NO_GATES,
+    TOPOLOGY,
+    FeatureGates,
+)
 
 GROUP = "kubescheduler.config.k8s.io"
 V1 = f"{GROUP}/v1"
@@ -45,6 +52,8 @@ GATED_PLUGINS = (
     (TOPOLOGY, ("PodGroupPodsCount", 1)),
 )
 """Plugins that are default ones while a feature gate is on; they follow all others."""
+_PLUGINS_OF_FEATURES = {DEVICES: "DynamicResources", DECLARED_FEATURES: "NodeDeclaredFeatures"}
+"""Default plugins that are not default ones while a feature gate is off."""
 RETIRED_RESOURCE_LOCKS = frozenset(("endpoints", "configmaps", "endpointsleases", "configmapsleases"))
 """Kinds of leader election locks that Kubernetes no longer has; Leases replace them."""
 
@@ -189,42 +198,61 @@ class KubeSchedulerConfiguration(Part, frozen=True):
 
     @property
     def gates(self) -> FeatureGates:
-        """The feature gates that are on; files do not have them."""
+        """The feature gates of pod groups that are on; files do not have them."""
+        return NO_GATES
+
+    @property
+    def disabled_gates(self) -> FeatureGates:
+        """The feature gates that are off, though kube-scheduler 1.36 has them on by default."""
         return NO_GATES
 
     @property
     def default_plugins(self) -> Entries:
-        return DEFAULT_PLUGINS + tuple(entry for gate, entry in GATED_PLUGINS if gate in self.gates)
+        dropped = {_PLUGINS_OF_FEATURES.get(gate) for gate in self.disabled_gates}
+        kept = tuple(entry for entry in DEFAULT_PLUGINS if entry[0] not in dropped)
+        return kept + tuple(entry for gate, entry in GATED_PLUGINS if gate in self.gates)
 
     def as_json(self) -> dict[str, Any]:
         """Plain data as in files, with defaults."""
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))
-        plain.pop("featureGates", None)
-        return plain
+        return _without_gates(plain)
 
     def without_defaults(self) -> dict[str, Any]:
         """Plain data as in files, without defaults; it reads back as the same configuration."""
-        plain = _without_defaults(self)
-        plain.pop("featureGates", None)
+        plain = _without_gates(_without_defaults(self))
         return {"apiVersion": self.api_version, "kind": self.kind, **plain}
 
 
 class GatedConfiguration(KubeSchedulerConfiguration, frozen=True):
-    """A configuration together with feature gates, which flags turn on."""
+    """A configuration together with feature gates, which flags and the emulated version set."""
 
-    feature_gates: FeatureGates = NO_GATES
+    enabled_features: FeatureGates = NO_GATES
+    disabled_features: FeatureGates = NO_GATES
 
     @property
     def gates(self) -> FeatureGates:
-        return self.feature_gates
+        return self.enabled_features
+
+    @property
+    def disabled_gates(self) -> FeatureGates:
+        return self.disabled_features
 
 
-def with_gates(config: KubeSchedulerConfiguration, gates: FeatureGates) -> KubeSchedulerConfiguration:
-    """The same configuration with these feature gates on."""
-    if not gates:
+def _without_gates(plain: dict[str, Any]) -> dict[str, Any]:
+    for field in ("enabledFeatures", "disabledFeatures"):
+        plain.pop(field, None)
+    return plain
+
+
+def with_gates(
+    config: KubeSchedulerConfiguration, gates: FeatureGates, disabled: FeatureGates | None = None
+) -> KubeSchedulerConfiguration:
+    """The same configuration with other feature gates on and off; None leaves those that are off."""
+    disabled = config.disabled_gates if disabled is None else disabled
+    if (gates, disabled) == (config.gates, config.disabled_gates):
         return config
-    names = KubeSchedulerConfiguration.__struct_fields__
-    return GatedConfiguration(**{name: getattr(config, name) for name in names}, feature_gates=gates)
+    fields = {name: getattr(config, name) for name in KubeSchedulerConfiguration.__struct_fields__}
+    return GatedConfiguration(**fields, enabled_features=gates, disabled_features=disabled)
 
 
 COSCHEDULING = "Coscheduling"

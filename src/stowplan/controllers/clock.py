@@ -17,7 +17,7 @@ from itertools import count
 
 MIN_JUMP = 0.05
 SOON_SECONDS = 0.5
-"""Retries that come sooner are waited for when time is moved."""
+"""When time is moved, retries that are due sooner than this are waited for."""
 
 
 class Clock:
@@ -31,6 +31,8 @@ class Clock:
         self._timer: asyncio.TimerHandle | None = None
         self.retries_soon = 0
         """Retries that come within SOON_SECONDS of real time."""
+        self.on_speed: list[Callable[[], None]] = []
+        """Called when the speed changes."""
 
     def now(self) -> float:
         """Seconds since 1970."""
@@ -48,6 +50,8 @@ class Clock:
     def speed(self, speed: float) -> None:
         self._at, self._from, self._speed = self.now(), self._loop.time(), speed
         self._set_timer()
+        for call in self.on_speed:
+            call()
 
     def call_after(self, seconds: float, call: Callable[[], None]) -> None:
         """Calls once so much time has passed here. It cannot be taken back."""
@@ -67,7 +71,7 @@ class Clock:
         self._ring()
 
     def retry_after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call once so much real time has passed: what failed is retried even if the clock stands still."""
+        """Call after this much real time: what failed is retried even if the clock stands still."""
         is_soon = seconds <= SOON_SECONDS
         self.retries_soon += is_soon
 

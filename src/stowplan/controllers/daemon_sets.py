@@ -228,7 +228,7 @@ def _only_on(affinity: Json, node: str) -> Json:
 
 
 def _tolerations(spec: Json) -> list[Json]:
-    """What every DaemonSet's pod puts up with."""
+    """The tolerations of every DaemonSet's pods."""
     names = [*TOLERATED]
     if spec.get("hostNetwork"):
         names.append(("node.kubernetes.io/network-unavailable", "NoSchedule"))

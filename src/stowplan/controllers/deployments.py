@@ -157,7 +157,7 @@ class Deployments(Controller):
         spare -= max(new.replicas - _available(new), 0)
         for item in old:  # those that are not there yet are no loss
             broken = min(max(item.replicas - _available(item), 0), max(spare, 0))
-            healthy_spare = _available_of(versions.all) - (deployment.replicas - unavailable)
+            healthy_spare = sum(map(_available, versions.all)) - (deployment.replicas - unavailable)
             healthy = min(item.replicas - broken, max(healthy_spare, 0), max(spare - broken, 0))
             taken = broken + healthy
             if taken:
@@ -309,10 +309,6 @@ def _sum_replicas(sets: list[Plain]) -> int:
 def _available(item: Plain) -> int:
     found: int = item.status.get("availableReplicas", 0)
     return min(found, item.replicas)
-
-
-def _available_of(sets: list[Plain]) -> int:
-    return sum(map(_available, sets))
 
 
 def status_of(deployment: Plain, new: Plain | None, sets: list[Plain], unavailable: int, at: str) -> Json:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -526,7 +525,7 @@ class QueueAdmission:
                 self._refusals[item.key] = text
                 self._handle.record_event(item, "Normal", "Unschedulable", text)
 
-    def _order(self, item: VolcanoPodGroup) -> tuple[Any, ...]:
+    def _order(self, item: VolcanoPodGroup) -> tuple[object, ...]:
         book, meta = self._book, item.metadata
         priority = book.priority_of(item.spec.priority_class_name)
         return (*book.rank(item.spec.queue), -priority, meta.creation_timestamp or "", item.key)

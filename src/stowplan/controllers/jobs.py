@@ -429,7 +429,8 @@ class Counts(msgspec.Struct):
         return self.failed + len(self.broken)
 
     def are_enough(self, active: int) -> bool:
-        """Whether no more need to succeed; without a number, one must, and the others must have ended."""
+        """Whether enough pods have succeeded: without a number, one must have, and the others must have
+        ended."""
         if self.wanted is None:
             return bool(self.succeeded_all) and not active
         return self.succeeded_all >= self.wanted

@@ -64,7 +64,7 @@ class Known(Object, frozen=True):
 
 
 class Plain(Known, frozen=True):
-    """With spec and status as plain data."""
+    """An object with spec and status as plain data."""
 
     spec: Json = {}
     status: Json = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from stowplan.api.meta import LabelSelector, decode, parse_time
 from stowplan.api.selectors import NOTHING, Selector, selector_of, selector_of_map
@@ -168,7 +168,7 @@ def differs(known: Json, wanted: Json) -> bool:
     return any(_bare(known.get(field)) != _bare(value) for field, value in wanted.items())
 
 
-def _bare(value: Any) -> Any:
+def _bare(value: object) -> object:
     if isinstance(value, dict):
         value = {name: inner for name, each in value.items() if (inner := _bare(each)) is not None}
     return value or None

@@ -27,13 +27,12 @@ from stowplan.controllers.groups import GroupDialects, GroupProtection
 from stowplan.controllers.jobs import Jobs
 from stowplan.controllers.kinds import POLICIES
 from stowplan.controllers.namespaces import NamespaceContents, Namespaces
-from stowplan.controllers.node_lifecycle import GRACE_SECONDS, NodeLifecycle
+from stowplan.controllers.node_lifecycle import GRACE_SECONDS, NodeLifecycle, TaintEviction
 from stowplan.controllers.pod_claims import ClaimHolders, GroupClaims, PodClaims
 from stowplan.controllers.quota import Quotas
 from stowplan.controllers.replica_sets import ReplicaSets, ReplicationControllers
 from stowplan.controllers.stateful_sets import StatefulSets
 from stowplan.controllers.stores import Stores
-from stowplan.controllers.taint_eviction import TaintEviction
 from stowplan.controllers.volumes import Volumes
 
 

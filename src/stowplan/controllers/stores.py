@@ -17,9 +17,8 @@ import msgspec
 from stowplan import log
 from stowplan.api.meta import Object, decode
 from stowplan.api.pod import Pod
-from stowplan.client.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
+from stowplan.client.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient, WatchedResource
 from stowplan.client.errors import NotFound
-from stowplan.client.resources import WatchedResource
 from stowplan.client.watch import Reflector
 from stowplan.controllers.clock import Clock
 from stowplan.controllers.events import Events
@@ -112,7 +111,7 @@ class Store(Generic[K]):
 
     async def delete(self, item: K, *, propagation: str = "", grace: int | None = None) -> None:
         """Delete exactly this object; succeed if it is already gone."""
-        options: dict[str, Any] = {"preconditions": {"uid": item.uid}}
+        options: dict[str, object] = {"preconditions": {"uid": item.uid}}
         if propagation:
             options["propagationPolicy"] = propagation
         if grace is not None:
@@ -228,6 +227,6 @@ def by_namespace(item: Known) -> Iterable[str]:
     return (item.namespace,)
 
 
-def encode_sorted(value: Any) -> bytes:
+def encode_sorted(value: object) -> bytes:
     """The same bytes for equal plain data."""
     return msgspec.json.encode(value, order="sorted")

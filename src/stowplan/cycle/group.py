@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from copy import copy
 from enum import StrEnum
 from typing import Any
 
@@ -18,33 +17,19 @@ import numpy as np
 
 from stowplan.api import requests
 from stowplan.api.amounts import amount_text
-from stowplan.api.groups import IN_TREE, VOLCANO, Group, ranked, task_of
+from stowplan.api.groups import VOLCANO, Group, task_of
 from stowplan.api.pod import Pod
 from stowplan.api.queues import HyperNode
-from stowplan.cluster import Cluster
 from stowplan.cluster.columns import Ints, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.config.gates import PREEMPTION
-from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.schedule import EqualPods, TieBreak, schedule, schedule_equal
+from stowplan.cycle.group_trial import UNSCHEDULABLE, GroupError, GroupHost, Member, Trial, kind_of
 from stowplan.cycle.topology import hyper_node_levels
-from stowplan.cycle.victims import is_lower
 from stowplan.framework.answers import describe
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import (
-    Nomination,
-    Placement,
-    Placements,
-    Plugin,
-    ReservingPlugin,
-    is_trusted,
-)
-from stowplan.framework.profile import Profile
+from stowplan.framework.plugin import Placement, Placements, Plugin, is_trusted
 from stowplan.framework.status import Code, Status
 
-UNSCHEDULABLE = "pod group is unschedulable"
 WAITING = f"{UNSCHEDULABLE}, pod group is waiting for preemption to complete"
-OTHER_FAILED = "failed to schedule other pod from a pod group"
 
 
 class Result(StrEnum):
@@ -54,133 +39,6 @@ class Result(StrEnum):
     WAITING = "waiting_on_preemption"
     UNSCHEDULABLE = "unschedulable"
     ERROR = "error"
-
-
-class GroupHost:
-    """Runs the steps of single pods for the group cycle; a host of the cycle adds how pods are placed."""
-
-    def __init__(
-        self,
-        profile: Profile,
-        group: Group,
-        cluster: Cluster,
-        tie_break: TieBreak,
-        sampling: Sampling | None,
-    ) -> None:
-        self.profile, self.group, self.cluster = profile, group, cluster
-        self._tie_break, self._sampling = tie_break, sampling
-        self.preempts_whole = PREEMPTION in profile.gates and group.key.family == IN_TREE
-        """Whether the group preempts as one, with its own priority."""
-        self._aside: dict[str, tuple[Pod, bool]] = {}
-        self._reserved: dict[str, tuple[Decision, Pod]] = {}
-        self._reserving = [
-            (name, plugin) for name, plugin in profile.at("reserve") if isinstance(plugin, ReservingPlugin)
-        ]
-
-    @property
-    def nodes(self) -> LiveNodeTable:
-        return self.cluster.nodes
-
-    def place(self, decision: Decision, node_name: str) -> Any:
-        """Count the pod as placed; returns what rejected it, if something did, and has undone it then."""
-        pod = decision.pod
-        placed = self.cluster.assume_pod(pod, node_name)
-        self._reserved[pod.uid] = (decision, placed)
-        for _, plugin in self._reserving:  # else the next member would be offered the same devices
-            status = None if decision.state is None else plugin.reserve(decision.state, placed, node_name)
-            if status is not None:
-                self.undo(pod)
-                return status
-        return None
-
-    def undo(self, pod: Pod) -> None:
-        """Undo `place`."""
-        decision, placed = self._reserved.pop(pod.uid)
-        for _, plugin in reversed(self._reserving):
-            if decision.state is not None:
-                plugin.unreserve(decision.state, placed, placed.node_name)
-        self.cluster.forget_pod(pod)
-
-    def decide(
-        self, pod: Pod, within: Rows | None, *, preempts: bool, equal: EqualPods | None = None
-    ) -> Decision:
-        """Decide a member. With `equal`, only members equal to it have been placed since that was made."""
-        nodes, preemptor = self.nodes, ranked(pod, self.group.priority) if self.preempts_whole else pod
-        if equal is None:
-            decision = schedule(
-                self.profile,
-                preemptor,
-                nodes,
-                self._tie_break,
-                self._sampling,
-                preempts=preempts,
-                within=within,
-            )
-        else:
-            decision = schedule_equal(
-                equal, self.profile, preemptor, nodes, self._tie_break, self._sampling, within
-            )
-        decision.pod = pod
-        return decision
-
-    def rejection(self, pods: Sequence[Pod]) -> str:
-        """Why the group with these members does not preempt; empty if it does."""
-        if "DefaultPreemption" not in self.profile.plugins:
-            return "default preemption plugin is not registered, workload aware preemption is disabled"
-        if self.group.topology is not None and self.group.topology.keys:
-            return "workload aware preemption is not supported for pod groups with scheduling constraints"
-        if self.group.never_preempts or any(pod.spec.preemption_policy == "Never" for pod in pods):
-            return "not eligible due to preemptionPolicy=Never."
-        preemptor = ranked(pods[0], self.group.priority)
-        ranks = self.cluster.groups.ranks(preemptor)
-        if not is_lower(self.nodes, preemptor.priority, ranks).any():
-            return "No preemption victims found for incoming preemptor"
-        return ""
-
-    def preempt(self, decision: Decision) -> Nomination | Status:
-        """Look for pods to evict, with the priority of the group."""
-        args: Any = self.profile.plugins["DefaultPreemption"].args
-        assert decision.state is not None
-        return self.profile.handle.preempt(
-            decision.state,
-            ranked(decision.pod, self.group.priority),
-            decision,
-            args.min_candidate_nodes_percentage,
-            args.min_candidate_nodes_absolute,
-        )
-
-    def is_clearing(self, pod: Pod) -> bool:
-        """Whether pods that were evicted for the member are still on their way out."""
-        node_name = pod.nominated_node_name or self.profile.handle.nominations.node_of(pod) or ""
-        row = self.nodes.row_of(node_name)
-        if row is None:
-            return False
-        leaving = (other for other in self.nodes.pods_on(row) if other.is_terminating)
-        reasons = (each.reason for other in leaving if (each := other.condition("DisruptionTarget")))
-        return "PreemptionByScheduler" in reasons
-
-    def take_off(self, victims: Iterable[Pod]) -> None:
-        """Count these pods as evicted."""
-        for pod, is_assumed in self.cluster.set_aside(victims):
-            self._aside[pod.uid] = (pod, is_assumed)
-
-    def put_back(self, victims: Iterable[Pod]) -> None:
-        """Undo `take_off`."""
-        known = (self._aside.pop(pod.uid, None) for pod in victims)
-        self.cluster.bring_back([each for each in known if each is not None])
-
-
-class Member(msgspec.Struct):
-    """What became of a member."""
-
-    pod: Pod
-    decision: Decision
-    node_name: str = ""
-    """Where it fits, whether or not the group does."""
-    failure: Any = None
-    """What rejected it after its node was chosen."""
-    is_preempting: bool = False
-    """Whether it fits only once victims are gone."""
 
 
 class PlacementTrial(msgspec.Struct):
@@ -250,14 +108,6 @@ class GroupDecision(msgspec.Struct):
         return text
 
 
-class GroupError(Exception):
-    """A member, or a step of the whole group, failed; the attempt ends."""
-
-    def __init__(self, message: str, member: Member | None = None) -> None:
-        super().__init__(message)
-        self.member = member
-
-
 def needed_count(group: Group, placed: int, succeeded: int, pending: int) -> int:
     """How many of the pending members must be placed for the group to go ahead."""
     if group.policy == "basic":
@@ -287,6 +137,18 @@ def decide_group(
         return GroupDecision(group, Result.ERROR, members, str(error), needed=needed)
 
 
+def try_group(
+    host: GroupHost, group: Group, pods: Sequence[Pod], placed: Sequence[Pod], needed: int
+) -> GroupDecision:
+    """As `decide_group`, but nothing stays placed."""
+    found = decide_group(host, group, pods, placed, needed)
+    if found.result is Result.SCHEDULED:
+        for member in reversed(found.members):
+            if member.node_name:
+                host.undo(member.pod)
+    return found
+
+
 def decide_within(
     host: GroupHost, group: Group, pods: Sequence[Pod], placed: Sequence[Pod], needed: int, rows: Rows
 ) -> GroupDecision:
@@ -296,23 +158,6 @@ def decide_within(
     if found.result is Result.SCHEDULED:
         trial._undo(found)
     return found
-
-
-class _Trial:
-    """Members placed one after another, until `undo`."""
-
-    def __init__(self, host: GroupHost) -> None:
-        self._host = host
-        self.members: dict[str, Member] = {}
-        self.placed: list[Pod] = []
-        self.victims: list[Pod] = []
-
-    def undo(self) -> None:
-        for pod in reversed(self.placed):
-            self._host.undo(pod)
-        self.placed.clear()
-        if self.victims:
-            self._host.put_back(self.victims)
 
 
 class _GroupCycle:
@@ -376,10 +221,10 @@ class _GroupCycle:
         text, is_clearing = "", False
         try:
             if explains and not self._has_network_topology:  # parity: such groups of Volcano do not preempt
-                self._preempt(first, within)
+                first.preempt(within, self._needed if self._group.policy == "gang" else len(self._pods))
             if self._host.preempts_whole:
                 is_clearing = any(map(self._host.is_clearing, self._pods))
-                text = "" if is_clearing or not explains else self._preempt_whole(first)
+                text = "" if is_clearing or not explains else first.preempt_whole(self._needed)
             makes_room = self._is_enough(first)
         finally:
             first.undo()
@@ -403,7 +248,7 @@ class _GroupCycle:
             lacks=lacks,
         )
 
-    def _lacks(self, trial: _Trial, within: Rows | None) -> str:
+    def _lacks(self, trial: Trial, within: Rows | None) -> str:
         """What the nodes lack that only resources rule out for a member that does not fit."""
         decisions = (each.decision for each in trial.members.values() if not each.node_name)
         decision = next((each for each in decisions if each.filters), None)
@@ -414,22 +259,22 @@ class _GroupCycle:
             rows = np.setdiff1d(np.intersect1d(rows, decision.looked_at), others)
         return lacking_text(lacking(self._host.nodes, self._pods, self._needed, rows))
 
-    def _is_enough(self, trial: _Trial) -> bool:
+    def _is_enough(self, trial: Trial) -> bool:
         """Whether so many members are placed that the group can go ahead."""
         if len(trial.placed) < self._needed:
             return False
         tasks = Counter(map(task_of, (*trial.placed, *self._placed))) if self._group.min_by_task else {}
         return all(tasks.get(task, 0) >= least for task, least in self._group.min_by_task.items())
 
-    def _scheduled(self, trial: _Trial) -> GroupDecision:
+    def _scheduled(self, trial: Trial) -> GroupDecision:
         return GroupDecision(self._group, Result.SCHEDULED, self._members(trial), needed=self._needed)
 
-    def _members(self, trial: _Trial) -> list[Member]:
+    def _members(self, trial: Trial) -> list[Member]:
         return [trial.members[pod.uid] for pod in self._pods]
 
-    def _other_orders(self, first: _Trial) -> Iterable[list[Pod]]:
+    def _other_orders(self, first: Trial) -> Iterable[list[Pod]]:
         pods = self._pods
-        if len({_kind_of(pod) for pod in pods}) < 2:
+        if len({kind_of(pod) for pod in pods}) < 2:
             return  # equal members fit in any order, or in none
         totals = {name: max(int(self._host.nodes.allocatable[name].sum()), 1) for name in _resources(pods)}
         sizes = {
@@ -450,123 +295,10 @@ class _GroupCycle:
                 seen.append(uids)
                 yield order
 
-    def _attempt(self, order: Sequence[Pod], within: Rows | None) -> _Trial:
-        """Place as many members as fit. Whoever gets the trial must undo it, or keep it."""
-        trial = _Trial(self._host)
-        try:
-            waiting = list(order)
-            while waiting:
-                count = len(trial.placed)
-                rejected = self._place_each(trial, waiting, within)
-                if len(trial.placed) == count:
-                    break
-                # Only these can fit better with more members in place.
-                waiting = [pod for pod in rejected if _looks_for_others(pod)]
-        except BaseException:
-            trial.undo()
-            raise
+    def _attempt(self, order: Sequence[Pod], within: Rows | None) -> Trial:
+        trial = Trial(self._host, self._pods, shares=self._shares)
+        trial.place(order, within)
         return trial
-
-    def _place_each(self, trial: _Trial, pods: Sequence[Pod], within: Rows | None) -> list[Pod]:
-        """Place those that fit; returns the others."""
-        rejected: list[Pod] = []
-        alike: dict[Hashable, tuple[int, Decision]] = {}
-        last_kind: Hashable = None
-        equal: EqualPods | None = None
-        for pod in pods:
-            kind = _kind_of(pod) if self._shares else pod.uid
-            count, decision = alike.get(kind, (-1, None))
-            if decision is not None and count == len(trial.placed):
-                decision = copy(decision)  # nothing has changed since an equal one was rejected
-                decision.pod = pod
-            elif equal is not None and kind == last_kind:
-                decision = self._host.decide(pod, within, preempts=False, equal=equal)
-            else:
-                decision = self._host.decide(pod, within, preempts=False)
-                equal, last_kind = EqualPods.of(self._host.profile, decision), kind
-            member = trial.members[pod.uid] = Member(pod, decision)
-            if decision.error is not None:
-                raise GroupError(f"{OTHER_FAILED}: {decision.error}", member)
-            if decision.chosen is None:
-                alike[kind] = (len(trial.placed), decision)
-                rejected.append(pod)
-            else:
-                self._put(trial, member, decision.chosen)
-                if member.failure is not None:
-                    equal = None
-                    rejected.append(pod)
-        return rejected
-
-    def _put(self, trial: _Trial, member: Member, node_name: str) -> None:
-        member.failure = self._host.place(member.decision, node_name)
-        if member.failure is None:
-            member.node_name = node_name
-            trial.placed.append(member.pod)
-        elif getattr(member.failure, "is_error", False):
-            raise GroupError(f"{OTHER_FAILED}: {member.failure.message}", member)
-
-    # Preemption
-
-    def _preempt(self, trial: _Trial, within: Rows | None) -> None:
-        """Place members that did not fit where they would without pods of lower priority.
-
-        Also where that leads to nothing, the members say why.
-        """
-        enough = self._needed if self._group.policy == "gang" else len(self._pods)
-        alike: dict[Hashable, tuple[int, Decision]] = {}
-        for pod in self._pods:
-            member = trial.members[pod.uid]
-            if member.node_name or member.failure is not None:
-                continue
-            kind = _kind_of(pod) if self._shares and not pod.nominated_node_name else pod.uid
-            count, decision = alike.get(kind, (-1, None))
-            if decision is not None and count == len(trial.placed):
-                decision = copy(decision)
-                decision.pod = pod
-            else:
-                decision = self._host.decide(pod, within, preempts=True)
-                alike[kind] = (len(trial.placed), decision)
-            if decision.error is not None:
-                raise GroupError(f"{OTHER_FAILED}: {decision.error}", member)
-            member.decision = decision
-            node_name = decision.chosen or decision.nominated
-            if node_name is None or len(trial.placed) >= enough:
-                continue
-            member.is_preempting = decision.chosen is None
-            if decision.victims:
-                self._host.take_off(decision.victims)
-                trial.victims += decision.victims
-            self._put(trial, member, node_name)
-
-    def _preempt_whole(self, trial: _Trial) -> str:
-        """Do the same with the group's priority, for all members that are needed. Returns why not, if so."""
-        if rejection := self._host.rejection(self._pods):
-            return rejection
-        for pod in self._pods:
-            if len(trial.placed) >= self._needed:
-                break
-            member = trial.members[pod.uid]
-            if member.node_name or member.failure is not None:
-                continue
-            decision = self._host.decide(pod, None, preempts=False)
-            if decision.error is not None:
-                raise GroupError(f"{OTHER_FAILED}: {decision.error}", member)
-            if decision.chosen is not None:  # victims of a member before it made room for this one, too
-                member.decision.state = decision.state
-                self._put(trial, member, decision.chosen)
-                member.is_preempting = True
-                continue
-            answer = self._host.preempt(decision)
-            if isinstance(answer, Status):
-                if answer.code is Code.ERROR:
-                    raise GroupError(answer.message, member)
-                continue
-            self._host.take_off(answer.victims)
-            trial.victims += answer.victims
-            member.is_preempting = True
-            member.decision.state = decision.state
-            self._put(trial, member, answer.node_name)
-        return "" if len(trial.placed) >= self._needed else UNSCHEDULABLE
 
     # With domains
 
@@ -742,23 +474,6 @@ def lacking_text(missing: Mapping[str, int]) -> str:
 
 def _none_available(count: int, text: str) -> str:
     return f"0/{count} placements are available, first placement status: {text}"
-
-
-def _kind_of(pod: Pod) -> Hashable:
-    """Equal for members that get the same answers; members with claims or volumes of their own differ."""
-    if (
-        pod.spec.resource_claims
-        or pod.nominated_node_name
-        or any(volume.ephemeral is not None for volume in pod.spec.volumes)
-    ):
-        return pod.uid
-    return (pod.shape, pod.label_set, id(pod.controller))
-
-
-def _looks_for_others(pod: Pod) -> bool:
-    affinity = pod.spec.affinity
-    wants = affinity is not None and affinity.pod_affinity is not None
-    return wants or bool(pod.spec.topology_spread_constraints)
 
 
 def _resources(pods: Iterable[Pod]) -> set[str]:

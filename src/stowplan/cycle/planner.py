@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 from stowplan.api.groups import GroupKey
 from stowplan.api.manifests import Manifests
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration, load
-from stowplan.cycle.group import GroupDecision, GroupHost, Result, decide_group, in_order, needed_count
+from stowplan.cycle.cross_node import preempt_across
+from stowplan.cycle.group import GroupDecision, Result, in_order, needed_count, try_group
+from stowplan.cycle.group_trial import GroupHost
 from stowplan.cycle.preempt import preempt
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import TieBreak, first_by_name, schedule
@@ -60,6 +61,8 @@ class Planner:
             watches = observer if not all(map(is_trusted, each.classes.values())) else UNOBSERVED
             profile = self.profiles[each.scheduler_name] = Profile(each, handle, observer=watches)
             handle.preempt = partial(preempt, profile)
+            handle.preempt_across = partial(preempt_across, profile)
+            handle.scheduler_names = self.profiles.keys()
         self.followers = PodFollowers(observer)
         """The plugins that follow pods. Tell them of changes other than those by `carry_out`."""
         plugins = [plugin for profile in self.profiles.values() for plugin in profile.plugins.values()]
@@ -105,12 +108,7 @@ class Planner:
         )
         placed = groups.placed(key)
         needed = needed_count(group, len(placed), groups.succeeded(key), len(pods))
-        found = decide_group(host, group, pods, placed, needed)
-        if found.result is Result.SCHEDULED:
-            for member in reversed(found.members):
-                if member.node_name:
-                    host.undo(member.pod)
-        return found
+        return try_group(host, group, pods, placed, needed)
 
     def carry_out_group(self, found: GroupDecision) -> None:
         """Place the members that fit, and remove the victims at once."""
@@ -130,9 +128,9 @@ class Planner:
             if pod.nominated_node_name and not pod.node_name and not pod.is_finished:
                 self.nominations.put(pod, pod.nominated_node_name)
 
-    def reservations(self, decision: Decision) -> dict[str, dict[str, Any]]:
+    def reservations(self, decision: Decision) -> dict[str, dict[str, object]]:
         """For each plugin that reserves something, what that would be on each feasible node."""
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, dict[str, object]] = {}
         names = [decision.names[row] for row in decision.feasible.tolist()]
         for plugin_name, plugin in self.profile_of(decision.pod).at("reserve"):
             if isinstance(plugin, ReservingPlugin) and decision.state is not None:

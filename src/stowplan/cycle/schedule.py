@@ -21,25 +21,25 @@ from stowplan.cluster.columns import Mask, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.errors import CycleError, failure
-from stowplan.cycle.filters import (
-    Rejections,
-    errors_in,
-    first_rejection,
-    overrule_for_nominated,
-    run_filters,
-    run_pre_filters,
-    tell,
-)
 from stowplan.cycle.preempt import Candidates, pick
 from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.scoring import add_up_scores, run_scores
+from stowplan.cycle.steps import (
+    Rejections,
+    add_up_scores,
+    errors_in,
+    run_filters,
+    run_pre_filters,
+    run_pre_scores,
+    run_scores,
+)
+from stowplan.cycle.trials import first_rejection, overrule_for_nominated, tell
 from stowplan.cycle.victims import Victims
 from stowplan.errors import PluginError
 from stowplan.framework.answers import post_filter_of
 from stowplan.framework.decision import Decision, Failures, ScoreColumn, Statuses
 from stowplan.framework.handle import NO_CANDIDATE, preemption_status
-from stowplan.framework.plugin import Nomination, is_trusted
-from stowplan.framework.profile import EXTENDER, Profile
+from stowplan.framework.plugin import Nomination, is_own, is_trusted
+from stowplan.framework.profile import EXTENDER, FilterStep, Profile, ScoreStep
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code, Status
 
@@ -129,44 +129,56 @@ def schedule_equal(
     sampling: Sampling | None,
     within: Rows | None = None,
 ) -> Decision:
-    """Decide a pod as `schedule` does, right after equal ones were placed."""
-    return Cycle(profile, pod, nodes, sampling, within).decide_equal(equal, tie_break)
+    """Decide a pod as `schedule` does, after pods were placed that change only what nodes have free."""
+    decision = Cycle(profile, pod, nodes, sampling, within).decide_equal(equal, tie_break)
+    if decision is not None:
+        return decision
+    return schedule(profile, pod, nodes, tie_break, sampling, preempts=False, within=within)
 
 
 class EqualPods:
-    """What was decided for a pod and cannot differ for equal ones, if they and nobody else are placed."""
+    """What was decided for a pod and cannot differ for equal ones, while only pods are placed that
+    `looks_alone` is true of."""
 
-    def __init__(self, profile: Profile, state: CycleState, decision: Decision) -> None:
-        self.state = state.clone()  # before plugins reserve anything in it
-        self.rows = decision.feasible
+    def __init__(self, profile: Profile, decision: Decision) -> None:
+        assert decision.state is not None
+        self.state = decision.state.clone()  # before plugins reserve anything in it
+        self.rows, self.label_set = decision.feasible, decision.pod.label_set
         self.profile = copy(profile)
-        """The profile with only those filters and scores that depend on what pods take."""
+        """The profile with only those filters and scores that depend on what pods take, and with those
+        `pre_filter`s that may."""
+        self.profile.pre_filters = [each for each in profile.pre_filters if not is_trusted(type(each[1]))]
         self.profile.filters = [step for step in profile.filters if step.reads_usage]
         self.profile.scores = [step for step in profile.scores if step.reads_usage]
         filters = {step.name for step in self.profile.filters}
         scores = {step.name for step in self.profile.scores}
         self._filters = [each for each in decision.filters if each.plugin not in filters]
-        self._scores = [each for each in decision.scores if each.plugin not in scores]
+        self._scores = [None if each.plugin in scores else each for each in decision.scores]
+        """In their order; None for those that are computed again."""
         self._places = {step.name: place for place, step in enumerate(profile.filters)}
-        self._score_places = {step.name: place for place, step in enumerate(profile.scores)}
-        totals = [each.weighted for each in self._scores if each.uniform is None]
+        totals = [each.weighted for each in self._scores if each is not None and each.uniform is None]
         self._total = sum(totals, np.zeros(len(self.rows), np.int64)).astype(profile.total_type)
 
-    @classmethod
-    def of(cls, profile: Profile, decision: Decision) -> EqualPods | None:
-        """None if more can differ: if the pod looks at other pods, or at volumes and devices that it takes
-        from them, or if a plugin of others, which may look at anything, takes part."""
+    @staticmethod
+    def looks_alone(profile: Profile, decision: Decision) -> bool:
+        """Whether a pod, for which the decision was made, neither looks at others nor is looked at by them.
+
+        A pod that has terms for other pods, or that takes volumes or devices, does, and so may one that a
+        plugin of others filters or scores.
+        """
         pod, state = decision.pod, decision.state
         if state is None or decision.relative_totals is None or decision.narrowed_by:
-            return None
+            return False
         if pod.spec.resource_claims or terms_of(pod) or any(volume.matters for volume in pod.spec.volumes):
-            return None
-        plugins = [plugin for _, plugin, _ in (*profile.pre_filters, *profile.pre_scores)]
-        filters = [step for step in profile.filters if step.name not in state.skipped_filters]
-        scores = [step for step in profile.scores if step.name not in state.skipped_scores]
-        plugins += [step.plugin for step in filters] + [step.plugin for step in scores]
-        is_kept = all(step.is_cached for step in filters) and all(step.is_cached for step in scores)
-        return cls(profile, state, decision) if is_kept and all(map(is_trusted, map(type, plugins))) else None
+            return False
+        steps: list[FilterStep | ScoreStep] = []
+        steps += (step for step in profile.filters if step.name not in state.skipped_filters)
+        steps += (step for step in profile.scores if step.name not in state.skipped_scores)
+        if not all(step.is_cached and is_trusted(type(step.plugin)) for step in steps):
+            return False
+        if not all(is_trusted(type(plugin)) for _, plugin, _ in profile.pre_scores):
+            return False
+        return all(is_own(type(plugin)) for _, plugin, _ in profile.pre_filters)
 
     def with_kept(self, rejections: Rejections) -> Rejections:
         """What all filters rejected, given what those that were asked did."""
@@ -177,8 +189,8 @@ class EqualPods:
     def add_up(self, state: CycleState, decision: Decision, feasible: NodeTable) -> NDArray[Any]:
         """The totals of the nodes that were feasible for the pod before."""
         total: NDArray[Any] = add_up_scores(self.profile, state, decision, feasible) + self._total
-        columns = (*self._scores, *decision.scores)
-        decision.scores = sorted(columns, key=lambda each: self._score_places[each.plugin])
+        fresh = iter(decision.scores)
+        decision.scores = [next(fresh) if each is None else each for each in self._scores]
         decision.has_scorers = True
         return total
 
@@ -234,15 +246,29 @@ class Cycle:
             decision.error, decision.stack = str(error), error.stack
         return decision
 
-    def decide_equal(self, equal: EqualPods, tie_break: TieBreak) -> Decision:
-        """Take the steps that can end otherwise than for equal pods before."""
+    def decide_equal(self, equal: EqualPods, tie_break: TieBreak) -> Decision | None:
+        """Take the steps that can end otherwise than for equal pods before; None if all must be taken."""
         decision = self.decision
-        self.state = decision.state = equal.state.clone()
+        has_other_labels = decision.pod.label_set is not equal.label_set
+        if not has_other_labels:
+            self.state = decision.state = equal.state.clone()
         try:
+            if has_other_labels:  # only where nobody looks at labels are they all that differs
+                self.pre_filter()
+                if self.state.skipped_filters != equal.state.skipped_filters:
+                    return None
+            elif equal.profile.pre_filters:
+                self.names = run_pre_filters(equal.profile, self.state, decision, self.nodes)
+            if self.names is not None or decision.pre_filter is not None:
+                return None
             feasible = self._look_at(self._narrow(None), self.sampling, equal=equal)
             if feasible is not None:
                 place = 0
                 if len(feasible) > 1:
+                    if has_other_labels:
+                        run_pre_scores(self.profile, self.state, decision.pod, feasible)
+                        if self.state.skipped_scores != equal.state.skipped_scores:
+                            return None
                     if feasible.rows is equal.rows:
                         totals = equal.add_up(self.state, decision, feasible)
                     else:
@@ -483,6 +509,17 @@ def _thin_out(
             decision.not_looked_at = ~looked_at
             passing &= looked_at
     return table.rows[passing]
+
+
+def answer_all(steps: Steps, answer: Callable[[ExtenderQuestion], Any]) -> Decision:
+    """Take all steps of a cycle whose questions can be answered at once."""
+    given: Any = None
+    while True:
+        try:
+            given = answer(steps.send(given))
+        except StopIteration as end:
+            decision: Decision = end.value
+            return decision
 
 
 def drop_nodes(decision: Decision, extender: str, kept: Mask, why: Mapping[str, Status]) -> None:

@@ -1,31 +1,23 @@
-"""Tries out whom to evict from a node: all of lower priority leave, then as many as can come back.
+"""Filters nodes as they would be with other pods: with those nominated to them, or after evictions.
 
+To find out whom to evict from a node, all pods of lower priority leave, then as many as can come back.
 Where every filter looks at one node at a time, all nodes are tried at once, a pod of each in every round;
 a handful of nodes is tried in plain numbers, which is faster. Otherwise nodes are tried one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
-from stowplan.cluster.columns import Mask
-from stowplan.cluster.node_table import NodeSubset
+from stowplan.cluster.columns import Mask, Rows
+from stowplan.cluster.node_table import NodeSubset, NodeTable
 from stowplan.cluster.trial_table import TrialTable
 from stowplan.cycle.errors import CycleError, failure
-from stowplan.cycle.filters import (
-    Rejections,
-    error_status,
-    first_rejected,
-    first_rejection,
-    passing_all,
-    rejection_with,
-    run_filters,
-    tell,
-)
+from stowplan.cycle.steps import Rejections, error_status, passing_all, run_filters
 from stowplan.cycle.victims import (
     NO_VICTIMS,
     WITHOUT_PODS,
@@ -38,10 +30,12 @@ from stowplan.cycle.victims import (
     no_victim_needed,
     usage_steps,
 )
-from stowplan.framework.answers import reason_of, row_reject_of, text_of
-from stowplan.framework.plugin import FilterError
-from stowplan.framework.profile import FilterStep
-from stowplan.framework.state import CycleState
+from stowplan.framework.answers import reason_of, row_reject_of, status_of, text_of
+from stowplan.framework.decision import Decision, Verdicts
+from stowplan.framework.handle import Nominations
+from stowplan.framework.plugin import FilterError, overrides
+from stowplan.framework.profile import FilterStep, Profile
+from stowplan.framework.state import CycleState, seal_state
 from stowplan.framework.status import Code, Status
 
 
@@ -308,3 +302,106 @@ class _Trial:
                 code = Code.UNRESOLVABLE if any(hard for _, hard in rejects) else Code.UNSCHEDULABLE
                 return Status(code, tuple(dict.fromkeys(reason for reason, _ in rejects)), step.name)
         return None
+
+
+# With pods that are nominated to a node
+
+
+def first_rejection(profile: Profile, state: CycleState, pod: Pod, nodes: NodeSubset) -> Status | None:
+    """The rejection or error of the filters for a table of one node; None if it passes."""
+    for rejected in run_filters(profile, state, pod, nodes):
+        return rejected.status(0)
+    return None
+
+
+def overrule_for_nominated(
+    profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable, nominations: Nominations
+) -> None:
+    """Reject nodes where the pod would not fit together with the pods nominated to them."""
+    pod, live = decision.pod, nodes.live
+    slots, rows = nominations.ahead_of(pod, live)
+    if nodes is not live:
+        is_inside = np.zeros(len(live), np.bool_)
+        is_inside[nodes.rows] = True
+        slots, rows = slots[is_inside[rows]], rows[is_inside[rows]]
+    if not len(slots):
+        return
+    is_promised = np.zeros(len(live), np.bool_)
+    is_promised[rows] = True
+    promised = np.flatnonzero(is_promised)
+    places = promised if nodes is live else np.flatnonzero(is_promised[nodes.rows])
+    if nodes is not live:
+        promised = nodes.rows[places]
+    if profile.told <= state.skipped_filters and all(
+        step.tries_many or not step.takes_columns or step.name in state.skipped_filters
+        for step in profile.filters
+    ):
+        trial = TrialTable(live, promised)
+        trial.add_nominated(nominations.pods, slots, rows)
+        overruled = run_filters(profile, state, pod, trial)
+        for at, statuses in _unlike(decision.filters, overruled, places):
+            decision.overruled.update(zip(places[at].tolist(), statuses, strict=True))
+    else:
+        for place, row in zip(places.tolist(), promised.tolist(), strict=True):
+            ahead = nominations.ahead_on(live.names[row], pod)
+            status = rejection_with(profile, state, pod, live.take([row]), ahead)
+            if status is not None:
+                decision.overruled[place] = status
+
+
+def _unlike(plain: Rejections, trial: Rejections, places: Rows) -> Iterator[tuple[Rows, Sequence[Status]]]:
+    """Rows of the trial that are rejected, but not for the same reasons as without changes, with statuses.
+
+    `places` has each row's place in what was answered without changes.
+    """
+    before = dict(zip((rejected.plugin for rejected in plain), first_rejected(plain, places), strict=True))
+    for rejected, fresh in zip(trial, first_rejected(trial), strict=True):
+        known = before.get(rejected.plugin)
+        if known is not None and isinstance(rejected, Verdicts):
+            verdicts = next(each for each in plain if each.plugin == rejected.plugin)
+            if isinstance(verdicts, Verdicts) and verdicts.reasons is rejected.reasons:
+                fresh = fresh & ~(known & (verdicts.bits[places] == rejected.bits))
+        at = np.flatnonzero(fresh)
+        if len(at):
+            yield at, rejected.statuses(at)
+
+
+def first_rejected(rejections: Rejections, places: Rows | None = None) -> Iterator[Mask]:
+    """For each filter, the rows (at these places only, if given) that it was the first to reject."""
+    still_open: Mask | None = None
+    for rejected in rejections:
+        fails = rejected.fails if places is None else rejected.fails[places]
+        yield fails if still_open is None else fails & still_open
+        still_open = ~fails if still_open is None else still_open & ~fails
+
+
+def rejection_with(
+    profile: Profile, state: CycleState, pod: Pod, node: NodeSubset, others: Iterable[Pod]
+) -> Status | None:
+    """The rejection or error of the filters for a node once `others` are on it, too."""
+    state = state.clone()
+    try:
+        for other in others:
+            node.add_pod(0, other)
+            tell(profile, state, "add_pod", pod, other, node)
+    except CycleError as error:
+        return error_status(error)
+    return first_rejection(profile, state, pod, node)
+
+
+def tell(profile: Profile, state: CycleState, method: str, pod: Pod, other: Pod, node: NodeSubset) -> None:
+    """Tell plugins to update their state because `other` was added to or removed from a trial node."""
+    for name, plugin, _ in profile.pre_filters:
+        if name in state.skipped_filters or not overrides(plugin, method):
+            continue
+        doing = f'running {"AddPod" if method == "add_pod" else "RemovePod"} on PreFilter plugin "{name}"'
+        profile.observer.enter("PreFilter", plugin)
+        try:
+            follow = plugin.add_pod if method == "add_pod" else plugin.remove_pod
+            status = status_of(method, follow(seal_state(plugin, state), pod, other, node.node(0)))
+        except BaseException as error:
+            raise failure(doing, error, (plugin, method), pod, node.names[0]) from error
+        finally:
+            profile.observer.leave("PreFilter", plugin)
+        if status is not None:
+            raise CycleError(f"{doing}: {status.message}")

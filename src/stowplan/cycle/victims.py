@@ -49,6 +49,19 @@ class Budgets:
                     violating[number] |= left[index] < 0
         return violating
 
+    def protect(self, pods: Iterable[Pod]) -> list[bool]:
+        """Given pods of any nodes by importance, whether evicting each as well would violate a budget."""
+        left = [budget.status.disruptions_allowed for budget, _ in self._budgets]
+        found = []
+        for pod in pods:
+            is_protected = False
+            for index in self._covers(pod.label_set):
+                if pod.name not in self._budgets[index][0].status.disrupted_pods:
+                    left[index] -= 1
+                    is_protected |= left[index] < 0
+            found.append(is_protected)
+        return found
+
     def _covers(self, labels: LabelSet) -> list[int]:
         found = self._covering.get(labels)
         if found is None:
@@ -167,7 +180,11 @@ def _importance(pods: PodTable, slots: Slots) -> tuple[NDArray[np.generic], ...]
     """Sort keys, last first: higher priority, then earlier start, then the place on the node."""
     start, place = pods.start[slots], pods.place[slots]
     # parity: pods that have not started come in the reverse order of their node
-    return np.where(np.isinf(start), -place, place), start, -pods.priority[slots]
+    place = np.where(np.isinf(start), -place, place)
+    if pods.favoured_victims:
+        is_favoured = np.array([pods.pods[slot].uid in pods.favoured_victims for slot in slots], np.bool_)
+        return place, is_favoured, start, -pods.priority[slots]
+    return place, start, -pods.priority[slots]
 
 
 class Harm(NamedTuple):
@@ -215,9 +232,11 @@ def first_of_each_row(rows: Slots) -> Slots:
 
 
 def least(live: LiveNodeTable, rows: Slots, harm: Harm) -> int:
-    """The row with the least harm; among equals the first by name."""
+    """The row with the least harm; among equals the favoured one, or else the first by name."""
     for column in harm:
         if len(rows) > 1:
             values = column[rows]
             rows = rows[values == values.min()]
+    if live.favoured is not None and live.favoured in rows:
+        return live.favoured
     return int(rows[live.name_ranks[rows].argmin()])

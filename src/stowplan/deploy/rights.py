@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from stowplan.client.resources import RESOURCES, WatchedResource, custom
+from stowplan.client.api import RESOURCES, WatchedResource, custom
 from stowplan.framework.plugin import Plugin, Right
 
 Json = dict[str, Any]
@@ -54,6 +54,10 @@ def shadow_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
     reviews = [each for each in EVERY_SCHEDULER if each.resource in ("tokenreviews", "subjectaccessreviews")]
     yield from (_watching(resource) for resource in RESOURCES)
     yield from reviews
+    yield from reading_rights(plugins)
+
+
+def reading_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
     for right in plugin_rights(plugins):
         if verbs := tuple(verb for verb in right.verbs if verb in READING):
             yield Right(right.resource, verbs, right.group)
@@ -101,19 +105,21 @@ def viewer(name: str) -> Json:
     return {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": allowed}
 
 
-def render_role(name: str, allowed: list[Json], subjects: list[Json], namespace: str = "") -> Iterator[Json]:
+def render_role(
+    name: str, allowed: list[Json], subjects: list[Json], namespace: str | None = None
+) -> Iterator[Json]:
     """Return a role and its binding, in a namespace or for the cluster."""
-    kind = "Role" if namespace else "ClusterRole"
-    meta = {"name": name} | ({"namespace": namespace} if namespace else {})
+    kind = "ClusterRole" if namespace is None else "Role"
+    meta = {"name": name} | ({} if namespace is None else {"namespace": namespace})
     yield {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": meta, "rules": allowed}
     yield make_role_binding(name, kind, name, subjects, namespace)
 
 
-def make_role_binding(name: str, kind: str, role: str, subjects: list[Json], namespace: str) -> Json:
+def make_role_binding(name: str, kind: str, role: str, subjects: list[Json], namespace: str | None) -> Json:
     return {
         "apiVersion": f"{RBAC}/v1",
-        "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
-        "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}),
+        "kind": "ClusterRoleBinding" if namespace is None else "RoleBinding",
+        "metadata": {"name": name} | ({} if namespace is None else {"namespace": namespace}),
         "roleRef": {"apiGroup": RBAC, "kind": kind, "name": role},
         "subjects": subjects,
     }

@@ -6,15 +6,16 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
+from msgspec import Meta
 
 from stowplan.api import quantity
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration, load
-from stowplan.config.document import parse
+from stowplan.config.document import parse_all
 from stowplan.config.types import V1
 from stowplan.errors import ConfigError, InputError, QuantityError
 from stowplan.framework.handle import Handle
@@ -22,12 +23,17 @@ from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry, files_in
 from stowplan.framework.resolve import resolve_profiles
+from stowplan.yaml_nesting import find_alias_fault, is_too_deep
 
 CONFIG = "config.yaml"
 PORT = 10259
 MAX_CONFIG_MAP_BYTES = 1 << 20
 JOURNAL_SIZE = "1Gi"
 _LABEL = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+Mode = Literal["scheduler", "replacement", "extender", "shadow", "recorder"]
+REPLICATED: tuple[Mode, ...] = ("scheduler", "replacement")
+"""Modes in which replicas stand by; extenders all answer, and there is one of the others."""
+Size = Annotated[str, Meta(pattern=r"^([0-9]+(\.[0-9]+)?([EPTGMk]|[EPTGMK]i)?)?$")]
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,9 +81,9 @@ def read_setup(file: Path, plugin_dirs: Sequence[Path] = ()) -> Setup:
 def _as_v1(file: Path, config: KubeSchedulerConfiguration) -> str:
     """The file unchanged, including comments; other kinds or versions are converted to v1."""
     text = file.read_text()
-    plain = parse(text)
-    if isinstance(plain, dict) and (plain.get("apiVersion"), plain.get("kind")) == (V1, config.kind):
-        return text
+    match parse_all(text):
+        case [{"apiVersion": version, "kind": config.kind}] if version == V1:
+            return text
     return yaml.safe_dump(config.without_defaults(), sort_keys=False, allow_unicode=True)
 
 
@@ -103,59 +109,141 @@ def _missing_in_the_image(plugins: Sequence[Plugin], files: dict[str, str]) -> I
             )
 
 
-class DeployOptions(msgspec.Struct, frozen=True, kw_only=True):
-    image: str
-    name: str = "stowplan"
-    namespace: str = "stowplan"
-    replicas: int = 2
-    verbosity: int = 0
-    service_monitor: bool = False
-    journal: bool = False
-    journal_claim: str = ""
+class Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A part of a values file."""
+
+
+class Lease(Section, frozen=True):
+    enabled: bool = True
+    name: str = ""
+    namespace: str = ""
+
+
+class Journal(Section, frozen=True):
+    enabled: bool = False
+    claim: str = ""
     """The PersistentVolumeClaim of a journal that outlives its pod."""
-    journal_size: str = ""
+    size: Size = JOURNAL_SIZE
+    volume_size: Size = ""
+    """The limit of the emptyDir volume, which must exceed `size`."""
 
-    def __post_init__(self) -> None:
-        for option, value in (("--name", self.name), ("--namespace", self.namespace)):
-            if not _LABEL.fullmatch(value) or len(value) > 63:
-                rule = "needs small letters, digits and -, at most 63, with a letter or digit at both ends"
-                raise InputError(f"{value!r} is not a valid Kubernetes name: it {rule}", what=option)
-        for option, number, least in (("--replicas", self.replicas, 1), ("--verbosity", self.verbosity, 0)):
-            if number < least:
-                raise InputError(f"{number} is too small: it must be {least} or more", what=option)
-        if not self.image.strip():
-            raise InputError(
-                "is empty: set it to the image that you built with `make image` and pushed", what="--image"
-            )
-        if self.journal_claim and self.replicas > 1:
-            raise InputError(
-                f"{self.replicas} replicas cannot share a journal: use --replicas=1, or --journal, "
-                "which gives each one of its own",
-                what="--journal-claim",
-            )
-        if self.journal_bytes <= 0:
-            raise InputError(f"{self.journal_size} is too small for a journal", what="--journal-size")
 
-    @property
-    def has_journal(self) -> bool:
-        return bool(self.journal or self.journal_claim or self.journal_size)
+class Recorder(Section, frozen=True):
+    claim: str = ""
+    """The PersistentVolumeClaim of a trace that outlives its pod."""
+    volume_size: Size = "10Gi"
+    hash_names: bool = False
+    hash_images: bool = False
+    omit_annotations: bool = False
 
-    @property
-    def journal_bytes(self) -> int:
-        try:
-            return quantity.units(quantity.parse(self.journal_size or JOURNAL_SIZE))
-        except QuantityError as error:
-            raise InputError(str(error), what="--journal-size") from None
 
-    @property
-    def labels(self) -> dict[str, str]:
-        return {"app.kubernetes.io/name": "stowplan", "app.kubernetes.io/instance": self.name}
+class ExtenderServer(Section, frozen=True):
+    tls_secret: str = ""
+    """A Secret with tls.crt, tls.key and ca.crt; clients need a certificate of that CA."""
 
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return {"name": self.name, "namespace": self.namespace, "labels": self.labels}
 
-    @property
-    def account(self) -> str:
-        """Unlike in other namespaces, for objects that are not in this one."""
-        return f"{self.namespace}:{self.name}"
+class Values(Section, frozen=True):
+    """How to deploy: the values of the Helm chart, and the file for `stowplan manifests --values`."""
+
+    mode: Mode = "scheduler"
+    image: str = ""
+    image_pull_secrets: list[dict[str, str]] = []
+    name: Annotated[str, Meta(pattern=f"^({_LABEL.pattern})?$", max_length=63)] = ""
+    namespace: str = ""
+    replicas: Annotated[int, Meta(ge=1)] = 2
+    verbosity: Annotated[int, Meta(ge=0)] = 0
+    extra_args: list[str] = []
+    labels: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    affinity: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
+    priority_class_name: str = "system-cluster-critical"
+    pod_disruption_budget: bool = True
+    service_monitor: bool = False
+    prometheus_rule: bool = False
+    dashboard: bool = False
+    controllers: bool = False
+    journal: Journal = Journal()
+    recorder: Recorder = Recorder()
+    extender: ExtenderServer = ExtenderServer()
+    # What follows from a configuration and its plugins: see `with_setup`.
+    config: str = ""
+    plugin_files: dict[str, str] = {}
+    lease: Lease = Lease()
+    standby_cache: bool = True
+    rules: list[dict[str, Any]] = []
+    custom_resource_definitions: list[dict[str, Any]] = []
+
+
+def read_values(file: Path) -> Values:
+    """Read a values file, or raise an error that names the field."""
+    try:
+        text = file.read_bytes().strip()
+        if is_too_deep(text):
+            raise InputError("is nested too deeply", where=str(file))
+        if fault := find_alias_fault(text):
+            raise InputError(fault, where=str(file))
+        values = msgspec.yaml.decode(text or b"{}", type=Values)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(file)) from None
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        raise InputError(message, where=str(file), field=path.strip("`.")) from None
+    except (yaml.YAMLError, msgspec.DecodeError) as error:
+        raise InputError(f"is not YAML: {' '.join(str(error).split())}", where=str(file)) from None
+    _check_resources(values.resources, str(file))
+    return values
+
+
+def _check_resources(resources: dict[str, Any], file: str) -> None:
+    """Raise an InputError for requests and limits that no API server accepts."""
+    if unknown := resources.keys() - {"requests", "limits", "claims"}:
+        found = f"resources.{min(unknown, key=str)}"
+        raise InputError("unknown field; expected requests, limits or claims", where=file, field=found)
+    amounts: dict[str, dict[str, quantity.Quantity]] = {"limits": {}, "requests": {}}
+    for part, parsed in amounts.items():
+        given = resources.get(part) or {}
+        if not isinstance(given, dict):
+            expected = "expected an object, such as {cpu: 500m}"
+            raise InputError(expected, where=file, field=f"resources.{part}")
+        for resource, text in given.items():
+            field = f"resources.{part}.{resource}"
+            try:
+                parsed[resource] = amount = quantity.parse(str(text))
+            except QuantityError as error:
+                raise InputError(str(error), where=file, field=field) from None
+            if amount < 0:
+                raise InputError(f"{text} is negative; must be 0 or greater", where=file, field=field)
+            if amount > amounts["limits"].get(resource, amount):
+                limit = resources["limits"][resource]
+                raise InputError(f"{text} is more than its limit, {limit}", where=file, field=field)
+
+
+def check_values(values: Values) -> None:
+    for option, value in (("--name", values.name), ("--namespace", values.namespace)):
+        if not _LABEL.fullmatch(value) or len(value) > 63:
+            rule = "needs small letters, digits and -, at most 63, with a letter or digit at both ends"
+            raise InputError(f"{value!r} is not a valid Kubernetes name: it {rule}", what=option)
+    for option, number, least in (("--replicas", values.replicas, 1), ("--verbosity", values.verbosity, 0)):
+        if number < least:
+            raise InputError(f"{number} is too small: it must be {least} or more", what=option)
+    if not values.image.strip():
+        raise InputError(
+            "is empty: set it to the image that you built with `make image` and pushed", what="--image"
+        )
+    if values.journal.claim and values.replicas > 1 and values.mode in REPLICATED:
+        raise InputError(
+            f"{values.replicas} replicas cannot share a journal: use --replicas=1, or --journal, "
+            "which gives each one of its own",
+            what="--journal-claim",
+        )
+    if journal_bytes(values) <= 0:
+        raise InputError(f"{values.journal.size} is too small for a journal", what="--journal-size")
+
+
+def journal_bytes(values: Values) -> int:
+    try:
+        return quantity.units(quantity.parse(values.journal.size or JOURNAL_SIZE))
+    except QuantityError as error:
+        raise InputError(str(error), what="--journal-size") from None

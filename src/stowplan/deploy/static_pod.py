@@ -18,7 +18,7 @@ from stowplan.deploy.manifests import (
     read_only,
 )
 from stowplan.deploy.rights import RBAC, lease_rules, plugin_rights, render_role, rules, viewer
-from stowplan.deploy.setup import CONFIG, DeployOptions, Setup
+from stowplan.deploy.setup import CONFIG, Setup, Values, check_values
 from stowplan.errors import ConfigError
 
 Json = dict[str, Any]
@@ -30,8 +30,9 @@ OWNER = 0
 """Only root can read the kubeconfig on the host."""
 
 
-def static_pod(setup: Setup, options: DeployOptions) -> Json:
+def static_pod(setup: Setup, values: Values) -> Json:
     """For the folder of manifests that the kubelet reads; the files are on the host."""
+    check_values(values)
     kubeconfig = setup.config.client_connection.kubeconfig
     if not kubeconfig:
         raise ConfigError(
@@ -44,13 +45,14 @@ def static_pod(setup: Setup, options: DeployOptions) -> Json:
         NAME,
         f"--config={FOLDER}/{CONFIG}",
         *([f"--plugin-dir={FOLDER}"] if setup.has_plugin_files else []),
-        *journal_flags(options),
+        *journal_flags(values),
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
         "--bind-address=127.0.0.1",
-        f"-v={options.verbosity}",
+        f"-v={values.verbosity}",
+        *values.extra_args,
     ]
-    mounts = [read_only("kubeconfig", kubeconfig), read_only("config", FOLDER), *journal_mounts(options)]
+    mounts = [read_only("kubeconfig", kubeconfig), read_only("config", FOLDER), *journal_mounts(values)]
     has_standby_cache = not setup.config.delay_cache_until_active
     seen = probes(host="127.0.0.1", has_standby_cache=has_standby_cache)
     return {
@@ -65,12 +67,12 @@ def static_pod(setup: Setup, options: DeployOptions) -> Json:
             "hostNetwork": True,
             "priorityClassName": "system-node-critical",
             "securityContext": {"runAsUser": OWNER, "runAsGroup": OWNER, **SECCOMP},
-            "containers": [container(NAME, options.image, command, mounts, seen)],
+            "containers": [container(NAME, values, command, mounts, seen)],
             "volumes": [
                 {"name": "kubeconfig", "hostPath": {"path": kubeconfig, "type": "File"}},
                 {"name": "config", "hostPath": {"path": FOLDER, "type": "Directory"}},
                 TEMPORARY,
-                *journal_host_volumes(options),
+                *journal_host_volumes(values),
             ],
         },
     }

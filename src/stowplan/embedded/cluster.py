@@ -192,7 +192,7 @@ class EmbeddedCluster:
         return ClusterSnapshot(self.server.store.snapshot(), self.kubelets.dead)
 
     async def restore(self, snapshot: ClusterSnapshot) -> None:
-        """Make all objects and nodes as they were. The clock goes on, and so do resource versions."""
+        """Restore all objects and nodes. The clock and resource versions continue."""
         dead = self.kubelets.dead
         self.server.store.restore(snapshot.objects)
         self.kubelets.kill(*snapshot.dead - dead)
@@ -206,12 +206,12 @@ class EmbeddedCluster:
         return [await objects.create(self.server, self.api, item) for item in objects.read(items)]
 
     async def apply(self, *items: Json | Path) -> None:
-        """Do as `kubectl apply` does, those first that others need."""
+        """Apply manifests as `kubectl apply` does, in dependency order."""
         for item in sorted(objects.read(items), key=objects.place_in_order):
             await objects.apply(self.server, self.api, item)
 
     async def get(self, kind: str, name: str, namespace: str = "default") -> Json:
-        """An object by its kind, such as Deployment."""
+        """An object by its kind, such as Deployment, or by another name of it that kubectl knows."""
         found: Json = await self.api.get_json(f"{self._path(kind, namespace)}/{name}")
         return found
 
@@ -269,7 +269,7 @@ class EmbeddedCluster:
 
     async def wait_for(
         self,
-        thing: Any,
+        thing: object,
         condition: Condition = "Ready",
         namespace: str = "default",
         *,
@@ -283,7 +283,7 @@ class EmbeddedCluster:
         """
         about = waiting.which(self.server, thing, namespace)
 
-        seen: Any = ()
+        seen: object = ()
 
         async def look() -> tuple[Json] | None:
             nonlocal seen
@@ -310,7 +310,7 @@ class EmbeddedCluster:
         return undecided_text(known.pod, known.waiting)
 
     def _path(self, kind: str, namespace: str) -> str:
-        return objects.path_of(self.server, "", kind, namespace)
+        return objects.path_of(objects.resource_named(self.server, kind), namespace)
 
 
 def _note_failure(task: asyncio.Task[None]) -> None:

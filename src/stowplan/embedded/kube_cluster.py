@@ -103,6 +103,8 @@ class KubeCluster:
         self._end: asyncio.Event | None = None
         self._cluster: EmbeddedCluster | None = None
         self._endpoint: Endpoint | None = None
+        self._namespaces: set[str] = set()
+        """Default namespaces of the administrator's kubeconfigs."""
         self.token = ""
         """The bearer token of the administrator."""
 
@@ -218,6 +220,8 @@ class KubeCluster:
         token = self.token
         if service_account:
             token = self.service_account_token(service_account, namespace, expires)
+        else:
+            self._namespaces.add(namespace)
         path = self._file(f"{namespace}.{service_account or 'admin'}.kubeconfig")
         self._write_kubeconfig(path, token, namespace)
         return path
@@ -240,13 +244,15 @@ class KubeCluster:
         return self.run(request)
 
     def expire_token(self) -> None:
-        """Make the administrator's token invalid; the kubeconfig file gets a new one."""
+        """Make the administrator's token invalid; all kubeconfig files of the administrator get a new one."""
 
         def expire(cluster: EmbeddedCluster) -> None:
             self.token = cluster.server.access.token = secrets.token_urlsafe(24)
 
         self._call(expire)
         self._write_kubeconfig(self.kubeconfig, self.token)
+        for namespace in list(self._namespaces):
+            self.kubeconfig_for(namespace)
 
     def _file(self, name: str) -> Path:
         if self._folder is None:
@@ -274,7 +280,7 @@ class KubeCluster:
         self.run(lambda cluster: cluster.apply(*items))
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Json:
-        """An object by its kind, such as Deployment."""
+        """An object by its kind, such as Deployment, or by another name of it that kubectl knows."""
         return self.run(lambda cluster: cluster.get(kind, name, namespace))
 
     def list(self, kind: str, namespace: str = "default") -> list[Json]:
@@ -285,7 +291,7 @@ class KubeCluster:
 
     def wait_for(
         self,
-        thing: Any,
+        thing: object,
         condition: Condition = "Ready",
         namespace: str = "default",
         *,
@@ -305,6 +311,7 @@ class KubeCluster:
 
     def remove_namespace(self, name: str) -> None:
         """Remove a namespace with everything in it at once, without grace periods and finalizers."""
+        self._namespaces.discard(name)
         self._call(lambda cluster: cluster.server.store.purge(name))
 
     # Time and snapshots.
@@ -352,7 +359,8 @@ class KubeCluster:
         self._call(lambda cluster: cluster.kubelets.revive(_node(cluster, name)))
 
     def slow_down_node(self, name: str, by: float | str) -> None:
-        """Let pods on the node take so much longer to start and stop, by the cluster's clock; 0 ends that."""
+        """Delay starting and stopping pods on the node, in seconds of the cluster's clock; 0 removes the
+        delay."""
         seconds = Duration.parse(by) if isinstance(by, str) else by
         self._call(lambda cluster: cluster.kubelets.slow_down(_node(cluster, name), seconds))
 
@@ -408,7 +416,7 @@ class KubeCluster:
         return self._call(lambda cluster: cluster.server.faults.drop_watches(target))
 
     def expire_watches(self, resource: str = "*", *, namespace: str = "*", user_agent: str = "") -> int:
-        """Drop watches and forget their history: those who resume get 410 Gone and have to list again."""
+        """Drop watches and forget their history: clients that resume get 410 Gone and must list again."""
         target = Target("watch", resource, "*", namespace, user_agent)
 
         def expire(cluster: EmbeddedCluster) -> int:

@@ -11,10 +11,9 @@ import msgspec
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Object, decode
-from stowplan.client.api import ApiClient
+from stowplan.client.api import RESOURCES, ApiClient, WatchedResource, custom
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, Forbidden, NotFound
-from stowplan.client.resources import RESOURCES, WatchedResource, custom
 from stowplan.client.watch import ESSENTIAL, PRIORITY_CLASSES, WORKLOADS, pages
 from stowplan.errors import StowplanError
 

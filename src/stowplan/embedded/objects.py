@@ -11,6 +11,7 @@ import msgspec
 
 from stowplan.api.manifests import objects_in
 from stowplan.apiserver import ApiServer
+from stowplan.apiserver.resources import Resource
 from stowplan.client.api import APPLY_PATCH, ApiClient
 from stowplan.errors import InputError
 
@@ -29,8 +30,15 @@ def read(items: Iterable[Json | Path]) -> list[Json]:
             found += [each.data for each in objects_in([str(item)], io.BytesIO(), faults)]
             for fault in faults:
                 raise fault
-        else:
-            found.append(item)
+            continue
+        if not isinstance(item, dict):
+            hint = f": for a file, pass Path({item!r})" if isinstance(item, str) else ""
+            raise InputError(f"expected plain data or a Path, not {item!r:.100}{hint}")
+        try:
+            check(item)
+        except InputError as error:
+            raise InputError(error.message, what=f"{item!r:.100}", field=error.field) from None
+        found.append(item)
     return found
 
 
@@ -52,13 +60,20 @@ def check(item: Any) -> None:
             raise InputError(f"is not text: {meta[name]}", field=f"metadata.{name}")
 
 
-def path_of(server: ApiServer, api_version: str, kind: str, namespace: str = "") -> str:
-    """Return the path of a kind's collection, in this namespace if it is namespaced."""
+def resource_named(server: ApiServer, name: str) -> Resource:
+    """Find a resource by its kind, or by another name that kubectl knows: `pods`, `po`, `jobs.batch`."""
+    wanted = name.lower()
     for resource in server.resources:
-        if resource.kind == kind and api_version in (resource.group_version, ""):
-            inside = f"/namespaces/{namespace or 'default'}" if resource.namespaced else ""
-            return f"{resource.root}{inside}/{resource.plural}"
-    raise InputError(f"the API server does not serve kind {kind} in {api_version or 'any version'}")
+        names = (resource.kind.lower(), resource.plural, resource.singular, *resource.short_names)
+        if wanted in names or wanted == f"{resource.plural}.{resource.group}":
+            return resource
+    raise InputError(f"the API server does not serve kind {name}")
+
+
+def path_of(resource: Resource, namespace: str = "") -> str:
+    """Return the path of a resource's collection, in this namespace if it is namespaced."""
+    inside = f"/namespaces/{namespace or 'default'}" if resource.namespaced else ""
+    return f"{resource.root}{inside}/{resource.plural}"
 
 
 async def create(server: ApiServer, api: ApiClient, item: Json) -> Json:
@@ -81,5 +96,8 @@ async def apply(server: ApiServer, api: ApiClient, item: Json) -> None:
 
 
 def _collection(server: ApiServer, item: Json) -> str:
-    namespace = (item.get("metadata") or {}).get("namespace", "")
-    return path_of(server, str(item.get("apiVersion", "")), str(item.get("kind", "")), namespace)
+    version, kind = item["apiVersion"], item["kind"]
+    for resource in server.resources:
+        if (resource.kind, resource.group_version) == (kind, version):
+            return path_of(resource, (item.get("metadata") or {}).get("namespace", ""))
+    raise InputError(f"the API server does not serve kind {kind} in {version}")

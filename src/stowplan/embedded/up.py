@@ -35,7 +35,6 @@ from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles, watched_kinds
 from stowplan.kubelet import Behaviour, NodeTemplate
 from stowplan.kubelet.dump import Dump, dump_of
-from stowplan.replay.recorder import record_beside
 from stowplan.scheduler.flag_parser import read
 from stowplan.scheduler.flags import FLAGS
 from stowplan.scheduler.main import Service
@@ -73,7 +72,7 @@ class UpOptions(msgspec.Struct, kw_only=True):
     page_port: int | None = None
     """None: that of the API server."""
     secure_port: int = 0
-    """Of the scheduler's own server."""
+    """The port of the scheduler's own server."""
     missing_images: tuple[str, ...] = ()
     """Patterns of images that nodes cannot pull."""
     rbac: bool = False
@@ -101,7 +100,7 @@ class UpOptions(msgspec.Struct, kw_only=True):
 
 
 class Ready(NamedTuple):
-    """What is there now, for those who tell about it."""
+    """What was started, for messages about it."""
 
     server: str
     scheduler: str
@@ -155,6 +154,8 @@ async def up(options: UpOptions, on_ready: Callable[[Ready], None]) -> int:
             dump = None if looked is None else dump_of(looked.objects, cluster.clock.now())
             await _fill(cluster, options, dump, warnings)
             if options.record is not None:
+                from stowplan.replay.recorder import record_beside  # replays take 40 ms to import
+
                 recorded = record_beside(cluster.connection, options.record, kinds, cluster.clock.now)
                 await stack.enter_async_context(recorded)
             running = asyncio.create_task(service.run())

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from stowplan.apiserver import ApiServer
 from stowplan.apiserver.store import Record
+from stowplan.embedded.objects import resource_named
 from stowplan.errors import InputError
 
 Json = dict[str, Any]
@@ -30,19 +31,15 @@ class Which(NamedTuple):
         return f"{self.kind} {place}"
 
 
-def which(server: ApiServer, thing: Any, namespace: str) -> Which:
+def which(server: ApiServer, thing: object, namespace: str) -> Which:
     """Find out which object is meant by `pod/web`, a manifest, or an object of a Python client."""
     kind, name, inside = _parts(thing)
-    wanted = kind.lower()
-    for resource in server.resources:
-        names = (resource.kind.lower(), resource.plural, resource.singular, *resource.short_names)
-        if wanted in names or wanted == f"{resource.plural}.{resource.group}":
-            place = (inside or namespace or "default") if resource.namespaced else ""
-            return Which(resource.kind, resource.plural, resource.collection, place, name)
-    raise InputError(f"the API server does not serve kind {kind}")
+    resource = resource_named(server, kind)
+    place = (inside or namespace or "default") if resource.namespaced else ""
+    return Which(resource.kind, resource.plural, resource.collection, place, name)
 
 
-def _parts(thing: Any) -> tuple[str, str, str]:
+def _parts(thing: object) -> tuple[str, str, str]:
     """Kind, name and namespace."""
     if isinstance(thing, str):
         kind, found, name = thing.partition("/")
@@ -80,7 +77,7 @@ def is_met(found: Json | None, condition: Condition) -> bool:
     return False
 
 
-def _field(found: Any, path: str) -> Any:
+def _field(found: object, path: str) -> object:
     for part in path.strip(".").split("."):
         found = found.get(part) if isinstance(found, dict) else None
     return found
@@ -119,7 +116,7 @@ def find(server: ApiServer, about: Which) -> Record | None:
 def _about(server: ApiServer, about: Which, explain: Callable[[str, str], str]) -> list[str]:
     record = find(server, about)
     if record is None:
-        names = [name for place, name in server.store.collection(about.collection).records]
+        names = ["/".join(filter(None, key)) for key in server.store.collection(about.collection).records]
         return ["it does not exist", f"{about.plural} that exist: {', '.join(sorted(names)[:20]) or 'none'}"]
     found = record.data()
     meta, status = found["metadata"], found.get("status") or {}

@@ -73,6 +73,8 @@ class ChangesAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """Where the pod would go without a change."""
     changes: tuple[ReportedChange, ...]
     is_complete: bool
+    notes: tuple[str, ...] = ()
+    """What plugins say about nodes that they rejected."""
 
 
 def report_change(change: Change) -> ReportedChange:
@@ -80,7 +82,7 @@ def report_change(change: Change) -> ReportedChange:
     return ReportedChange(change.kind, change.text, change.was, change.now, flip.node, flip.by_preemption)
 
 
-def plain_changes(changes: Changes) -> list[dict[str, Any]]:
+def plain_changes(changes: Changes) -> list[dict[str, object]]:
     """The changes as plain data."""
     return [msgspec.to_builtins(report_change(each)) for each in changes.found]
 
@@ -105,8 +107,8 @@ def changes_text(changes: Changes, *, is_placed: bool) -> str:
     aim = "move it to another node" if is_placed else "let it fit"
     left = "" if changes.is_complete else "; time ran out before all changes were tried"
     if not changes.found:
-        return f"No {changes.tried} would {aim}{left}."
-    lines = [f"Each of these changes alone would {aim}; no smaller one of its kind would{left}:"]
+        return wrap(f"No {changes.tried} would {aim}{left}.")
+    lines = [wrap(f"Each of these changes alone would {aim}; no smaller one of its kind would{left}:")]
     for each in changes.found:
         where = f"evicts pods on {each.flip.node}" if each.flip.by_preemption else each.flip.node
         lines.append(wrap(f"{each.text}: {where}", indent=5, start="   - "))
@@ -117,4 +119,5 @@ def present_changes_text(answer: ChangesAnswer) -> str:
     """Describe changes computed when the scheduler was asked: the decision may be older."""
     would = "fit nowhere" if answer.node is None else f"go to {answer.node}"
     basis = wrap(f"Computed for the cluster as it is now, where the pod would {would}.")
+    basis = "\n".join([basis, *(wrap(note, indent=5, start="   - ") for note in answer.notes)])
     return f"{basis}\n{changes_text(changes_of(answer), is_placed=answer.node is not None)}"

@@ -25,6 +25,7 @@ from stowplan.explain.report import Explanation, explain_decision, explain_node
 from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.framework.decision import Decision
 from stowplan.framework.hints import wakes
+from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.status import Code
@@ -59,7 +60,7 @@ class Explainer:
         return explain_group(self.planner, find_key(groups, wanted), self._pending, changes=changes)
 
     def explain(self, target: Target, node_name: str | None = None, *, changes: bool = False) -> Explanation:
-        """Decide the pod and place it for those after it; a running pod stays on its node."""
+        """Decide the pod and count it as placed for the next ones; a running pod stays on its node."""
         if node_name is not None and self.cluster.nodes.row_of(node_name) is None:
             raise InputError(
                 f"node {node_name} not found{suggest_names(node_name, self.cluster.nodes.names)}"
@@ -79,7 +80,7 @@ class Explainer:
             self.cluster.nodes,
             profile.scheduler_name,
             held_back=held_back,
-            notes=(*target.notes, *self._notes(target.pod, placed), *_score_notes(profile)),
+            notes=(*target.notes, *self._notes(target.pod, placed), *rejection_notes(profile, decision)),
             seed=self.seed,
         )
         if decision.chosen is None:
@@ -124,12 +125,15 @@ class Explainer:
             yield "It is being deleted, so kube-scheduler would not place it."
 
 
-def _score_notes(profile: Profile) -> Iterator[str]:
-    """What plugins say about their scores as a whole, such as that they have no fresh metrics."""
-    for plugin in profile.plugins.values():
-        explain = getattr(plugin, "explain_scores", None)
-        if explain is not None and plugin.comes_with_stowplan:
-            yield from explain()
+def rejection_notes(profile: Profile, decision: Decision) -> Iterator[str]:
+    """What plugins say about nodes that they rejected, beyond the reason that all such nodes share."""
+    for name, plugin in profile.plugins.items():
+        if decision.chosen is None and isinstance(plugin, ExplainingPlugin):
+            rejected = [node for node, status in decision.rejected().items() if status.plugin == name]
+            yield from plugin.explain_rejections(decision.pod, rejected[:MAX_EXPLAINED_NODES])
+
+
+MAX_EXPLAINED_NODES = 5
 
 
 def find_objections(

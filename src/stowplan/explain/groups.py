@@ -19,8 +19,6 @@ from stowplan.cluster.groups import Groups
 from stowplan.cycle import Planner, first_by_name
 from stowplan.cycle.group import (
     GroupDecision,
-    GroupHost,
-    Member,
     Result,
     decide_group,
     decide_within,
@@ -30,6 +28,7 @@ from stowplan.cycle.group import (
     lacking_text,
     needed_count,
 )
+from stowplan.cycle.group_trial import GroupHost, Member
 from stowplan.cycle.planner import run_pre_enqueue
 from stowplan.cycle.topology import HYPER_NODE, hyper_node_levels
 from stowplan.errors import InputError

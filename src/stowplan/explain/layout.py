@@ -1,4 +1,4 @@
-"""Plain text for a terminal of 100 columns: wrapped sentences, shortened lists, tables."""
+"""Plain text for a terminal: wrapped sentences, shortened lists, tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from stowplan.framework.status import Status
 
-WIDTH = 100
+width = 100
+"""Where sentences are wrapped; a command that prints to a terminal sets it to the width of that."""
 NAMES_SHOWN = 10
 
 
@@ -16,7 +17,7 @@ def wrap(text: str, indent: int = 0, start: str | None = None) -> str:
     space = " " * indent
     return textwrap.fill(
         text,
-        WIDTH,
+        width,
         initial_indent=space if start is None else start,
         subsequent_indent=space,
         break_long_words=False,
@@ -56,11 +57,11 @@ def table(headers: Sequence[tuple[str, ...]], rows: Sequence[tuple[object, ...]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for first, *others in lines:
         cells = [first.ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        cells += [cell.rjust(wide) for cell, wide in zip(others, widths[1:], strict=True)]
         yield "  ".join(cells).rstrip()
 
 
 def left_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield "  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip()

@@ -147,7 +147,7 @@ def explain_decision(
         rejections=_rejections(decision, nodes),
         not_looked_at=skipped,
         held_back=held_back,
-        notes=notes,
+        notes=(*notes, *decision.notes),
         seed=seed,
     )
 
@@ -285,11 +285,11 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
     return found | {"explainedNode": _plain_node(explanation.node)} if explanation.node else found
 
 
-def _plain(status: Status) -> dict[str, Any]:
+def _plain(status: Status) -> dict[str, object]:
     return {"plugin": status.plugin, "code": status.code.wire_name, "reasons": list(status.reasons)}
 
 
-def _plain_rejection(rejection: Rejection) -> dict[str, Any]:
+def _plain_rejection(rejection: Rejection) -> dict[str, object]:
     found = rejection.closest
     return {
         **_plain(rejection.status),
@@ -299,11 +299,11 @@ def _plain_rejection(rejection: Rejection) -> dict[str, Any]:
     }
 
 
-def _plain_room(room: reasons.Shortage) -> dict[str, Any]:
+def _plain_room(room: reasons.Shortage) -> dict[str, object]:
     return {**room._asdict(), "lacking": max(room.lacking, 0)}
 
 
-def _plain_preemption(decision: Decision) -> dict[str, Any] | None:
+def _plain_preemption(decision: Decision) -> dict[str, object] | None:
     if decision.chosen is not None or decision.error is not None:
         return None
     victims = [{"pod": victim.key, "priority": victim.priority} for victim in decision.victims]
@@ -312,7 +312,7 @@ def _plain_preemption(decision: Decision) -> dict[str, Any] | None:
     return {"helps": helps, "node": decision.nominated, "victims": victims, "why": why}
 
 
-def _plain_node(node: NodeExplanation) -> dict[str, Any]:
+def _plain_node(node: NodeExplanation) -> dict[str, object]:
     return {
         "node": node.name,
         "place": node.place,
@@ -326,7 +326,7 @@ def _plain_node(node: NodeExplanation) -> dict[str, Any]:
     }
 
 
-def _plain_attempt(attempt: Attempt, node: str) -> dict[str, Any]:
+def _plain_attempt(attempt: Attempt, node: str) -> dict[str, object]:
     return {
         "time": attempt.time,
         "attempt": attempt.number,

@@ -59,13 +59,16 @@ def smallest_changes(
     planner: Planner,
     decision: Decision,
     *,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     now: Callable[[], float] = time.process_time,
 ) -> Changes:
-    """The cluster must be as it was when the decision was made, and is left so."""
+    """The cluster must be as it was when the decision was made, and is left so.
+
+    The search ends after `seconds` by `now`; by default after SECONDS of CPU time.
+    """
     if decision.error is not None or decision.not_looked_at is not None:  # a sample may leave out any node
         return Changes()
-    trial = Trial(planner, decision, seconds, now)
+    trial = Trial(planner, decision, SECONDS if seconds is None else seconds, now)
     found: list[Change] = []
     try:
         for kind in _kinds(trial):
@@ -240,7 +243,7 @@ def raise_priority(trial: Trial) -> Iterator[Change]:
         )
 
 
-def _with_spec(pod: Pod, **fields: Any) -> Pod:
+def _with_spec(pod: Pod, **fields: object) -> Pod:
     return replace(pod, shape=shape_of(replace(pod.spec, **fields)))
 
 
@@ -298,7 +301,7 @@ def _pod_affinities(affinity: PodAffinity, name: str) -> Iterator[tuple[str, Pod
         yield text, replace(affinity, **{PREFERRED: left})
 
 
-def _each(items: Sequence[T]) -> Iterator[tuple[T, tuple[Any, ...]]]:
+def _each(items: Sequence[T]) -> Iterator[tuple[T, tuple[object, ...]]]:
     """Every item, with the others."""
     for place, item in enumerate(items):
         yield item, (*items[:place], *items[place + 1 :])

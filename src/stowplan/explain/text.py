@@ -1,4 +1,4 @@
-"""An explanation as plain text for a terminal of 100 columns."""
+"""An explanation as plain text."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def _lead(explanation: Explanation) -> Iterator[str]:
     margin = explanation.margin(len(ties) + 1)
     if margin is not None:
         start = (
-            f"The next node, {margin.over}, is {margin.by} points behind"
+            f"The next node, {margin.over}, is {count_text(margin.by, 'point')} behind"
             if ties
-            else f"It beats {margin.over} by {margin.by} points"
+            else f"It beats {margin.over} by {count_text(margin.by, 'point')}"
         )
         yield f"{start}: {_leads(margin)}."
 
@@ -215,7 +215,9 @@ def _verdict(explanation: Explanation, node: NodeExplanation) -> Iterator[str]:
     if node.place is not None and explanation.decision.error is not None:
         yield f"Node {node.name} fits."
     elif node.place is not None:
-        behind = f", {node.behind} points behind {explanation.ranking[0]}" if node.behind else ""
+        behind = (
+            f", {count_text(node.behind, 'point')} behind {explanation.ranking[0]}" if node.behind else ""
+        )
         total = "" if node.total is None else f" with {node.total} points{behind}"
         yield wrap(f"Node {node.name} fits: rank {node.place} of {fitting}{total}.")
     elif node.rejections:

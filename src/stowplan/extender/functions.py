@@ -1,4 +1,5 @@
-"""Functions as an extender: a predicate accepts or rejects a node for a pod, a priority scores it.
+"""Functions as an extender: a predicate accepts or rejects a node for a pod, a priority scores it, a
+preemption accepts or rejects a node where pods would be evicted.
 
     @priority
     def image_score(pod, node, *, scale: bool = False) -> int: ...
@@ -28,8 +29,8 @@ from stowplan.framework.answers import describe, raise_interrupt
 
 Node = NodeObject
 """The node that a function gets."""
-Kind = Literal["predicate", "priority", "background"]
-PREFIXES = {"predicate": "/predicates", "priority": "/priorities"}
+Kind = Literal["predicate", "priority", "preemption", "background"]
+PREFIXES = {"predicate": "/predicates", "priority": "/priorities", "preemption": "/preemption"}
 Call = Callable[..., Any]
 
 
@@ -83,6 +84,17 @@ def priority(
     return _decorate("priority", call, path, name)
 
 
+@overload
+def preemption(call: Call, /) -> Function: ...
+@overload
+def preemption(*, path: str = "", name: str = "") -> Callable[[Call], Function]: ...
+def preemption(
+    call: Call | None = None, /, *, path: str = "", name: str = ""
+) -> Function | Callable[[Call], Function]:
+    """`f(pod, node_name, victims)`: whether pods with the uids `victims` may be evicted from the node."""
+    return _decorate("preemption", call, path, name)
+
+
 def background(call: Call) -> Function:
     """`async def f()`: runs as long as the extender, and is restarted if it fails."""
     return Function("background", call, "", "")
@@ -99,7 +111,9 @@ def load_functions(source: str) -> list[Function]:
     module = _from_file(Path(source)) if source.endswith(".py") else _import_module(source)
     found = list(dict.fromkeys(each for each in vars(module).values() if isinstance(each, Function)))
     if not any(each.kind != "background" for each in found):
-        raise InputError("contains no function decorated with @predicate or @priority", where=source)
+        raise InputError(
+            "contains no function decorated with @predicate, @priority or @preemption", where=source
+        )
     return found
 
 

@@ -34,7 +34,7 @@ class ExtenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     verbs: tuple[str, ...] = ()
     """The verbs to serve; all if empty."""
     paths: dict[str, str] = msgspec.field(default_factory=lambda: dict(PATHS))
-    """By verb; `{profile}` stands for the profile's schedulerName."""
+    """Paths by verb; `{profile}` stands for the profile's schedulerName."""
     max_score: int = 10
     kubeconfig: str = ""
     """The cluster to follow."""
@@ -111,7 +111,7 @@ def extenders(
         yield _extender(stanza, verbs, True)
     for each in options.functions:
         if each.kind != "background":
-            verb = "filter" if each.kind == "predicate" else "prioritize"
+            verb = {"predicate": "filter", "priority": "prioritize", "preemption": "preempt"}[each.kind]
             is_cached = bool(profiles or options.kubeconfig or options.is_following)
             yield _extender(stanza, {verb: each.path}, is_cached)
 

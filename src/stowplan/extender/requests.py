@@ -27,7 +27,7 @@ class _Meta(msgspec.Struct, gc=False):
 
 
 class _Named(msgspec.Struct, gc=False):
-    """As much of a node as says which one it is."""
+    """The part of a node that identifies it."""
 
     metadata: _Meta = msgspec.field(default_factory=_Meta)
 
@@ -36,7 +36,7 @@ _named = msgspec.json.Decoder(_Named).decode
 
 
 class ExtenderRequest(NamedTuple):
-    """`items` are the nodes as they came, where they came whole."""
+    """`items` are the nodes as received, if they were sent whole."""
 
     pod: Pod
     names: list[str]

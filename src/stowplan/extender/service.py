@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -19,9 +20,8 @@ from stowplan.client.connection import Connection
 from stowplan.client.core_tasks import CoreTaskError, CoreTasks, first_of
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.extender.functions import Function
-from stowplan.extender.http import LIMITS, Route, Routes, text
 from stowplan.extender.options import VERBS, ExtenderOptions, check_paths, find_unreached
-from stowplan.extender.routes import Counting, RouteContext, VerbRoutes
+from stowplan.extender.routes import LIMITS, Counting, Route, RouteContext, Routes, VerbRoutes, text
 from stowplan.extender.verbs import ExtenderBinder, FunctionVerb, ProfileVerbs
 from stowplan.framework.registry import Registry
 from stowplan.http11.messages import Response
@@ -29,6 +29,7 @@ from stowplan.http11.server import Listener, listen
 from stowplan.metrics import CONTENT_TYPE, Metrics
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measuring import MeasuredClient
+from stowplan.scheduler.options import RELEASE
 from stowplan.scheduler.plugin_work import keep_running
 from stowplan.scheduler.scheduler import Scheduler, Settings
 from stowplan.serving.certificates import ServerCertificates
@@ -143,7 +144,11 @@ class Extender:
         view = None if self.scheduler is None else self.scheduler.cluster
         for each in self.options.functions:
             if each.kind != "background":
-                routes = VerbRoutes(context, FunctionVerb(each, view, self.guard))
+                verb = FunctionVerb(each, view, self.guard)
+                routes = VerbRoutes(context, verb)
+                if each.kind == "preemption":
+                    yield each.path, Route(partial(routes.preempt, each.path, verb.preempt))
+                    continue
                 answer = routes.filter if each.kind == "predicate" else routes.prioritize
                 yield each.path, Route(partial(answer, each.path))
 
@@ -156,6 +161,7 @@ class Extender:
             "/livez": _page(lambda: self._core.fault or self.guard.check()),
             "/readyz": _page(self._unready),
             "/metrics": Route(metrics, "GET"),
+            "/version": Route(lambda _: text(200, version("stowplan")), "GET"),
         }
 
     def _unready(self) -> str | None:
@@ -203,6 +209,7 @@ def run(options: ExtenderOptions, registry: Registry | None = None) -> None:
 
 async def _run(options: ExtenderOptions, registry: Registry | None) -> None:
     metrics = Metrics()
+    metrics.set_build_info(f"{RELEASE}+stowplan.{version('stowplan')}")
     async with AsyncExitStack() as stack:
         api = None
         connection = _connection(options)
@@ -227,7 +234,7 @@ async def _run(options: ExtenderOptions, registry: Registry | None) -> None:
 
 
 def _connection(options: ExtenderOptions) -> Connection | None:
-    """To the cluster to follow; functions alone need none."""
+    """The connection to the cluster to follow; functions alone need none."""
     path = options.kubeconfig or (options.config and options.config.client_connection.kubeconfig)
     if path:
         return kubeconfig.load(path)

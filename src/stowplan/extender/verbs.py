@@ -26,8 +26,8 @@ from stowplan.api.extender import (
 from stowplan.api.meta import Object, decode
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
+from stowplan.client.api import PODS
 from stowplan.client.errors import ApiError
-from stowplan.client.resources import PODS
 from stowplan.cluster import Cluster, ClusterView
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.node_table import NodeTable
@@ -254,6 +254,17 @@ class FunctionVerb:
             request.names, [0 if node is None else self._score(request.pod, node) for node in nodes]
         )
 
+    def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
+        pod = pod_of(args.pod)
+        kept = {name: each for name, each in _victims(args).items() if self._may_evict(pod, name, each)}
+        return ExtenderPreemptionResult(node_name_to_meta_victims=kept)
+
+    def _may_evict(self, pod: Pod, node_name: str, victims: MetaVictims) -> bool:
+        answer = self._call(pod, node_name, node_name, [each.uid for each in victims.pods])
+        if isinstance(answer, bool):
+            return answer
+        raise self._wrong_answer(f"expected True or False, got {format_value(answer)}", pod, node_name)
+
     def _nodes(self, request: ExtenderRequest) -> Iterable[NodeObject | None]:
         whole = request.objects()
         if whole is not None:
@@ -267,31 +278,33 @@ class FunctionVerb:
         return [None if row < 0 else nodes.objects[row] for row in nodes.rows_of(request.names).tolist()]
 
     def _reason(self, pod: Pod, node: NodeObject) -> str | None:
-        answer = self._call(pod, node)
+        answer = self._call(pod, node.name, node)
         if answer is True:
             return None
         if answer is False:
             return f"predicate {self.function.name} rejects the node"
         if isinstance(answer, str) and answer:
             return plain_text(answer)
-        raise self._wrong_answer(f"expected True, False or a reason, got {format_value(answer)}", pod, node)
+        raise self._wrong_answer(
+            f"expected True, False or a reason, got {format_value(answer)}", pod, node.name
+        )
 
     def _score(self, pod: Pod, node: NodeObject) -> int:
-        answer = self._call(pod, node)
+        answer = self._call(pod, node.name, node)
         try:
             return score_of(answer)
         except TypeError as error:
-            raise self._wrong_answer(str(error), pod, node) from None
+            raise self._wrong_answer(str(error), pod, node.name) from None
 
-    def _call(self, pod: Pod, node: NodeObject) -> Any:
+    def _call(self, pod: Pod, node_name: str, *arguments: object) -> object:
         try:
             with self._guard.calling(self.function.kind, self._watched):
-                return self.function.call(pod, node)
+                return self.function.call(pod, *arguments)
         except BaseException as error:
-            raise plugin_error(self._doing, error, pod, node.name) from error
+            raise plugin_error(self._doing, error, pod, node_name) from error
 
-    def _wrong_answer(self, text: str, pod: Pod, node: NodeObject) -> PluginError:
-        return wrong_answer(text, self._method, pod, node.name, doing=f"{self._doing}: ")
+    def _wrong_answer(self, text: str, pod: Pod, node_name: str) -> PluginError:
+        return wrong_answer(text, self._method, pod, node_name, doing=f"{self._doing}: ")
 
 
 PODS_KEPT = 1024

@@ -111,9 +111,9 @@ def _where_text(place: str, pod: Pod | None, node_name: str) -> str:
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raises a user's Ctrl-C again, which is no fault of the plugin that it interrupted.
+    """Re-raise a user's Ctrl-C, which is not an error of the plugin that it interrupted.
 
-    The running scheduler handles SIGINT otherwise: there a KeyboardInterrupt is the plugin's own.
+    The running scheduler handles SIGINT itself, so there a KeyboardInterrupt comes from the plugin.
     """
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise error
@@ -296,7 +296,7 @@ async def await_answer(ask: Callable[..., Any], *args: Any) -> Any:
         raise RaisedError(error) from None
 
 
-def awaitable_of(answer: Any) -> Awaitable[Any]:
+def awaitable_of(answer: object) -> Awaitable[Any]:
     """What an asynchronous method returns when it is called."""
     if not inspect.isawaitable(answer):
         _expect("a coroutine (write `async def`)", answer)
@@ -343,7 +343,7 @@ def _expect(what: str, answer: object) -> NoReturn:
 # What a plugin answers
 
 
-def status_of(method: str, answer: Any) -> Status | None:
+def status_of(method: str, answer: object) -> Status | None:
     """The Status that a method answered; None for success."""
     if answer is None or (answer is SKIP and Code.SKIP in CODES[method]):
         return answer
@@ -372,7 +372,7 @@ def status_of(method: str, answer: Any) -> Status | None:
     return status
 
 
-def reason_of(reason: Any) -> str:
+def reason_of(reason: object) -> str:
     """One of the reasons for which a plugin rejects."""
     if type(reason) is not str:
         if not isinstance(reason, str):
@@ -381,13 +381,13 @@ def reason_of(reason: Any) -> str:
     return reason if len(reason) <= MAX_TEXT and reason.isascii() else plain_text(reason)
 
 
-def nothing_of(method: str, answer: Any) -> None:
+def nothing_of(method: str, answer: object) -> None:
     """The answer of a method that has none to give."""
     if status_of(method, answer) is not None:
         _expect("None", answer)
 
 
-def pre_filter_of(answer: Any) -> Status | frozenset[str] | None:
+def pre_filter_of(answer: object) -> Status | frozenset[str] | None:
     """None, a Status, or the names of the nodes to narrow the search to."""
     if isinstance(answer, (frozenset, set)):
         names = frozenset(answer)
@@ -400,7 +400,7 @@ def pre_filter_of(answer: Any) -> Status | frozenset[str] | None:
     return status_of("pre_filter", answer)
 
 
-def post_filter_of(answer: Any) -> Status | Nomination:
+def post_filter_of(answer: object) -> Status | Nomination:
     if answer is None:  # nothing found, and nothing to say: the next plugin is asked
         return Status.unschedulable()
     if type(answer) is not Nomination:
@@ -418,7 +418,7 @@ def post_filter_of(answer: Any) -> Status | Nomination:
     return Nomination(name, tuple(victims))
 
 
-def reject_of(answer: Any, length: int) -> tuple[Mask, str, bool | Mask]:
+def reject_of(answer: object, length: int) -> tuple[Mask, str, bool | Mask]:
     """One of the Rejects of filter_nodes: which nodes, why, and where evicting pods does not help."""
     if type(answer) is not Reject:
         _expect("a Reject", answer)
@@ -430,7 +430,7 @@ def reject_of(answer: Any, length: int) -> tuple[Mask, str, bool | Mask]:
     return mask, answer.reason, hard
 
 
-def _mask_of(answer: Any, length: int, what: str) -> Mask:
+def _mask_of(answer: object, length: int, what: str) -> Mask:
     mask = np.asarray(answer)
     if mask.shape != (length,) or mask.dtype.kind != "b":
         raise ValueError(
@@ -452,20 +452,20 @@ def row_errors_of(error: FilterError, length: int) -> dict[int, str]:
     return found
 
 
-def row_reject_of(answer: Any) -> tuple[bool, str, bool]:
+def row_reject_of(answer: object) -> tuple[bool, str, bool]:
     """The same for a single node, whose columns are plain numbers."""
     if type(answer) is not Reject:
         _expect("a Reject", answer)
     return _truth(answer.mask), answer.reason, _truth(answer.unresolvable)
 
 
-def _truth(value: Any) -> bool:
+def _truth(value: object) -> bool:
     if type(value) is not bool and not isinstance(value, np.bool_):
         _expect("a truth value, since there is one node", value)
     return bool(value)
 
 
-def iterable_of(answer: Any) -> Iterable[Any]:
+def iterable_of(answer: object) -> Iterable[Any]:
     """What filter_nodes yields or returns; nothing is no way to say that all nodes are fine."""
     if type(answer) is not GeneratorType and (
         not isinstance(answer, Iterable) or isinstance(answer, (str, bytes))
@@ -485,7 +485,7 @@ def score_of(answer: Any) -> int:
     return score
 
 
-def scores_of(answer: Any, length: int) -> Scores:
+def scores_of(answer: object, length: int) -> Scores:
     """The scores of all nodes."""
     if inspect.iscoroutine(answer):
         _expect("a column of scores", answer)
@@ -497,7 +497,7 @@ def scores_of(answer: Any, length: int) -> Scores:
     return scores.astype(np.int64, copy=False)
 
 
-def hint_of(answer: Any) -> Hint:
+def hint_of(answer: object) -> Hint:
     if type(answer) is Hint:
         return answer
     if not isinstance(answer, str) or answer not in (Hint.QUEUE.value, Hint.SKIP.value):
@@ -505,7 +505,7 @@ def hint_of(answer: Any) -> Hint:
     return Hint(answer)
 
 
-def events_of(answer: Any) -> tuple[ClusterEvent, ...]:
+def events_of(answer: object) -> tuple[ClusterEvent, ...]:
     """What a plugin wants to hear of."""
     if not isinstance(answer, Iterable) or isinstance(answer, (str, bytes, ClusterEvent)):
         _expect("ClusterEvents, yielded or in a list", answer)
@@ -520,7 +520,7 @@ def events_of(answer: Any) -> tuple[ClusterEvent, ...]:
     return events
 
 
-def check_constructed(plugin: Any, kind: type[Plugin]) -> Plugin:
+def check_constructed(plugin: object, kind: type[Plugin]) -> Plugin:
     """The plugin that a constructor made."""
     if not isinstance(plugin, kind):
         _expect(f"a {kind.__name__}", plugin)
@@ -529,7 +529,7 @@ def check_constructed(plugin: Any, kind: type[Plugin]) -> Plugin:
     return plugin
 
 
-def _seconds(value: Any) -> float:
+def _seconds(value: object) -> float:
     """For how long to wait; less than no time is none."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         _expect("seconds to wait, as a number", value)

@@ -8,6 +8,7 @@ A file spells it `labelKey`. `validate` is where a plugin says more than types c
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from inspect import get_annotations
@@ -38,7 +39,7 @@ class PluginArgs(msgspec.Struct, rename="camel"):
         return {"apiVersion": V1, "kind": type(self).__name__, **_without_empty(plain)}
 
     @classmethod
-    def read(cls, plugin: str, raw: Any, path: str) -> ReadArgs:
+    def read(cls, plugin: str, raw: object, path: str) -> ReadArgs:
         """The arguments of `plugin` from plain data, and everything that is wrong with them."""
         raw = {} if raw is None else raw
         if isinstance(raw, dict):
@@ -62,7 +63,7 @@ class PluginArgs(msgspec.Struct, rename="camel"):
         return ReadArgs(args, [], faults)
 
     @classmethod
-    def _type_fault(cls, plugin: str, raw: dict[str, Any]) -> str:
+    def _type_fault(cls, plugin: str, raw: dict[str, object]) -> str:
         kind, version = raw.get("kind") or cls.__name__, raw.get("apiVersion") or V1
         if kind != cls.__name__:
             return f"args for plugin {plugin} were not of type {cls.__name__}.{GROUP}, got {kind}.{GROUP}"
@@ -87,15 +88,52 @@ def args_of(plugin: type) -> type[PluginArgs]:
     owner = next(kind for kind in plugin.__mro__ if "args" in get_annotations(kind))
     # Only this one annotation: others may name what is imported for type checkers alone.
     hint = SimpleNamespace(__annotations__={"args": get_annotations(owner)["args"]})
-    found: Any = get_type_hints(hint, vars(sys.modules[owner.__module__]))["args"]
+    found: object = get_type_hints(hint, vars(sys.modules[owner.__module__]))["args"]
     if not (isinstance(found, type) and issubclass(found, PluginArgs)):
         shown = getattr(found, "__name__", repr(found))
         raise TypeError(f"expected a struct derived from stowplan.PluginArgs, got {shown}")
     return found
 
 
-def _without_empty(value: Any) -> Any:
+def _without_empty(value: object) -> Any:
     if isinstance(value, dict):
         kept = {name: _without_empty(item) for name, item in value.items()}
         return {name: item for name, item in kept.items() if item is not None and item != []}
     return [_without_empty(item) for item in value] if isinstance(value, list) else value
+
+
+SECRET_WORDS = (
+    "token",
+    "password",
+    "passphrase",
+    "secret",
+    "credential",
+    "authorization",
+    "apikey",
+    "privatekey",
+)
+HIDDEN = "(hidden)"
+URL_USER = re.compile(r"(?<=://)[^/?#\s]*@")
+
+
+def without_secrets(plain: object) -> Any:
+    """Arguments without what looks like a password, for logs and the page."""
+    match plain:
+        case dict():
+            return {
+                key: HIDDEN if value and _is_secret(key, value) else without_secrets(value)
+                for key, value in plain.items()
+            }
+        case list() | tuple():
+            return [without_secrets(each) for each in plain]
+        case str():
+            return URL_USER.sub(f"{HIDDEN}@", plain)
+        case int() if abs(plain) >= 2**63:
+            return str(plain)  # JSON is written with 64 bits
+    return plain
+
+
+def _is_secret(key: str, value: object) -> bool:
+    words = key.lower().replace("_", "").replace("-", "")
+    is_path = words.endswith(("file", "path"))
+    return not isinstance(value, bool) and not is_path and any(word in words for word in SECRET_WORDS)

@@ -82,6 +82,8 @@ class ScoreColumn(msgspec.Struct, frozen=True, gc=False):
     """The score of all nodes, if it is known to be the same."""
     everywhere: SmallScores | None = None
     """For all nodes of the cluster by row, feasible or not, if known."""
+    raw: SmallScores | Scores | None = None
+    """What the plugin returned for the feasible nodes, if it has a `normalize_score`; not kept in records."""
 
     @property
     def weighted(self) -> Scores:
@@ -109,6 +111,8 @@ class Evidence(msgspec.Struct, kw_only=True, eq=False):
     error: str | None = None
     group: str = ""
     """What became of the pod's group, in a sentence or two; empty for a pod that was decided alone."""
+    notes: tuple[str, ...] = ()
+    """What plugins say about their scores as a whole, such as that their metrics are too old."""
 
     @property
     def narrowed_reason(self) -> str:
@@ -224,9 +228,10 @@ class Decision(Evidence):
                 statuses += [verdicts.by_row[place] for place in np.flatnonzero(fresh).tolist()]
                 continue
             bits = verdicts.bits[fresh]
+            given = int(np.bitwise_or.reduce(bits)) if len(bits) else 0
             for k, reason in enumerate(verdicts.reasons):
-                hits = int(np.count_nonzero(bits >> np.uint64(k) & np.uint64(1)))
-                if hits:
+                if given >> k & 1:
+                    hits = int(np.count_nonzero(bits & np.uint64(1 << k)))
                     counts[reason] = counts.get(reason, 0) + hits
         for status, nodes in _count_by_id(statuses):
             for reason in status.reasons:
@@ -332,6 +337,6 @@ def _count_by_id(statuses: Sequence[Status]) -> Iterator[tuple[Status, int]]:
     return ((by_id[key], count) for key, count in Counter(map(id, statuses)).items())
 
 
-def _plain(status: Status) -> dict[str, Any]:
-    found: dict[str, Any] = {"code": status.code.wire_name, "reasons": list(status.reasons)}
+def _plain(status: Status) -> dict[str, object]:
+    found: dict[str, object] = {"code": status.code.wire_name, "reasons": list(status.reasons)}
     return found | {"plugin": status.plugin} if status.plugin else found

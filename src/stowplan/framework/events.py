@@ -66,7 +66,7 @@ class ClusterEvent(NamedTuple):
     action: Action
 
     def covers(self, event: ClusterEvent) -> bool:
-        """Whether this registration hears of that event."""
+        """Whether this registration matches the event."""
         if self == (Resource.WILDCARD, Action.ALL):
             return True
         same = self.resource in (event.resource, Resource.WILDCARD) or (

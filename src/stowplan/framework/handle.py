@@ -6,7 +6,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -186,6 +186,16 @@ class Preempt(Protocol):
     ) -> Status | Nomination: ...
 
 
+class PreemptAcross(Protocol):
+    """Looks for pods to evict on several nodes so that `pod` fits, in one of the pools at a time.
+
+    As few of the pool are evicted as possible; if that alone does not help, so are pods of one node. The
+    filters run at most `max_trials` times.
+    """
+
+    def __call__(self, pod: Pod, pools: Iterable[Sequence[Pod]], max_trials: int) -> Status | Nomination: ...
+
+
 class Api(Protocol):
     """Access to the Kubernetes API, for `run`, `pre_bind`, `bind` and `post_bind`; declared in `rights`."""
 
@@ -209,6 +219,9 @@ class Api(Protocol):
 
     async def delete(self, item: Object) -> None:
         """Delete the object."""
+
+    async def patch_pod(self, pod: Pod, patch: dict[str, Any]) -> None:
+        """Apply a strategic merge patch to the pod, such as new annotations."""
 
     async def patch_pod_status(self, pod: Pod, patch: dict[str, Any]) -> None:
         """Apply a strategic merge patch to the pod's status subresource."""
@@ -273,10 +286,15 @@ class Handle:
         self._api, self._metrics = api, metrics or Page()
         self.preempt: Preempt = _no_preemption
         """Search for pods to evict, as DefaultPreemption does."""
+        self.preempt_across: PreemptAcross = _no_preemption_across
         self.scheduler_name = ""
         """The name of the profile."""
+        self.scheduler_names: Collection[str] = ()
+        """The names of all profiles of the scheduler."""
         self.gates: FeatureGates = NO_GATES
-        """The feature gates that are on."""
+        """The feature gates of pod groups that are on."""
+        self.disabled_gates: FeatureGates = NO_GATES
+        """The feature gates that are off, though kube-scheduler 1.36 has them on by default."""
 
     @property
     def api(self) -> Api:
@@ -356,6 +374,10 @@ def _no_preemption(
     absolute: int,
     may_evict: frozenset[str] | None = None,
 ) -> Status | Nomination:
+    raise StowplanError("this host does not preempt")
+
+
+def _no_preemption_across(pod: Pod, pools: Iterable[Sequence[Pod]], max_trials: int) -> Status | Nomination:
     raise StowplanError("this host does not preempt")
 
 

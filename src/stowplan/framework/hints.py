@@ -183,7 +183,7 @@ def _asking(name: str, plugin: Plugin, observer: Observer) -> AskHint:
         return _always
     silent_until = -math.inf
 
-    def ask(pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+    def ask(pod: Pod, event: ClusterEvent, old: object, new: object) -> Hint:
         nonlocal silent_until
         observer.enter("QueueingHint", plugin)
         try:
@@ -203,11 +203,11 @@ def _asking(name: str, plugin: Plugin, observer: Observer) -> AskHint:
     return ask
 
 
-def _always(pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+def _always(pod: Pod, event: ClusterEvent, old: object, new: object) -> Hint:
     return Hint.QUEUE
 
 
-def _came_or_went(old: Any, new: Any) -> tuple[Action, ...]:
+def _came_or_went(old: object, new: object) -> tuple[Action, ...]:
     if old is None:
         return (Action.ADD,)
     return (Action.DELETE,) if new is None else ()
@@ -323,6 +323,9 @@ def _parts(event: ClusterEvent) -> Iterator[tuple[str, Action]]:
 
 def _subject(resource: str) -> str:
     kind = resource.rpartition("/")[2]
+    if kind.count(".") > 1:  # a custom resource: plural, version and group
+        plural, _, group = kind.split(".", 2)
+        return f"one of {plural}.{group}"
     article = "an" if kind[:1] in "AEIO" else "a"
     return SUBJECTS.get(resource) or f"{article} {kind}"  # type: ignore[call-overload]
 

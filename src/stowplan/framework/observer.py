@@ -42,7 +42,7 @@ class Observer:
             self.leave(point, plugin)
 
     def call_async(
-        self, point: str, plugin: Plugin, method: Callable[..., Any], *args: Any
+        self, point: str, plugin: Plugin, method: Callable[..., object], *args: object
     ) -> Awaitable[Any]:
         """Await an asynchronous method of the plugin."""
         return await_answer(method, *args)
@@ -97,12 +97,19 @@ def interrupt_thread(thread: int, error: type[OverdueError] = AbandonedError) ->
 
 
 class _Call:
-    __slots__ = ("budget", "clock", "outer", "plugin")
+    __slots__ = ("clock", "limit", "outer", "plugin")
 
     def __init__(self, plugin: Plugin, thread: int, outer: _Call | None) -> None:
         self.plugin, self.outer = plugin, outer
         self.clock = time.pthread_getcpuclockid(thread)
-        self.budget = time.clock_gettime(self.clock) + OFFLINE_FACTOR * plugin.budget
+        self.limit: float | None = None
+        """Set when the guard first sees the call: reading the clock in each call would be slow."""
+
+    def is_overdue(self) -> bool:
+        now = time.clock_gettime(self.clock)
+        if self.limit is None:
+            self.limit = now + OFFLINE_FACTOR * self.plugin.budget
+        return now > self.limit
 
 
 class OfflineGuard(Observer):
@@ -137,12 +144,17 @@ class OfflineGuard(Observer):
             else:
                 self._calls[thread] = call.outer
 
+    def plugin_in(self, thread: int) -> Plugin | None:
+        """The plugin that a thread is in, unless it is one of ours."""
+        call = self._calls.get(thread)
+        return None if call is None else call.plugin
+
     def _watch(self) -> None:
         while True:
             time.sleep(OFFLINE_TICK_SECONDS)
             for thread, call in tuple(self._calls.items()):
                 try:
-                    if time.clock_gettime(call.clock) > call.budget:
+                    if call.is_overdue():
                         interrupt_thread(thread, OfflineOverdueError)
                 except OSError:  # the thread has ended
                     self._calls.pop(thread, None)

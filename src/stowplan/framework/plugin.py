@@ -367,6 +367,18 @@ class ReservingPlugin(Plugin):
         return {}
 
 
+class ExplainingPlugin(Plugin):
+    """A plugin that can say more than reasons and scores do, for people who read a decision."""
+
+    def explain_scores(self, pod: Pod) -> Iterable[str]:
+        """Sentences, called after each scoring: what takes longer than a few microseconds must be kept."""
+        return ()
+
+    def explain_rejections(self, pod: Pod, node_names: Sequence[str]) -> Iterable[str]:
+        """Sentences about some of the nodes that it rejected, called when `stowplan explain` asks."""
+        return ()
+
+
 def overrides(plugin: type[Plugin] | Plugin, *methods: str) -> bool:
     """Whether a plugin has one of these methods of its own, and so takes part in that extension point."""
     kind = plugin if isinstance(plugin, type) else type(plugin)
@@ -382,8 +394,13 @@ def name_of(plugin: Plugin) -> str:
 
 
 def is_trusted(plugin: type[Plugin]) -> bool:
-    """Whether it is one of the default profile's, which neither hang nor answer wrongly."""
+    """Whether it is a plugin of the default profile, which is trusted to return in time and correctly."""
     return plugin.__module__.startswith(TRUSTED)
+
+
+def is_own(plugin: type[Plugin]) -> bool:
+    """Whether it comes with Stowplan."""
+    return plugin.__module__.startswith(OWN)
 
 
 METHODS_OF_POINT = {

@@ -1,4 +1,4 @@
-"""All that is wrong with plugins in files, in folders, by name and in configurations, before they run."""
+"""Finds everything that is wrong with plugins before they run: in files, folders and configurations."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def find_plugin(name: str, plugin_dirs: Sequence[Path] = ()) -> type[Plugin]:
     )
 
 
-def _wrong_parts(plain: Any, registry: Registry, has_all: bool) -> Iterator[tuple[str, str]]:
+def _wrong_parts(plain: object, registry: Registry, has_all: bool) -> Iterator[tuple[str, str]]:
     """What is wrong in a configuration, by path."""
     for index, profile in _items(plain, "profiles"):
         configured = {_get(entry, "name") for _, entry in _items(profile, "pluginConfig")}
@@ -137,7 +137,7 @@ def _wrong_parts(plain: Any, registry: Registry, has_all: bool) -> Iterator[tupl
                 yield path, said
 
 
-def _enabled_plugins(profile: Any, path: str) -> Iterator[tuple[str, str]]:
+def _enabled_plugins(profile: object, path: str) -> Iterator[tuple[str, str]]:
     """The path and the name of each plugin that a profile enables."""
     for point in ("multiPoint", *EXTENSION_POINTS):
         for place, entry in _items(_get(_get(profile, "plugins"), point), "enabled"):
@@ -154,7 +154,7 @@ def _why_not(name: str, registry: Registry) -> str:
     return ""
 
 
-def _wrong_args(profile: Any, profile_path: str, registry: Registry) -> Iterator[tuple[str, str]]:
+def _wrong_args(profile: object, profile_path: str, registry: Registry) -> Iterator[tuple[str, str]]:
     for place, entry in _items(profile, "pluginConfig"):
         name, args = _get(entry, "name"), _get(entry, "args")
         path = f"{profile_path}.pluginConfig[{place}].args"
@@ -221,10 +221,10 @@ def _importable(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder.resolve()))
 
 
-def _items(plain: Any, name: str) -> list[tuple[int, Any]]:
+def _items(plain: object, name: str) -> list[tuple[int, Any]]:
     found = _get(plain, name)
     return list(enumerate(found)) if isinstance(found, list) else []
 
 
-def _get(plain: Any, name: str) -> Any:
+def _get(plain: object, name: str) -> object:
     return plain.get(name) if isinstance(plain, dict) else None

@@ -115,7 +115,8 @@ def _wrong_methods(plugin: type[Plugin]) -> Iterator[Fault]:
             one in parameters and one != other
             for one, other in zip(given, parameters, strict=False)
         ):
-            text = f"takes ({', '.join(taken)}); it is called with {_call(name, parameters)}"
+            call = f"{name}({', '.join(('self', *parameters))})"
+            text = f"takes ({', '.join(taken)}); it is called with {call}"
             yield _fault(plugin, name, text)
         else:
             yield from (_fault(plugin, name, text) for text in _wrong_types(name, function, given))
@@ -126,7 +127,7 @@ def _wrong_methods(plugin: type[Plugin]) -> Iterator[Fault]:
         yield _fault(plugin, "__init__", f"{found}; it is called with (self, args, handle)")
 
 
-def _wrong_colour(name: str, function: Callable[..., Any]) -> str:
+def _wrong_colour(name: str, function: Callable[..., object]) -> str:
     """A method that is async and should not be, or yields and should return, or the other way round."""
     if name in ASYNC:
         return "" if inspect.iscoroutinefunction(function) else "is awaited: write `async def`"
@@ -160,10 +161,10 @@ def _contradictions(plugin: type[Plugin]) -> Iterator[Fault]:
 
 def _wrong_attributes(plugin: type[Plugin]) -> Iterator[Fault]:
     for name in ("budget", "bind_budget"):
-        seconds: Any = getattr(plugin, name)
+        seconds: object = getattr(plugin, name)
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             yield _fault(plugin, name, f"is {seconds!r}; expected seconds, more than 0")
-    watches: Any = plugin.watches
+    watches: object = plugin.watches
     if not isinstance(watches, (tuple, list)):
         yield _fault(plugin, "watches", f"is {watches!r}; expected a tuple of classes: `(Kind,)`")
         return
@@ -200,11 +201,11 @@ def _own_classes(plugin: type[Plugin]) -> Iterator[type]:
     return (kind for kind in plugin.__mro__ if kind not in Plugin.__mro__)
 
 
-def _function(member: Any) -> Any:
+def _function(member: object) -> object:
     return member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
 
 
-def _takes(function: Callable[..., Any], count: int) -> bool:
+def _takes(function: Callable[..., object], count: int) -> bool:
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -212,7 +213,7 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _wrong_types(name: str, function: Callable[..., Any], parameters: list[str]) -> Iterator[str]:
+def _wrong_types(name: str, function: Callable[..., object], parameters: list[str]) -> Iterator[str]:
     """Annotations that contradict the base class. Those that do not resolve are left to a type checker."""
     try:
         given = get_type_hints(inspect.unwrap(function))
@@ -228,7 +229,7 @@ def _wrong_types(name: str, function: Callable[..., Any], parameters: list[str])
         yield f"returns {type_text(answer)}; expected {type_text(wanted)}"
 
 
-def fits(given: Any, wanted: Any) -> bool:
+def fits(given: object, wanted: object) -> bool:
     """Whether every value of one annotation is one of the other; where that is hard to tell, it is."""
     given, wanted = _expand_alias(given), _expand_alias(wanted)
     if Any in (given, wanted):
@@ -251,7 +252,7 @@ def fits(given: Any, wanted: Any) -> bool:
     return one is np.ndarray or not (mine and theirs) or fits(mine[0], theirs[0])
 
 
-def _expand_alias(kind: Any) -> Any:
+def _expand_alias(kind: object) -> object:
     """What an alias of a `type` statement stands for; NumPy's NDArray is one from Python 3.12 on."""
     alias = get_origin(kind) or kind
     if not hasattr(alias, "__value__"):
@@ -259,11 +260,11 @@ def _expand_alias(kind: Any) -> Any:
     return alias.__value__[get_args(kind)] if get_args(kind) else alias.__value__
 
 
-def _members(kind: Any) -> list[Any]:
+def _members(kind: object) -> list[object]:
     return list(get_args(kind)) if get_origin(kind) in (Union, UnionType) else [kind]
 
 
-def type_text(kind: Any) -> str:
+def type_text(kind: object) -> str:
     """The annotation as an author writes it."""
     if kind is type(None):
         return "None"
@@ -274,10 +275,6 @@ def type_text(kind: Any) -> str:
     if get_origin(_expand_alias(kind)) is np.ndarray:
         return "Scores" if kind == exports.Scores else "NDArray"
     return re.sub(r"\b(?:\w+\.)+", "", str(kind))
-
-
-def _call(name: str, parameters: tuple[str, ...]) -> str:
-    return f"{name}({', '.join(('self', *parameters))})"
 
 
 def _fault(plugin: type[Plugin], member: str, text: str) -> Fault:
@@ -361,7 +358,7 @@ class Argument(msgspec.Struct, rename="camel"):
     name: str
     type: str
     required: bool
-    default: Any = None
+    default: object = None
 
 
 class PluginFacts(msgspec.Struct, rename="camel"):

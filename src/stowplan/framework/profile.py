@@ -17,7 +17,7 @@ from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Statuses, Verdicts
 from stowplan.framework.handle import Handle
 from stowplan.framework.observer import UNOBSERVED, Observer
-from stowplan.framework.plugin import Plugin, Reads, overrides
+from stowplan.framework.plugin import ExplainingPlugin, Plugin, Reads, is_trusted, overrides
 from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.scores import MAX_SCORE
 from stowplan.framework.sealed import seal_decision, seal_nodes, seal_scores, sealed_handle
@@ -34,7 +34,7 @@ class TooManyReasonsError(PluginError):
 
 
 class RowReject(Protocol):
-    """A `Reject` of `filter_nodes` for one row: truth values in the place of masks."""
+    """A `Reject` of `filter_nodes` for one row: booleans instead of masks."""
 
     mask: bool
     reason: str
@@ -116,6 +116,7 @@ class Profile:
         self.percentage_of_nodes_to_score = resolved.percentage_of_nodes_to_score
         self.handle, self.gates = handle, resolved.gates
         handle.scheduler_name, handle.gates = resolved.scheduler_name, resolved.gates
+        self.disabled_gates = handle.disabled_gates = resolved.disabled_gates
         self.plugins: dict[str, Plugin] = {
             name: _build(name, kind, resolved.args.get(name, PluginArgs()), handle, (kept or {}).get(name))
             for name, kind in resolved.classes.items()
@@ -145,12 +146,21 @@ class Profile:
         self.scores = [
             ScoreStep(self.plugins[name], name, weight) for name, weight in resolved.points.get("score", ())
         ]
+        self.explaining = [
+            (step, step.plugin.explain_scores)
+            for step in self.scores
+            if isinstance(step.plugin, ExplainingPlugin)
+        ]
+        """Plugins that may have something to say about their scores."""
         self.placement_scores = [
             (name, self.plugins[name], weight) for name, weight in resolved.points.get("placementScore", ())
         ]
         """Plugins that score domains for pod groups, with their weights."""
         self.total_type = _total_type(self.scores)
         """Whole numbers that hold any total, the smaller the faster."""
+        binding = (plugin for point in ("preBind", "bind", "postBind") for _, plugin in self.at(point))
+        self.binds_plainly = all(is_trusted(type(plugin)) for plugin in binding)
+        """Whether no plugin of others takes part in bindings."""
 
     def with_weight(self, name: str, weight: int) -> Profile:
         """The same profile, but for what the scores of one plugin count."""
@@ -163,7 +173,7 @@ class Profile:
         return found
 
     def set_weights(self, weights: Sequence[int]) -> None:
-        """Change what the scores count, in the order of `scores`."""
+        """Set the weights of the score plugins, in the order of `scores`."""
         for step, weight in zip(self.scores, weights, strict=True):
             step.weight = weight
         self.total_type = _total_type(self.scores)
@@ -175,7 +185,9 @@ class Profile:
         key = tuple(map(id, rejections))
         found = self._feasible.get(key)
         if found is None or found[1] is not rows:
-            rejected = np.logical_or.reduce([each.fails for each in rejections])
+            rejected = rejections[0].fails
+            for each in rejections[1:]:
+                rejected = rejected | each.fails
             if len(self._feasible) > 64:
                 self._feasible.clear()
             found = self._feasible[key] = (tuple(rejections), rows, rows[~rejected])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -19,7 +20,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from traceback import walk_tb
 from types import CodeType, ModuleType
-from typing import Any
+from weakref import WeakKeyDictionary
 
 from stowplan.config.load import ReadArgs
 from stowplan.errors import ConfigError
@@ -115,25 +116,29 @@ def plugins_in(module: ModuleType) -> list[type[Plugin]]:
     ]
 
 
+_REPLACING = threading.RLock()
+
+
 @contextmanager
 def replacing(files: Mapping[str, Path]) -> Iterator[None]:
     """Executes these files as modules of those names; if it fails, here or later, the old ones come back."""
-    before = {name: sys.modules.pop(name, None) for name in files}
-    known = dict(_FINDER.files)
-    _FINDER.files.update(files)
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)
-    try:
-        for name, path in files.items():
-            import_file(name, path)
-        yield
-    except BaseException:
-        _FINDER.files = known
-        for name, module in before.items():
-            sys.modules.pop(name, None)
-            if module is not None:
-                sys.modules[name] = module
-        raise
+    with _REPLACING:  # `stowplan mcp` answers several questions at a time
+        before = {name: sys.modules.pop(name, None) for name in files}
+        known = dict(_FINDER.files)
+        _FINDER.files.update(files)
+        if _FINDER not in sys.meta_path:
+            sys.meta_path.insert(0, _FINDER)
+        try:
+            for name, path in files.items():
+                import_file(name, path)
+            yield
+        except BaseException:
+            _FINDER.files = known
+            for name, module in before.items():
+                sys.modules.pop(name, None)
+                if module is not None:
+                    sys.modules[name] = module
+            raise
 
 
 def import_file(name: str, path: Path) -> ModuleType:
@@ -169,7 +174,7 @@ class _Finder(MetaPathFinder):
     def __init__(self) -> None:
         self.files: dict[str, Path] = {}
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         file = self.files.get(fullname)
         if file is None:
             return None
@@ -234,6 +239,10 @@ ENTRY_POINTS = "stowplan.plugins"
 def _find_installed(path: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Kept by `sys.path`: looking through all installed packages takes longer than building a profile."""
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+
+
+_POINTS: WeakKeyDictionary[type[Plugin], frozenset[str]] = WeakKeyDictionary()
+"""The extension points that a class takes part in: a profile asks hundreds of times."""
 
 
 class Registry:
@@ -306,7 +315,7 @@ class Registry:
             self._args_types[name] = None if found is PluginArgs else found
         return self._args_types[name]
 
-    def read_args(self, plugin: str, raw: Any, path: str) -> ReadArgs | None:
+    def read_args(self, plugin: str, raw: object, path: str) -> ReadArgs | None:
         try:
             kind = self.args_type(plugin)
         except ConfigError:
@@ -315,7 +324,12 @@ class Registry:
 
     def extends(self, name: str, point: str) -> bool:
         plugin = self.find(name)
-        return overrides(plugin, *METHODS_OF_POINT[point])
+        points = _POINTS.get(plugin)
+        if points is None:
+            points = _POINTS[plugin] = frozenset(
+                each for each, methods in METHODS_OF_POINT.items() if overrides(plugin, *methods)
+            )
+        return point in points
 
     def _import(self, name: str) -> type[Plugin]:
         entry = self._installed.get(name)
@@ -330,7 +344,7 @@ class Registry:
             raise ConfigError(f'"{name}" is not a class derived from stowplan.Plugin', stage="framework")
         return check_plugin(found)
 
-    def _attribute(self, name: str) -> Any:
+    def _attribute(self, name: str) -> object:
         module, _, attribute = name.partition(":")
         found = getattr(importlib.import_module(module), attribute)
         self._files.follow(module)

@@ -55,9 +55,11 @@ class ResolvedProfile(NamedTuple):
     args: dict[str, PluginArgs]
     classes: dict[str, type[Plugin]]
     gates: FeatureGates = NO_GATES
+    disabled_gates: FeatureGates = NO_GATES
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data: points that have plugins, arguments of the plugins that take any."""
+        """Return plain data: the extension points that have plugins, and the arguments of plugins that take
+        any."""
         points = {
             point: [
                 {"name": name, "weight": weight} if weight else {"name": name} for name, weight in entries
@@ -142,6 +144,7 @@ def resolve_profile(
         args,
         classes,
         config.gates,
+        config.disabled_gates,
     )
 
 

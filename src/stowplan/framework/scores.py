@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 Scores = NDArray[np.int64]
 MAX_SCORE = 100
-EXACT_BELOW = 2**45
-"""Up to here a quotient of whole numbers, a hundredfold, is exact enough in floating point to be cut off."""
 TOO_LARGE = 2**63 // MAX_SCORE
 """From here on a hundredfold does not fit into 64 bits."""
 
@@ -32,30 +28,3 @@ def scale_to_range(scores: Scores) -> Scores:
         return np.zeros(len(scores), np.int64)
     numbers = scores.astype(object) if highest - lowest >= TOO_LARGE else scores
     return ((numbers - lowest) * MAX_SCORE // (highest - lowest)).astype(np.int64, copy=False)
-
-
-# The same arithmetic for a column and for a plain number.
-
-Number = Any
-"""A whole number, or a column of them."""
-
-
-def larger(one: Number, other: Number) -> Number:
-    return np.maximum(one, other) if isinstance(one, np.ndarray) else max(one, other)
-
-
-def smaller(one: Number, other: Number) -> Number:
-    return np.minimum(one, other) if isinstance(one, np.ndarray) else min(one, other)
-
-
-def whole(number: Number) -> Number:
-    """Without its fraction."""
-    return number.astype(np.int64) if isinstance(number, np.ndarray) else int(number)
-
-
-def percent(part: Number, of: Number, *, exact: bool) -> Number:
-    """part · 100 // of, for 0 ≤ part ≤ of; `exact` keeps to integers, as past EXACT_BELOW it must."""
-    if exact or not isinstance(part, np.ndarray):
-        return part * MAX_SCORE // of
-    share = np.multiply(part, float(MAX_SCORE))
-    return np.divide(share, of, out=share).astype(np.int64)

@@ -20,12 +20,11 @@ from stowplan.api.meta import FrozenDict, FrozenList, ReadOnly, assign
 from stowplan.api.pod import Pod
 from stowplan.cluster.node_table import NodeRow
 from stowplan.cluster.sealed import SealedCluster, sealed_array, sealed_row, sealed_table
-from stowplan.errors import PluginError
 from stowplan.framework.decision import Decision, ScoreColumn, Statuses, Verdicts
 from stowplan.framework.handle import Handle, Nominations, WaitingPod
-from stowplan.framework.plugin import OWN, Mask, Nomination, Plugin, Queued, SortKey
+from stowplan.framework.plugin import Nomination, Plugin, Queued, SortKey
 from stowplan.framework.scores import Scores
-from stowplan.framework.state import CycleState
+from stowplan.framework.state import CycleState, SealedState, sealed_state
 from stowplan.framework.status import Status
 
 T = TypeVar("T")
@@ -78,56 +77,6 @@ def seal_queued(plugin: Plugin) -> Callable[[Queued], SortKey]:
     """`queue_sort` of the plugin."""
     method = plugin.queue_sort
     return method if plugin.comes_with_stowplan else lambda queued: method(copy(queued))
-
-
-def seal_state(plugin: Plugin, state: CycleState) -> CycleState:
-    """The state to pass to any other method of the plugin."""
-    return state if plugin.comes_with_stowplan else sealed_state(state)
-
-
-class SealedState(ReadOnly, CycleState):
-    """What plugins of others remember; what ours do is not theirs to read or replace."""
-
-    __slots__ = ("_state",)
-    _state: CycleState
-
-    def __init__(self, state: CycleState) -> None:
-        object.__setattr__(self, "_state", state)
-
-    @property
-    def passing(self) -> Mask | None:  # type: ignore[override]
-        passing = self._state.passing
-        return None if passing is None else sealed_array(passing)
-
-    @property
-    def skipped_filters(self) -> frozenset[str]:  # type: ignore[override]
-        return frozenset(self._state.skipped_filters)
-
-    @property
-    def skipped_scores(self) -> frozenset[str]:  # type: ignore[override]
-        return frozenset(self._state.skipped_scores)
-
-    def write(self, thing: object) -> None:
-        _check_owner(type(thing))
-        self._state.write(thing)
-
-    def read(self, kind: type[T]) -> T:
-        _check_owner(kind)
-        return self._state.read(kind)
-
-    def find(self, kind: type[T]) -> T | None:
-        _check_owner(kind)
-        return self._state.find(kind)
-
-    def clone(self) -> CycleState:
-        return sealed_state(self._state.clone())
-
-
-def _check_owner(kind: type) -> None:
-    if kind.__module__.startswith(OWN):
-        raise PluginError(
-            f"{kind.__name__} is the state of a plugin of Stowplan's own: write a type of yours"
-        )
 
 
 class SealedNominations(ReadOnly, Nominations):
@@ -204,7 +153,7 @@ class SealedApi(ReadOnly):
     __slots__ = ("_api",)
     _api: Any
 
-    def __init__(self, api: Any) -> None:
+    def __init__(self, api: object) -> None:
         assign(self, _api=api)
 
     def __getattr__(self, name: str) -> Any:
@@ -296,14 +245,6 @@ def _sealed_scores(column: ScoreColumn) -> ScoreColumn:
 
 def _sealed_or_none(array: Any) -> Any:
     return None if array is None else sealed_array(array)
-
-
-def sealed_state(state: CycleState) -> CycleState:
-    if isinstance(state, SealedState):
-        return state
-    if state._view is None:
-        state._view = SealedState(state)
-    return state._view
 
 
 def _sealed_nodes(nodes: Any) -> Any:

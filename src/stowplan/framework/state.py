@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from stowplan.errors import StowplanError
+from stowplan.api.meta import ReadOnly
+from stowplan.cluster.sealed import sealed_array
+from stowplan.errors import PluginError, StowplanError
 from stowplan.framework.answers import plugin_error
-
-if TYPE_CHECKING:
-    from stowplan.framework.plugin import Mask
+from stowplan.framework.plugin import OWN, Mask, Plugin
 
 T = TypeVar("T")
 
@@ -59,3 +59,61 @@ class CycleState:
             except BaseException as error:
                 raise plugin_error(f"copying {kind.__name__} of the cycle state", error) from error
         return copy
+
+
+def seal_state(plugin: Plugin, state: CycleState) -> CycleState:
+    """The state to pass to a method of the plugin: plugins of others get a view of it."""
+    return state if plugin.comes_with_stowplan else sealed_state(state)
+
+
+class SealedState(ReadOnly, CycleState):
+    """The state as plugins of others see it: they cannot read or replace what ours have stored."""
+
+    __slots__ = ("_state",)
+    _state: CycleState
+
+    def __init__(self, state: CycleState) -> None:
+        object.__setattr__(self, "_state", state)
+
+    @property
+    def passing(self) -> Mask | None:  # type: ignore[override]
+        passing = self._state.passing
+        return None if passing is None else sealed_array(passing)
+
+    @property
+    def skipped_filters(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(self._state.skipped_filters)
+
+    @property
+    def skipped_scores(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(self._state.skipped_scores)
+
+    def write(self, thing: object) -> None:
+        _check_owner(type(thing))
+        self._state.write(thing)
+
+    def read(self, kind: type[T]) -> T:
+        _check_owner(kind)
+        return self._state.read(kind)
+
+    def find(self, kind: type[T]) -> T | None:
+        _check_owner(kind)
+        return self._state.find(kind)
+
+    def clone(self) -> CycleState:
+        return sealed_state(self._state.clone())
+
+
+def _check_owner(kind: type) -> None:
+    if kind.__module__.startswith(OWN):
+        raise PluginError(
+            f"{kind.__name__} is the state of a plugin of Stowplan's own: write a type of yours"
+        )
+
+
+def sealed_state(state: CycleState) -> CycleState:
+    if isinstance(state, SealedState):
+        return state
+    if state._view is None:
+        state._view = SealedState(state)
+    return state._view

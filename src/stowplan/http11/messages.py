@@ -19,9 +19,9 @@ _PHRASES |= {413: "Request Entity Too Large", 422: "Unprocessable Entity"}
 
 
 class Request(msgspec.Struct):
-    """`headers` are named in lower case; `query` is what follows the question mark, still encoded.
+    """The names of `headers` are in lower case; `query` is what follows the question mark, still encoded.
 
-    Only callers in this process can ask for bare objects: in HTTP there is no word for it.
+    Only callers in this process can ask for bare objects: HTTP has no way to do that.
     """
 
     method: str

@@ -242,7 +242,8 @@ class _Connections:
         self._open.pop(connection, None)
 
     def has_room_for(self, size: int) -> bool:
-        """Whether a large response may be sent; who has been reading one for too long is dropped for it."""
+        """Whether a large response may be sent; a client that has been reading one for too long is dropped
+        for it."""
         if self.unread and self.unread + size > self.limits.unread:
             before = asyncio.get_running_loop().time() - self.limits.header_seconds
             reading = [each for each in self._open if each.reads_since < before]

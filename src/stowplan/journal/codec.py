@@ -112,7 +112,7 @@ class GroupReader:
             same = self._shared[row, number, length] = Column(base, length, NOWHERE, NO_SCORES)
         return same
 
-    def _intern(self, key: object, made: Any) -> Any:
+    def _intern(self, key: object, made: object) -> Any:
         assert self._interned is not None
         return self._interned.setdefault(key, made)
 

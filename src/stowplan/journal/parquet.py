@@ -30,7 +30,7 @@ except ImportError:
 
 DAMAGED = Exception
 """What reading a damaged file may raise: anything, because a flipped bit may be in any part of it."""
-FORMAT_KEY, FORMAT = "stowplan.journal", "2"
+FORMAT_KEY, FORMAT = "stowplan.journal", "3"
 GROUP_BYTES = 2**23
 """A group with so much evidence gets no more rows: reading and merging hold one group in memory."""
 SIMPLE = {
@@ -43,7 +43,7 @@ SIMPLE = {
 }
 
 
-def arrow_type(kind: Any) -> pa.DataType | None:
+def arrow_type(kind: object) -> pa.DataType | None:
     """The type of the column for a field; None if the field is stored only in the evidence."""
     origin, args = get_origin(kind), [each for each in get_args(kind) if each is not NoneType]
     if kind in SIMPLE:

@@ -78,7 +78,7 @@ SUMMARY = (
 )
 
 
-def summarize_record(record: Record) -> dict[str, Any]:
+def summarize_record(record: Record) -> dict[str, object]:
     """A record in one line."""
     return {name: LEAVES[name].get(record) for name in SUMMARY}
 
@@ -101,7 +101,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _plain_filter(packed: PackedFilter) -> dict[str, Any]:
+def _plain_filter(packed: PackedFilter) -> dict[str, object]:
     """`column` has 0 for a node that passed, else n for `statuses[n - 1]`."""
     if packed.statuses:
         statuses, column = list(packed.statuses), packed.column.whole()

@@ -10,11 +10,10 @@ import errno
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import disk_usage
-from typing import Any
 
 from stowplan import log
 from stowplan.journal import parquet
@@ -28,7 +27,7 @@ from stowplan.journal.files import (
     lock_directory,
     time_stamp,
 )
-from stowplan.journal.record import Record
+from stowplan.journal.record import Decisions, Record
 
 SIZE_LIMIT, AGE_LIMIT = 2**30, 7 * 24 * 3600.0
 WRITE_SECONDS = 2.0
@@ -50,6 +49,19 @@ LOG_SECONDS = 600.0
 
 class AbandonedError(Exception):
     """Raised in a merge when the writer is closed."""
+
+
+@contextmanager
+def writing(decisions: Decisions, directory: Path, *, size: float, age: float) -> Iterator[None]:
+    """Write decisions to a journal too, and finish with all that were kept inside the block."""
+    writer = JournalWriter(directory, size=size, age=age)
+    decisions.write, decisions.journal = writer.add, writer
+    try:
+        yield
+    finally:
+        decisions.flush()
+        decisions.write = decisions.journal = None
+        writer.close()
 
 
 class JournalWriter:
@@ -165,7 +177,7 @@ class JournalWriter:
             self._put(parquet.groups_of(self._batch), time_stamp(self._last), time_stamp(self._last))
             self._batch = []
 
-    def _put(self, groups: Iterable[Any], first: str, last: str) -> None:
+    def _put(self, groups: Iterable[object], first: str, last: str) -> None:
         unfinished = self.directory / f"{UNFINISHED}{first}"
         try:
             parquet.write(unfinished, groups)

@@ -21,9 +21,8 @@ from stowplan.api.node import NodeObject, NodeStatus
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.quantity import parse, units
 from stowplan.api.requests import is_extended
-from stowplan.client.api import MERGE_PATCH, METADATA_ALONE, STRATEGIC_MERGE_PATCH, ApiClient
+from stowplan.client.api import MERGE_PATCH, METADATA_ALONE, STRATEGIC_MERGE_PATCH, ApiClient, WatchedResource
 from stowplan.client.errors import ApiError, Conflict, NotFound
-from stowplan.client.resources import WatchedResource
 from stowplan.client.watch import Reflector
 from stowplan.controllers.clock import Clock
 from stowplan.controllers.events import Events
@@ -68,7 +67,10 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 HEARTBEAT_SECONDS = 10.0
 STATUS_SECONDS = 300.0
 GRACE_SECONDS = 50.0
-TICK_SECONDS = 0.1
+MIN_TICK, MAX_TICK = 0.1, 1.0
+"""Seconds of real time between the renewals of some leases and of the next."""
+LEASES_PER_TICK = 10
+"""Renewed at a time, where MIN_TICK allows: each time wakes up everybody who watches leases."""
 MAX_LEASES_PER_SECOND = 250.0
 
 
@@ -560,6 +562,7 @@ class Heartbeats:
         self._turns: deque[str] = deque()
         self._reported: dict[str, float] = {}
         """When each node's whole status was last written."""
+        self._wake = asyncio.Event()
 
     @property
     def grace_seconds(self) -> float:
@@ -570,11 +573,21 @@ class Heartbeats:
         wanted = self._seconds / self._clock.speed if self._clock.speed > 0 else self._seconds
         return max(wanted, len(self._machines) / MAX_LEASES_PER_SECOND)
 
+    def _tick_seconds(self) -> float:
+        wanted = LEASES_PER_TICK * self._round_seconds() / max(len(self._machines), 1)
+        return min(max(wanted, MIN_TICK), MAX_TICK, self._round_seconds())
+
     async def run(self) -> None:
-        credit = 0.0
+        loop, credit = asyncio.get_running_loop(), 0.0
+        self._clock.on_speed.append(self._wake.set)  # or the next tick would come too late
         while True:
-            await asyncio.sleep(TICK_SECONDS)
-            credit += len(self._machines) * TICK_SECONDS / self._round_seconds()
+            began, round_seconds = loop.time(), self._round_seconds()
+            timer = loop.call_later(self._tick_seconds(), self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+            self._wake.clear()
+            share = (loop.time() - began) / round_seconds
+            credit += len(self._machines) * min(share, 1.0)
             due = []
             while credit >= 1:
                 credit -= 1

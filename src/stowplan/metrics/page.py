@@ -98,7 +98,7 @@ class Page:
         return self._numbers("counter", name, text, labels)
 
     def shared_counter(self, name: str, text: str, *labels: str) -> Numbers:
-        """One that several parts may ask for; all of them get the same."""
+        """A counter that several parts share."""
         found = self.families.get(name)
         return found if isinstance(found, Numbers) else self.counter(name, text, *labels)
 
@@ -118,6 +118,10 @@ class Page:
         family = self.families[name] = Numbers(kind, labels)
         self._texts[name] = text
         return family
+
+    def text_of(self, name: str) -> str:
+        """What a family means, in a sentence."""
+        return self._texts[name]
 
     def render(self) -> bytes:
         """Families by name; one without series is not shown."""

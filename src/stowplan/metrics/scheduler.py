@@ -10,7 +10,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar, Literal
 
 from stowplan.metrics.page import Distributions, Page, exponential
@@ -19,7 +19,7 @@ EVALUATED_POINTS = {"preFilter": "PreFilter", "filter": "Filter", "preScore": "P
 """Extension points whose plugins are counted each time they are asked, by their names in a configuration."""
 QUEUES = ("active", "backoff", "gated", "unschedulable")
 MAX_ATTEMPT_SERIES = 15
-"""From so many attempts on, pods share one series."""
+"""Pods with this many attempts or more share one series."""
 
 SETTLE_AFTER_REQUESTS = 1000
 """Requests to the API server."""
@@ -88,17 +88,17 @@ class Metrics:
         self._algorithm_seconds[()].observe(seconds)
 
     def pod_scheduled(self, attempts: int, seconds: float) -> None:
-        """A pod is bound, after so many attempts and so long since it first could be tried."""
+        """A pod was bound, after this many attempts and this long since it could first be attempted."""
         self._pod_attempts[()].observe(attempts)
         label = str(attempts) if attempts < MAX_ATTEMPT_SERIES else f"{MAX_ATTEMPT_SERIES}+"
         self._sli_seconds[label,].observe(seconds)
 
     def scheduled_after_flush(self) -> None:
-        """A pod is bound that only a flush, and no event, brought back: some plugin's hint may be wrong."""
+        """A pod was bound that only a flush had requeued, and no event: the hint of a plugin may be wrong."""
         self._after_flush[()] += 1
 
     def running(self, operation: str, change: int) -> None:
-        """So many more, or fewer, tasks of a kind are under way."""
+        """The number of running tasks of a kind has changed."""
         self._tasks[operation,] += change
 
     def cache_sizes(self, *, nodes: int, pods: int, assumed_pods: int) -> None:
@@ -170,7 +170,7 @@ class Metrics:
         self._point_seconds[point, profile, status].observe(seconds)
 
     def extension_point_at_once(self, point: str, profile: str, status: str, times: int) -> None:
-        """The same so many times, where answering took no time."""
+        """Count several evaluations that took no time."""
         self._point_seconds[point, profile, status].observe_alike(0.0, times)
 
     def plugin_executed(self, point: str, plugin: str, status: str, seconds: float) -> None:
@@ -182,8 +182,24 @@ class Metrics:
     def plugins_reloaded(self, result: CallResult) -> None:
         self._reloads[result,] += 1
 
+    def plugin_times(self, plugin: str) -> Iterator[tuple[str, int, float]]:
+        """The measured calls of a plugin, by extension point and status: status, number and seconds."""
+        for (_, name, status), series in self._plugin_seconds.items():
+            if name == plugin:
+                series.settle()
+                yield status, sum(series.counts), series.total
+
+    def interruption_count(self, plugin: str) -> int:
+        return int(sum(count for (_, name), count in self._interruptions.items() if name == plugin))
+
+    def reload_counts(self) -> dict[str, int]:
+        return {result: int(count) for (result,), count in self._reloads.items()}
+
+    def attempt_counts(self, profile: str) -> dict[str, int]:
+        return {result: int(count) for (name, result), count in self._attempts.items() if name == profile}
+
     def journal(self, is_failing: bool, lost: int) -> None:
-        """How the journal on disk is doing; the families are there from the first time on."""
+        """The state of the journal on disk; the families exist from the first call on."""
         self.page.shared_gauge(
             "stowplan_journal_failing", "1 while decisions cannot be written to the journal."
         )[()] = int(is_failing)
@@ -240,11 +256,11 @@ class Metrics:
             self._pending[queue,] = count
 
     def unschedulable(self, plugin: str, profile: str, change: int) -> None:
-        """One more, or one fewer, pod waits because this plugin refused it."""
+        """One more, or one fewer, pod waits because this plugin rejected it."""
         self._unschedulable[plugin, profile] += change
 
     def inflight_events(self, event: str, change: int) -> None:
-        """More, or fewer, events are kept for the pods that are being tried."""
+        """More, or fewer, events are kept for pods whose attempts are under way."""
         self._inflight[event,] += change
 
     def event_handled(self, event: str, seconds: float) -> None:
@@ -293,7 +309,7 @@ class Metrics:
         self._victims[()].observe(victims)
 
     def victims_evicted(self, result: CallResult, seconds: float) -> None:
-        """The evictions that one preemption asked for are through."""
+        """The evictions of one preemption have finished."""
         self._evictions[result,] += 1
         self._eviction_seconds[result,].observe(seconds)
 
@@ -469,7 +485,7 @@ class Metrics:
         self._response_sizes[host, method].observe(size)
 
     def throttled(self, host: str, method: str, seconds: float) -> None:
-        """A request waited for its turn, since we ask only so often; mostly not at all."""
+        """How long a request waited because of our rate limit; mostly not at all."""
         self._throttled_seconds[host, method].observe(seconds)
 
     def watch_begun(self, code: str, host: str) -> None:

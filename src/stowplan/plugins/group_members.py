@@ -56,7 +56,11 @@ class GroupPlugin(Plugin):
             return Hint.SKIP
         name = key.name.partition("/")[0]  # a Workload may have several groups
         is_own = (key.family, key.namespace, name) == (item.family, item.namespace, item.name)
-        return Hint.QUEUE if is_own else Hint.SKIP
+        if not is_own:
+            return Hint.SKIP
+        # What is written to its status, by ourselves too, lets no group fit.
+        is_same = isinstance(old, GroupObject) and new is not None and [*old.groups()] == [*new.groups()]
+        return Hint.SKIP if is_same else Hint.QUEUE
 
     def pod_added(self, pod: Pod) -> None:
         self.groups.put(pod)

@@ -25,7 +25,8 @@ from stowplan.api.quantity import Quantity, decode_hook, milli_units
 from stowplan.cluster import ClusterView
 from stowplan.config.field_errors import child, invalid, required, unsupported
 from stowplan.errors import StowplanError
-from stowplan.framework import CycleState, Handle, NodeTable, Plugin, PluginArgs, Pod, Right, Scores
+from stowplan.framework import CycleState, Handle, NodeTable, PluginArgs, Pod, Right, Scores
+from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.prometheus import (
     LABEL_NAME,
     PrometheusError,
@@ -74,6 +75,13 @@ class Poller:
     def is_stale(self, after: float) -> bool:
         return self._handle.now() - self.read_at > after
 
+    def stale_text(self) -> str:
+        """Why what was read is of no use, such as: metrics of nodes are 12 minutes old (HTTP 503)."""
+        if self.read_at == -math.inf:
+            return f"{self._what} were not read yet" + (f" ({self.fault})" if self.fault else "")
+        age = f"{self._what} are {_age_text(self._handle.now() - self.read_at)} old"
+        return f"{age} ({self.fault})" if self.fault else age
+
     def took(self, at: float) -> None:
         """Called by `read` when it has taken in data that are as of the time `at`."""
         self.reading, self.read_at = self.reading + 1, at
@@ -112,6 +120,13 @@ class Poller:
             log.error(f"Cannot read {self._what}", fault, **self._fields)
         else:
             log.log(0, f"Reading {self._what}", **self._fields)
+
+
+def _age_text(seconds: float) -> str:
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}s"
+    return f"{seconds:.0f} seconds"
 
 
 # Arguments
@@ -228,7 +243,9 @@ class NodeLoad(NamedTuple):
     memory: float = math.nan
     memory_deviation: float = math.nan
     last_cpu: float = math.nan
-    """The last average or current value that the source lists, which TargetLoadPacking and Peaks use."""
+    """The last average or current value that the source lists, which TargetLoadPacking uses."""
+    first_cpu: float = math.nan
+    """The first one, which Peaks uses."""
 
 
 NOTHING = NodeLoad()
@@ -270,7 +287,7 @@ class UsageList(msgspec.Struct):
 def load_of(metrics: Iterable[WatcherMetric]) -> NodeLoad:
     """What a load-watcher says of a node; what is not a share of something counts as missing."""
     found: dict[tuple[str, str], float] = {}
-    last = math.nan
+    first = last = math.nan
     for each in metrics:
         if each.value is None or not 0 <= each.value < math.inf:
             continue
@@ -278,6 +295,7 @@ def load_of(metrics: Iterable[WatcherMetric]) -> NodeLoad:
         found[each.type, operator] = each.value
         if each.type == "CPU" and operator in ("AVG", "Latest"):
             last = each.value
+            first = last if math.isnan(first) else first
 
     def average(kind: str) -> float:
         return found.get((kind, "AVG"), found.get((kind, "Latest"), math.nan))
@@ -288,6 +306,7 @@ def load_of(metrics: Iterable[WatcherMetric]) -> NodeLoad:
         average("Memory"),
         found.get(("Memory", "STD"), math.nan),
         last,
+        first,
     )
 
 
@@ -357,7 +376,7 @@ class Collector:
 
         def compute(part: NodeTable) -> tuple[Column, ...]:
             rows = [(*self.load_of(node), cpu_capacity(node)) for node in part.objects]
-            return tuple(np.array(rows, np.float64).reshape(len(rows), 6).T.copy())
+            return tuple(np.array(rows, np.float64).reshape(len(rows), 7).T.copy())
 
         live = nodes.live.keep(("node metrics", id(self), self.poller.reading), compute)
         found = live if nodes is nodes.live else tuple(column[nodes.rows] for column in live)
@@ -417,9 +436,10 @@ class Collector:
                 if name and (amount := sample.amount) is not None:
                     fields = found.setdefault(name, {})
                     fields[field] = max(100 * amount, fields.get(field, 0))
-        loads = {
-            name: NodeLoad(**fields, last_cpu=fields.get("cpu", math.nan)) for name, fields in found.items()
-        }
+        loads = {}
+        for name, fields in found.items():
+            cpu = fields.get("cpu", math.nan)
+            loads[name] = NodeLoad(**fields, last_cpu=cpu, first_cpu=cpu)
         if not loads and faults:
             raise SourceError("; ".join(faults))
         return _some(loads)
@@ -448,7 +468,7 @@ class Collector:
             memory = float(nodes.objects[row].allocatable.get("memory", 0))
             cpu = _share(milli_units(item.usage.get("cpu", Quantity(-1))), capacity)
             used_memory = _share(item.usage.get("memory", Quantity(-1)) / 10**9, memory)
-            loads[name] = NodeLoad(cpu=cpu, memory=used_memory, last_cpu=cpu)
+            loads[name] = NodeLoad(cpu=cpu, memory=used_memory, last_cpu=cpu, first_cpu=cpu)
         return _some(loads)
 
     def _is_current(self, timestamp: str, now: float) -> bool:
@@ -468,6 +488,7 @@ class NodeColumns(NamedTuple):
     memory: Column
     memory_deviation: Column
     last_cpu: Column
+    first_cpu: Column
     cpu_capacity: Column
 
 
@@ -493,7 +514,14 @@ def round_half_up(numbers: Column) -> Scores:
     return (whole + (numbers - whole >= 0.5)).astype(np.int64)
 
 
-class LoadPlugin(Plugin):
+class Gaps(NamedTuple):
+    """How many nodes a reading had nothing of, and what to say about it."""
+
+    nodes: int
+    text: str
+
+
+class LoadPlugin(ExplainingPlugin):
     """Scores nodes by metrics. A node without data gets the median of the others' scores; where nothing is
     fresh, all get the neutral score."""
 
@@ -534,16 +562,32 @@ class LoadPlugin(Plugin):
             return np.full(len(scores), self.neutral_score, np.int64)
         return np.where(known, scores, int(np.median(scores[known])))
 
-    def explain_scores(self) -> Iterator[str]:
+    def explain_scores(self, pod: Pod) -> Iterator[str]:
         if not self.source.reading:
-            why = self.source.poller.fault or "none were read yet"
-            score = self.neutral_score
-            yield f"{self.name} gives every node {score} because it has no fresh metrics of nodes: {why}."
-            return
-        missing = [node.name for node in self.handle.cluster.nodes.objects if not self.has_data(node)]
-        if missing:
-            listed = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-            yield f"{self.name} has no data of {listed}: {self.without_data_text}."
+            yield f"{self.name} gives every node {self.neutral_score}: {self.source.poller.stale_text()}."
+        elif text := self._gaps().text:
+            yield text
+
+    def _gaps(self) -> Gaps:
+        """The nodes without data, looked up again only for nodes that changed since the last reading."""
+        live = self.handle.cluster.nodes
+
+        def compute(part: NodeTable) -> tuple[NDArray[np.bool_]]:
+            return (np.array([not self.has_data(node) for node in part.objects], np.bool_),)
+
+        def describe(columns: tuple[NDArray[np.bool_]]) -> Gaps:
+            rows = np.flatnonzero(columns[0])
+            names, more = ", ".join(live.names[row] for row in rows[:3].tolist()), len(rows) - 3
+            listed = f"{names} and {more} more" if more > 0 else names
+            text = f"{self.name} has no data of {listed}: {self.without_data_text}."
+            return Gaps(len(rows), text if len(rows) else "")
+
+        found: Gaps = live.keep(
+            (self.serial, "gaps", self.source.poller.reading),
+            compute,
+            finish=describe,  # type: ignore[arg-type]
+        )
+        return found
 
     without_data_text = "such nodes get the median score of the others"
 
@@ -554,8 +598,7 @@ class LoadPlugin(Plugin):
         if not self.source.reading:
             self._stale[self.name,] += 1
         else:
-            missing = sum(not self.has_data(node) for node in self.handle.cluster.nodes.objects)
-            self._without_data[self.name,] += missing
+            self._without_data[self.name,] += self._gaps().nodes
 
 
 class RecentPods:

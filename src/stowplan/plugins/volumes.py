@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -131,7 +132,7 @@ def with_volumes(waiting: Unbound, volumes: Iterable[PersistentVolume]) -> Unbou
             and set(claim.spec.access_modes) <= set(volume.spec.access_modes)
         ):
             others.append(volume)
-    return waiting._replace(own=own, others=sorted(others, key=_capacity))
+    return waiting._replace(own=own, others=sorted(others, key=attrgetter("capacity")))
 
 
 def plan_volumes(waiting: Sequence[Unbound], nodes: NodeTable, cluster: ClusterView) -> Plan:
@@ -248,7 +249,3 @@ def _accessible(capacity: CSIStorageCapacity, nodes: NodeTable) -> Mask:
     for requirement in selector.requirements:
         mask &= nodes.matches(requirement)
     return mask
-
-
-def _capacity(volume: PersistentVolume) -> int:
-    return volume.capacity

@@ -32,6 +32,7 @@ from stowplan.queue.waiting import (
     POD_UPDATED,
     POPPED_FROM_BACKOFF,
     TIMED_OUT,
+    TURNS,
     WILDCARD,
     BackoffQueue,
     Gates,
@@ -111,7 +112,7 @@ class SchedulingQueue:
         self._queue_sort, self._sorts_plainly = seal_queued(plugin), is_trusted(type(plugin))
         self._comparing = partial(observer.calling, "QueueSort", plugin)
         """Keys are compared in it, too: that runs code of the plugin."""
-        self._known_key: Any = NO_KEY
+        self._known_key: object = NO_KEY
         self._active.reorder()
         self._backoff.reorder()
         self.wake_all()
@@ -144,7 +145,7 @@ class SchedulingQueue:
             self._enter(pod, POD_ADDED)
 
     def update(self, old: Pod, new: Pod) -> None:
-        """A pod that still has no node has changed."""
+        """Update a pod that has changed and still has no node."""
         if old.uid != new.uid:
             self.delete(old)
             self.add(new)
@@ -254,7 +255,7 @@ class SchedulingQueue:
         self._changed.set()
 
     def done(self, uid: str) -> None:
-        """The pod's attempt is decided: changes from now on are not kept for it."""
+        """End the pod's attempt: changes from now on are not kept for it."""
         self.in_flight.end(uid)
 
     def return_failed(
@@ -318,7 +319,7 @@ class SchedulingQueue:
     # Timers
 
     def flush_backoff(self) -> None:
-        """Due every second, on the second."""
+        """Call this every second, on the second."""
         for queued in self._backoff.over():
             self._to_active(queued, BACKOFF_COMPLETE)
 
@@ -436,10 +437,14 @@ class SchedulingQueue:
         self._pods[queued.pod.uid] = queued
         self._counts[place] += 1
         queued.place = place
-        verbosity = 3 if event == ATTEMPT_FAILED else 5
-        log.log(
-            verbosity, "Pod moved to an internal scheduling queue", pod=queued.pod, event=event, queue=place
-        )
+        if log.is_verbose(3):
+            log.log(
+                3 if event == ATTEMPT_FAILED else 5,
+                "Pod moved to an internal scheduling queue",
+                pod=queued.pod,
+                event=event,
+                queue="Unschedulable" if place in _HELD else place.value.capitalize(),
+            )
         if place not in _HELD:
             self._changed.set()
 
@@ -503,7 +508,7 @@ class SchedulingQueue:
         queued.waits_out_backoff = True
 
     def _start_backoff(self, queued: QueuedPod) -> None:
-        queued.timestamp, queued.backoff_expiration = self._clock(), None
+        queued.timestamp, queued.backoff_expiration, queued.turn = self._clock(), None, next(TURNS)
 
     def _forget_rejectors(self, queued: QueuedPod) -> None:
         self._count_rejectors(queued, -1)

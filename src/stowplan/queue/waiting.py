@@ -6,7 +6,7 @@ import heapq
 import math
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import cache
 from itertools import count, islice
@@ -23,6 +23,7 @@ from stowplan.framework.profile import EXTENDER, Profile
 from stowplan.framework.status import Code
 
 NOBODY: frozenset[str] = frozenset()
+TURNS = count()
 
 
 class Place(StrEnum):
@@ -52,13 +53,15 @@ class QueuedPod:
     consecutive_errors: int = 0
     backoff_expiration: int | None = None
     held_until: float = 0.0
-    """Backs off at least until then, since its attempts delay other pods."""
+    """The earliest end of its backoff, since its attempts delay other pods."""
     waits_out_backoff: bool = False
     """Whether even an idle scheduler must wait until its backoff is over."""
     nominated_node: str = ""
     """The node it was last nominated to."""
     was_flushed: bool = False
     flush_timestamp: float = 0.0
+    turn: int = field(default_factory=TURNS.__next__)
+    """Orders pods with the same timestamp, as all have that a replay attempts at one moment."""
 
     @property
     def rejectors(self) -> frozenset[str]:
@@ -94,13 +97,13 @@ def label_of(event: ClusterEvent) -> str:
     return str(event.resource) + "".join(word.capitalize() for word in words)
 
 
-Entry = tuple[Any, int, QueuedPod]
+Entry = tuple[Any, int, int, QueuedPod]
 SLACK = 100
 """Fewer entries of removed pods than this are not worth cleaning up."""
 
 
 class Heap:
-    """A heap of pods from which any can be removed; equal ones come in the order in which they were added."""
+    """A heap of pods from which any can be removed; equal ones come in the order of their turns."""
 
     def __init__(self, order: Callable[[QueuedPod], Any]) -> None:
         self._order = order
@@ -119,7 +122,7 @@ class Heap:
         order = self._order(queued)
         known = self._entries.get(queued)
         if known is None or known[0] != order:
-            entry = (order, next(self._numbers), queued)
+            entry = (order, queued.turn, next(self._numbers), queued)
             heapq.heappush(self._heap, entry)  # which compares orders that plugins made, and may fail
             self._entries[queued] = entry
             self._tidy()
@@ -138,8 +141,8 @@ class Heap:
     def first(self) -> QueuedPod | None:
         while self._heap:
             entry = self._heap[0]
-            if self._entries.get(entry[2]) is entry:
-                return entry[2]
+            if self._entries.get(entry[3]) is entry:
+                return entry[3]
             heapq.heappop(self._heap)
         return None
 
@@ -378,7 +381,7 @@ class Listeners:
         return hint
 
 
-def _always_queue(pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
+def _always_queue(pod: Pod, event: ClusterEvent, old: object, new: object) -> Hint:
     return Hint.QUEUE
 
 
@@ -386,7 +389,7 @@ OnFault = Callable[[Pod, PluginError], None]
 
 
 OnGated = Callable[[Pod, str], None]
-"""Told of a pod that a plugin holds back, and of the plugin's name."""
+"""Called with a pod that a plugin holds back, and the plugin's name."""
 
 
 def ignore_gate(pod: Pod, plugin: str) -> None:

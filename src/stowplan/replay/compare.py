@@ -138,9 +138,10 @@ class Comparison:
             lines.append(
                 f"and {len(self.differences) - DIFFERENCES_SHOWN:,} more; -o json and --html list all"
             )
+        keys = {each.uid: each.key for each in self.differences}
         for uid, by_name in self.explanations.items():
             for name, text in by_name.items():
-                lines += ["", f"{uid} with {name}:", text]
+                lines += ["", f"{keys[uid]} with {name}:", text]
         return "\n".join(lines)
 
     def _cells(self, metric: str) -> list[str]:
@@ -228,7 +229,8 @@ def _kind_of(pods: Sequence[PodResult | None]) -> str:
         return "an eviction"
     if any(not pod.node for pod in present):
         return "no room" if all(not pod.is_error for pod in present) else "an error"
-    if any(pod.ties > 1 for pod in present):
+    decided = [pod for pod in present if pod.attempts]  # not those that are as recorded
+    if decided and all(pod.ties > 1 for pod in decided):
         return "a tie"
     return "policy, or other pods before it"
 

@@ -32,8 +32,6 @@ from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.errors import NotFound
 from stowplan.client.events import EventRecorder
-from stowplan.cluster.columns import Rows
-from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle.planner import DEFAULT_CONFIG
 from stowplan.cycle.schedule import TieBreak, draw_ties, first_by_name
@@ -41,14 +39,19 @@ from stowplan.errors import InputError
 from stowplan.explain.report import explain_decision
 from stowplan.explain.text import render
 from stowplan.framework.decision import Decision
+from stowplan.framework.observer import OFFLINE_GUARD, OfflineOverdueError
+from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import watched_kinds
 from stowplan.http11.client import Reply
 from stowplan.journal import Attempt, Decisions, Outcome
 from stowplan.metrics import Metrics
 from stowplan.queue.waiting import QueuedPod
+from stowplan.replay.order import RecordedOrder, in_queue_order, recorded_nodes
 from stowplan.replay.results import PodResult, Results, Samples
-from stowplan.replay.trace import Event, Trace
+from stowplan.replay.trace import PREEMPTION, Event, Trace
+from stowplan.scheduler.guard import Guard
+from stowplan.scheduler.loop import FailedPods
 from stowplan.scheduler.scheduler import FLUSH_UNSCHEDULABLE_SECONDS, Scheduler, Settings
 
 Departures = Literal["run-time", "recorded", "never"]
@@ -91,8 +94,10 @@ def replay(
         raise InputError("has no events", where=trace.source)
     registry = registry or Registry.installed()
     config = config or load(DEFAULT_CONFIG, registry).config
+    found: list[Results] = []
     with collect_rarely(), asyncio.Runner(loop_factory=partial(VirtualLoop, trace.start)) as runner:
-        return runner.run(_run(trace, config, registry, options or ReplayOptions(), on_progress))
+        runner.run(_run(trace, config, registry, options or ReplayOptions(), on_progress, found.append))
+    return found[0]
 
 
 @contextmanager
@@ -112,10 +117,12 @@ async def _run(
     registry: Registry,
     options: ReplayOptions,
     on_progress: Progress,
-) -> Results:
+    on_results: Callable[[Results], None],
+) -> None:
+    """Returns nothing: at the end `asyncio.Runner` makes a text of what its task has returned."""
     replaying = Replay(trace, config, registry, options)
-    with log.only_warnings():  # a line for each pod would be too many
-        return await replaying.run(on_progress)
+    with log.only_warnings(errors=False):  # a line for each attempt would be too many; results have them
+        on_results(await replaying.run(on_progress))
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -223,6 +230,16 @@ for _name in (
     setattr(_NoMetrics, _name, _ignore)
 
 
+class _OfflineGuard(Guard):
+    """Interrupts plugins that loop, without signals, which belong to whoever replays."""
+
+    def enter(self, point: str, plugin: Plugin) -> None:
+        OFFLINE_GUARD.enter(point, plugin)
+
+    def leave(self, point: str, plugin: Plugin) -> None:
+        OFFLINE_GUARD.leave(point, plugin)
+
+
 class _NoEvents(EventRecorder):
     def record(self, item: Pod | Object, kind: str, reason: str, action: str, note: str) -> None:
         pass
@@ -255,9 +272,12 @@ class Replay:
         self._loop = loop
         api = ReplayApi()
         api.host = self
+        metrics = _NoMetrics()
+        self._order = RecordedOrder(trace, loop.time) if options.prefers_recorded else None
         settings = Settings(
             registry=registry,
-            metrics=_NoMetrics(),
+            metrics=metrics,
+            guard=_OfflineGuard(metrics),
             now=loop.time,
             clock=loop.time,
             tie_break=self._tie_break(),
@@ -269,21 +289,30 @@ class Replay:
         )
         config = msgspec.structs.replace(config, extenders=())
         self.scheduler = Scheduler(config, api, api, settings)
+        if self._order is not None:
+            self._order.follow(self.scheduler)
         self._queue, self._cluster = self.scheduler.queue, self.scheduler.cluster
+        self._tasks = self.scheduler.shared.tasks
+        self._tasks.defers_plain = True
+        self.scheduler.binder.write_at_once = lambda pod, node_name: self.bind(pod.uid, node_name)
+        self.scheduler.loop.failed_pods = FailedPods(self.scheduler.shared)
         self._names = frozenset(self.scheduler.profiles)
         self._kinds = self._decoders()
         self._objects: dict[tuple[type[Object], str], Object] = {}
         self._pods: dict[str, Pod] = {}
         """Pods that are there, as an API server would have them, by uid."""
         self._run_times = trace.run_times() if options.departures == "run-time" else {}
-        self._recorded: dict[str, str] = {
-            event.id: event.node for event in trace.events if event.verb == "bind" and event.kind == "Pod"
-        }
+        self._replacements = trace.replacements()
+        self._victims = {made: victim for victim, made in self._replacements.items()}
+        self._continued: dict[str, str] = {}
+        """Pods that did not arrive, because the pod that they were made for was not evicted in the replay."""
+        self._starts = trace.starts()
+        self._recorded = recorded_nodes(trace)
         self._departures: list[tuple[float, int, str]] = []
         self._numbers = count()
         self._versions = count(1)
-        self._current = ""
-        """The pod that is being decided."""
+        self._overdue = ""
+        """Which plugin was interrupted, if one was."""
         self._dropped: list[str] = []
         self._changed_at = trace.start
         self._flushed_at = trace.start
@@ -306,21 +335,10 @@ class Replay:
     def _tie_break(self) -> TieBreak:
         seed = self.options.seed
         plain = first_by_name if seed is None else draw_ties(Random(seed), by_name=True)
-        if not self.options.prefers_recorded:
-            return plain
-
-        def prefer_recorded(nodes: LiveNodeTable, feasible: Rows, totals: Any) -> int:
-            row = nodes.row_of(self._recorded.get(self._current, ""))
-            if row is not None:
-                (places,) = (feasible == row).nonzero()
-                if len(places) and totals[places[0]] == totals.max():
-                    return int(places[0])
-            return plain(nodes, feasible, totals)
-
-        return prefer_recorded
+        return plain if self._order is None else self._order.tie_break(plain)
 
     async def run(self, on_progress: Progress) -> Results:
-        events, position, total = self.trace.events, 0, len(self.trace.events)
+        events, position, total = in_queue_order(self.trace.events), 0, len(self.trace.events)
         while True:
             due = events[position].time if position < total else NEVER
             due = min(due, self._departures[0][0] if self._departures else NEVER, self._next_tick())
@@ -341,7 +359,7 @@ class Replay:
             await self._schedule()
         on_progress(total, total)
         await self.scheduler.stop(0)
-        return self.samples.finish(self._loop.time(), self._by_id.values())
+        return self.samples.finish(self._changed_at, self._by_id.values())
 
     # Time
 
@@ -356,9 +374,9 @@ class Replay:
         """When something is due that is in no trace: backoffs, permits, pods that waited too long."""
         now, counts = self._loop.time(), self._queue.counts()
         due = NEVER
-        if self.scheduler.tasks_under_way:  # such as a pod that a permit plugin holds
+        if self._tasks:  # such as a pod that a permit plugin holds
             due = max(self._loop.next_timer, now)
-        if counts["backoff"]:
+        if counts["backoff"] and now - self._changed_at <= MAX_IN_UNSCHEDULABLE:  # a plugin may always fail
             due = min(due, math.floor(now) + 1)
         elif (
             counts["unschedulable"]
@@ -377,15 +395,20 @@ class Replay:
 
     async def _schedule(self) -> None:
         """Decide pods until none is left that could be attempted now."""
-        queue, loop = self._queue, self.scheduler.loop
+        loop = self.scheduler.loop
         await self._settle()
-        while (queued := queue.pop_nowait()) is not None:
-            self._current = queued.pod.uid
+        pop = self._queue.pop_nowait
+        if self._order is not None:
+            self._order.begin()
+            pop = self._order.pop
+        while (queued := pop()) is not None:
             await self.before_decision(queued)
             began = perf_counter()
             loop.schedule_one(queued)
             self.results.decision_seconds.append(perf_counter() - began)
             await self._settle()
+            if self._overdue:  # it would loop with the next pod as well
+                raise InputError(self._overdue, where=self.trace.source, what=f"Pod {queued.pod.key}")
             while self._dropped:
                 self._remove(self._dropped.pop(), is_dropped=True)
 
@@ -394,7 +417,8 @@ class Replay:
 
     async def _settle(self) -> None:
         """Let bindings, evictions and status updates end that need no time."""
-        if self.scheduler.tasks_under_way:
+        self._tasks.run_deferred()
+        if self._tasks:
             await asyncio.sleep(0)
             while not self._loop.is_idle:
                 await asyncio.sleep(0)
@@ -430,10 +454,12 @@ class Replay:
 
     def _apply_pod(self, event: Event) -> None:
         match event.verb:
+            case "add" if event.id in self._victims and self._victims[event.id] in self._pods:
+                self._continued[event.id] = self._victims[event.id]  # which is not evicted here
             case "add":
                 pod: Pod = self._decoded(partial(Pod.decode, bytes(event.object)), event)  # type: ignore[type-var]
                 if not pod.is_finished:
-                    self._add(msgspec.structs.replace(pod, uid=event.id))
+                    self._add(pod if pod.uid == event.id else msgspec.structs.replace(pod, uid=event.id))
             case "update":
                 known = self._pods.get(event.id)
                 if known is not None:
@@ -446,13 +472,21 @@ class Replay:
                         "phase": known.phase,
                         "start_time": known.start_time,
                     }
+                    if event.id in self._run_times and not self._is_of_others(known):
+                        kept["deletion_timestamp"] = known.deletion_timestamp  # it ends at another time
                     self._put_pod(msgspec.structs.replace(new, **kept))
             case "bind":
                 known = self._pods.get(event.id)
                 if known is not None and not known.node_name and self._is_of_others(known):
                     self.bind(event.id, event.node)
+            case "delete" if event.by == PREEMPTION and not self._is_as_recorded(event.id):
+                pass  # here it ends if this scheduler evicts it
             case "delete" | "finish":
-                self._end(event.id)
+                self._end(self._continued.get(event.id, event.id))
+
+    def _is_as_recorded(self, uid: str) -> bool:
+        pod = self._pods.get(uid)
+        return pod is None or not pod.node_name or self._is_of_others(pod)
 
     def _is_of_others(self, pod: Pod) -> bool:
         """Whether the replay binds the pod as it was recorded."""
@@ -512,8 +546,12 @@ class Replay:
         if old is None:
             raise NotFound(404, "NotFound", f"pod {uid} is gone")
         now = self._loop.time()
+        start = float(math.floor(now))  # as kubelets give it
+        if (recorded := self._starts.get(uid)) is not None:
+            started, delay = recorded
+            start = started if self.options.departures == "recorded" else float(round(now + delay))
         new = msgspec.structs.replace(
-            old, node_name=node_name, nominated_node_name="", phase="Running", start_time=now, conditions=()
+            old, node_name=node_name, nominated_node_name="", phase="Running", start_time=start, conditions=()
         )
         self._pods[uid] = new
         self.samples.pending -= 1
@@ -534,7 +572,8 @@ class Replay:
             self._put_pod(msgspec.structs.replace(pod, deletion_timestamp="1970-01-01T00:00:00Z"))
         else:
             self._remove(uid)
-        if pod.controller is not None:
+        replacement = self._replacements.get(uid)
+        if pod.controller is not None and (replacement is None or replacement in self._continued):
             number = next(self._numbers)
             again = {"uid": f"{uid}~{number}", "name": f"{pod.name}-{number}"}
             if uid in self._run_times:
@@ -618,6 +657,8 @@ class Replay:
         else:
             found.message = attempt.message
             found.is_error = attempt.outcome is Outcome.ERROR
+            if found.is_error and str(OfflineOverdueError()) in attempt.message:
+                self._overdue = attempt.message
             if not self.options.retry:
                 self._dropped.append(pod.uid)
         if pod.uid in self.options.explained:

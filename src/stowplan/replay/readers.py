@@ -10,7 +10,8 @@ import gzip
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def read_mapping(file: Path) -> CsvMapping:
 
 def _rows_of(file: Path, table: Table, kind: str, arrival: float | None = None) -> Iterator[Event]:
     template = {"apiVersion": "v1", **({"kind": kind} if kind else {}), **table.object}
-    checked: set[bytes] = set()
+    fill, checked = _filler_of(template), set[bytes]()
     for number, row in _csv_rows(file):
         place = f"line {number}"
 
@@ -138,7 +139,7 @@ def _rows_of(file: Path, table: Table, kind: str, arrival: float | None = None) 
                 ) from None
 
         at = arrival if arrival is not None else seconds(table.arrival, "arrival")
-        data = _fill_all(template, row, str(file), place)
+        data = template if fill is None else fill(row, str(file), place)
         count = int(seconds(table.count, "count") or 1) if table.count else 1
         if count > MAX_COPIES:
             text = f"{count:,} is more than {MAX_COPIES:,}"
@@ -199,27 +200,55 @@ def _fill(text: str, row: Mapping[str, str], where: str, place: str) -> str:
     if "{" not in text:
         return row.get(text, text)
     values = {}
-    for name in _COLUMN.findall(text):
+    for name in _columns_in(text):
         column = name.removesuffix("?")
         if column not in row and column == name:
             raise InputError(
                 f"there is no column {name!r}; there is {', '.join(row)}", where=where, what=place
             )
         values[name] = row.get(column, "")
-    return "" if not all(values.values()) else _COLUMN.sub(lambda match: values[match.group(1)], text)
+    if not all(values.values()):
+        return ""
+    for name, value in values.items():
+        if len(name) + 2 == len(text):
+            return value
+    return _COLUMN.sub(lambda match: values[match.group(1)], text)
 
 
-def _fill_all(value: Any, row: Mapping[str, str], where: str, place: str) -> Any:
-    if isinstance(value, dict):
-        filled = {name: _fill_all(each, row, where, place) for name, each in value.items()}
-        return {name: each for name, each in filled.items() if each not in ("", {}, [])}
-    if isinstance(value, list):
-        return [
-            each
-            for each in (_fill_all(each, row, where, place) for each in value)
-            if each not in ("", {}, [])
+@lru_cache(maxsize=1000)
+def _columns_in(text: str) -> tuple[str, ...]:
+    return tuple(_COLUMN.findall(text))
+
+
+Filler = Callable[[Mapping[str, str], str, str], Any]
+"""Fills in a part of a template with the values of a row; the texts say where that is, for errors."""
+
+
+def _filler_of(template: Any) -> Filler | None:
+    """None for a part without columns, which is the same for all rows."""
+    if isinstance(template, str):
+        return partial(_fill, template) if "{" in template else None
+    if not isinstance(template, (dict, list)):
+        return None
+    names = list(template) if isinstance(template, dict) else range(len(template))
+    parts = [(name, template[name], _filler_of(template[name])) for name in names]
+
+    def fill(row: Mapping[str, str], where: str, place: str) -> Any:
+        filled = [
+            (name, plain if filler is None else filler(row, where, place)) for name, plain, filler in parts
         ]
-    return _fill(value, row, where, place) if isinstance(value, str) and "{" in value else value
+        kept = [(name, each) for name, each in filled if each or not isinstance(each, (str, dict, list))]
+        return dict(kept) if isinstance(template, dict) else [each for _, each in kept]
+
+    has_columns = any(filler is not None for _, _, filler in parts)
+    return fill if has_columns or not _is_full(template) else None
+
+
+def _is_full(value: Any) -> bool:
+    """Whether no part of it is empty, which would be left out."""
+    if isinstance(value, (dict, list)):
+        return bool(value) and all(map(_is_full, value.values() if isinstance(value, dict) else value))
+    return bool(value != "")
 
 
 def _numbered(data: dict[str, Any], index: int) -> dict[str, Any]:

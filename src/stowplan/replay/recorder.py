@@ -11,7 +11,9 @@ import hashlib
 import hmac
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +21,22 @@ import msgspec
 
 from stowplan import log
 from stowplan.api.custom import CustomResource
-from stowplan.api.meta import Object
+from stowplan.api.meta import Object, parse_time
 from stowplan.api.pod import LAST_APPLIED
-from stowplan.client.api import ApiClient
+from stowplan.client.api import RESOURCES, ApiClient, WatchedResource, custom
 from stowplan.client.connection import Connection
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.errors import ApiError
-from stowplan.client.resources import RESOURCES, WatchedResource, custom
 from stowplan.client.watch import PRIORITY_CLASSES, EventKind, Reflector
 from stowplan.errors import InputError, StowplanError
-from stowplan.replay.trace import Event, Trace, event_of, read_own, write_parquet
+from stowplan.replay.trace import PREEMPTION, Event, Trace, event_of, read_own, write_parquet
 
 FLUSH_SECONDS = 1.0
+POLL_SECONDS = 0.1
+STOP_SECONDS = 10.0
+"""So long a scheduler that ends waits for the trace to be written."""
+LIST_SECONDS = 10.0
+"""So long what was listed first waits for the lists of other kinds."""
 ROTATE_BYTES, ROTATE_SECONDS = 64 * 2**20, 3600.0
 OF_CONTAINERS = ("name", "image", "resources", "ports", "restartPolicy", "restartPolicyRules")
 """The fields of a container that are recorded; others, such as its environment, may hold secrets."""
@@ -42,9 +48,12 @@ OF_METADATA = (
     "annotations",
     "ownerReferences",
     "creationTimestamp",
+    "deletionTimestamp",
     "generateName",
 )
-OF_POD_STATUS = ("phase", "resourceClaimStatuses")
+OF_POD_STATUS = ("resourceClaimStatuses", "startTime")
+OF_NODES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
+"""Labels that a pod gets from its node when it is bound."""
 OF_NODE_STATUS = ("allocatable", "capacity", "images", "declaredFeatures")
 Json = dict[str, Any]
 
@@ -163,6 +172,15 @@ class Recorder:
         """When recording ended, until the lists are complete."""
         self._earliest: float | None = None
         """Since when the change that is being recorded may have happened."""
+        self._at = 0.0
+        """When it was seen."""
+        self._started: set[str] = set()
+        """Pods, by uid, of which it is recorded that they started."""
+        self._rejected: dict[str, tuple[str, str]] = {}
+        """The message and the nominated node of pods, by uid, that a scheduler found no node for."""
+        self._held: list[tuple[tuple[Any, ...], Callable[[], None]]] = []
+        """What was seen while kinds are listed, with what it is sorted by."""
+        self._held_since = 0.0
         if before is not None and before.events:
             self._take_up(before)
 
@@ -177,15 +195,52 @@ class Recorder:
             elif event.verb in ("add", "update"):
                 data = bytes(event.object)
                 self._known[key] = (event.uid, data, _node_in(data))
+                if _start_of(msgspec.json.decode(data)) is not None:
+                    self._started.add(event.uid)
+            elif event.verb == "start":
+                self._started.add(event.uid)
         self.last = self._since = before.end
         for key in self._known:
             self._left.setdefault(key[0], set()).add(key)
 
-    def on_event(
-        self, resource: WatchedResource, old: _Seen | None, new: _Seen | None, since: float | None = None
+    def see(
+        self,
+        resource: WatchedResource,
+        old: _Seen | None,
+        new: _Seen | None,
+        since: float | None = None,
+        *,
+        is_listed: bool = False,
     ) -> None:
-        """A change that a Reflector reports; after a gap in its watch, it may have happened since then."""
-        self._earliest = self._since if since is None else since
+        """A change that a Reflector reports; after a gap in its watch, it may have happened since then.
+
+        A list has objects in the order of their names, and each kind has its own. What was listed is held
+        back until `release`, and so is all that follows: a replay wants nodes before pods, and pending pods
+        in the order in which they came.
+        """
+        if not (is_listed or self._held):
+            self._on_event(resource, old, new, since, self.now())
+            return
+        if not self._held:
+            self._held_since = self.now()
+        at = self._held_since if is_listed else self.now()
+        turn = _listed_turn(resource, new) if is_listed and new is not None else (2,)
+        self._held.append((turn, partial(self._on_event, resource, old, new, since, at)))
+
+    def release(self, *, all_listed: bool) -> None:
+        """Record what was held back, unless lists are still under way."""
+        if self._held and (all_listed or self.now() - self._held_since >= LIST_SECONDS):
+            held, self._held = sorted(self._held, key=itemgetter(0)), []
+            for _, record_held in held:
+                try:
+                    record_held()
+                except Exception as error:  # as a Reflector does
+                    log.error("Object cannot be recorded; continuing with the next one", error)
+
+    def _on_event(
+        self, resource: WatchedResource, old: _Seen | None, new: _Seen | None, since: float | None, at: float
+    ) -> None:
+        self._earliest, self._at = self._since if since is None else since, at
         item = old if new is None else new
         assert item is not None
         data = self._slim(resource, msgspec.json.decode(item.data))
@@ -195,7 +250,7 @@ class Recorder:
         known = self._known.get(key)
         if new is None:
             if known is not None:
-                self._delete(data, key)
+                self._delete(data, key, PREEMPTION if _is_preempted(item.data) else "")
             return
         node = (data.get("spec") or {}).get("nodeName", "") if resource.kind == "Pod" else ""
         if known is not None and known[0] != meta.get("uid", ""):
@@ -203,17 +258,39 @@ class Recorder:
             known = None
         if known is None:
             self._put("add", data, key, node)
+            self._note_rejection(item, data)
         else:
+            self._note_rejection(item, data)
             if node and not known[2]:
                 by = (data.get("spec") or {}).get("schedulerName", "")
                 self._emit(event_of(self._time(), "bind", data, node=node, by=by, earliest=self._earliest))
                 self._known[key] = (known[0], known[1], node)
+            if known[0] not in self._started and (started := _start_of(data)) is not None:
+                self._started.add(known[0])
+                at = self._time()
+                self._emit(event_of(at, "start", data, earliest=min(started, at)))
             if _without_node(data) != _without_node(msgspec.json.decode(known[1])):
                 self._put("update", data, key, node)
 
+    def _note_rejection(self, item: _Seen, data: Json) -> None:
+        """Record an attempt that found no node: another message or another nominated node shows it."""
+        found = _rejection_in(item.data) if data["kind"] == "Pod" else None
+        uid = data["metadata"].get("uid", "")
+        if found is None or found == self._rejected.get(uid):
+            return
+        self._rejected[uid] = found
+        by = data["spec"].get("schedulerName", "")
+        self._emit(event_of(self._time(), "reject", data, node=found[1], by=by, earliest=self._earliest))
+
     def on_synced(self, resource: WatchedResource) -> None:
         """The list of a kind is complete: what was there before and was not listed is gone."""
-        self._earliest = self._since
+        if self._held:
+            self._held.append(((2,), partial(self._on_synced, resource, self.now())))
+        else:
+            self._on_synced(resource, self.now())
+
+    def _on_synced(self, resource: WatchedResource, at: float) -> None:
+        self._earliest, self._at = self._since, at
         for key in sorted(self._left.pop(resource.kind, ())):
             uid, text, _ = self._known[key]
             data = msgspec.json.decode(text)
@@ -224,11 +301,15 @@ class Recorder:
     def _put(self, verb: Any, data: Json, key: tuple[str, str], node: str) -> None:
         event = event_of(self._time(), verb, data, earliest=self._earliest)
         self._known[key] = (event.uid, bytes(event.object), node)
+        if _start_of(data) is not None:
+            self._started.add(event.uid)
         self._emit(event)
 
-    def _delete(self, data: Json, key: tuple[str, str]) -> None:
-        del self._known[key]
-        self._emit(event_of(self._time(), "delete", data, earliest=self._earliest))
+    def _delete(self, data: Json, key: tuple[str, str], by: str = "") -> None:
+        uid = self._known.pop(key)[0]
+        self._started.discard(uid)
+        self._rejected.pop(uid, None)
+        self._emit(event_of(self._time(), "delete", data, by=by, earliest=self._earliest))
 
     def _emit(self, event: Event) -> None:
         if self.fault is not None:
@@ -240,8 +321,8 @@ class Recorder:
             self.fault = error
 
     def _time(self) -> float:
-        """The time of day, which never goes back in a trace."""
-        self.last = max(self.last, self.now())
+        """When the change was seen; in a trace, the time never goes back."""
+        self.last = max(self.last, self._at)
         return self.last
 
     def _slim(self, resource: WatchedResource, data: Json) -> Json:
@@ -258,9 +339,7 @@ class Recorder:
         status = data.get("status") or {}
         if resource.kind == "Pod":
             found["spec"] = self._slim_spec(data.get("spec") or {})
-            found["status"] = {
-                name: status[name] for name in OF_POD_STATUS if name in status and name != "phase"
-            }
+            found["status"] = {name: status[name] for name in OF_POD_STATUS if name in status}
         elif resource.kind == "Node":
             found["status"] = {name: status[name] for name in OF_NODE_STATUS if name in status}
             if self._privacy.hashes_images and "images" in found["status"]:
@@ -303,6 +382,17 @@ class Recorder:
             ]
 
 
+def _listed_turn(resource: WatchedResource, item: _Seen) -> tuple[Any, ...]:
+    """Other kinds come before pods, and pods in the order of their creation.
+
+    That has a precision of a second. Within it, the version decides: it is that of the creation unless the
+    pod has changed since."""
+    if resource.kind != "Pod":
+        return (0,)
+    meta = item.metadata
+    return (1, meta.creation_timestamp or "", len(meta.resource_version), meta.resource_version)
+
+
 def _key_of(kind: str, namespace: str, name: str) -> tuple[str, str]:
     return (kind, f"{namespace}/{name}")
 
@@ -312,11 +402,45 @@ def _node_in(data: bytes) -> str:
     return (found.get("spec") or {}).get("nodeName", "") if found.get("kind") == "Pod" else ""
 
 
+def _is_preempted(data: bytes) -> bool:
+    """Whether a scheduler evicted the pod."""
+    if b"PreemptionByScheduler" not in data:
+        return False
+    conditions = (msgspec.json.decode(data).get("status") or {}).get("conditions") or ()
+    return any(each.get("reason") == "PreemptionByScheduler" for each in conditions)
+
+
+def _rejection_in(data: bytes) -> tuple[str, str] | None:
+    """Why a scheduler found no node for a pod, and the node that it nominated; None if it did not say so."""
+    if b'"Unschedulable"' not in data:
+        return None
+    found = msgspec.json.decode(data)
+    status = found.get("status") or {}
+    if (found.get("spec") or {}).get("nodeName"):
+        return None
+    for each in status.get("conditions") or ():
+        if each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable":
+            return each.get("message", ""), status.get("nominatedNodeName", "")
+    return None
+
+
+def _start_of(data: Json) -> float | None:
+    """When a pod started, if it did."""
+    text = (data.get("status") or {}).get("startTime") if data.get("kind") == "Pod" else None
+    return None if text is None else parse_time(text)
+
+
 def _without_node(data: Json) -> Json:
-    """The object without what other events say."""
+    """The object without what a binding makes of it: a pod's node, where that is, when it started there."""
     if data.get("kind") != "Pod":
         return data
-    return data | {"spec": {name: value for name, value in data["spec"].items() if name != "nodeName"}}
+    meta = dict(data["metadata"])
+    labels = meta.get("labels") or {}
+    meta["labels"] = {name: value for name, value in labels.items() if name not in OF_NODES}
+    meta["deletionTimestamp"] = "deletionTimestamp" in meta  # a kubelet sets it anew when the pod has ended
+    spec = {name: value for name, value in data["spec"].items() if name != "nodeName"}
+    status = {name: value for name, value in data["status"].items() if name != "startTime"}
+    return data | {"metadata": meta, "spec": spec, "status": status}
 
 
 async def record(
@@ -332,35 +456,46 @@ async def record(
 ) -> None:
     """Record into a folder until cancelled. Raise InputError if it cannot be written to."""
     target = TraceFolder(folder, size=size, age=age)
+    recorder: Recorder | None = None
     try:
         recorder = Recorder(target.write, privacy, now, read_own(folder))
         async with CoreTasks() as tasks:
+            reflectors = []
             for resource in (*RESOURCES, PRIORITY_CLASSES, *map(custom, kinds)):
-                tasks.start(f"watch of {resource.name}", _follow(api, resource, recorder))
+                reflectors.append(_reflector(api, resource, recorder))
+                tasks.start(f"watch of {resource.name}", _follow(reflectors[-1], recorder))
+            flush_at = 0.0
             while recorder.fault is None:
-                await asyncio.sleep(FLUSH_SECONDS)
-                target.flush()
-                on_progress(recorder.written)
+                await asyncio.sleep(POLL_SECONDS)
+                listed = all(each.synced.is_set() and not each.is_listing for each in reflectors)
+                recorder.release(all_listed=listed)
+                if time.monotonic() >= flush_at:
+                    flush_at = time.monotonic() + FLUSH_SECONDS
+                    target.flush()
+                    on_progress(recorder.written)
             raise recorder.fault
     finally:
+        if recorder is not None:
+            recorder.release(all_listed=True)
         target.close()
 
 
-async def _follow(api: ApiClient, resource: WatchedResource, recorder: Recorder) -> None:
+def _reflector(api: ApiClient, resource: WatchedResource, recorder: Recorder) -> Reflector:
     watched = msgspec.structs.replace(resource, decode=_decode_seen, salvage=None)
 
     def on_served(error: ApiError | None) -> None:
         if error is not None:
             log.log(1, "Not recorded, because the API server does not serve it", resource=resource.name)
 
-    last_seen: float | None = None
+    last_seen = recorder.now()
 
     def on_event(kind: EventKind, old: Any, new: Any) -> None:
         nonlocal last_seen
         is_late = reflector.is_listing and reflector.synced.is_set()
-        recorder.on_event(resource, old, new, last_seen if is_late else None)
-        if not reflector.is_listing:
-            last_seen = recorder.last
+        since = last_seen if is_late else None
+        recorder.see(resource, old, new, since, is_listed=reflector.is_listing)
+        if not is_late:
+            last_seen = recorder.now()
 
     reflector = Reflector(
         api,
@@ -368,12 +503,13 @@ async def _follow(api: ApiClient, resource: WatchedResource, recorder: Recorder)
         on_event=on_event,
         on_served=on_served if resource.kind not in ("Pod", "Node") else None,
     )
+    return reflector
 
+
+async def _follow(reflector: Reflector, recorder: Recorder) -> None:
     async def note_synced() -> None:
         await reflector.synced.wait()
-        nonlocal last_seen
-        recorder.on_synced(resource)
-        last_seen = recorder.now()
+        recorder.on_synced(reflector.resource)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(note_synced())
@@ -401,5 +537,6 @@ async def record_beside(
         yield
     finally:
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait([task], timeout=STOP_SECONDS)  # unlike `await task`, it can be cancelled itself
+        if task.done() and not task.cancelled():
+            task.result()

@@ -15,16 +15,16 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from signal import SIGTERM
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
 
 from stowplan import log
+from stowplan.api.groups import GroupKey
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
@@ -35,6 +35,19 @@ from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.metrics import Metrics
 from stowplan.queue.waiting import QueuedPod
+from stowplan.replay.shadow_cycle import ShadowCycle
+from stowplan.replay.shadow_timing import (
+    IN_FLIGHT,
+    MAX_BURST_SECONDS,
+    MAX_SETTLE_SECONDS,
+    SETTLE_SECONDS,
+    OpenCase,
+    Placement,
+    Timing,
+    Tracked,
+    agrees,
+)
+from stowplan.scheduler.groups import PLUGINS
 from stowplan.scheduler.main import MorePages, Service
 from stowplan.scheduler.options import RunOptions
 from stowplan.scheduler.scheduler import Scheduler, Settings
@@ -47,13 +60,8 @@ MAX_KEPT = 1000
 """Disagreements kept in memory."""
 MAX_OPEN = 256
 """Disagreements that wait for the bindings around them; beyond it the oldest is judged at once."""
-SETTLE_SECONDS, MAX_SETTLE_SECONDS = 1.0, 5.0
-"""So long after a binding those of pods that were decided before it are expected; the second as long as pods
-that were before it in the queue are not bound."""
-IN_FLIGHT = 128
-"""How many bindings before and after one may have been decided in another order."""
-FEW = (1, 4)
-"""How many bindings just before or after one are tried the other way round."""
+RECENT = 4
+"""So many bindings after a pod arrived, the live scheduler may have decided when it did."""
 MAX_NAMES = 100
 """Names of schedulers without a profile that are counted one by one."""
 TURN_SECONDS = 0.002
@@ -113,54 +121,6 @@ class Summary(msgspec.Struct, kw_only=True, rename="camel"):
     profiles: tuple[str, ...]
 
 
-class _Tracked(msgspec.Struct):
-    """A pod that the live scheduler has not bound yet."""
-
-    seen: float
-    placed_before: int
-    """How many pods had been bound when it was first seen."""
-    turn: tuple[int, int]
-    """By which queues sort: by priority, and then in order of arrival."""
-    is_decided: bool = False
-    decided_at: int = 0
-    """How many pods had been bound when it was decided."""
-    version: tuple[int, ...] = ()
-    """The state of the cluster that it was decided on."""
-    chosen: str | None = None
-    error: str | None = None
-    is_gated: bool = False
-    is_rejected: bool = False
-    """Whether the live scheduler has found no node for it."""
-
-
-class _Placement(NamedTuple):
-    """A pod that was bound."""
-
-    number: int
-    """Counts bindings."""
-    placed_before: int
-    """How many pods had been bound when it arrived."""
-    turn: tuple[int, int]
-    uid: str
-
-
-class _Open(msgspec.Struct):
-    """A disagreement that the bindings around it may explain."""
-
-    pod: Pod
-    live: str
-    tracked: _Tracked
-    decision: Decision
-    """Made on the cluster just before the live scheduler's binding was seen."""
-    agreed: bool
-    """Whether the choice was the same shortly before, when the pod arrived."""
-    changed: str
-    """Which of the two nodes has changed since the pod arrived, if that was shortly before."""
-    placement: int
-    time: float
-    due: float
-
-
 class Shadow:
     """Judges pods; outlives the scheduler that it decides with, which a new configuration replaces."""
 
@@ -177,11 +137,12 @@ class Shadow:
         self._causes: Counter[str] = Counter()
         self._gone = self._unseen = 0
         self._unmatched: Counter[str] = Counter()
-        self._tracked: dict[str, _Tracked] = {}
-        self._open: deque[_Open] = deque()
-        self._placements: deque[_Placement] = deque(maxlen=2 * IN_FLIGHT + 1)
+        self._tracked: dict[str, Tracked] = {}
+        self._open: deque[OpenCase] = deque()
+        self._timing = Timing()
         self._placed = self._arrived = 0
         self._scheduler: Scheduler | None = None
+        self._cycle: ShadowCycle
         self._sampling: dict[str, Sampling] = {}
         page = metrics.page
         self._pods_total = page.counter(
@@ -205,6 +166,7 @@ class Shadow:
     def follow(self, scheduler: Scheduler) -> None:
         """Decide with this scheduler from now on."""
         self._scheduler, self._tracked = scheduler, {}
+        self._cycle = ShadowCycle(scheduler)
         self._sampling = Sampling.of(
             {name: each.percentage_of_nodes_to_score for name, each in scheduler.profiles.items()}
         )
@@ -217,7 +179,7 @@ class Shadow:
                 await scheduler.follower.sync()
                 turn_ends = time.monotonic() + TURN_SECONDS
                 while (queued := await scheduler.queue.pop()) is not None:
-                    self._decide_queued(queued)
+                    await self._decide_queued(queued)
                     if time.monotonic() >= turn_ends:
                         await asyncio.sleep(0)
                         turn_ends = time.monotonic() + TURN_SECONDS
@@ -252,6 +214,7 @@ class Shadow:
         assert scheduler is not None
         if new is None or new.is_finished:
             if old is not None and self._tracked.pop(old.uid, None) is not None:
+                self._cycle.forget(old.uid)
                 self._gone += 1
                 self._gone_total[()] += 1
         elif new.node_name:
@@ -272,7 +235,7 @@ class Shadow:
         tracked = self._tracked.get(new.uid)
         if tracked is None:
             turn = self._next_turn(new)
-            tracked = _Tracked(self._now(), self._placed, turn, is_gated=is_gated, is_rejected=is_rejected)
+            tracked = Tracked(self._now(), self._placed, turn, is_gated=is_gated, is_rejected=is_rejected)
             self._tracked[new.uid] = tracked
         elif is_rejected and not tracked.is_rejected:
             self._compare(scheduler, new, "", tracked)
@@ -291,9 +254,9 @@ class Shadow:
             self._compare(scheduler, pending, new.node_name, tracked)
         elif old is None and scheduler.is_synced and new.scheduler_name in scheduler.profiles:
             self._unseen += 1
-        self._placed += 1
+        self._placed, self._timing.placed_at = self._placed + 1, time.monotonic()
         before, turn = (self._placed, (0, 0)) if tracked is None else (tracked.placed_before, tracked.turn)
-        self._placements.append(_Placement(self._placed, before, turn, new.uid))
+        self._timing.placements.append(Placement(self._placed, before, turn, new.uid))
         while self._open and self._open[0].placement + IN_FLIGHT < self._placed:
             self._close(self._open.popleft())
 
@@ -311,37 +274,76 @@ class Shadow:
 
     # Decisions
 
-    def _decide_queued(self, queued: QueuedPod) -> None:
-        """Decide a pod that the queue hands out; one without a node goes back to wait for a change."""
+    async def _decide_queued(self, queued: QueuedPod) -> None:
+        """Decide a pod that the queue hands out, with its group; without a node it waits for a change."""
         scheduler = self._scheduler
         assert scheduler is not None
         pod, queue = queued.pod, scheduler.queue
-        tracked = self._tracked.get(pod.uid)
         profile = scheduler.profiles.get(pod.scheduler_name)
-        if tracked is None or profile is None or pod.is_terminating:
+        if pod.uid not in self._tracked or profile is None or pod.is_terminating:
             queue.done(pod.uid)
             return
         scheduler.loop.before_pod()
-        decision = self._decide(scheduler, profile, queued)
-        tracked.is_decided, tracked.chosen, tracked.error = True, decision.chosen, decision.error
-        tracked.version, tracked.decided_at = _version(scheduler), self._placed
-        if decision.chosen is not None:
-            queue.done(pod.uid)
+        key, sampling = self._cycle.group_of(pod), self._sampling.get(profile.scheduler_name)
+        began = scheduler.shared.clock()
+        if key is not None:
+            self._decide_group(scheduler, profile, key, queued)
+        elif scheduler.loop.asks_extenders(pod):
+            decision = await self._cycle.ask(profile, pod, sampling)
+            self._keep(scheduler, Attempt(queued, profile, decision, began))
+        else:
+            decision = self._cycle.decide(profile, pod, sampling)
+            self._keep(scheduler, Attempt(queued, profile, decision, began))
+
+    def _decide_group(self, scheduler: Scheduler, profile: Profile, key: GroupKey, queued: QueuedPod) -> None:
+        """Decide all pending members of a group as one."""
+        pending, uid, began = scheduler.shared.pending, queued.pod.uid, scheduler.shared.clock()
+        others = [
+            each
+            for each in scheduler.cluster.groups.members(key).values()
+            if each.uid != uid and each.uid in pending and each.scheduler_name == profile.scheduler_name
+        ]
+        taken = [queued, *scheduler.queue.take_members(others)]
+        pods = [each.pod for each in taken]
+        found = self._cycle.decide_group(profile, key, pods, self._sampling.get(profile.scheduler_name))
+        members = {each.pod.uid: each for each in found.members}
+        decisions = [self._cycle.settle(found, pod, members.get(pod.uid)) for pod in pods]
+        failed = [failure_of(each) for each in decisions if each.chosen is None and each.filters]
+        # What helps any member may help all of them.
+        rejectors = frozenset((PLUGINS.get(key.family, "Coscheduling"),))
+        rejectors = rejectors.union(*(each.rejectors for each in failed))
+        for each, decision in zip(taken, decisions, strict=True):
+            self._keep(scheduler, Attempt(each, profile, decision, began), rejectors)
+
+    def _keep(self, scheduler: Scheduler, attempt: Attempt, rejectors: frozenset[str] = frozenset()) -> None:
+        """Note what was decided for a pod that the queue handed out."""
+        queued, decision = attempt.queued, attempt.decision
+        self._record(scheduler, attempt)
+        tracked = self._tracked.get(queued.pod.uid)
+        if tracked is not None:
+            tracked.is_decided, tracked.chosen, tracked.error = True, decision.chosen, decision.error
+            tracked.version, tracked.decided_at = _version(scheduler), self._placed
+        if decision.chosen is not None or tracked is None:
+            scheduler.queue.done(queued.pod.uid)
         else:
             failure = failure_of(decision)
-            queue.return_failed(queued, rejectors=failure.rejectors, pending=failure.pending)
+            scheduler.queue.return_failed(
+                queued, rejectors=failure.rejectors | rejectors, pending=failure.pending
+            )
 
-    def _decide(self, scheduler: Scheduler, profile: Profile, queued: QueuedPod) -> Decision:
-        """Decide as the configuration says, and record the decision."""
-        began = scheduler.shared.clock()
-        decision = scheduler.loop.decide(profile, queued.pod, self._sampling.get(profile.scheduler_name))
-        recorder, attempt = scheduler.recorder, Attempt(queued, profile, decision, began)
-        if recorder is not None:
-            if decision.chosen is not None:
-                recorder.record_bound(attempt)
-            else:
-                recorder.record_failed(attempt, failure_of(decision))
+    def _decide_again(self, scheduler: Scheduler, profile: Profile, pod: Pod, live: str) -> Decision:
+        """Decide a pod on the cluster as it is now, and record that."""
+        began, queued = scheduler.shared.clock(), QueuedPod(pod, scheduler.shared.now(), attempts=1)
+        decision = self._cycle.decide(profile, pod, self._sampling.get(profile.scheduler_name), live)
+        self._record(scheduler, Attempt(queued, profile, decision, began))
         return decision
+
+    def _record(self, scheduler: Scheduler, attempt: Attempt) -> None:
+        recorder = scheduler.recorder
+        if recorder is not None and attempt.decision.chosen is not None:
+            recorder.record_bound(attempt)
+        elif recorder is not None:
+            recorder.record_failed(attempt, failure_of(attempt.decision))
 
     def _recall(self, scheduler: Scheduler, pod: Pod) -> Decision | None:
         """The last decision for a pod, if it is still in memory."""
@@ -351,7 +353,7 @@ class Shadow:
 
     # Comparisons
 
-    def _compare(self, scheduler: Scheduler, pod: Pod, live: str, tracked: _Tracked) -> None:
+    def _compare(self, scheduler: Scheduler, pod: Pod, live: str, tracked: Tracked) -> None:
         """The live scheduler has bound a pod or, with `live` empty, found no node for it."""
         profile = scheduler.profiles[pod.scheduler_name]
         first = None
@@ -363,29 +365,34 @@ class Shadow:
             if (tracked.chosen or "") == live and tracked.version == _version(scheduler):
                 self._report(pod, live, tracked, "same", None)
                 return
-            first = self._recall(scheduler, pod)
-            if first is not None and tracked.version == _version(scheduler) and _agrees(first, live):
+            if self._cycle.group_of(pod) is None:  # the node may be that of an equal member
+                first = self._recall(scheduler, pod)
+            if first is not None and tracked.version == _version(scheduler) and agrees(first, live):
                 self._report(pod, live, tracked, "tie", first)
                 return
-        now = self._decide(scheduler, profile, QueuedPod(pod, scheduler.shared.now(), attempts=1))
+        if self._cycle.is_unanswered(pod):
+            why = "the live scheduler was done before extenders had answered here"
+            self._report(pod, live, tracked, "timing", None, why)
+            return
+        now = self._decide_again(scheduler, profile, pod, live)
         if now.error is not None:
             self._report(pod, live, tracked, "error", now, now.error)
-        elif _agrees(now, live):
+        elif agrees(now, live):
             self._report_agreement(pod, live, tracked, first, now)
         elif live and self._is_sampled(scheduler, profile, pod, live, now):
             why = f"a search that starts at another node finds {live} to be the best of its sample"
             self._report(pod, live, tracked, "sample", now, why)
         else:
             # With many bindings in between, the live scheduler did not decide when the pod arrived.
-            is_recent = self._placed - tracked.decided_at <= max(FEW)
-            agreed = first is not None and is_recent and _agrees(first, live)
+            is_recent = self._placed - tracked.decided_at <= RECENT
+            agreed = first is not None and is_recent and agrees(first, live)
             self._put_open(scheduler, pod, live, tracked, now, agreed)
 
     def _report_agreement(
-        self, pod: Pod, live: str, tracked: _Tracked, first: Decision | None, now: Decision
+        self, pod: Pod, live: str, tracked: Tracked, first: Decision | None, now: Decision
     ) -> None:
         """The choice is the same on the cluster just before the binding; was it when the pod arrived?"""
-        if first is not None and not _agrees(first, live):
+        if first is not None and not agrees(first, live):
             if first.not_looked_at is not None:
                 why = f"{live} is the best of the next sample"
                 self._report(pod, live, tracked, "sample", first, why)
@@ -397,7 +404,7 @@ class Shadow:
         self._report(pod, live, tracked, "same" if (chosen or "") == live else "tie", first or now)
 
     def _put_open(
-        self, scheduler: Scheduler, pod: Pod, live: str, tracked: _Tracked, decision: Decision, agreed: bool
+        self, scheduler: Scheduler, pod: Pod, live: str, tracked: Tracked, decision: Decision, agreed: bool
     ) -> None:
         now, due = self._now(), time.monotonic() + SETTLE_SECONDS
         changed = ""
@@ -406,7 +413,7 @@ class Shadow:
             rows = nodes.kept.node_changes.since(tracked.version[1])
             names = {live, decision.chosen} if rows is None else {nodes.names[row] for row in rows}
             changed = next((name for name in (live, decision.chosen) if name and name in names), "")
-        case = _Open(pod, live, tracked, decision, agreed, changed, self._placed + 1, now, due)
+        case = OpenCase(pod, live, tracked, decision, agreed, changed, self._placed + 1, now, due)
         self._open.append(case)
         if len(self._open) > MAX_OPEN:
             self._close(self._open.popleft())
@@ -414,22 +421,31 @@ class Shadow:
     async def _close_open(self) -> None:
         while True:
             await asyncio.sleep(SETTLE_SECONDS / 4)
-            if not self._open:
-                continue
-            waiting = (
-                each.turn for each in self._tracked.values() if not (each.is_rejected or each.is_gated)
-            )
-            first = min(waiting, default=(math.inf, 0))
+            scheduler = self._scheduler
+            if not self._open or scheduler is None or scheduler.shared.changes.is_deferring:
+                continue  # a decision is under way, and waits for extenders
+            waiting = [
+                each.placed_before
+                for each in self._tracked.values()
+                if not (each.is_rejected or each.is_gated)
+            ]
+            first = min(waiting, default=math.inf)
             while self._open and self._is_due(self._open[0], first):
                 self._close(self._open.popleft())
                 await asyncio.sleep(0)
 
-    def _is_due(self, case: _Open, first: tuple[float, int]) -> bool:
-        """Whether pods that were before it in the queue are bound, or have had the time for it."""
-        seconds = time.monotonic() - case.due
-        return seconds >= MAX_SETTLE_SECONDS or (seconds >= 0 and first > case.tracked.turn)
+    def _is_due(self, case: OpenCase, first: float) -> bool:
+        """Whether all pods that were pending when it was bound are bound, or have had the time for it.
 
-    def _close(self, case: _Open) -> None:
+        `first` is how many pods had been bound when the first of those that are pending arrived.
+        """
+        now = time.monotonic()
+        if now < case.due:
+            return False
+        idle = now - max(case.due, self._timing.placed_at)
+        return first >= case.placement or idle >= MAX_SETTLE_SECONDS or now >= case.due + MAX_BURST_SECONDS
+
+    def _close(self, case: OpenCase) -> None:
         """Find out whether pods that were bound at about the same time explain a disagreement."""
         scheduler = self._scheduler
         assert scheduler is not None
@@ -438,46 +454,9 @@ class Shadow:
             why = "this configuration had not seen the node yet"
             self._report(case.pod, case.live, case.tracked, "timing", case.decision, why, case.time)
             return
-        why = self._explain_timing(scheduler, profile, case)
+        why = self._timing.explain(scheduler, profile, case, self._open, self._cycle.decide)
         result: Result = "timing" if why else "policy"
         self._report(case.pod, case.live, case.tracked, result, case.decision, why, case.time)
-
-    def _explain_timing(self, scheduler: Scheduler, profile: Profile, case: _Open) -> str:
-        """How the order of decisions explains it; empty if it does not.
-
-        Pods are decided in the order of the queue, mostly. Besides, it is tried whether a few that were bound
-        just before it or after it were decided the other way round. A watch shows changes in their order, so
-        a pod that was bound before this one was created was decided before it, too.
-        """
-        others = [each for each in self._placements if each.uid != case.pod.uid]
-        before = [each for each in others if case.tracked.placed_before < each.number < case.placement]
-        after = [each for each in others if each.number >= case.placement]
-        in_flight = [each for each in after if each.placed_before < case.placement]
-        trials = {
-            "those before it in the queue": [
-                each for each in (*before, *after) if each.turn > case.tracked.turn
-            ],
-        }
-        for number in FEW:
-            counted = in_flight[:number]
-            trials[f"the first {number} bound after it"] = [each for each in after if each not in counted]
-            trials[f"all but the last {number} bound before it"] = [*before[-number:], *after]
-        tried = [{each.uid for each in after}]  # as when its binding was seen
-        for what, without in trials.items():
-            uids = {each.uid for each in without}
-            if uids in tried:
-                continue
-            tried.append(uids)
-            aside = [pod for uid in uids if (pod := scheduler.cluster.pod(uid)) is not None]
-            with _set_aside(scheduler, [case.pod, *aside]):
-                decision = scheduler.loop.decide(profile, case.pod, None)
-            if decision.error is None and _agrees(decision, case.live):
-                return f"the choice is the same if, of other pods, {what} are counted"
-        if case.changed:
-            return f"{case.changed} changed between the arrival of the pod and its binding"
-        if case.agreed:
-            return "the choice was the same when the pod arrived, and the cluster changed since"
-        return ""
 
     def _is_sampled(
         self, scheduler: Scheduler, profile: Profile, pod: Pod, live: str, decision: Decision
@@ -488,7 +467,7 @@ class Shadow:
         if percentage >= 100 or wanted >= len(nodes):
             return False
         if decision.not_looked_at is not None:
-            decision = scheduler.loop.decide(profile, pod, None)
+            decision = self._cycle.decide(profile, pod, None)
         row, totals = nodes.row_of(live), decision.relative_totals
         if row is None or totals is None or row not in decision.feasible:
             return False
@@ -506,14 +485,14 @@ class Shadow:
         if ahead > min(wanted, before) - 1:
             return False
         start = SearchStart(int(places[(here - ahead) % len(ring)]))
-        trial = scheduler.loop.decide(profile, pod, Sampling(percentage, start))
-        return trial.error is None and _agrees(trial, live)
+        trial = self._cycle.decide(profile, pod, Sampling(percentage, start))
+        return trial.error is None and agrees(trial, live)
 
     def _report(
         self,
         pod: Pod,
         live: str,
-        tracked: _Tracked,
+        tracked: Tracked,
         result: Result,
         decision: Decision | None,
         why: str = "",
@@ -539,6 +518,8 @@ class Shadow:
             cause=cause,
             scores=scores,
         )
+        if live:
+            self._cycle.forget(pod.uid)
         self._results[result] += 1
         self._pods_total[pod.scheduler_name, result] += 1
         agreeing = sum(self._results[each] for each in AGREEING)
@@ -548,15 +529,6 @@ class Shadow:
         if result != "same":
             self.disagreements.append(verdict)
         self._on_verdict(verdict)
-
-
-@contextmanager
-def _set_aside(scheduler: Scheduler, pods: Iterable[Pod]) -> Iterator[None]:
-    found = scheduler.cluster.set_aside(pods)
-    try:
-        yield
-    finally:
-        scheduler.cluster.bring_back(found)
 
 
 def _version(scheduler: Scheduler) -> tuple[int, ...]:
@@ -569,14 +541,6 @@ def _version(scheduler: Scheduler) -> tuple[int, ...]:
         kept.usage_changes.position,
         kept.pod_changes.position,
     )
-
-
-def _is_best(decision: Decision, node: str) -> bool:
-    return any(decision.names[row] == node for row in decision.best.tolist())
-
-
-def _agrees(decision: Decision, live: str) -> bool:
-    return _is_best(decision, live) if live else decision.chosen is None
 
 
 def explain_difference(decision: Decision, live: str) -> tuple[str, str, tuple[ScoreDifference, ...]]:
@@ -662,8 +626,9 @@ class ShadowService(Service):
 
 
 def _as_shadow(config: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
-    """The configuration without a lease and without extenders, which may act on what they are asked."""
+    """The configuration without a lease, and with extenders that are asked but never told to bind."""
+    extenders = tuple(msgspec.structs.replace(each, bind_verb="") for each in config.extenders)
     election = msgspec.structs.replace(config.leader_election, leader_elect=False)
     return msgspec.structs.replace(
-        config, leader_election=election, extenders=(), delay_cache_until_active=False
+        config, leader_election=election, extenders=extenders, delay_cache_until_active=False
     )

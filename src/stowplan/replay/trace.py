@@ -17,10 +17,11 @@ import msgspec
 from stowplan.errors import InputError, missing_extra
 
 FORMAT_KEY, FORMAT = b"stowplan.trace", b"1"
-Verb = Literal["add", "update", "delete", "bind", "finish"]
+Verb = Literal["add", "update", "delete", "reject", "bind", "start", "finish"]
 VERBS: frozenset[str] = frozenset(get_args(Verb))
 GROUP_ROWS = 20_000
 NO_OBJECT = msgspec.Raw()
+PREEMPTION = "preemption"
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -29,7 +30,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     time: float
     """In seconds: since 1970, or since any other moment, as long as it is the same for all events."""
     verb: Verb
-    """`bind` gives a pod its node, `finish` says that a pod succeeded or failed."""
+    """`reject` says that a scheduler found no node for a pod, `bind` gives it its node, `start` says that its
+    kubelet has it, at `earliest` by the kubelet's clock, and `finish` that it succeeded or failed."""
     kind: str
     name: str
     namespace: str = ""
@@ -39,9 +41,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     object: msgspec.Raw = NO_OBJECT
     """The object as JSON, for `add` and `update`."""
     node: str = ""
-    """The node that a pod is bound to."""
+    """The node that a pod is bound to; of a rejected pod, the one that is nominated for it."""
     by: str = ""
-    """Who bound the pod."""
+    """Who bound the pod; of a deleted pod, `preemption` if a scheduler evicted it."""
     run_seconds: float | None = None
     """How long the pod runs once it is bound, where the trace has no event that ends it."""
     earliest: float | None = None
@@ -91,6 +93,31 @@ def node_of(event: Event) -> str:
         return ""
 
 
+class _Owner(msgspec.Struct):
+    uid: str = ""
+    controller: bool = False
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    owner_references: tuple[_Owner, ...] = ()
+    deletion_timestamp: str | None = None
+
+    @property
+    def controller(self) -> str:
+        return next((each.uid for each in self.owner_references if each.controller), "")
+
+
+class _OnlyMeta(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+
+def _only_meta(data: msgspec.Raw) -> _OnlyMeta:
+    try:
+        return msgspec.json.decode(data, type=_OnlyMeta)
+    except (msgspec.DecodeError, RecursionError):  # whoever decodes the whole pod says why
+        return _OnlyMeta()
+
+
 class Trace(msgspec.Struct):
     events: list[Event]
     source: str = ""
@@ -109,7 +136,10 @@ class Trace(msgspec.Struct):
         return self.events[-1].time if self.events else 0.0
 
     def run_times(self) -> dict[str, float]:
-        """How long each pod ran after it was bound, by id; pods that never ran or never ended are missing."""
+        """How long each pod ran after it was bound, by id; pods that never ran or never ended are missing.
+
+        So are those that were preempted: how long they would have run is not known.
+        """
         found: dict[str, float] = {}
         started: dict[str, float] = {}
         for event in self.events:
@@ -122,8 +152,46 @@ class Trace(msgspec.Struct):
                     started[event.id] = event.time
             elif event.verb == "bind":
                 started[event.id] = event.time
-            elif event.verb in ("delete", "finish") and event.id in started:
+            elif event.verb in ("delete", "finish") and event.id in started and event.by != PREEMPTION:
                 found.setdefault(event.id, event.time - started[event.id])
+        return found
+
+    def replacements(self) -> dict[str, str]:
+        """The pods that controllers made in the place of preempted ones, by the id of those.
+
+        A preempted pod that nothing was made for is missing; in the values, each pod is there once.
+        """
+        preempted = {event.id for event in self.events if event.verb == "delete" and event.by == PREEMPTION}
+        owners: dict[str, str] = {}
+        waiting: dict[str, list[str]] = {}
+        found: dict[str, str] = {}
+        for event in self.events if preempted else ():
+            if event.kind != "Pod":
+                continue
+            is_gone = event.verb == "delete"
+            if event.verb == "add" or event.id in preempted:
+                meta = None if is_gone else _only_meta(event.object).metadata
+                if meta is not None and event.verb == "add":
+                    owners[event.id] = owner = meta.controller
+                    if owner and waiting.get(owner):
+                        found[waiting[owner].pop(0)] = event.id
+                owner = owners.get(event.id, "")
+                is_ending = is_gone or (meta is not None and meta.deletion_timestamp is not None)
+                if owner and is_ending and event.id in preempted:
+                    preempted.discard(event.id)
+                    waiting.setdefault(owner, []).append(event.id)
+        return found
+
+    def starts(self) -> dict[str, tuple[float, float]]:
+        """When each pod started, and how long after its binding, by id."""
+        bound: dict[str, float] = {}
+        found: dict[str, tuple[float, float]] = {}
+        for event in self.events:
+            if event.verb == "bind":
+                bound[event.id] = event.time
+            elif event.verb == "start" and event.id in bound:
+                started = event.time if event.earliest is None else event.earliest
+                found[event.id] = (started, started - bound[event.id])
         return found
 
 

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -282,6 +283,10 @@ class Tuner:
     ) -> None:
         if not objectives:
             raise InputError("give at least one", where="--objective")
+        metrics = [each.metric for each in objectives]
+        for metric in metrics:
+            if metrics.count(metric) > 1:
+                raise InputError("is given twice", where="--objective", what=metric)
         self._optuna = import_optuna()
         self._space, self._objectives, self._executor = space, list(objectives), executor
         self._options, self._plugin_dirs = options or ReplayOptions(), tuple(plugin_dirs)
@@ -314,22 +319,26 @@ class Tuner:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             _drop_unfinished_line(self._file)
             backend = optuna.storages.journal.JournalFileBackend(str(self._file))
+            backend.append_logs = partial(_append, backend.append_logs, self._file)
             storage = optuna.storages.JournalStorage(backend)
+            create = partial(optuna.create_study, storage=storage, study_name=STUDY, directions=directions)
             with _quiet(optuna):
-                study = optuna.create_study(
-                    storage=storage, study_name=STUDY, directions=directions, load_if_exists=True
-                )
-            before = study.user_attrs.get("settings")
+                study = create(load_if_exists=True)
+            before = study.user_attrs.get("settings", {})
         except OSError as error:
             raise InputError(f"cannot be used: {error.strerror}", where=str(self._file)) from None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
             raise InputError("is not a study of Optuna", where=str(self._file)) from None
-        if before is not None:
-            different = [name for name, value in settings.items() if before.get(name) != value]
-            if different:
-                text = f"belongs to another search: it differs in {', '.join(different)}"
-                raise InputError(f"{text}; give another --output-dir", where=str(self._file))
+        different = [name for name, value in settings.items() if before.get(name) != value]
+        if not different:
             return study
+        if any(not each.state.is_finished() or each.values for each in study.get_trials(deepcopy=False)):
+            text = f"belongs to another search: it differs in {', '.join(different)}"
+            raise InputError(f"{text}; give another --output-dir", where=str(self._file))
+        if before:  # but nothing was measured: that search ended with an error, such as an unknown objective
+            with _quiet(optuna):
+                optuna.delete_study(study_name=STUDY, storage=storage)
+                study = create()
         study.set_user_attr("settings", settings)
         return study
 
@@ -468,13 +477,35 @@ class Tuner:
         return ordered[:MAX_FRONT]
 
 
+class _Line(msgspec.Struct):
+    """What every line of a journal of Optuna has."""
+
+    op_code: int
+    worker_id: str
+
+
 def _drop_unfinished_line(file: Path) -> None:
-    """Remove what a crash left at the end of a journal; Optuna would append to it."""
-    if file.exists():
-        content = file.read_bytes()
-        if not content.endswith(b"\n"):
-            with file.open("r+b") as stream:
-                stream.truncate(content.rfind(b"\n") + 1)
+    """Remove what a crash left at the end of a journal; Optuna would append to it.
+
+    Raises ValueError if the file is not a journal, as Optuna would append to that, too."""
+    if not file.exists():
+        return
+    *lines, unfinished = file.read_bytes().split(b"\n")
+    for line in lines:
+        msgspec.json.decode(line, type=_Line)
+    if unfinished:
+        start = b'{"op_code":'
+        if unfinished[: len(start)] != start[: len(unfinished)]:
+            raise ValueError("is not a journal of Optuna")
+        with file.open("r+b") as stream:
+            stream.truncate(sum(len(line) + 1 for line in lines))
+
+
+def _append(append: Callable[[list[dict[str, Any]]], None], file: Path, logs: list[dict[str, Any]]) -> None:
+    try:
+        append(logs)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(file)) from None
 
 
 def _outcome_of(trial: Any) -> str:

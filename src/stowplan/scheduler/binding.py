@@ -9,10 +9,11 @@ from time import perf_counter
 
 from stowplan import log
 from stowplan.api.pod import Pod
+from stowplan.client.api import PODS
 from stowplan.client.errors import ApiError, NotFound, Unreachable
 from stowplan.client.extenders import Extender, ExtenderError
-from stowplan.client.resources import PODS
 from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.config.gates import NODE_NAME_FOR_EXPECTATION
 from stowplan.errors import StowplanError
 from stowplan.framework.answers import (
     Method,
@@ -27,7 +28,7 @@ from stowplan.framework.answers import (
 )
 from stowplan.framework.observer import OverdueError
 from stowplan.framework.plugin import Plugin, is_trusted, overrides
-from stowplan.framework.sealed import seal_state
+from stowplan.framework.state import seal_state
 from stowplan.framework.status import SKIP, Code, Status
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.failure import NOBODY, FailureHandler, PodReporter
@@ -55,6 +56,8 @@ class PodBinder:
         """`on_capacity_freed` is told of pods that are not going to their node after all."""
         self._shared, self._queue, self._reporter, self._failures = shared, queue, reporter, failures
         self._on_capacity_freed, self._extenders = on_capacity_freed, extenders
+        self.write_at_once: Callable[[Pod, str], None] | None = None
+        """Set by a replay, where a binding takes no time: binds a pod."""
 
     def start(self, attempt: Attempt, node_name: str) -> None:
         """Place the pod and start to bind it; if a plugin rejects it, it is requeued."""
@@ -66,8 +69,29 @@ class PodBinder:
 
     def start_placed(self, attempt: Attempt, placed: Pod, node_name: str) -> None:
         """Start to bind a pod that `place` has placed."""
+        has_claims = placed.spec.volumes or placed.spec.resource_claims
+        is_plain = attempt.group is None and attempt.profile.binds_plainly and not has_claims
+        if is_plain and self.write_at_once is not None and self._bind_at_once(attempt, placed, node_name):
+            return
         work = self._run(attempt, placed, node_name)
-        self._shared.tasks.start(work, f"binding of pod {placed.key}")
+        self._shared.tasks.start(work, f"binding of pod {placed.key}", is_plain=is_plain)
+
+    def _bind_at_once(self, attempt: Attempt, placed: Pod, node_name: str) -> bool:
+        """Do what `_run` does for a pod that no plugin has anything to do for; False if one may have."""
+        profile = attempt.profile
+        if profile.at("postBind") or self._extenders or self._shared.waiting.find(placed.uid) is not None:
+            return False
+        if [name for name, _ in profile.at("bind")] != ["DefaultBinder"]:
+            return False
+        planned = self._pre_flight(attempt, placed, node_name)
+        if isinstance(planned, Failure) or planned[0]:
+            return False
+        assert self.write_at_once is not None
+        self._queue.done(placed.uid)
+        self.write_at_once(placed, node_name)
+        self._report_bound(attempt, placed, node_name)
+        attempt.decision.state = None
+        return True
 
     def place(self, attempt: Attempt, node_name: str) -> Pod | Failure:
         """Assume the pod and run reserve and permit; if a plugin rejects it, undo that."""
@@ -233,7 +257,7 @@ class PodBinder:
         if waiting is not None:
             began = self._shared.clock()
             try:
-                await self._show_node(placed, node_name)
+                await self._show_node(attempt, placed, node_name)
                 status = await waiting.outcome()
             finally:
                 self._shared.waiting.remove(placed.uid)
@@ -249,7 +273,7 @@ class PodBinder:
                     attempt.group.drop(placed, rejection)
                 return rejection
         elif has_work:
-            await self._show_node(placed, node_name)
+            await self._show_node(attempt, placed, node_name)
         if attempt.group is not None and (failed := await attempt.group.permitted(placed)) is not None:
             return failed
         self._queue.done(placed.uid)
@@ -278,8 +302,10 @@ class PodBinder:
         self._measure(attempt, "PreBindPreFlight", began, None if has_work else SKIP)
         return found, has_work
 
-    async def _show_node(self, placed: Pod, node_name: str) -> None:
+    async def _show_node(self, attempt: Attempt, placed: Pod, node_name: str) -> None:
         """While a binding takes its time, others see where the pod is going."""
+        if NODE_NAME_FOR_EXPECTATION in attempt.profile.disabled_gates:
+            return
         await self._reporter.patch_status(placed, {"status": {"nominatedNodeName": node_name}})
 
     async def _run_pre_binds(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from stowplan.api.pod import Pod
-from stowplan.client.resources import PODS
+from stowplan.client.api import PODS
 from stowplan.journal import Decisions, Record
 from stowplan.journal.wire import ListAnswer, PodAnswer, Waiting, plain_record, summarize_record
 from stowplan.queue.waiting import Place, QueuedPod

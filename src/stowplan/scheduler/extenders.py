@@ -19,8 +19,8 @@ from stowplan.api.extender import MetaPod, MetaVictims
 from stowplan.api.nesting import members
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
+from stowplan.client.api import Watched, WatchedResource
 from stowplan.client.extenders import Extender, ExtenderError, shorten
-from stowplan.client.resources import Watched, WatchedResource
 from stowplan.client.watch import EventKind, OnEvent
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.errors import CycleError
@@ -61,7 +61,7 @@ class ExtenderCalls:
         extenders = [extender for extender in self.extenders if extender.is_interested(pod)]
         asking = _Asking(extenders, self._objects, self._objects.pod(pod.uid), self._metrics)
         steps = cycle.decide(tie_break, asks_extenders=True)
-        answer: Any = None
+        answer: object = None
         error: CycleError | None = None
         while True:
             try:
@@ -140,7 +140,7 @@ class _Asking:
         return ScoreColumn(f"{EXTENDER} {extender.url}", extender.config.weight, points, None)
 
     async def _preempt(self, question: AskVictims, nodes: LiveNodeTable) -> Victims | None:
-        """What they leave of the victims by node; None if nobody was asked."""
+        """The victims by node that the extenders agree to; None if no extender was asked."""
         found, is_asked = _victims_by_node(nodes, question.candidates), False
         for extender in self._extenders:
             if not extender.preempts:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from stowplan import log
 from stowplan.api.meta import Object
@@ -37,7 +37,7 @@ class PodReporter:
 
     def __init__(self, shared: Shared, recorders: Mapping[str, EventRecorder]) -> None:
         self._shared, self.recorders = shared, recorders
-        self._gated: dict[str, float] = {}
+        self.gated: dict[str, float] = {}
         """Since when pods of groups are held back, by uid."""
 
     def record(
@@ -90,10 +90,10 @@ class PodReporter:
         if patch:
             self._shared.tasks.start(self._patch_once(pod, patch), f"status of pod {pod.key}")
 
-    async def _patch_once(self, pod: Pod, patch: dict[str, Any]) -> None:
+    async def _patch_once(self, pod: Pod, patch: dict[str, object]) -> None:
         await self.patch_status(pod, patch)
 
-    async def patch_status(self, pod: Pod, patch: dict[str, Any]) -> ApiError | None:
+    async def patch_status(self, pod: Pod, patch: dict[str, object]) -> ApiError | None:
         """Why it was not written; None also if the pod has changed or is gone, with no more to write."""
         log.log(3, "Updating pod condition and nominated node name", pod=pod)
         try:
@@ -108,13 +108,14 @@ class PodReporter:
     def note_gated(self, pod: Pod, plugin: str) -> None:
         """Remember a member of a pod group that is not attempted, unless the pod says something already."""
         if plugin in GROUP_PLUGINS and pod.condition("PodScheduled") is None:
-            self._gated.setdefault(pod.uid, self._shared.clock())
+            self.gated.setdefault(pod.uid, self._shared.clock())
 
     def report_gated(self, gate_message: Callable[[str], str]) -> None:
-        """Report why pods are still held back after a while: at first, the others of a group may come."""
+        """Report why pods are still held back after a while; before that, the rest of the group may
+        arrive."""
         before = self._shared.clock() - GATED_SECONDS
-        for uid in [uid for uid, since in self._gated.items() if since <= before]:
-            del self._gated[uid]
+        for uid in [uid for uid, since in self.gated.items() if since <= before]:
+            del self.gated[uid]
             pod, message = self._shared.pending.get(uid), gate_message(uid)
             if pod is not None and message and self._shared.is_leading():
                 self._report(pod, Failure(message, is_error=False))
@@ -137,14 +138,17 @@ class FailureHandler:
         """Whether the pod is still there, and has no node."""
         return pod.uid in self._pending
 
-    def handle_decision(self, attempt: Attempt, *, also: Iterable[str] = ()) -> None:
+    def handle_decision(
+        self, attempt: Attempt, failure: Failure | None = None, *, also: Iterable[str] = ()
+    ) -> None:
         """Requeue a pod for which no node was chosen, and evict others if that makes it fit.
 
-        `also` names plugins that limited the search, so that their events can help, too.
+        `failure` is that of the decision, if known. `also` names plugins that limited the search, so that
+        their events can help, too.
         """
         decision = attempt.decision
         nominated = UNCHANGED if _keeps_nomination(decision) else decision.nominated or NOBODY
-        failure = failure_of(decision)
+        failure = failure or failure_of(decision)
         if also:
             failure = failure._replace(rejectors=failure.rejectors.union(also))
         self.handle(attempt, failure, nominated)
@@ -180,7 +184,8 @@ class FailureHandler:
         self._reporter.record(profile, pod, "Warning", "FailedScheduling", failure.message)
         patch = unscheduled_patch(pod, failure.reason, failure.message, nominated, self._shared.now())
         if patch:
-            self._shared.tasks.start(self._write_status(queued, patch), f"status of pod {pod.key}")
+            work = self._write_status(queued, patch)
+            self._shared.tasks.start(work, f"status of pod {pod.key}", is_plain=True)
 
     def report_skipped(self, profile: Profile, pod: Pod) -> None:
         """Report that a pod is not attempted, since it is being deleted."""
@@ -198,7 +203,7 @@ class FailureHandler:
             if self._shared.recorder is not None:
                 self._shared.recorder.record_failed(attempt, failure)
 
-    async def _write_status(self, queued: QueuedPod, patch: dict[str, Any]) -> None:
+    async def _write_status(self, queued: QueuedPod, patch: dict[str, object]) -> None:
         """Retry until it is written or outdated: it may be all that people see for minutes."""
         pod, attempts, delay = queued.pod, queued.attempts, RetryDelay()
         while (error := await self._reporter.patch_status(pod, patch)) is not None:
@@ -337,13 +342,13 @@ def _log(pod: Pod, failure: Failure, *, has_nodes: bool) -> None:
 
 def unscheduled_patch(
     pod: Pod, reason: str, message: str, nominated: str | None, now: float
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A strategic merge patch; empty if the pod says so already. `nominated` None leaves that as it is."""
-    status: dict[str, Any] = {}
+    status: dict[str, object] = {}
     message = truncate(message, MAX_MESSAGE_BYTES)
     known = pod.condition("PodScheduled")
     if known is None or (known.status, known.reason, known.message) != ("False", reason, message):
-        condition: dict[str, Any] = {
+        condition: dict[str, object] = {
             "type": "PodScheduled",
             "status": "False",
             "reason": reason,
@@ -358,7 +363,7 @@ def unscheduled_patch(
     return {"status": status} if status else {}
 
 
-def disrupted_patch(pod: Pod, scheduler_name: str, now: float, what: str = "pod") -> dict[str, Any]:
+def disrupted_patch(pod: Pod, scheduler_name: str, now: float, what: str = "pod") -> dict[str, object]:
     """Says on a victim why it goes."""
     condition = {
         "type": "DisruptionTarget",

@@ -97,7 +97,7 @@ def _short(word: str, flags: Mapping[str, Flag]) -> tuple[Flag, str | None, str]
     return flag, word[1:] or None, ""
 
 
-def _value(flag: Flag, text: str) -> Any:
+def _value(flag: Flag, text: str) -> object:
     try:
         return flag.kind.read(text)
     except ValueError as error:

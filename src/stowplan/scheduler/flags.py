@@ -46,7 +46,7 @@ _NO_HTTP2 = "HTTP/2 is never served"
 _NO_PROXY = "authenticating proxies are not supported"
 _ALL_METRICS = "all metrics are served with all labels"
 _ONE_STREAM = "all lines are written to standard error without buffering"
-_ONE_VERSION = "decisions always follow kube-scheduler 1.36"
+_ANY_COMPATIBILITY = "no feature of the scheduler depends on it"
 _NO_INSECURE_PORT = "only HTTPS is served, at --bind-address and --secure-port"
 _ONLY_STDERR = "logs are only written to standard error"
 
@@ -287,7 +287,7 @@ DEPRECATED = (
         "kube-api-content-type",
         STRING,
         _CLIENT.content_type,
-        "Content type for requests to the API server; JSON is used in any case.",
+        "Content type of bindings and events; all other requests use JSON.",
         instead="clientConnection.contentType",
     ),
     Flag(
@@ -363,16 +363,24 @@ FEATURE_GATE = (
         {},
         "GATE=true or GATE=false, separated by commas. The gates of pod groups, all off by default, are "
         "GenericWorkload, GangScheduling, TopologyAwareWorkloadScheduling, WorkloadAwarePreemption, "
-        "WorkloadWithJob and DRAWorkloadResourceClaims. All other features follow the defaults of "
-        "kube-scheduler 1.36: other values are accepted with a warning and have no effect.",
+        "WorkloadWithJob and DRAWorkloadResourceClaims. NodeDeclaredFeatures, DRAExtendedResource and "
+        "NominatedNodeNameForExpectation can be disabled. All other features follow the defaults of the "
+        "emulated version: other values are errors if pods would be placed differently than by "
+        "kube-scheduler, and otherwise accepted with a warning.",
     ),
-    Flag("emulated-version", STRINGS, (), "kube=1.35: version to emulate.", no_effect=_ONE_VERSION),
+    Flag(
+        "emulated-version",
+        STRINGS,
+        (),
+        "kube=1.35, or just 1.35: Kubernetes version whose plugins and feature gates are the defaults, from "
+        "1.33 to 1.36 (default: the version of the API server, at most 1.36).",
+    ),
     Flag(
         "min-compatibility-version",
         STRINGS,
         (),
         "kube=1.35: minimum version to be compatible with.",
-        no_effect=_ONE_VERSION,
+        no_effect=_ANY_COMPATIBILITY,
     ),
 )
 METRICS = (

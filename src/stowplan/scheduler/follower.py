@@ -14,10 +14,9 @@ from stowplan.api.groups import GroupKey
 from stowplan.api.meta import Object
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
-from stowplan.client.api import ApiClient
+from stowplan.client.api import ApiClient, WatchedResource, custom
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.errors import ApiError, Forbidden
-from stowplan.client.resources import WatchedResource, custom
 from stowplan.client.watch import MISSING_SECONDS, OnEvent, OnUnreadable, Reflector
 from stowplan.cluster import Cluster
 from stowplan.framework.events import Resource
@@ -34,7 +33,7 @@ BEHIND_SECONDS = 10.0
 
 
 class ClusterFollower:
-    """Watches all that decisions depend on, and knows when that is known."""
+    """Watches everything that decisions depend on, and knows when all of it has been read."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class ClusterFollower:
 
     @property
     def not_ready(self) -> str | None:
-        """Why pods are not decided yet, besides that another leads; None if nothing is in the way."""
+        """Why pods are not decided yet, apart from another instance leading; None if nothing prevents it."""
         if not self.is_synced:
             return f"handlers are not fully synchronized: waiting for {', '.join(self._list_unsynced())}"
         if self._behind:
@@ -131,16 +130,42 @@ class EventHandlers:
         """Pods that cannot be read, or only in part, by uid: those with a node, and those of ours without."""
         self._on_unreadable = on_unreadable
 
-    def on_event(self, kind: str, old: Any, new: Any) -> None:
+    def on_event(self, kind: str, old: object, new: object) -> None:
         """An object was added (`old` None), modified, or deleted (`new` None)."""
         if self._changes.is_deferring:
             self._changes.make(partial(self.on_event, kind, old, new))
             return
+        if log.is_verbose(3):
+            self._log_event(old, new)
         began = perf_counter()
         self._apply(old, new)
         label = _label(kind, old if new is None else new)
         if label:
             self._metrics.event_handled(label, perf_counter() - began)
+
+    def _log_event(self, old: Any, new: Any) -> None:
+        """Log it as kube-scheduler does: a pod that gets its node is deleted from those without one."""
+        item = new if old is None else old
+        if isinstance(item, NodeObject):
+            before, after = (None if each is None else "node" for each in (old, new))
+        elif isinstance(item, Pod):
+            before, after = self._describe_pod(old), self._describe_pod(new)
+        else:
+            return
+        field = "node" if isinstance(item, NodeObject) else "pod"
+        if before is not None and before != after:
+            log.log(3, f"Delete event for {before}", **{field: old})
+        if after is not None:
+            verbosity, action = (4, "Update") if before == after else (3, "Add")
+            log.log(verbosity, f"{action} event for {after}", **{field: new})
+
+    def _describe_pod(self, pod: Pod | None) -> str | None:
+        """What kube-scheduler calls it in its log; None if it handles no events of such pods."""
+        if pod is None or pod.is_finished:
+            return None
+        if pod.node_name:
+            return "scheduled pod"
+        return "unscheduled pod" if pod.scheduler_name in self._scheduler_names else None
 
     def _apply(self, old: Any, new: Any) -> None:
         if isinstance(old if new is None else new, Pod):
@@ -249,7 +274,7 @@ class EventHandlers:
                 self.on_capacity_freed(placed)
         self._notify(pod, None)
 
-    def _notify(self, old: Any, new: Any) -> None:
+    def _notify(self, old: object, new: object) -> None:
         for change in object_changes(old, new):
             self._queue.on_change(change)
 

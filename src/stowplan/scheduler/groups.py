@@ -19,21 +19,13 @@ from stowplan.api.groups import (
     ranked,
 )
 from stowplan.api.pod import Pod
-from stowplan.client.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH
+from stowplan.client.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH, custom
 from stowplan.client.errors import ApiError, NotFound
-from stowplan.client.resources import custom
 from stowplan.cluster import Cluster
 from stowplan.cluster.columns import Rows
 from stowplan.config.gates import PREEMPTION
-from stowplan.cycle.group import (
-    GroupDecision,
-    GroupHost,
-    Member,
-    Result,
-    decide_group,
-    in_order,
-    needed_count,
-)
+from stowplan.cycle.group import GroupDecision, Result, decide_group, in_order, needed_count
+from stowplan.cycle.group_trial import GroupHost, Member
 from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import EqualPods, TieBreak
 from stowplan.framework.decision import Decision

@@ -123,10 +123,8 @@ class Guard(Observer):
             self.call, call.has_ended = call.outer, True
 
     def call_async(
-        self, point: str, plugin: Plugin, method: Callable[..., Any], *args: Any
+        self, point: str, plugin: Plugin, method: Callable[..., object], *args: object
     ) -> Awaitable[Any]:
-        if is_trusted(type(plugin)):
-            return await_answer(method, *args)
         # The task within may be cancelled by the plugin itself, which is the plugin's error.
         return await_answer(self._call, point, plugin, method, *args)
 
@@ -135,8 +133,8 @@ class Guard(Observer):
             return plugin.run()
         return Stepwise(self, "run", plugin, awaitable_of(plugin.run()))
 
-    async def _call(self, point: str, plugin: Plugin, method: Callable[..., Any], *args: Any) -> Any:
-        async def step_by_step() -> Any:
+    async def _call(self, point: str, plugin: Plugin, method: Callable[..., object], *args: object) -> object:
+        async def step_by_step() -> object:
             try:
                 return await await_answer(lambda: Stepwise(self, point, plugin, awaitable_of(method(*args))))
             except ApiError:
@@ -153,7 +151,7 @@ class Guard(Observer):
             raise
         return task.result() if done else await self._give_up(call, task)
 
-    async def _give_up(self, call: Call, task: asyncio.Task[Any]) -> Any:
+    async def _give_up(self, call: Call, task: asyncio.Task[object]) -> object:
         task.cancel()
         done, _ = await asyncio.wait((task,), timeout=self._stuck_seconds)
         if not done:
@@ -238,7 +236,7 @@ class Guard(Observer):
             if is_over():
                 sys.settrace(before)
 
-        def trace(frame: FrameType, event: str, argument: object) -> Any:
+        def trace(frame: FrameType, event: str, argument: object) -> object:
             if is_over():
                 sys.settrace(before)
                 return None
@@ -256,7 +254,7 @@ class Guard(Observer):
 class Stepwise:
     """Awaits a plugin's coroutine; each stretch that it runs without waiting is a call of its own."""
 
-    def __init__(self, guard: Guard, point: str, plugin: Plugin, work: Awaitable[Any]) -> None:
+    def __init__(self, guard: Guard, point: str, plugin: Plugin, work: Awaitable[object]) -> None:
         self._guard, self._point, self._plugin, self._work = guard, point, plugin, work
 
     def __await__(self) -> Generator[Any, Any, Any]:

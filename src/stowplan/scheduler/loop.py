@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from functools import partial
+from typing import Any
 
 from stowplan import log
+from stowplan.api.affinity import terms_of
 from stowplan.api.groups import GroupKey
 from stowplan.api.pod import Pod
+from stowplan.cycle.cross_node import preempt_across
 from stowplan.cycle.preempt import preempt
 from stowplan.cycle.sampling import Sampling
-from stowplan.cycle.schedule import Cycle, TieBreak, schedule
+from stowplan.cycle.schedule import Cycle, ExtenderQuestion, TieBreak, answer_all, schedule
 from stowplan.framework.answers import describe, stack_of
+from stowplan.framework.args import without_secrets
 from stowplan.framework.decision import Decision
 from stowplan.framework.handle import Handle
 from stowplan.framework.hints import QueueingHints
@@ -34,11 +39,12 @@ from stowplan.scheduler.shared import Attempt, Failure, Shared, failure_of
 TURN_SECONDS = 0.001
 """For so long pods are decided before other tasks get their turn: each turn takes a call to the system."""
 MAX_TURNS = 8
-"""How many turns other tasks get, at most, after a decision that took several turns' time."""
+"""How many turns other tasks get, at most, after decisions that took several turns' time each."""
 IDLE_TURN_SECONDS = 20e-6
 """A turn in which nothing was left to do takes less."""
-CUSTOM_VERBOSITY, ALL_VERBOSITY = 5, 10
-"""From which `-v` on the log has a line for what custom plugins, and all plugins, say of each node."""
+CUSTOM_VERBOSITY, RAW_VERBOSITY, ALL_VERBOSITY = 5, 6, 10
+"""From which `-v` on the log has a line for what custom plugins say of each node, for their raw scores and
+the arguments of plugins, and for what all plugins say."""
 
 
 WITH_EXTENDERS = (
@@ -74,12 +80,23 @@ class Profiles:
             observers[name] = CycleObserver(each, self._shared.metrics, self._guard)
             fresh[name] = Profile(each, handle, None if old is None else old.plugins, observers[name])
             self._shared.metrics.profile_started(name, fresh[name].points)
+            if log.is_verbose(RAW_VERBOSITY):
+                for plugin, args in each.as_json()["args"].items():
+                    log.log(
+                        RAW_VERBOSITY,
+                        "Plugin arguments",
+                        profile=name,
+                        plugin=plugin,
+                        args=without_secrets(args),
+                    )
         hints = {name: QueueingHints(profile) for name, profile in fresh.items()}
         self.hand_in()
         self.by_name.update(fresh)
         self.observers.update(observers)
         for profile in fresh.values():
             profile.handle.preempt = partial(preempt, profile)
+            profile.handle.preempt_across = partial(preempt_across, profile)
+            profile.handle.scheduler_names = self.by_name.keys()
         self.sampling = Sampling.of(
             {name: profile.percentage_of_nodes_to_score for name, profile in self.by_name.items()}
         )
@@ -127,11 +144,13 @@ class SchedulingLoop:
         self._groups = GroupScheduler(shared, queue, binder, failures)
         self._taken: Sequence[QueuedPod] = ()
         """The members of the group that is being decided."""
+        self.failed_pods: FailedPods | None = None
+        """Set for a replay, where all of a backlog may be attempted whenever a pod leaves."""
         shared.metrics.before_render()  # of a configuration before this one
         shared.metrics.before_render = profiles.hand_in
 
     async def run(self) -> None:
-        turn_ends = 0.0
+        turn_ends = last = 0.0
         while (queued := await self._queue.pop()) is not None:
             began = time.monotonic()
             try:
@@ -139,7 +158,7 @@ class SchedulingLoop:
                 if self._extenders is None:
                     self.schedule_one(queued)
                 else:
-                    await self.schedule_extended(queued, self._extenders)
+                    await self.schedule_extended(queued)
             except BaseException as error:  # what nobody foresaw for one pod must not stop the others
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
@@ -147,8 +166,10 @@ class SchedulingLoop:
                     self._give_back(each, error)
             self._taken = ()
             now = time.monotonic()
+            before, last = last, now - began
             if now >= turn_ends:
-                await _let_others_run(min(1 + int((now - began) / TURN_SECONDS), MAX_TURNS))
+                # A single slow decision is mostly one that another process interrupted.
+                await _let_others_run(min(1 + int(min(before, last) / TURN_SECONDS), MAX_TURNS))
                 # What is decided now is bound soon, on what is known by then.
                 await self._shared.api.wait_for_capacity()
                 turn_ends = time.monotonic() + TURN_SECONDS
@@ -164,15 +185,35 @@ class SchedulingLoop:
         if profile is None:
             return
         began = shared.clock()
+        known = None if self.failed_pods is None else self.failed_pods.find(profile, pod)
+        if known is not None:
+            decision, failure = known
+            self._failures.handle_decision(self._attempt_of(queued, profile, decision, began), failure)
+            return
         decision = self.decide(profile, pod, self._profiles.sampling.get(profile.scheduler_name))
+        if self.failed_pods is not None:
+            self.failed_pods.keep(profile, decision)
         self._hand_on(self._attempt_of(queued, profile, decision, began))
 
-    def decide(self, profile: Profile, pod: Pod, sampling: Sampling | None) -> Decision:
-        """Decide a pod on the cluster as it is now; nothing is changed by it."""
+    def decide(
+        self,
+        profile: Profile,
+        pod: Pod,
+        sampling: Sampling | None,
+        answer: Callable[[ExtenderQuestion], Any] | None = None,
+    ) -> Decision:
+        """Decide a pod on the cluster as it is now; nothing is changed by it.
+
+        With `answer`, which says what extenders would, the cycle is that with extenders.
+        """
         observer = self._profiles.observers[profile.scheduler_name]
         observer.begin()
         try:
-            decision = schedule(profile, pod, self._shared.cluster.nodes, self._tie_break, sampling)
+            if answer is None:
+                decision = schedule(profile, pod, self._shared.cluster.nodes, self._tie_break, sampling)
+            else:
+                cycle = Cycle(profile, pod, self._shared.cluster.nodes, sampling)
+                decision = answer_all(cycle.decide(self._tie_break, asks_extenders=True), answer)
             observer.end(profile, decision)
         except BaseException as error:  # such as a fault of our own: it concerns this pod alone
             decision = self._make_failed_decision(pod, error)
@@ -201,7 +242,7 @@ class SchedulingLoop:
             self._profiles.sampling.get(profile.scheduler_name),
         )
 
-    async def schedule_extended(self, queued: QueuedPod, extenders: ExtenderCalls) -> None:
+    async def schedule_extended(self, queued: QueuedPod) -> None:
         """Decide one pod with extenders. Changes of the cluster are deferred until they have answered."""
         shared, pod = self._shared, queued.pod
         key = shared.cluster.groups.key_of(pod)
@@ -211,18 +252,11 @@ class SchedulingLoop:
         profile = self._begin(queued)
         if profile is None:
             return
-        began, observer = shared.clock(), self._profiles.observers[profile.scheduler_name]
-        sampling = self._profiles.sampling.get(profile.scheduler_name)
+        began = shared.clock()
         with shared.changes.deferring():
-            observer.begin()
-            try:
-                cycle = Cycle(profile, pod, shared.cluster.nodes, sampling)
-                decision = await extenders.schedule(cycle, self._tie_break, observer.pause)
-                observer.end(profile, decision)
-            except BaseException as error:
-                if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                    raise
-                decision = self._make_failed_decision(pod, error)
+            decision = await self.decide_extended(
+                profile, pod, self._profiles.sampling.get(profile.scheduler_name)
+            )
             attempt = self._attempt_of(queued, profile, decision, began)
         if not self._failures.is_pending(pod):
             self._failures.handle(attempt, Failure("the pod is gone or has a node", is_moot=True), UNCHANGED)
@@ -231,9 +265,31 @@ class SchedulingLoop:
         else:
             self._hand_on(attempt)
 
+    def asks_extenders(self, pod: Pod) -> bool:
+        """Whether an extender manages the pod."""
+        return self._extenders is not None and self._extenders.is_any_interested((pod,))
+
+    async def decide_extended(self, profile: Profile, pod: Pod, sampling: Sampling | None) -> Decision:
+        """Decide a pod with extenders; whoever calls it defers changes of the cluster meanwhile."""
+        assert self._extenders is not None
+        observer = self._profiles.observers[profile.scheduler_name]
+        observer.begin()
+        try:
+            cycle = Cycle(profile, pod, self._shared.cluster.nodes, sampling)
+            decision = await self._extenders.schedule(cycle, self._tie_break, observer.pause)
+            observer.end(profile, decision)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            decision = self._make_failed_decision(pod, error)
+        return decision
+
     def _begin(self, queued: QueuedPod) -> Profile | None:
         """The profile to decide the pod with; None if there is nothing to decide."""
         pod = queued.pod
+        is_verbose = log.is_verbose(3)
+        if is_verbose:
+            log.log(4, "About to try and schedule pod", pod=pod)
         profile = self._profiles.by_name.get(pod.scheduler_name)
         if profile is None or self._shared.cluster.is_assumed(pod):
             self._queue.done(pod.uid)
@@ -242,7 +298,8 @@ class SchedulingLoop:
             self._failures.report_skipped(profile, pod)
             self._queue.done(pod.uid)
             return None
-        log.log(3, "Attempting to schedule pod", pod=pod)
+        if is_verbose:
+            log.log(3, "Attempting to schedule pod", pod=pod)
         return profile
 
     def _make_failed_decision(self, pod: Pod, error: BaseException) -> Decision:
@@ -280,6 +337,48 @@ class SchedulingLoop:
                 self._binder.start(attempt, decision.chosen)
             return
         self._failures.handle_decision(attempt)
+
+
+class FailedPods:
+    """Decisions that found no node: as long as nothing changes, they hold for equal pods, too."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._cluster, self._nominations = shared.cluster, shared.nominations
+        self._known: dict[Hashable, tuple[Decision, Failure]] = {}
+        self._version: Hashable = None
+
+    def find(self, profile: Profile, pod: Pod) -> tuple[Decision, Failure] | None:
+        nodes, kept = self._cluster.nodes, self._cluster.nodes.kept
+        version = (
+            nodes.layout,
+            kept.node_changes.position,
+            kept.usage_changes.position,
+            kept.pod_changes.position,
+            self._cluster.pdbs.version,
+        )
+        if version != self._version:
+            self._version = version
+            self._known.clear()
+        found = self._known.get((profile, pod.shape, pod.label_set))
+        if found is None or pod.nominated_node_name or self._nominations:
+            return None
+        decision = copy(found[0])
+        decision.pod, decision.state = pod, CycleState()
+        return decision, found[1]
+
+    def keep(self, profile: Profile, decision: Decision) -> None:
+        """Keep a decision that `find` was asked for before, if it depends on nothing else."""
+        pod, state = decision.pod, decision.state
+        has_failed = decision.chosen is None and decision.error is None and decision.nominated is None
+        if not has_failed or state is None or pod.nominated_node_name or self._nominations:
+            return
+        if terms_of(pod) or pod.spec.volumes or pod.spec.resource_claims or len(self._cluster.device_classes):
+            return
+        plugins = [plugin for _, plugin, _ in (*profile.pre_filters, *profile.post_filters)]
+        filters = [step for step in profile.filters if step.name not in state.skipped_filters]
+        plugins += [step.plugin for step in filters]
+        if all(step.is_cached for step in filters) and all(map(is_trusted, map(type, plugins))):
+            self._known[profile, pod.shape, pod.label_set] = (decision, failure_of(decision))
 
 
 async def _let_others_run(turns: int) -> None:
@@ -333,6 +432,17 @@ def _log_scores(decision: Decision, verbosity_of: Callable[[str], int]) -> None:
     names = [decision.names[row] for row in decision.feasible.tolist()]
     for column in decision.scores:
         verbosity = verbosity_of(column.plugin)
+        raw_verbosity = max(verbosity, RAW_VERBOSITY)
+        if column.raw is not None and log.is_verbose(raw_verbosity):
+            for node_name, score in zip(names, column.raw.tolist(), strict=True):
+                log.log(
+                    raw_verbosity,
+                    "Plugin returned raw score for node",
+                    pod=decision.pod,
+                    plugin=column.plugin,
+                    node=node_name,
+                    score=score,
+                )
         if log.is_verbose(verbosity):
             for node_name, score in zip(names, column.weighted.tolist(), strict=True):
                 log.log(

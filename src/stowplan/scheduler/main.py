@@ -27,6 +27,7 @@ import msgspec
 
 from stowplan import log
 from stowplan.api.pod import Pod
+from stowplan.api.protobuf import CONTENT_TYPE as PROTOBUF
 from stowplan.client import kubeconfig
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
@@ -35,6 +36,7 @@ from stowplan.client.errors import ApiError
 from stowplan.client.extenders import extenders_of
 from stowplan.client.leases import LeaderElection, new_identity
 from stowplan.config import KubeSchedulerConfiguration
+from stowplan.config.gates import RELEASE_MINOR, missing_features, read_server_minor
 from stowplan.errors import InputError, StowplanError
 from stowplan.framework.answers import describe, stack_of
 from stowplan.framework.plugin import is_trusted
@@ -46,24 +48,26 @@ from stowplan.scheduler.comparer import compare, dump
 from stowplan.scheduler.decision_pages import decision_pages
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.measuring import MeasuredClient
-from stowplan.scheduler.options import RELEASE, RunOptions, complete_config, parse
+from stowplan.scheduler.options import RELEASE, Parsed, RunOptions, complete_config, parse
 from stowplan.scheduler.scheduler import Scheduler, Settings, steady_clock
 from stowplan.serving.access import cluster_client_ca
 from stowplan.serving.pages import Page, scheduler_pages
 from stowplan.serving.server import Server
 
 GRACE_SECONDS = 20.0
+VERSION_SECONDS = 5.0
+"""How long we wait for the API server's version at the start."""
 END_SECONDS = 5.0
 """How long we wait for tasks to end that were cancelled."""
 EXIT_SECONDS = 5.0
 """After all our own work has ended, how long that of plugins may hold up the end of the process."""
 NOT_SYNCED = "handlers are not fully synchronized"
 LOOK_SECONDS = 0.05
-"""How fresh what is known of plugins' files must be when a pod is decided."""
+"""How long ago the plugins' files may have been checked when a pod is decided."""
 
 
 MorePages = Callable[["Service"], Mapping[str, Page]]
-"""What the server shows besides, by path: rooms above this one bring it."""
+"""Further pages of the server, by path; packages above this one provide them."""
 
 
 class Ending(Enum):
@@ -156,6 +160,8 @@ class Service:
         """Not yet answered: one may come while the scheduler is built anew."""
         self._policy: dict[str, Any] | None = None
         """The ConfigMap with the Policy, as it was at the start."""
+        self._server_minor: int | None = None
+        """The API server's minor version at the start, if features are to follow it."""
 
     async def run(self) -> int:
         log.log(0, "Starting Stowplan scheduler")
@@ -172,6 +178,7 @@ class Service:
                         burst=client.burst,
                         user_agent="stowplan/scheduler",
                         may_write=may_write,
+                        uses_protobuf=client.content_type == PROTOBUF,
                     )
                 )
                 for may_write in (self._is_leading, lambda: True)
@@ -199,6 +206,7 @@ class Service:
         if self._election is not None:
             elected = asyncio.create_task(self._election.run(), name="leader election")
         try:
+            await self._follow_server_version(api)
             while True:
                 ending = await self._run_once(api, events_api, elected)
                 if ending is Ending.STOPPED:
@@ -331,7 +339,7 @@ class Service:
             if not self.registry.has_changed:
                 return
             with self.registry.reloading() as registry:
-                config = parse(self.options.argv, registry=registry, policy=self._policy).options.config
+                config = self._parse(registry).options.config
                 if [each.scheduler_name for each in config.profiles] != list(scheduler.profiles):
                     config = self.options.config  # other profiles are taken up when told so by SIGHUP
                 scheduler.take_profiles(config, registry)
@@ -361,7 +369,7 @@ class Service:
     def _reload(self) -> bool:
         """Reads the configuration again; a bad one is rejected and the old one stays."""
         try:
-            options, warnings = parse(self.options.argv, registry=self.registry, policy=self._policy)
+            options, warnings = self._parse(self.registry)
             complete_config(options.config, self.registry)
             extenders_of(options.config.extenders)
         except BaseException as error:  # modules of plugins are imported, and may raise anything
@@ -428,14 +436,53 @@ class Service:
                 "of the configuration"
             ) from error
         self._policy = {"kind": "ConfigMap", **found}
-        self.options = parse(self.options.argv, registry=self.registry, policy=self._policy).options
+        known = parse(self.options.argv, registry=self.registry).warnings
+        self.options, warnings = self._parse(self.registry)
+        for warning in warnings:
+            if warning not in known:  # those were written at the start
+                log.warn(warning)
+
+    def _parse(self, registry: Registry) -> Parsed:
+        return parse(
+            self.options.argv, registry=registry, policy=self._policy, server_minor=self._server_minor
+        )
+
+    async def _follow_server_version(self, api: ApiClient) -> None:
+        """Without --emulated-version, an older API server says which features there are."""
+        if self.options.emulated_minor is not None:
+            return
+        try:
+            async with asyncio.timeout(VERSION_SECONDS):
+                found = await api.get_json("/version")
+        except (ApiError, TimeoutError) as error:
+            log.warn(
+                f"API server's version not known, scheduling as kube-scheduler 1.{RELEASE_MINOR}", err=error
+            )
+            return
+        minor = read_server_minor(found)
+        if minor is None or minor == RELEASE_MINOR:
+            return
+        if minor > RELEASE_MINOR:
+            log.log(
+                0,
+                f"API server is newer, scheduling as kube-scheduler 1.{RELEASE_MINOR}",
+                server=f"1.{minor}",
+                missingFeatures=",".join(missing_features(minor)),
+            )
+            return
+        self._server_minor = minor
+        config = self._parse(self.registry).options.config
+        self.options = msgspec.structs.replace(self.options, config=config)
+        log.log(0, "API server is older, using its features", server=f"1.{minor}")
 
     def _journal(self) -> AbstractContextManager[None]:
         """Decisions go to disk, where that is asked for, until all that was decided is written."""
         options = self.options.journal
         if not options.directory:
             return nullcontext()
-        return self.decisions.writing_to(Path(options.directory), size=options.size, age=options.age)
+        from stowplan.journal.writer import writing  # it needs pyarrow, which nothing else does
+
+        return writing(self.decisions, Path(options.directory), size=options.size, age=options.age)
 
     def _has_plugins_of_others(self) -> bool:
         profiles = resolve_profiles(self.options.config, self.registry)
@@ -483,7 +530,7 @@ class Service:
         return None if is_ours and not path else reviewer(path)
 
     def _pods_to_show(self) -> Iterable[Pod]:
-        """For /metrics/resources: those placed and those that wait, as long as we lead."""
+        """The pods for /metrics/resources: placed and waiting ones while we lead."""
         if self.scheduler is None or not self._is_leading():
             return ()
         return (*self.scheduler.cluster.pods(), *self.scheduler.handlers.pending.values())
@@ -517,7 +564,7 @@ def reviewer(
     """The API server that authenticates our clients: by default that of the pod we run in."""
     if path:
         return kubeconfig.load(path)
-    if environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").is_file():
+    if kubeconfig.is_in_pod(environ=environ, account=account):
         return kubeconfig.in_cluster(environ=environ, account=account)
     return None
 

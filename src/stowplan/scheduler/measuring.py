@@ -12,15 +12,14 @@ from time import perf_counter
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-import msgspec
 import numpy as np
 
 from stowplan.api.meta import Object
-from stowplan.api.quantity import encode_hook
 from stowplan.api.resource import ResourceClaim
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError
+from stowplan.framework.answers import await_answer
 from stowplan.framework.decision import Decision
 from stowplan.framework.observer import Observer
 from stowplan.framework.plugin import Plugin, is_trusted, overrides
@@ -126,9 +125,11 @@ class CycleObserver(Observer):
             self._guard.leave(point, plugin)
 
     def call_async(
-        self, point: str, plugin: Plugin, method: Callable[..., Any], *args: Any
+        self, point: str, plugin: Plugin, method: Callable[..., object], *args: object
     ) -> Awaitable[Any]:
-        return self._guard.call_async(point, plugin, method, *args)
+        if plugin.__class__ in self._custom:
+            return self._guard.call_async(point, plugin, method, *args)
+        return await_answer(method, *args)
 
     def run(self, plugin: Plugin) -> Awaitable[Any]:
         return self._guard.run(plugin)
@@ -314,9 +315,6 @@ class MeasuredClient(ApiClient):
 
     async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Reply:
         began, code = perf_counter(), NO_ANSWER
-        if body is not None and not isinstance(body, bytes):
-            body = msgspec.json.encode(body, enc_hook=encode_hook)
-        self._metrics.request_sent(self._host, method, len(body or b""))
         try:
             answer = await super().request(method, path, body, **options)
             code = str(answer.status)
@@ -327,6 +325,9 @@ class MeasuredClient(ApiClient):
         finally:
             self._metrics.request(code, self._host, method, perf_counter() - began)
         return answer
+
+    def on_request(self, method: str, size: int) -> None:
+        self._metrics.request_sent(self._host, method, size)
 
     def on_throttled(self, method: str, seconds: float) -> None:
         self._metrics.throttled(self._host, method, seconds)

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from stowplan.api import quantity
+from stowplan.client.kubeconfig import is_in_pod
 from stowplan.config import (
     EXTENSION_POINTS,
     Duration,
@@ -24,8 +25,15 @@ from stowplan.config import (
 )
 from stowplan.config.document import Source
 from stowplan.config.field_errors import join_errors
-from stowplan.config.gates import DEPENDENCIES as GROUP_GATES
-from stowplan.config.gates import enabled_gates
+from stowplan.config.gates import (
+    BINDING_CONDITIONS,
+    FILTER_TIMEOUT,
+    RELEASE_MINOR,
+    choose_features,
+    gate_warnings,
+    kept_features,
+    read_versions,
+)
 from stowplan.config.load import LoadedConfig
 from stowplan.config.types import (
     DEFAULT_SCHEDULER_NAME,
@@ -77,55 +85,9 @@ _CLIENT_FIELDS = {
     "kube-api-qps": "qps",
     "kube-api-burst": "burst",
 }
+_ARGS_OF_FEATURES = {BINDING_CONDITIONS: "bindingTimeout", FILTER_TIMEOUT: "filterTimeout"}
+"""Arguments of DynamicResources that are not written while a feature gate is off."""
 _OTHER_FIELDS = {"profiling": "enable_profiling", "contention-profiling": "enable_contention_profiling"}
-SUPPORTED_GATES = frozenset(
-    (
-        "ClearingNominatedNodeNameAfterBinding",
-        "DRAAdminAccess",
-        "DRAConsumableCapacity",
-        "DRADeviceBindingConditions",
-        "DRADeviceTaints",
-        "DRAExtendedResource",
-        "DRAPartitionableDevices",
-        "DRAPrioritizedList",
-        "DRAResourceClaimDeviceStatus",
-        "DRAResourceClaimGranularStatusAuthorization",
-        "DRASchedulerFilterTimeout",
-        "DynamicResourceAllocation",
-        "InPlacePodLevelResourcesVerticalScaling",
-        "InPlacePodVerticalScaling",
-        "MatchLabelKeysInPodAffinity",
-        "MatchLabelKeysInPodTopologySpread",
-        "MatchLabelKeysInPodTopologySpreadSelectorMerge",
-        "NodeDeclaredFeatures",
-        "NodeInclusionPolicyInPodTopologySpread",
-        "NominatedNodeNameForExpectation",
-        "OpportunisticBatching",
-        "PodLevelResources",
-        "PodObservedGenerationTracking",
-        "PodSchedulingReadiness",
-        "SchedulerAsyncPreemption",
-        "SchedulerPopFromBackoffQ",
-        "SchedulerQueueingHints",
-        "SidecarContainers",
-        "VolumeAttributesClass",
-    )
-)
-UNSUPPORTED_GATES = frozenset(
-    (
-        "AllAlpha",
-        "ComponentFlagz",
-        "ComponentStatusz",
-        "CoordinatedLeaderElection",
-        "DRADeviceTaintRules",
-        "DRAListTypeAttributes",
-        "DRANodeAllocatableResources",
-        "SchedulerAsyncAPICalls",
-        "StorageCapacityScoring",
-        "TaintTolerationComparisonOperators",
-        "VolumeLimitScaling",
-    )
-)
 
 
 class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +141,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     access: AccessOptions
     logs: LogOptions
     feature_gates: dict[str, bool]
+    emulated_minor: int | None
+    """The minor of --emulated-version; None to follow the API server."""
 
 
 class Parsed(NamedTuple):
@@ -192,20 +156,27 @@ def parse(
     program: str = PROGRAM,
     registry: Registry | None = None,
     policy: Source | None = None,
+    server_minor: int | None = None,
 ) -> Parsed:
-    """Read the flags and the configuration file; raise an InputError if they are invalid."""
+    """Read the flags and the configuration file; raise an InputError if they are invalid.
+
+    Without --emulated-version, features are those of `server_minor` if the API server is older than 1.36.
+    """
     given = read(argv, FLAGS, program)
     values = {name: given.get(name, flag.default) for name, flag in FLAGS.items()}
     if bool(values["tls-cert-file"]) != bool(values["tls-private-key-file"]):
         raise InputError("--tls-cert-file and --tls-private-key-file must be given together")
     loaded = _load(given, registry or Registry.installed(values["plugin-dir"]), policy)
-    config = with_gates(_apply_flags(loaded.config, given), enabled_gates(values["feature-gates"]))
+    emulated = read_versions(values["emulated-version"], values["min-compatibility-version"])
+    server = server_minor if emulated is None else None
+    features = choose_features(values["feature-gates"], emulated or RELEASE_MINOR, server)
+    config = with_gates(_apply_flags(loaded.config, given), *features)
     config = with_groups(config) if values["groups"] else config
     options = RunOptions(
         argv=tuple(argv),
         config=config,
         policy_config_map=loaded.policy_config_map,
-        kubeconfig=config.client_connection.kubeconfig,
+        kubeconfig=config.client_connection.kubeconfig or _kubeconfig_beside(given, config),
         master=values["master"],
         write_config_to=values["write-config-to"],
         pod_max_in_unschedulable=values["pod-max-in-unschedulable-pods-duration"],
@@ -223,8 +194,21 @@ def parse(
         access=_make_struct(AccessOptions, values),
         logs=LogOptions(verbosity=values["v"], format=values["logging-format"]),
         feature_gates=values["feature-gates"],
+        emulated_minor=emulated,
     )
-    return Parsed(options, [*_warnings(given, config), *loaded.warnings])
+    emulation = _emulation_warnings(emulated, values["feature-gates"])
+    return Parsed(options, [*_warnings(given, config), *emulation, *loaded.warnings])
+
+
+def _kubeconfig_beside(given: Given, config: KubeSchedulerConfiguration) -> str:
+    """The flag --kubeconfig, where --config is given too and there is no other way to reach the cluster.
+
+    parity: kube-scheduler ignores the flag then, and cannot start outside of a pod.
+    """
+    if config.client_connection.kubeconfig or not given.get("config") or given.get("master") or is_in_pod():
+        return ""
+    found: str = given.get("kubeconfig", "")
+    return found
 
 
 def _bytes(size: str) -> int:
@@ -316,8 +300,9 @@ def _make_struct(kind: type[T], values: dict[str, Any]) -> T:
 def _warnings(given: Given, config: KubeSchedulerConfiguration) -> Iterator[str]:
     """A warning for each flag that is old, ignored or without effect."""
     file = given.get("config")
+    used = {"kubeconfig"} if _kubeconfig_beside(given, config) else set()
     for flag in FLAGS.values():
-        if flag.name in given:
+        if flag.name in given and flag.name not in used:
             yield from _flag_warnings(flag, given[flag.name], file)
     yield from gate_warnings(given.get("feature-gates", {}))
     if not file:
@@ -362,22 +347,13 @@ def _ignored_warnings(flags: Sequence[Flag], given: Given, why: str) -> Iterator
     )
 
 
-def gate_warnings(gates: Mapping[str, bool]) -> Iterator[str]:
-    """A warning for every gate that has no effect."""
-    for gate, on in gates.items():
-        prefix = f"--feature-gates: {gate}={str(on).lower()} has no effect"
-        if gate in GROUP_GATES:
-            continue
-        if gate in SUPPORTED_GATES:
-            if not on:
-                yield f"{prefix}: Stowplan always enables it"
-        elif gate in UNSUPPORTED_GATES:
-            if on:
-                yield f"{prefix}: Stowplan does not implement it"
-        elif gate == "AllBeta":
-            yield f"{prefix}: beta features follow kube-scheduler 1.36's defaults"
-        else:
-            yield f"{prefix}: kube-scheduler 1.36 has no such scheduling feature gate"
+def _emulation_warnings(minor: int | None, gates: Mapping[str, bool]) -> Iterator[str]:
+    """Features that the emulated version does not have and that stay enabled all the same."""
+    if minor is not None and (kept := kept_features(minor, gates)):
+        yield (
+            f"--emulated-version=1.{minor}: Stowplan does not disable {', '.join(kept)}; an API server that "
+            f"is of version 1.{minor} or emulates it does not serve the fields of these features"
+        )
 
 
 def complete_config(config: KubeSchedulerConfiguration, registry: Registry) -> dict[str, Any]:
@@ -395,6 +371,9 @@ def complete_config(config: KubeSchedulerConfiguration, registry: Registry) -> d
         plain["profiles"], config.profiles, resolve_profiles(config, registry), strict=True
     ):
         args = resolved.as_json()["args"]
+        for gate, field in _ARGS_OF_FEATURES.items():
+            if gate in config.disabled_gates:
+                args.get("DynamicResources", {}).pop(field, None)
         shown["plugins"] = _complete_plugins(profile, config)
         shown["pluginConfig"] = [{"name": name, "args": args[name]} for name in sorted(args)]
         if shown["percentageOfNodesToScore"] is None:

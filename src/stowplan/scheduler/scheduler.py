@@ -17,11 +17,10 @@ from typing import Any
 from stowplan import log
 from stowplan.api.custom import CustomResource
 from stowplan.api.pod import Pod
-from stowplan.client.api import ApiClient
+from stowplan.client.api import FOLLOWED, PODS, RESOURCES, ApiClient, WatchedResource
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.events import EventRecorder
 from stowplan.client.extenders import MAX_RESPONSE_BYTES, extenders_of
-from stowplan.client.resources import FOLLOWED, PODS, RESOURCES, WatchedResource
 from stowplan.client.watch import EventKind, Reflector
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
@@ -209,7 +208,7 @@ class Scheduler:
 
     @property
     def not_ready(self) -> str | None:
-        """Why pods are not decided yet, besides that another leads; None if nothing is in the way."""
+        """Why pods are not decided yet, apart from another instance leading; None if nothing prevents it."""
         return self.follower.not_ready
 
     @property
@@ -223,7 +222,7 @@ class Scheduler:
         return len(self.shared.tasks)
 
     def check(self) -> str | None:
-        """Which part of the scheduler has ended that must not; for /livez."""
+        """The part of the scheduler that has ended unexpectedly; for /livez."""
         return self._core.fault
 
     # Its life
@@ -252,7 +251,7 @@ class Scheduler:
             for name, recorder in self._reporter.recorders.items():
                 core.start(f"events of {name}", recorder.run())
             self.run_plugins_in(of_plugins)
-            core.start("queue flushes", self._tick())
+            core.start("queue flushes", self._tick_every_second())
             core.start("scheduling", self._schedule())
 
     async def stop(self, seconds: float = 10.0) -> None:
@@ -284,31 +283,36 @@ class Scheduler:
         self.queue.flush_backoff()
         self.queue.flush_unschedulable()
 
-    async def _tick(self) -> None:
-        """Do what is due every second: backoffs that are over, and now and then pods that waited too long."""
-        since_flush, metrics, cluster = 0.0, self.metrics, self.cluster
+    async def _tick_every_second(self) -> None:
+        since_flush = 0.0
         while True:
             await asyncio.sleep(1 - time.time() % 1)
-            self.queue.flush_backoff()
-            self.report_gated()
-            if self.shared.recorder is not None:
-                decisions = self.shared.recorder.decisions
-                decisions.flush()
-                if decisions.journal is not None:
-                    metrics.journal(decisions.journal.is_failing, decisions.journal.lost)
             since_flush += 1
             if since_flush >= FLUSH_UNSCHEDULABLE_SECONDS:
                 since_flush = 0.0
                 self.queue.flush_unschedulable()
-            metrics.pending(self.queue.counts())
-            metrics.settle()
-            metrics.cache_sizes(
-                nodes=len(cluster.nodes), pods=len(cluster.nodes.pods), assumed_pods=cluster.assumed_count
-            )
+            self.tick()
+
+    def tick(self) -> None:
+        """Do what is due every second: attempt pods whose backoff is over, report, write, and count."""
+        metrics, cluster = self.metrics, self.cluster
+        self.queue.flush_backoff()
+        self.report_gated()
+        if self.shared.recorder is not None:
+            decisions = self.shared.recorder.decisions
+            decisions.flush()
+            if decisions.journal is not None:
+                metrics.journal(decisions.journal.is_failing, decisions.journal.lost)
+        metrics.pending(self.queue.counts())
+        metrics.settle()
+        metrics.cache_sizes(
+            nodes=len(cluster.nodes), pods=len(cluster.nodes.pods), assumed_pods=cluster.assumed_count
+        )
 
     def report_gated(self) -> None:
         """Report members of pod groups that wait for the rest of their group."""
-        self._reporter.report_gated(self.queue.gate_message)
+        if self._reporter.gated:
+            self._reporter.report_gated(self.queue.gate_message)
 
     def run_plugins_in(self, tasks: asyncio.TaskGroup) -> None:
         """Run the background work of plugins in these tasks from now on."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from types import coroutine
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -173,15 +175,34 @@ class BackgroundTasks:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_ending = False
-        """Whether work may be cancelled: the process, or this configuration, is at its end."""
+        """Whether work may be cancelled because the process, or this configuration, is ending."""
+        self.defers_plain = False
+        """Whether plain work waits for `run_deferred`: a replay, where writes take no time, saves tasks."""
+        self._deferred: deque[tuple[Coroutine[Any, Any, None], str]] = deque()
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._tasks) + len(self._deferred)
 
-    def start(self, work: Coroutine[Any, Any, None], what: str) -> None:
+    def start(self, work: Coroutine[Any, Any, None], what: str, *, is_plain: bool = False) -> None:
+        """Plain work waits for nothing but the API client, and does not look at its task."""
+        if is_plain and self.defers_plain:
+            self._deferred.append((work, what))
+            return
         task = asyncio.create_task(work, name=what)
         self._tasks.add(task)
         task.add_done_callback(self._on_end)
+
+    def run_deferred(self) -> None:
+        while self._deferred:
+            work, what = self._deferred.popleft()
+            try:
+                waited = work.send(None)
+            except StopIteration:
+                continue
+            except Exception as error:
+                _report_failed(error, what)
+            else:
+                self.start(_resume(work, waited), what)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -189,9 +210,7 @@ class BackgroundTasks:
             if not self.is_ending:
                 log.error("Background work was cancelled", None, work=task.get_name())
         elif (error := task.exception()) is not None:
-            log.error(
-                "Background work failed", describe(error), work=task.get_name(), stacktrace=stack_of(error)
-            )
+            _report_failed(error, task.get_name())
 
     async def finish(self, seconds: float) -> None:
         """Wait for the work, but not longer than this, then cancel the rest."""
@@ -200,6 +219,28 @@ class BackgroundTasks:
         self.is_ending = True
         for task in tuple(self._tasks):
             task.cancel()
+        while self._deferred:
+            self._deferred.pop()[0].close()
+
+
+def _report_failed(error: BaseException, what: str) -> None:
+    log.error("Background work failed", describe(error), work=what, stacktrace=stack_of(error))
+
+
+@coroutine
+def _resume(work: Coroutine[Any, Any, None], waited: object) -> Generator[Any, Any, None]:
+    """The rest of a coroutine that waits for something."""
+    while True:
+        try:
+            value = yield waited
+        except BaseException as error:
+            step = partial(work.throw, error)
+        else:
+            step = partial(work.send, value)
+        try:
+            waited = step()
+        except StopIteration:
+            return
 
 
 class DeferredChanges:

@@ -55,9 +55,9 @@ class Authentication:
         self._tokens = Remembered[User | None](lambda _: options.authentication_token_webhook_cache_ttl)
 
     async def user_of(self, certificate: Any, authorization: str) -> User | None:
-        """None for credentials that do not count, which is not the same as to come without any.
+        """Return the user, or None for invalid credentials; a client without any is anonymous.
 
-        `certificate` is the verified one of the client, if it has one; `authorization` the header.
+        `certificate` is the verified certificate of the client, if it has one; `authorization` is the header.
         """
         if certificate and (user := _certificate_user(certificate["subject"])):
             return user

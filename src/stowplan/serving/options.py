@@ -20,7 +20,7 @@ class ServingOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     bind_address: str = "0.0.0.0"
     secure_port: int = 10259
-    """0 is no server."""
+    """0 disables the server."""
     cert_dir: str = ""
     tls_cert_file: str = ""
     tls_private_key_file: str = ""

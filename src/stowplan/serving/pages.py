@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -18,7 +18,7 @@ from stowplan.serving import aiohttp_web as web
 
 def scheduler_pages(
     metrics: Metrics,
-    configuration: Callable[[], Mapping[str, Any]],
+    configuration: Callable[[], Mapping[str, object]],
     *,
     leader_election: Check | None,
     shutdown: Check,
@@ -56,7 +56,7 @@ async def _resources(pods: Iterable[Pod]) -> web.Response:
     return web.Response(body=await render_resources(pods), headers={"Content-Type": CONTENT_TYPE})
 
 
-def _json(value: Any) -> web.Response:
+def _json(value: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type="application/json")
 
 

@@ -182,7 +182,7 @@ def _make_short_lived(answer: Any, limits: Limits) -> web.Server:
     return ShortLived(answer, logger=quiet, access_log=None, lingering_time=0, auto_decompress=False)
 
 
-def status_response(code: int, reason: str, message: str, **details: Any) -> web.Response:
+def status_response(code: int, reason: str, message: str, **details: object) -> web.Response:
     """An error, as a Kubernetes Status object."""
     body = {
         "kind": "Status",
@@ -198,7 +198,7 @@ def status_response(code: int, reason: str, message: str, **details: Any) -> web
 
 
 CLIENT_SECONDS = 2.0
-"""For one client, while the others wait."""
+"""Handle one client while the others wait."""
 MAX_REQUEST = 8192
 RESPONSE = (
     b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain; charset=utf-8\r\n"

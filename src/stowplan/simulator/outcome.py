@@ -28,7 +28,7 @@ class Ending(StrEnum):
     """It lands on a node; `victims` had to go for it."""
     PENDING = "pending"
     HELD_BACK = "held back"
-    """A plugin such as SchedulingGates keeps it from being tried at all."""
+    """A plugin such as SchedulingGates keeps it from being attempted."""
     GONE = "gone"
     """It has no controller that would make it again."""
     STAYS = "stays"
@@ -40,15 +40,15 @@ class Ending(StrEnum):
 
 
 class Fate(msgspec.Struct, frozen=True, kw_only=True):
-    """What would become of a pod. One that its controller makes again goes by the name it has now."""
+    """What would happen to a pod. One that its controller creates again is listed under its current name."""
 
     pod: Pod
     cause: Cause
     ending: Ending
     node: str = ""
-    """Where it lands, or stays."""
+    """The node that it gets or keeps."""
     before: str = ""
-    """Where it was."""
+    """The node that it was on."""
     victims: tuple[str, ...] = ()
     evicted_by: str = ""
     message: str = ""
@@ -88,7 +88,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def evicted(self) -> list[Fate]:
-        """Pods that had to make room for others, whatever became of them then."""
+        """Pods that were evicted for others, wherever they went afterwards."""
         return [each for each in self.fates if each.evicted_by]
 
     def having(self, *endings: Ending) -> Iterator[Fate]:
@@ -96,7 +96,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """For programs: a count of every ending, then pod by pod."""
+    """Plain data for programs: a count by result, then pod by pod."""
     counts = {ending.value: len(list(outcome.having(ending))) for ending in Ending}
     return {
         "changes": list(outcome.changes),
@@ -106,7 +106,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _plain(fate: Fate) -> dict[str, Any]:
+def _plain(fate: Fate) -> dict[str, object]:
     return {
         "pod": fate.pod.key,
         "cause": fate.cause,

@@ -8,46 +8,43 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.groups import GroupKey
-from stowplan.api.meta import Object, parse_time
+from stowplan.api.meta import Object, ObjectMeta, parse_time
 from stowplan.api.names import suggest_names
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle import Planner, first_by_name
-from stowplan.cycle.group import GroupDecision, Member, Result
+from stowplan.cycle.group import GroupDecision, Result
+from stowplan.cycle.group_trial import Member
 from stowplan.cycle.planner import ask_plugin, error_in, run_pre_enqueue
 from stowplan.cycle.schedule import draw_ties
+from stowplan.cycle.victims import Budgets
 from stowplan.errors import InputError
 from stowplan.explain.layout import count_text, join_names
 from stowplan.explain.report import Rejection, explain_decision
 from stowplan.framework.decision import Decision
 from stowplan.framework.events import Action, ClusterEvent, Resource
 from stowplan.framework.hints import QueueingHints
+from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
-from stowplan.framework.sealed import seal_queued, seal_state
+from stowplan.framework.sealed import seal_queued
+from stowplan.framework.state import seal_state
 from stowplan.framework.status import Code
 from stowplan.queue.waiting import QueuedPod
 from stowplan.simulator.outcome import Cause, Ending, Fate, GroupFate, Outcome
-from stowplan.simulator.pods import (
-    belongs_to_node,
-    copy_node,
-    equivalence_key,
-    is_made_again,
-    is_protected,
-    leaving_for,
-)
 
 replace = msgspec.structs.replace
 
@@ -87,7 +84,7 @@ class Queue:
 
 PROTECTED = "its disruption budget allows no eviction now"
 EXPLAINED = 20
-"""For so many different pods that stay pending it is said at length what they wait for."""
+"""The number of different pending pods whose reasons are explained in full."""
 
 
 PLACED, EVICTED = (ClusterEvent(Resource.ASSIGNED_POD, action) for action in (Action.ADD, Action.DELETE))
@@ -138,7 +135,7 @@ class WhatIf:
         """By uid; a pod that was placed and then evicted has only its last one."""
         self._explained: dict[tuple[Any, ...], tuple[Rejection, ...]] = {}
         self._rejected: dict[tuple[Any, ...], RejectedPod] = {}
-        """For pods that found no node since the cluster last changed, by what they are like."""
+        """Results for pods that found no node since the cluster last changed, by equivalence key."""
         self._waiting: dict[str, RejectedPod] = {}
         """For pods that found no node, by uid."""
         self._hints = {name: QueueingHints(profile) for name, profile in self.planner.profiles.items()}
@@ -152,7 +149,7 @@ class WhatIf:
             self._enqueue(pod, Cause.PENDING)
 
     def add(self, objects: Iterable[Pod | Object]) -> None:
-        """Nodes, pods and all else; what is known under the same name is replaced."""
+        """Add nodes, pods and other objects; an object of the same name is replaced."""
         items: list[Pod | Object] = []
         for item in objects:  # they may be made only now
             self._check()
@@ -213,7 +210,7 @@ class WhatIf:
         self.cluster.remove_node(name)
 
     def place_afresh(self) -> None:
-        """Every pod leaves its node and is decided anew, but for those of daemons and of other schedulers."""
+        """Decide every pod again, except for those of DaemonSets and of other schedulers."""
         self._note_change("every pod placed afresh")
         for pod in tuple(self.cluster.pods()):
             is_ours = pod.scheduler_name in self.planner.profiles
@@ -227,7 +224,7 @@ class WhatIf:
         return self.planner.decide(pod)
 
     def run(self) -> Outcome:
-        """Decides all pods that wait, the most urgent first; some again, once others are placed or gone."""
+        """Decide all waiting pods in order of the queue; some again, once others are placed or gone."""
         while self._queue:
             while self._queue:
                 fate = self._queue.pop()
@@ -251,13 +248,13 @@ class WhatIf:
         self.changes.append(change)
 
     def _forget(self, keys: Container[str]) -> None:
-        """Lets go of pods that are about to be replaced."""
+        """Remove pods that are about to be replaced."""
         for known in [pod for pod in self.cluster.pods() if pod.key in keys]:
             self._remove(known)
         self._queue.forget(keys)
 
     def _displace(self, pod: Pod, cause: Cause, evicted_by: str = "") -> None:
-        """The pod leaves its node; its controller, if it has one, makes it again."""
+        """Remove the pod from its node; its controller, if it has one, creates it again."""
         self._remove(pod)
         if is_made_again(pod):
             self._enqueue(pod, cause, evicted_by)
@@ -399,7 +396,9 @@ class WhatIf:
         again = self.decide(nominated)
         return decision if again.chosen is None else again
 
-    def _left_waiting(self, waiting: Fate, decision: Decision, equivalence: tuple[Any, ...] | None) -> Fate:
+    def _left_waiting(
+        self, waiting: Fate, decision: Decision, equivalence: tuple[object, ...] | None
+    ) -> Fate:
         pod, rejections = decision.pod, self._rejections(decision)
         rejected = RejectedPod(
             pod.scheduler_name, decision.message, rejections, decision.rejectors, self._turn
@@ -441,3 +440,81 @@ def _reserve(profile: Profile, decision: Decision) -> str:
             doing = "" if status.code is Code.ERROR else f'running Reserve plugin "{name}": '
             return f"{doing}{status.message}"
     return ""
+
+
+MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of a pod that the node's kubelet runs from a file."""
+
+
+def belongs_to_node(pod: Pod) -> bool:
+    """Whether the pod stays with its node, come what may, and goes with it: a daemon's, or a static pod."""
+    owner = pod.controller
+    return MIRROR in pod.annotations or (owner is not None and owner.kind in ("DaemonSet", "Node"))
+
+
+def is_made_again(pod: Pod) -> bool:
+    return pod.controller is not None and not pod.is_terminating
+
+
+def leaving_for(pod: Pod, cluster: Cluster) -> list[Pod]:
+    """The pods that are being deleted on the node that was promised to this one, and matter less."""
+    row = cluster.nodes.row_of(pod.nominated_node_name)
+    there = () if row is None else cluster.nodes.pods_on(row)
+    return [each for each in there if each.is_terminating and each.priority < pod.priority]
+
+
+def is_protected(pod: Pod, cluster: Cluster) -> bool:
+    """Whether a disruption budget allows no eviction of the pod at this time."""
+    table = cluster.nodes.pods
+    slots = np.array([table.slot_of(pod)], np.intp)
+    return bool(Budgets(cluster.pdbs).find_violations(table, slots)[0])
+
+
+def equivalence_key(pod: Pod, profile: Profile) -> tuple[object, ...] | None:
+    """Equal for pods that differ in no more than their names; None where a name may matter.
+
+    It does to claims that are made for the pod, and it may to plugins that we do not know.
+    """
+    spec = pod.spec
+    is_known = all(is_trusted(type(plugin)) for plugin in profile.plugins.values())
+    if spec.volumes or spec.resource_claims or pod.nominated_node_name or not is_known:
+        return None
+    return (pod.shape, pod.label_set, pod.controller, id(pod.annotations))
+
+
+HOSTNAME = "kubernetes.io/hostname"
+OF_CONDITIONS = "node.kubernetes.io/"
+"""Taints under it tell of the state that one node is in, not of what kind it is."""
+
+
+def copy_node(cluster: Cluster, row: int, name: str) -> Iterator[Pod | Object]:
+    """The node under a new name, schedulable and healthy, its drivers, devices and the pods of daemons."""
+    node = cluster.nodes.objects[row]
+    yield _rename(node, name)
+    if (drivers := cluster.csi_nodes.get(node.name)) is not None:
+        yield msgspec.structs.replace(drivers, metadata=_meta(drivers, name))
+    for devices in tuple(cluster.resource_slices):
+        spec = devices.spec
+        if spec.node_name == node.name:
+            pool = msgspec.structs.replace(spec.pool, name=f"{spec.pool.name}-{name}")
+            spec = msgspec.structs.replace(spec, node_name=name, pool=pool)
+            meta = _meta(devices, f"{devices.name}-{name}")
+            yield msgspec.structs.replace(devices, metadata=meta, spec=spec)
+    for pod in cluster.nodes.pods_on(row):
+        if belongs_to_node(pod) and not pod.is_terminating:
+            own = f"{pod.name}-{name}"
+            yield msgspec.structs.replace(pod, name=own, uid=f"{pod.namespace}/{own}", node_name=name)
+
+
+def _rename(node: NodeObject, name: str) -> NodeObject:
+    labels = node.labels | ({HOSTNAME: name} if HOSTNAME in node.labels else {})
+    taints = tuple(taint for taint in node.spec.taints if not taint.key.startswith(OF_CONDITIONS))
+    return msgspec.structs.replace(
+        node,
+        metadata=msgspec.structs.replace(_meta(node, name), labels=labels),
+        spec=msgspec.structs.replace(node.spec, unschedulable=False, taints=taints),
+    )
+
+
+def _meta(item: Object, name: str) -> ObjectMeta:
+    return msgspec.structs.replace(item.metadata, name=name, uid="")

@@ -21,7 +21,7 @@ NODE = "Node"
 Mode = Literal["Preferred", "Required", "RequiredThenPreferred"]
 OnNodeDeleted = Literal["Forget", "Wait"]
 Seconds = Annotated[int, Meta(ge=0)]
-POD_TEMPLATE: dict[str, Any] = {
+POD_TEMPLATE: dict[str, object] = {
     "type": "object",
     "required": ["spec"],
     "properties": {

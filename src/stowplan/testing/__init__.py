@@ -10,8 +10,7 @@ hold for every cluster; it needs hypothesis, the rest needs nothing but stowplan
 """
 
 from stowplan.bench.plugin_cost import PluginCost, cost_of
-from stowplan.testing.cluster import PolicyCluster, a_cluster
-from stowplan.testing.objects import a_node, a_pod
+from stowplan.testing.cluster import PolicyCluster, a_cluster, a_node, a_pod
 from stowplan.testing.outcome import Outcome
 
 __all__ = ["Outcome", "PluginCost", "PolicyCluster", "a_cluster", "a_node", "a_pod", "cost_of"]

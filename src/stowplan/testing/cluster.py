@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.manifests import Found, Manifests, read
-from stowplan.api.meta import Object
+from stowplan.api.meta import Object, decode
+from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.config import load
@@ -25,9 +27,8 @@ from stowplan.framework.plugin import Plugin, overrides
 from stowplan.framework.plugin_check import check_plugin
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import watched_kinds
-from stowplan.framework.sealed import seal_state
+from stowplan.framework.state import seal_state
 from stowplan.framework.status import Code, Status
-from stowplan.testing.objects import a_node, a_pod
 from stowplan.testing.outcome import HeldPod, Outcome
 
 KIND = "KubeSchedulerConfiguration"
@@ -138,13 +139,13 @@ class PolicyCluster:
         return self
 
     def instance(self, plugin: type[Plugin] | str) -> Any:
-        """The plugin that runs here, to give it what its `run` would have found out."""
+        """The instance of a plugin in this cluster, to set what its `run` would have learned."""
         name = plugin if isinstance(plugin, str) else plugin.__name__
         return next(
             profile.plugins[name] for profile in self.planner.profiles.values() if name in profile.plugins
         )
 
-    def place(self, pod: Pod | Plain | str, **words: Any) -> Outcome:
+    def place(self, pod: Pod | Plain | str, **words: object) -> Outcome:
         """Decide the pod, let plugins reserve and permit it, and count it as placed for the pods after it."""
         found = self._pod(pod, words)
         self._pending[found.key] = found
@@ -159,7 +160,7 @@ class PolicyCluster:
             self.planner.carry_out(decision)
         return outcome
 
-    def decide(self, pod: Pod | Plain | str, **words: Any) -> Outcome:
+    def decide(self, pod: Pod | Plain | str, **words: object) -> Outcome:
         """Decide a pod, from `pre_enqueue` to `normalize_score`: a Pod, a manifest, the name of one that was
         added, or a name with the parameters of `a_pod`."""
         found = self._pod(pod, words)
@@ -275,3 +276,71 @@ class _Values:
 
     def __iter__(self) -> Iterator[HeldPod]:
         return iter(tuple(self._found.values()))
+
+
+_numbers = count(1)
+
+
+def a_node(
+    name: str,
+    *,
+    cpu: str = "4",
+    memory: str = "8Gi",
+    pods: str = "110",
+    resources: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    taints: Iterable[str] = (),
+    unschedulable: bool = False,
+) -> NodeObject:
+    """A node. `resources` are further ones, such as GPUs; a taint is `key=value:effect` or `key:effect`."""
+    plain = {
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, **(labels or {})},
+            "annotations": dict(annotations or {}),
+        },
+        "spec": {"taints": [_taint(taint) for taint in taints], "unschedulable": unschedulable},
+        "status": {"allocatable": {"cpu": cpu, "memory": memory, "pods": pods, **(resources or {})}},
+    }
+    return decode(NodeObject, plain)
+
+
+def a_pod(
+    name: str = "pod",
+    *,
+    namespace: str = "default",
+    cpu: str = "",
+    memory: str = "",
+    resources: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    tolerations: Iterable[str] = (),
+    node: str = "",
+    **spec: object,
+) -> Pod:
+    """A pod of one container; on `node`, if that is given. A toleration is a key, or `*` for every taint.
+
+    Other fields of the spec go by their names in manifests: `priority=10`, `nodeSelector={…}`.
+    """
+    asked = {"cpu": cpu, "memory": memory, **(resources or {})}
+    requests = {resource: amount for resource, amount in asked.items() if amount}
+    plain = {
+        "containers": [{"name": "main", "image": "main", "resources": {"requests": requests}}],
+        "tolerations": [{"operator": "Exists", "key": "" if key == "*" else key} for key in tolerations],
+        "nodeName": node,
+    }
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"{name}-{next(_numbers)}",
+        "labels": dict(labels or {}),
+        "annotations": dict(annotations or {}),
+    }
+    return Pod.decode({"metadata": metadata, "spec": plain | spec, "status": {}})
+
+
+def _taint(text: str) -> dict[str, str]:
+    key_value, _, effect = text.rpartition(":")
+    key, _, value = key_value.partition("=")
+    return {"key": key, "value": value, "effect": effect}

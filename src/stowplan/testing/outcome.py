@@ -60,7 +60,7 @@ class HeldPod:
 
 
 class Outcome:
-    """Its checks return it, so that they can be chained."""
+    """Each check returns the outcome, so that checks can be chained."""
 
     def __init__(self, explanation: Explanation) -> None:
         self.decision: Decision = explanation.decision
@@ -135,7 +135,7 @@ class Outcome:
         raise self._failure(f"{plugin} gave no scores; plugins with scores: {known}")
 
     def lands_on(self, *nodes: str) -> Outcome:
-        """On one of these."""
+        """The pod gets one of these nodes."""
         return self._check(self.node in nodes, f"to land on {' or '.join(nodes)}")
 
     def stays_pending(self, message: str = "") -> Outcome:
@@ -153,7 +153,7 @@ class Outcome:
         return self._check(fits, f"to be rejected on {node}{author}{f' for {reason!r}' if reason else ''}")
 
     def fits_on(self, *nodes: str) -> Outcome:
-        """All of these would take it."""
+        """The pod fits on all of these nodes."""
         feasible = {self.decision.names[row] for row in self.decision.feasible.tolist()}
         return self._check(feasible.issuperset(nodes), f"to fit on {', '.join(nodes)}")
 
@@ -169,12 +169,12 @@ class Outcome:
         return self._check(is_so, f"an error{f' with {text!r}' if text else ''}")
 
     def is_held(self, by: str = "") -> Outcome:
-        """It has a node, and a `permit` holds it: that of this plugin."""
+        """The pod has a node, and the `permit` of this plugin holds it."""
         waits = self.held is not None and self.held.waits and by in ("", *self.held.plugins)
         return self._check(waits, f"to be held at permit{f' by {by}' if by else ''}")
 
     def preempts(self, node: str, *victims: str) -> Outcome:
-        """It would have that node by evicting pods; `victims` are their names, if they matter."""
+        """The pod would get that node by evicting pods; `victims` are their names, if given."""
         names = {victim.name for victim in self.decision.victims}
         right = self.decision.nominated == node and (not victims or names == set(victims))
         return self._check(right, f"to preempt {', '.join(victims) or 'pods'} on {node}")

@@ -21,7 +21,7 @@ from stowplan.testing.cluster import PolicyCluster
 
 Words = dict[str, Any]
 ODD_VALUES = ("", "0", "1", "10", "-5", "3.7", "1e9", "NaN", "inf", "９", "true", "None", "x" * 63, "9" * 40)
-"""What people write where a number, or nothing, was meant."""
+"""Values that people write by mistake for a number, or for nothing."""
 EXAMPLES = 50
 
 
@@ -56,7 +56,7 @@ def pods(labels: Iterable[str] = ()) -> st.SearchStrategy[Words]:
 def never_overcommits(
     make: Callable[[], PolicyCluster], *, labels: Iterable[str] = (), examples: int = EXAMPLES
 ) -> None:
-    """Whatever pods come, no node is given more than it has."""
+    """Check that no node gets more than its capacity, whatever pods are created."""
 
     def check(cluster: PolicyCluster, pending: list[Words]) -> None:
         for number, words in enumerate(pending):

@@ -7,16 +7,16 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from itertools import islice
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from stowplan.errors import InputError
 from stowplan.explain.changes import Printed
 from stowplan.explain.recorded import explain_record, undecided_text
 from stowplan.explain.text import print_explanation
-from stowplan.replay.shadow import Shadow
 from stowplan.scheduler.decision_pages import Known, decision_pages, look_up
 from stowplan.serving import aiohttp_web as web
 from stowplan.serving.pages import Page
+from stowplan.web.objects import describe_object, describe_pods, describe_profiles
 from stowplan.web.source import RequestError, Source, json_response, running_scheduler
 from stowplan.web.views import (
     Live,
@@ -27,6 +27,9 @@ from stowplan.web.views import (
     describe_queue,
 )
 from stowplan.web.whatif import Questions
+
+if TYPE_CHECKING:
+    from stowplan.replay.shadow import Shadow
 
 PATH = "/page"
 READ_METHODS = ("GET", "HEAD")
@@ -92,6 +95,13 @@ def make_pages(source: Source, shadow: Shadow | None = None) -> dict[str, Page]:
         "api/pod": _json_endpoint(lambda request: describe_pod(source, request.query.get("pod", ""))),
         "api/node": _json_endpoint(
             lambda request: describe_node(running_scheduler(source), request.query.get("name", ""))
+        ),
+        "api/pods": _json_endpoint(lambda request: describe_pods(source, request.query)),
+        "api/profiles": _json_endpoint(lambda _: describe_profiles(source)),
+        "api/object": _json_endpoint(
+            lambda request: describe_object(
+                source, request.query.get("kind", ""), request.query.get("name", "")
+            )
         ),
         "api/explain": _json_endpoint(lambda request: explain(source, request.query)),
         "api/changes": _json_endpoint(lambda request: questions.changes(request.query.get("pod", ""))),

@@ -61,7 +61,7 @@ class LiveAnswer(WireStruct):
     """Sent back with the next request: as long as it is the same, there is nothing new."""
     queue: dict[str, int] = {}
     pods: int = 0
-    """How many have a node."""
+    """The number of pods with a node."""
     layout: str = ""
     fill: str = ""
     is_synced: bool = False
@@ -151,8 +151,20 @@ class PodRow(WireStruct):
     memory_bytes: int
 
 
+class ConditionRow(WireStruct):
+    type: str
+    status: str
+    reason: str
+    message: str
+    since: float | None
+    is_bad: bool
+
+
 class NodeAnswer(WireStruct):
     name: str
+    zone: str
+    created: float | None
+    conditions: list[ConditionRow]
     labels: dict[str, str]
     taints: list[str]
     is_cordoned: bool
@@ -200,6 +212,19 @@ def describe_node(scheduler: Scheduler, name: str) -> NodeAnswer:
     node, pods = nodes.objects[row], nodes.pods_on(row)
     return NodeAnswer(
         name=name,
+        zone=node.labels.get(ZONE, ""),
+        created=read_time(node.metadata.creation_timestamp),
+        conditions=[
+            ConditionRow(
+                type=each.type,
+                status=each.status,
+                reason=each.reason,
+                message=each.message,
+                since=read_time(each.last_transition_time),
+                is_bad=each.status != ("True" if each.type == "Ready" else "False"),
+            )
+            for each in node.status.conditions
+        ],
         labels=node.labels,
         taints=[taint_text(*taint) for taint in node.taints],
         is_cordoned=node.unschedulable,
@@ -207,6 +232,11 @@ def describe_node(scheduler: Scheduler, name: str) -> NodeAnswer:
         pod_count=len(pods),
         pods=[_pod_row(pod) for pod in pods[:MAX_NODE_PODS]],
     )
+
+
+def read_time(text: str | None) -> float | None:
+    """Seconds since 1970, if the object has the time."""
+    return parse_time(text) if text else None
 
 
 def _amount(nodes: LiveNodeTable, resource: str, row: int) -> AmountRow:
@@ -318,7 +348,7 @@ def describe_pod(source: Source, key: str) -> PodFacts | None:
     return PodFacts(
         pod=key,
         scheduler=pod.scheduler_name,
-        created=parse_time(pod.creation_timestamp) if pod.creation_timestamp else None,
+        created=read_time(pod.creation_timestamp),
         priority=pod.priority,
         requests={name: amount_text(name, amount) for name, amount in pod.requests.items() if amount},
         labels=dict(pod.labels),

@@ -37,6 +37,7 @@ from stowplan.cycle import first_by_name
 from stowplan.cycle.planner import error_in
 from stowplan.errors import InputError, PluginError, StowplanError
 from stowplan.explain.changes import ChangesAnswer, report_change
+from stowplan.explain.explainer import rejection_notes
 from stowplan.explain.group_report import GroupReport
 from stowplan.explain.groups import explain_group, find_key
 from stowplan.explain.smallest_changes import smallest_changes
@@ -118,7 +119,7 @@ class Questions:
         self._source, self._seconds = source, seconds
         self._is_busy = False
 
-    async def what_if(self, body: bytes) -> Mapping[str, Any]:
+    async def what_if(self, body: bytes) -> Mapping[str, object]:
         try:
             question = msgspec.json.decode(body, type=FormQuestion)
         except (msgspec.DecodeError, InputError) as error:
@@ -143,22 +144,11 @@ class Questions:
     async def _run_in_thread(self, answer: Callable[[ClusterCopy, T], A], question: T) -> A:
         if self._is_busy:
             raise RequestError("another request of this kind is running; try again in a moment", 429)
-        deadline, answered = Deadline(self._seconds), Future[A]()
+        deadline = Deadline(self._seconds)
         copy = copy_cluster(self._source, deadline.check)
-        answered.set_running_or_notify_cancel()  # the thread goes on even if nobody waits any more
-        answered.add_done_callback(self._set_free)
         self._is_busy = True
-
-        def work() -> None:
-            try:
-                answered.set_result(answer(copy, question))
-            except BaseException as error:
-                answered.set_exception(error)
-
-        # Not one of the loop's own threads: the process would wait for them when it exits.
-        thread = threading.Thread(target=work, name="question", daemon=True)
-        thread.start()
-        asyncio.get_running_loop().call_later(self._seconds + GRACE_SECONDS, _interrupt, thread)
+        _, answered = start_thread(partial(answer, copy, question), self._seconds)
+        answered.add_done_callback(self._set_free)
         try:
             return await asyncio.wrap_future(answered)
         except StowplanError as error:
@@ -170,6 +160,24 @@ class Questions:
 
     def _set_free(self, _: Future[Any]) -> None:
         self._is_busy = False
+
+
+def start_thread(work: Callable[[], A], seconds: float) -> tuple[threading.Thread, Future[A]]:
+    """Work on a question in a thread; a plugin that it is stuck in is interrupted after this time."""
+    answered = Future[A]()
+    answered.set_running_or_notify_cancel()  # the thread goes on even if nobody waits any more
+
+    def run() -> None:
+        try:
+            answered.set_result(work())
+        except BaseException as error:
+            answered.set_exception(error)
+
+    # Not one of the loop's own threads: the process would wait for them when it exits.
+    thread = threading.Thread(target=run, name="question", daemon=True)
+    thread.start()
+    asyncio.get_running_loop().call_later(seconds + GRACE_SECONDS, _interrupt, thread)
+    return thread, answered
 
 
 def _interrupt(thread: threading.Thread) -> None:
@@ -195,11 +203,11 @@ def _objects(scheduler: Scheduler) -> Iterator[Pod | Object]:
             yield pod
 
 
-def answer_what_if(copy: ClusterCopy, question: FormQuestion) -> Mapping[str, Any]:
+def answer_what_if(copy: ClusterCopy, question: FormQuestion) -> Mapping[str, object]:
     """Uses nothing but the copy."""
     check_pasted(question.config, "the configuration", MAX_CONFIG_VALUES)
     check_pasted(question.manifests, "the manifests", MAX_MANIFEST_VALUES)
-    config = _config(question.config, copy.registry) if question.config.strip() else None
+    config = parse_config(question.config, copy.registry) if question.config.strip() else None
     gangs = {GENERIC_WORKLOAD, GANG_SCHEDULING} if question.gang else set()
     used = config or copy.config
     what_if = copy.what_if(with_gates(used, used.gates | gangs) if gangs else used)
@@ -230,7 +238,7 @@ def _check_known(manifests: Manifests, wanted: str) -> None:
         )
 
 
-def _config(text: str, registry: Registry) -> KubeSchedulerConfiguration:
+def parse_config(text: str, registry: Registry) -> KubeSchedulerConfiguration:
     """Uses only loaded plugins: a form must not make the scheduler import code or read files."""
     try:
         plain = yaml.load(text, yaml.CSafeLoader)
@@ -246,7 +254,7 @@ def _config(text: str, registry: Registry) -> KubeSchedulerConfiguration:
     return load(plain, registry).config
 
 
-def _names_in(plain: Any) -> Iterator[str]:
+def _names_in(plain: object) -> Iterator[str]:
     if isinstance(plain, dict):
         yield from (value for key, value in plain.items() if key == "name" and isinstance(value, str))
     inner = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ()
@@ -264,7 +272,8 @@ def answer_changes(copy: ClusterCopy, key: str) -> ChangesAnswer:
     if fault := error_in(decision):
         raise PluginError(fault)
     found = smallest_changes(planner, decision, seconds=CHANGES_SECONDS)
-    return ChangesAnswer(decision.chosen, tuple(map(report_change, found.found)), found.is_complete)
+    notes = tuple(rejection_notes(planner.profile_of(pod), decision))
+    return ChangesAnswer(decision.chosen, tuple(map(report_change, found.found)), found.is_complete, notes)
 
 
 def answer_group(copy: ClusterCopy, key: GroupKey, *, changes: bool) -> GroupReport:

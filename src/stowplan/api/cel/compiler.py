@@ -78,7 +78,7 @@ class Program:
         self._names = [name for name, _ in declarations]
         self._spare = [None] * (compiler.slots - 1 - len(declarations))
 
-    def evaluate(self, variables: Mapping[str, Any], meter: Meter | None = None) -> Any:
+    def evaluate(self, variables: Mapping[str, object], meter: Meter | None = None) -> object:
         """The value for these variables; CelError if there is none.
 
         `meter` tells afterwards what is left of the budget; one evaluation has a budget of MAX_COST.
@@ -345,7 +345,7 @@ class Compiler:
         return f"{LITERAL}{name}"
 
     def flag(self, node: Node, where: str) -> Run:
-        """Something that must turn out true or false."""
+        """Compile an expression that must be true or false."""
         typed = self.compile(node)
         if not is_assignable(bool, typed.kind):
             raise CelError(f"found no matching overload for '{where}' applied to '({name_of(typed.kind)})'")
@@ -370,7 +370,7 @@ def _fold(typed: Typed) -> Typed:
     return Typed(typed.kind, lambda frame: value, is_constant=True)
 
 
-def _meter(call: Callable[..., Any], arguments: list[Run]) -> Run:
+def _meter(call: Callable[..., object], arguments: list[Run]) -> Run:
     match arguments:
         case [only]:
             return lambda frame: call(frame[0], only(frame))
@@ -409,7 +409,7 @@ def _entry(operand: Typed, key: Typed, optional: bool) -> Typed:
     return Typed(Optional if optional or operand.kind is Optional else item_type(operand.kind), run)
 
 
-def _get(holder: Any, key: Any) -> Any:
+def _get(holder: object, key: object) -> object:
     if isinstance(holder, dict):
         return item_of_map(holder, key)
     if type(holder) is list:
@@ -417,7 +417,7 @@ def _get(holder: Any, key: Any) -> Any:
     raise CelError(f"no such overload: {name_of(type(holder))} has no entries")
 
 
-def _find(holder: Any, key: Any) -> Optional:
+def _find(holder: object, key: object) -> Optional:
     if type(holder) is Optional:
         return _find(holder.value, key) if isinstance(holder.value, (dict, list)) else MISSING
     if isinstance(holder, list) and type(key) not in NUMBERS:

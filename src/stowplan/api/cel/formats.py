@@ -30,7 +30,7 @@ _CLAUSE = re.compile(r"%(?:(%)|(\.[0-9]*)?(.?))", re.DOTALL)
 _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
-def format_text(meter: Meter, form: str, arguments: list[Any]) -> str:
+def format_text(meter: Meter, form: str, arguments: list[object]) -> str:
     """The text with `%s`, `%d` … replaced by the arguments in turn."""
     meter.charge_text(len(form))
     left = iter(arguments)
@@ -69,7 +69,7 @@ def _format(meter: Meter, value: Any, letter: str, precision: str | None) -> str
     return format(int(value), letter)
 
 
-def _number(value: Any, letter: str, precision: str | None) -> str:
+def _number(value: object, letter: str, precision: str | None) -> str:
     """parity: as Kubernetes writes numbers in English, with separators and a power of ten."""
     if value in ("NaN", "Infinity", "-Infinity") and type(value) is str:
         value = float(value)

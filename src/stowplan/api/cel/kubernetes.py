@@ -120,7 +120,7 @@ def sign(left: Any, right: Any) -> int:
     return int(left > right) - int(left < right)
 
 
-def succeeds(function: Callable[..., Any], *arguments: Any) -> bool:
+def succeeds(function: Callable[..., object], *arguments: object) -> bool:
     try:
         function(*arguments)
     except CelError:

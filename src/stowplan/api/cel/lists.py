@@ -54,16 +54,16 @@ def define_lists() -> None:
     define(".last", list, result=Optional, function=lambda items: Optional.of(items[-1:]))
 
 
-def is_in_list(meter: Meter, value: Any, items: list[Any]) -> bool:
+def is_in_list(meter: Meter, value: object, items: list[object]) -> bool:
     meter.charge(len(items))
     return any(is_equal(meter, value, item) for item in items)
 
 
-def is_in_map(meter: Meter, key: Any, holder: dict[Any, Any]) -> bool:
+def is_in_map(meter: Meter, key: object, holder: dict[Any, Any]) -> bool:
     return is_key(key) and has_key(holder, key)
 
 
-def includes(meter: Meter, holder: Any, value: Any) -> bool:
+def includes(meter: Meter, holder: object, value: object) -> bool:
     """Whether an attribute, which may be a list, has the value."""
     if type(holder) is not list:
         return is_equal(meter, holder, value)
@@ -76,7 +76,7 @@ def includes(meter: Meter, holder: Any, value: Any) -> bool:
     return any(is_equal(meter, item, value) for item in holder)
 
 
-def is_key(key: Any) -> bool:
+def is_key(key: object) -> bool:
     return type(key) in (str, bool, *NUMBERS)
 
 
@@ -86,23 +86,23 @@ def item_of_list(items: list[Any], index: Any) -> Any:
     return items[int(index)]
 
 
-def item_of_map(holder: dict[Any, Any], key: Any) -> Any:
+def item_of_map(holder: dict[Any, Any], key: object) -> object:
     if is_key(key) and (has_key(holder, key) or type(holder) is Domains):
         return holder[key]
     raise CelError(f"no such key: {format_value(key)}")
 
 
-def contains_all(meter: Meter, items: list[Any], wanted: list[Any]) -> bool:
+def contains_all(meter: Meter, items: list[object], wanted: list[object]) -> bool:
     meter.charge(1 + len(items) * len(wanted))
     return all(any(is_equal(meter, value, item) for item in items) for value in wanted)
 
 
-def intersects(meter: Meter, left: list[Any], right: list[Any]) -> bool:
+def intersects(meter: Meter, left: list[object], right: list[object]) -> bool:
     meter.charge(1 + len(left) * len(right))
     return any(is_equal(meter, value, item) for value in left for item in right)
 
 
-def is_equivalent(meter: Meter, left: list[Any], right: list[Any]) -> bool:
+def is_equivalent(meter: Meter, left: list[object], right: list[object]) -> bool:
     return contains_all(meter, left, right) and contains_all(meter, right, left)
 
 
@@ -123,13 +123,13 @@ def _check(meter: Meter, items: list[Any]) -> list[Any]:
     return items
 
 
-def is_sorted(meter: Meter, items: list[Any]) -> bool:
+def is_sorted(meter: Meter, items: list[object]) -> bool:
     # parity: two items of different types count as sorted.
     return all(compare(*pair) != 1 for pair in zip(_check(meter, items), items[1:], strict=False))
 
 
-def extreme(name: str, sign: int) -> Callable[[Meter, list[Any]], Any]:
-    def choose(meter: Meter, items: list[Any]) -> Any:
+def extreme(name: str, sign: int) -> Callable[[Meter, list[object]], Any]:
+    def choose(meter: Meter, items: list[object]) -> object:
         if not items:
             raise CelError(f"{name} called on empty list")
         best, *others = _check(meter, items)
@@ -157,12 +157,12 @@ def total(meter: Meter, items: list[Any]) -> Any:
     return checks[kinds.pop()](sum(items)) if kinds else 0
 
 
-def position_in(meter: Meter, items: list[Any], value: Any) -> int:
+def position_in(meter: Meter, items: list[object], value: object) -> int:
     meter.charge(len(items))
     return next((position for position, item in enumerate(items) if is_equal(meter, item, value)), -1)
 
 
-def last_position_in(meter: Meter, items: list[Any], value: Any) -> int:
+def last_position_in(meter: Meter, items: list[object], value: object) -> int:
     found = position_in(meter, items[::-1], value)
     return found if found < 0 else len(items) - 1 - found
 
@@ -172,7 +172,7 @@ def numbers_below(meter: Meter, end: int) -> list[int]:
     return list(range(end))
 
 
-def slice_list(meter: Meter, items: list[Any], start: int, end: int) -> list[Any]:
+def slice_list(meter: Meter, items: list[object], start: int, end: int) -> list[object]:
     where = f"cannot slice({start}, {end})"
     if start < 0 or end < 0:
         raise CelError(f"{where}, negative indexes not supported")
@@ -184,11 +184,11 @@ def slice_list(meter: Meter, items: list[Any], start: int, end: int) -> list[Any
     return items[start:end]
 
 
-def flatten_list(meter: Meter, items: list[Any], depth: int = 1) -> list[Any]:
+def flatten_list(meter: Meter, items: list[object], depth: int = 1) -> list[object]:
     if depth < 0:
         raise CelError("level must be non-negative")
     meter.charge(11)
-    found: list[Any] = []
+    found: list[object] = []
     waiting = [(iter(items), depth)]
     while waiting:
         level, depth = waiting[-1]
@@ -203,16 +203,16 @@ def flatten_list(meter: Meter, items: list[Any], depth: int = 1) -> list[Any]:
     return found
 
 
-def distinct(meter: Meter, items: list[Any]) -> list[Any]:
+def distinct(meter: Meter, items: list[object]) -> list[object]:
     meter.charge(11 + 2 * len(items) ** 2)
-    found: list[Any] = []
+    found: list[object] = []
     for item in items:
         if not any(is_equal(meter, item, other) for other in found):
             found.append(item)
     return found
 
 
-def sort(meter: Meter, items: list[Any]) -> list[Any]:
+def sort(meter: Meter, items: list[object]) -> list[object]:
     return sort_by_keys(meter, items, items)
 
 

@@ -51,7 +51,7 @@ def _may_be_null(left: type, right: type) -> bool:
     return (left is NoneType and right in nullable) or (right is NoneType and left in nullable)
 
 
-def as_optional(value: Any) -> Optional:
+def as_optional(value: object) -> Optional:
     if not isinstance(value, Optional):
         raise CelError(f"no such overload: {name_of(type(value))} is not optional")
     return value
@@ -81,7 +81,7 @@ def _logic(compiler: Compiler, left: Node, right: Node, sign: str, *, decisive: 
     return Typed(bool, run)
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: object) -> bool:
     if type(value) is not bool:
         raise CelError(f"no such overload: expected bool, found {name_of(type(value))}")
     return value

@@ -175,7 +175,7 @@ _PATH_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 
 def parse_url(text: str, *, is_request: bool = False) -> Url:
-    """`is_request` asks for an absolute URL or path, in which `#` is a character as any other."""
+    """`is_request` requires an absolute URL or path, in which `#` is an ordinary character."""
     if not text:
         if is_request:
             raise CelError("empty url")

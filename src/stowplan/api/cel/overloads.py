@@ -57,10 +57,10 @@ class Function:
     def __call__(self, *values: Any) -> Any:
         return self.pick(values)(*values)
 
-    def call_metered(self, meter: Meter, *values: Any) -> Any:
+    def call_metered(self, meter: Meter, *values: object) -> object:
         return self.pick(values)(meter, *values)
 
-    def pick(self, values: tuple[Any, ...]) -> Callable[..., Any]:
+    def pick(self, values: tuple[object, ...]) -> Callable[..., Any]:
         types = tuple(map(type, values))
         function = self.picked.get(types)
         if function is None:
@@ -94,7 +94,7 @@ FUNCTIONS: dict[str, Function] = {}
 
 
 def define(
-    name: str, *parameters: type, result: type, function: Callable[..., Any], is_metered: bool = False
+    name: str, *parameters: type, result: type, function: Callable[..., object], is_metered: bool = False
 ) -> None:
     """Add an overload. A call costs 1; if metered, the function charges what it costs beyond that."""
     known = FUNCTIONS.setdefault(name, Function(name, is_metered))

@@ -170,7 +170,7 @@ def on_texts(compare: Callable[[Any, Any], bool]) -> Callable[[Meter, Any, Any],
     return call
 
 
-def is_different(meter: Meter, left: Any, right: Any) -> bool:
+def is_different(meter: Meter, left: object, right: object) -> bool:
     return not is_equal(meter, left, right)
 
 
@@ -184,7 +184,7 @@ def define_optionals() -> None:
         define_on_text(name, list, result=list, function=present_values)
 
 
-def of_non_zero(value: Any) -> Optional:
+def of_non_zero(value: object) -> Optional:
     is_zero = value is None or (
         type(value) in (bool, str, bytes, list, dict, Domains, Duration, *NUMBERS) and not value
     )
@@ -198,7 +198,7 @@ def present_values(items: list[Any]) -> list[Any]:
     return [item.value for item in items if item.present]
 
 
-def value_of(optional: Optional) -> Any:
+def value_of(optional: Optional) -> object:
     if not optional.present:
         raise CelError("optional.none() dereference")
     return optional.value

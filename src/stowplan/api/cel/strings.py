@@ -74,7 +74,7 @@ def literal_pattern(form: str) -> Pattern:
 Use = Callable[[Meter, str, str, Callable[[Pattern], Any]], Any]
 
 
-def _use(is_literal: bool, meter: Meter, text: str, form: str, function: Callable[[Pattern], Any]) -> Any:
+def _use(is_literal: bool, meter: Meter, text: str, form: str, function: Callable[[Pattern], Any]) -> object:
     """Charge what Kubernetes charges for a pattern, or more if it is a short one that takes much work.
 
     A pattern that is not in the expression itself may be another one each time: it is charged for compiling.

@@ -42,7 +42,7 @@ class Optional:
 
     __slots__ = ("present", "value")
 
-    def __init__(self, value: Any = None, *, present: bool = True) -> None:
+    def __init__(self, value: object = None, *, present: bool = True) -> None:
         self.value, self.present = value, present
 
     @classmethod
@@ -80,7 +80,7 @@ class Domains(dict[str, dict[str, Any]]):
 
     __slots__ = ()
 
-    def __missing__(self, key: str) -> dict[str, Any]:
+    def __missing__(self, key: str) -> dict[str, object]:
         return {}
 
 
@@ -243,7 +243,7 @@ def equal(meter: Charger, left: Any, right: Any) -> bool:
     return left is right
 
 
-def is_equal(meter: Charger, left: Any, right: Any) -> bool:
+def is_equal(meter: Charger, left: object, right: object) -> bool:
     """Whether two values are equal; those that do not compare are not."""
     try:
         return equal(meter, left, right)
@@ -251,7 +251,7 @@ def is_equal(meter: Charger, left: Any, right: Any) -> bool:
         return False
 
 
-def _alike(meter: Charger, left: Any, right: Any) -> bool:
+def _alike(meter: Charger, left: object, right: object) -> bool:
     """Whether two items of collections are equal. parity: those that do not compare do not count."""
     try:
         return equal(meter, left, right)
@@ -264,16 +264,16 @@ OPAQUE: set[type] = {Amount, Version}
 """Kubernetes' own types; other modules add theirs."""
 
 
-def has_key(holder: dict[Any, Any], key: Any) -> bool:
+def has_key(holder: dict[Any, Any], key: object) -> bool:
     """Whether a map has the key. To Python true is 1, to CEL it is not."""
     return key in holder and ((type(key) is not bool and type(key) not in NUMBERS) or _has_exact(holder, key))
 
 
-def _has_exact(holder: dict[Any, Any], key: Any) -> bool:
+def _has_exact(holder: dict[Any, Any], key: object) -> bool:
     return any(each == key and (type(each) is bool) == (type(key) is bool) for each in holder)
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """For messages: a string or a number, cut if it is long."""
     text = str(value) if isinstance(value, (str, bool, *NUMBERS)) else TYPE_NAMES.get(type(value), "value")
     return text if len(text) <= 80 else f"{text[:80]}..."

@@ -88,8 +88,9 @@ class DefinitionStrategy(Strategy):
         if (group, names.get("plural")) in _built_in():
             yield invalid("spec.names.plural", names["plural"], "is a built-in resource of this group")
         yield from _name_errors(names)
+        alike = _fields_alike(versions)
         for index, version in enumerate(versions):
-            yield from _content_errors(versions, index, version)
+            yield from _content_errors(alike, index, version)
         yield from _conversion_errors(spec.get("conversion") or {})
         yield from _stored_errors(versions, (data.get("status") or {}).get("storedVersions"))
         yield from _approval_errors(data)
@@ -232,12 +233,17 @@ def _conversion_errors(conversion: Json) -> Iterator[FieldError]:
 # What a version contains.
 
 
-def _content_errors(versions: list[Json], index: int, version: Json) -> Iterator[FieldError]:
+def _fields_alike(versions: list[Json]) -> set[str]:
+    """The fields that are equal in all versions."""
+    fields = ("schema", "subresources", "additionalPrinterColumns", "selectableFields")
+    return {field for field in fields if all(each.get(field) == versions[0].get(field) for each in versions)}
+
+
+def _content_errors(alike: set[str], index: int, version: Json) -> Iterator[FieldError]:
     """What all versions have alike is checked once, as if it stood before them."""
 
     def place(field: str) -> str | None:
-        alike = all(each.get(field) == versions[0].get(field) for each in versions)
-        if alike:
+        if field in alike:
             return "spec" if not index else None
         return f"spec.versions[{index}]"
 

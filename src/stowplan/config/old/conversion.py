@@ -34,15 +34,19 @@ PointEntries = dict[str, tuple[PluginEntry, ...]]
 
 
 class Converted(NamedTuple):
-    """The v1 configuration, and the names of plugins that have no successor."""
+    """The v1 configuration, the names of plugins and of arguments that have no successor, and what else to
+    say."""
 
     config: KubeSchedulerConfiguration
     left_out: list[str]
+    left_out_args: list[str]
+    notes: list[str]
 
 
 def convert(old: OldConfiguration, version: Version, policy: Policy | None) -> Converted:
     """Convert `old` to v1; `policy` replaces the version's default plugins."""
     left_out: list[str] = []
+    old, notes = _add_arguments(old)
     if version.plugins is None:
         profiles = tuple(_convert_multi_point(profile, old.api_version, left_out) for profile in old.profiles)
     else:
@@ -60,7 +64,31 @@ def convert(old: OldConfiguration, version: Version, policy: Policy | None) -> C
         "profiles": profiles,
         "extenders": old.extenders + (policy.extenders if policy else ()),
     }
-    return Converted(KubeSchedulerConfiguration(**{**kept, **changed}), list(dict.fromkeys(left_out)))
+    given = [(entry.name, entry.args) for profile in old.profiles for entry in profile.plugin_config]
+    return Converted(
+        KubeSchedulerConfiguration(**{**kept, **changed}),
+        list(dict.fromkeys(left_out)),
+        list(dict.fromkeys(name for plugin, args in given for name in removed_args(plugin, args))),
+        notes,
+    )
+
+
+def _add_arguments(old: OldConfiguration) -> tuple[OldConfiguration, list[str]]:
+    """Set arguments that keep what plugins did in this version, and say so."""
+    notes: list[str] = []
+
+    def add(entry: PluginConfig) -> PluginConfig:
+        added, note = versions.ADDED_ARGUMENTS.get((old.api_version, entry.name), ({}, ""))
+        if not added or not isinstance(entry.args, dict) or added.keys() & entry.args.keys():
+            return entry
+        notes.append(note)
+        return PluginConfig(entry.name, {**entry.args, **added})
+
+    profiles = tuple(
+        msgspec.structs.replace(profile, plugin_config=tuple(map(add, profile.plugin_config)))
+        for profile in old.profiles
+    )
+    return msgspec.structs.replace(old, profiles=profiles), list(dict.fromkeys(notes))
 
 
 def _leader_election(old: OldConfiguration) -> LeaderElection:
@@ -77,7 +105,7 @@ def _leader_election(old: OldConfiguration) -> LeaderElection:
 
 def _defaults(old: OldConfiguration, plugins: PointPlugins, policy: Policy | None) -> OldDefaults:
     """The plugins that profiles of this file start from, and arguments given outside of profiles."""
-    args: dict[str, Any] = {}
+    args: dict[str, object] = {}
     if old.bind_timeout_seconds is not None:
         args["VolumeBinding"] = {"bindTimeoutSeconds": old.bind_timeout_seconds}
     if old.hard_pod_affinity_symmetric_weight is not None:
@@ -161,11 +189,26 @@ def _args(profile: OldProfile, api_version: str, defaults: dict[str, Any]) -> di
             merged = {**defaults.get(entry.name, {}), **entry.args}
             if merged.get("apiVersion") == api_version:
                 merged["apiVersion"] = V1
-            args[entry.name] = merged
+            args[entry.name] = convert_args(entry.name, merged)
     return args
 
 
-def _set_scoring_strategy(entries: PointEntries, args: dict[str, Any], left_out: list[str]) -> None:
+def convert_args(plugin: str, args: dict[str, object]) -> dict[str, Any]:
+    """Convert arguments of scheduler-plugins, of whatever version, to v1."""
+    removed = versions.REMOVED_ARGS.get(plugin, ())
+    kept = {name: value for name, value in args.items() if name not in removed}
+    if plugin in versions.READ_IN_ANY_VERSION and kept.get("apiVersion") in versions.BETAS:
+        kept["apiVersion"] = V1
+    return kept
+
+
+def removed_args(plugin: str, args: object) -> Iterable[str]:
+    """The arguments that `convert_args` leaves out, as `Plugin.argument`."""
+    removed = versions.REMOVED_ARGS.get(plugin, ())
+    return [f"{plugin}.{name}" for name in args if name in removed] if isinstance(args, dict) else ()
+
+
+def _set_scoring_strategy(entries: PointEntries, args: dict[str, object], left_out: list[str]) -> None:
     """Set the strategy of NodeResourcesFit: three plugins became its strategies, and it has only one."""
     chosen = [entry.name for entry in entries["score"] if entry.name in versions.SCORING_STRATEGIES]
     if not chosen:
@@ -181,7 +224,7 @@ def _set_scoring_strategy(entries: PointEntries, args: dict[str, Any], left_out:
         args["NodeResourcesFit"] = {**_fields(args, "NodeResourcesFit"), "scoringStrategy": strategy}
 
 
-def _set_spreading(entries: PointEntries, args: dict[str, Any], version: Version) -> None:
+def _set_spreading(entries: PointEntries, args: dict[str, object], version: Version) -> None:
     """Disable PodTopologySpread's default constraints unless SelectorSpread did their work."""
     own = _fields(args, "PodTopologySpread")
     if own.get("defaultingType"):
@@ -191,7 +234,7 @@ def _set_spreading(entries: PointEntries, args: dict[str, Any], version: Version
         args["PodTopologySpread"] = {**own, "defaultingType": "List"}
 
 
-def _set_required_labels(entries: PointEntries, args: dict[str, Any]) -> None:
+def _set_required_labels(entries: PointEntries, args: dict[str, object]) -> None:
     """Convert the filter of NodeLabel to node affinity added to every pod."""
     labels = _fields(args, "NodeLabel")
     wanted = [{"key": key, "operator": "Exists"} for key in _texts(labels.get("presentLabels"))]
@@ -207,12 +250,12 @@ def _set_required_labels(entries: PointEntries, args: dict[str, Any]) -> None:
     del args["NodeLabel"]
 
 
-def _fields(args: dict[str, Any], plugin: str) -> dict[str, Any]:
+def _fields(args: dict[str, object], plugin: str) -> dict[str, object]:
     found = args.get(plugin)
     return found if isinstance(found, dict) else {}
 
 
-def _texts(value: Any) -> list[str]:
+def _texts(value: object) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
@@ -233,7 +276,7 @@ def _rename(entries: tuple[PluginEntry, ...], left_out: list[str]) -> tuple[Plug
 
 
 def _build_profile(
-    profile: OldProfile, plugins: Plugins, args: dict[str, Any], left_out: list[str]
+    profile: OldProfile, plugins: Plugins, args: dict[str, object], left_out: list[str]
 ) -> ProfileConfig:
     left_out += [name for name in args if name in versions.REMOVED_PLUGINS and name not in left_out]
     dead = versions.REMOVED_PLUGINS | versions.RENAMED_PLUGINS.keys()
@@ -313,8 +356,8 @@ def _policy_points(predicates: set[str], priorities: dict[str, int]) -> PointPlu
     return points
 
 
-def _policy_args(policy: Policy) -> dict[str, Any]:
-    args: dict[str, Any] = {}
+def _policy_args(policy: Policy) -> dict[str, object]:
+    args: dict[str, object] = {}
     if policy.hard_pod_affinity_symmetric_weight:
         args["InterPodAffinity"] = {"hardPodAffinityWeight": policy.hard_pod_affinity_symmetric_weight}
     for priority in policy.priorities or ():

@@ -130,7 +130,7 @@ class OldDocument(NamedTuple):
     ignored: list[str]
 
 
-def read_config(plain: dict[str, Any], version: Version) -> OldDocument:
+def read_config(plain: dict[str, object], version: Version) -> OldDocument:
     """Read the file; a ConfigError names every decoding error."""
     foreign = {name.casefold() for name in _OWN_FIELDS.difference(version.fields)}
     decoder = _decoder(version)
@@ -145,7 +145,7 @@ def read_config(plain: dict[str, Any], version: Version) -> OldDocument:
     return OldDocument(config, decoder.unknown)
 
 
-def read_policy(plain: dict[str, Any]) -> tuple[Policy, list[str]]:
+def read_policy(plain: dict[str, object]) -> tuple[Policy, list[str]]:
     """Read the Policy and the names of ignored fields; a ConfigError names every decoding error."""
     if plain.get("kind", "Policy") != "Policy":
         raise ConfigError(f"expected a Policy, got {plain['kind']}")
@@ -169,7 +169,7 @@ def _decoder(version: Version) -> Decoder:
     return Decoder() if version.strict else Decoder(_decode_duration, any_case=True)
 
 
-def _decode_duration(kind: type, value: Any) -> Any:
+def _decode_duration(kind: type, value: object) -> object:
     if kind is Duration and isinstance(value, int):
         return Duration.of_nanos(value)
     return decode_hook(kind, value)

@@ -184,6 +184,29 @@ SCORING_STRATEGIES = {
 }
 REMOVED_PLUGINS = frozenset(("NodeLabel", "NodePreferAvoidPods", "NodeResourceLimits", "ServiceAffinity"))
 
+# scheduler-plugins: v1 has no such arguments any more, because the scheduler's own client is used, or because
+# nothing is remembered that could expire.
+REMOVED_ARGS = {
+    "Coscheduling": ("deniedPGExpirationTimeSeconds", "kubeMaster", "kubeConfigPath"),
+    "CapacityScheduling": ("kubeConfigPath",),
+    "NodeResourceTopologyMatch": ("kubeconfigpath", "masteroverride", "namespaces"),
+}
+# scheduler-plugins: its releases read the arguments of these in several versions, whatever the file's is.
+READ_IN_ANY_VERSION = frozenset(
+    (
+        *REMOVED_ARGS,
+        "LoadVariationRiskBalancing",
+        "LowRiskOverCommitment",
+        "NetworkOverhead",
+        "NodeResourcesAllocatable",
+        "PreemptionToleration",
+        "SySched",
+        "TargetLoadPacking",
+        "TopologicalSort",
+    )
+)
+BETAS = tuple(f"{GROUP}/v1beta{number}" for number in (1, 2, 3))
+
 # Plugins that now prepare at another extension point what they did in one: enabled at the first, they need
 # the second too.
 COMPANIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -223,6 +246,14 @@ PROVIDERS = {
     "ClusterAutoscalerProvider": "NodeResourcesMostAllocated",
 }
 
+ADDED_ARGUMENTS: dict[tuple[str, str], tuple[dict[str, object], str]] = {
+    (f"{GROUP}/v1beta1", "NetworkTraffic"): (
+        {"compat": True},
+        "NetworkTraffic uses the query of v1beta1, which sums the receive counter and names nodes by the "
+        "label kubernetes_node (compat: true); compat: false measures the traffic of the last minutes",
+    )
+}
+"""By version and plugin: arguments that keep what the version did, if the file has none, and a warning."""
 # Policy: predicates in the order in which they ran, with the filter plugins that replaced them.
 PREDICATES: dict[str, tuple[str, ...]] = {
     "CheckNodeUnschedulable": ("NodeUnschedulable",),

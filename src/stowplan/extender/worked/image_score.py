@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.extender.functions import Node, priority
 
@@ -19,16 +20,31 @@ def image_score(
     completed (docker.io/library, latest) and must be the same image.
     """
     held = [name for image in node.images for name in image.names]
-    wanted = [container.image for container in pod.spec.containers]
-    found = sum(_holds(held, image, match) for image in wanted)
+    wanted, found = pod.spec.containers, 0
+    for container in wanted:
+        name = _find(held, container.image, match)
+        if name is None:
+            continue
+        found += 1
+        if log.is_verbose(6):
+            log.log(
+                6,
+                "Image on node matches image of container",
+                pod=pod,
+                container=container.name,
+                containerImage=container.image,
+                nodeImage=name,
+                node=node.name,
+            )
     return (20 * found + len(wanted)) // (2 * len(wanted)) if scale and wanted else found
 
 
-def _holds(held: Iterable[str], image: str, match: str) -> bool:
+def _find(held: Iterable[str], image: str, match: str) -> str | None:
+    """The first of the node's image names that matches."""
     if match == "substring":
-        return any(image in name for name in held)
+        return next((name for name in held if image in name), None)
     reference = Reference.of(image)
-    return any(reference.is_named_by(Reference.of(name)) for name in held)
+    return next((name for name in held if reference.is_named_by(Reference.of(name))), None)
 
 
 class Reference(NamedTuple):

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from stowplan.api.queues import ElasticQuota
+from stowplan.cluster.cluster import ClusterView, Totals
 from stowplan.framework import (
     Action,
     ClusterEvent,
@@ -53,12 +54,13 @@ class Quota(msgspec.Struct):
     item: ElasticQuota
     min: dict[str, int]
     max: dict[str, int]
+    least: dict[str, int] = {}
+    """What is guaranteed: the minimum, and zero of what only others are guaranteed."""
 
 
 class Quotas(msgspec.Struct):
     """The quotas by namespace, and the sum of what they guarantee."""
 
-    version: int = -1
     by_namespace: dict[str, Quota] = {}
     min: dict[str, int] = {}
 
@@ -84,6 +86,116 @@ class Demand(msgspec.Struct):
                 self.used[name] = self.used.get(name, 0) + sign * amount
 
 
+class Waiting:
+    """The nominated pods of a namespace, and what those of them request together that have no node yet."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, Pod] = {}
+        self._placed: set[str] = set()
+        self._by_priority: dict[int, dict[str, int]] = {}
+        self.request: dict[str, int] = {}
+
+    def add(self, pod: Pod) -> None:
+        self._pods[pod.uid] = pod
+        self._change(pod, 1)
+
+    def remove(self, pod: Pod) -> None:
+        del self._pods[pod.uid]
+        if pod.uid in self._placed:
+            self._placed.remove(pod.uid)
+        else:
+            self._change(pod, -1)
+
+    def check(self, cluster: ClusterView) -> None:
+        """Count no pods that have a node by now, but those that have lost theirs."""
+        find = cluster.pod
+        placed = {uid for uid in self._pods if find(uid) is not None}
+        for uid in placed ^ self._placed:
+            self._change(self._pods[uid], -1 if uid in placed else 1)
+        self._placed = placed
+
+    def _change(self, pod: Pod, sign: int) -> None:
+        request = request_of(pod)
+        self.request = _sum(self.request, request, sign)
+        found = self._by_priority[pod.priority] = _sum(self._by_priority.get(pod.priority, {}), request, sign)
+        if not found["pods"]:
+            del self._by_priority[pod.priority]
+
+    def of_others(self, pod: Pod) -> dict[str, int]:
+        """What others of at least this pod's priority request."""
+        found: dict[str, int] = {}
+        for priority, request in self._by_priority.items():
+            if priority >= pod.priority:
+                found = _sum(found, request)
+        itself = self._pods.get(pod.uid)
+        if itself is None or itself.uid in self._placed or itself.priority < pod.priority:
+            return found
+        return _sum(found, request_of(itself), -1)
+
+
+class Nominated:
+    """What nominated pods of quotas request. Only what changed since the last decision is counted again: many
+    pods of many namespaces may wait."""
+
+    def __init__(self, handle: Handle, totals: Totals) -> None:
+        self._handle, self._totals = handle, totals
+        self._quotas: Quotas | None = None
+        self._position = 0
+        """How far the changes of nominations were followed."""
+        self._on: dict[str, tuple[Pod, ...]] = {}
+        """Pods of quotas by the name of their node."""
+        self._waiting: dict[str, Waiting] = {}
+        """By namespace."""
+        self._counted: dict[str, dict[str, int]] = {}
+        """What of each namespace is in `_total`: nothing if it is over its minimum."""
+        self._total: dict[str, int] = {}
+
+    def with_request(self, pod: Pod, quotas: Quotas) -> tuple[dict[str, int], dict[str, int]]:
+        """What the pod requests, with pods of its namespace that wait for evictions, and so are as good as
+        placed; and the same with those of other namespaces that are within their minimum."""
+        self._follow(quotas)
+        own, waiting = request_of(pod), self._waiting.get(pod.namespace)
+        if waiting is not None:
+            own = _sum(own, waiting.of_others(pod))
+        elsewhere = _sum(self._total, self._counted.get(pod.namespace, {}), -1)
+        return own, _sum(own, elsewhere)
+
+    def _follow(self, quotas: Quotas) -> None:
+        nominations, changed = self._handle.nominations, self._totals.take_changed()
+        nodes = nominations.changes.since(self._position)
+        if changed is None or nodes is None or quotas is not self._quotas:
+            self._quotas, self._on, self._waiting, self._counted, self._total = quotas, {}, {}, {}, {}
+            changed, nodes = set(), [nominations.node_of(pod) or "" for pod in nominations]
+        self._position = nominations.changes.position
+        dirty = self._waiting.keys() & changed
+        for pod in [pod for name in set(nodes) for pod in self._on.pop(name, ())]:
+            self._waiting[pod.namespace].remove(pod)
+            dirty.add(pod.namespace)
+        for name in set(nodes):
+            of_quotas = [pod for pod in nominations.on(name) if pod.namespace in quotas.by_namespace]
+            for pod in of_quotas:
+                self._waiting.setdefault(pod.namespace, Waiting()).add(pod)
+                dirty.add(pod.namespace)
+            self._on[name] = tuple(of_quotas)
+        for namespace in dirty:
+            known, before = self._waiting[namespace], self._counted.get(namespace, {})
+            known.check(self._handle.cluster)
+            is_over = is_over_min(quotas.by_namespace[namespace], self._totals.of(namespace))
+            counted = self._counted[namespace] = {} if is_over else known.request
+            self._total = _sum(_sum(self._total, before, -1), counted)
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int], sign: int = 1) -> dict[str, int]:
+    found = dict(one)
+    for name, amount in other.items():
+        found[name] = found.get(name, 0) + sign * amount
+    return found
+
+
+def is_over_min(quota: Quota, used: Mapping[str, int]) -> bool:
+    return any(used.get(name, 0) > least for name, least in quota.least.items())
+
+
 class CapacityScheduling(Plugin):
     watches = (ElasticQuota,)
     preempts = True
@@ -92,8 +204,11 @@ class CapacityScheduling(Plugin):
     def __init__(self, args: PluginArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._items = handle.watched(ElasticQuota)
+        self._items.follow(self._follow)
         self._known = Quotas()
+        self._is_outdated = True
         self._totals = handle.cluster.totals(self._keys)
+        self._nominated = Nominated(handle, self._totals)
         self._reported: dict[str, str] = {}
         """What was reported of a quota, by its uid."""
 
@@ -102,12 +217,20 @@ class CapacityScheduling(Plugin):
     def _keys(self, pod: Pod) -> tuple[Hashable, ...]:
         return (pod.namespace, ALL) if pod.namespace in self._known.by_namespace else ()
 
+    def _follow(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
+        # The status changes with every pod that starts or ends.
+        if old is None or new is None or old.spec != new.spec:
+            self._is_outdated = True
+
     def _quotas(self) -> Quotas:
-        if self._known.version != self._items.version:
+        if self._is_outdated:
+            self._is_outdated = False
             before = self._known.by_namespace
-            self._known = Quotas(self._items.version)
+            self._known = Quotas()
             for item in sorted(self._items, key=lambda each: (each.namespace, each.name)):
                 self._add(item)
+            for quota in self._known.by_namespace.values():
+                quota.least = {name: quota.min.get(name, 0) for name in self._known.min}
             if before.keys() != self._known.by_namespace.keys():
                 self._totals.recount()
         return self._known
@@ -134,10 +257,6 @@ class CapacityScheduling(Plugin):
             if text:
                 self.handle.record_event(item, "Warning", "InvalidElasticQuota", text)
 
-    def _least(self, quota: Quota) -> dict[str, int]:
-        """What is guaranteed to a namespace: zero of what only others are guaranteed."""
-        return {name: quota.min.get(name, 0) for name in self._known.min}
-
     # Whether a pod may be placed
 
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
@@ -146,9 +265,7 @@ class CapacityScheduling(Plugin):
         if quota is None:
             return Status.skip()
         used, used_by_all = self._totals.of(pod.namespace), self._totals.of(ALL)
-        own = total = request_of(pod)
-        if self.handle.nominations:
-            own, total = self._with_nominated(pod, own)
+        own, total = self._with_nominated(pod)
         where = f"Pod {pod.key} is rejected in PreFilter because"
         if name := exceeds(used, own, quota.max):
             text = f"{where} ElasticQuota {pod.namespace} is more than Max"
@@ -161,25 +278,11 @@ class CapacityScheduling(Plugin):
         state.write(Demand(pod.namespace, own, total, dict(used), dict(used_by_all)))
         return Status.unschedulable(text)
 
-    def _with_nominated(self, pod: Pod, request: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-        """The request with those of pods that wait for evictions, and so are as good as placed."""
-        own, total = dict(request), dict(request)
-        for other in self.handle.nominations:
-            quota = self._known.by_namespace.get(other.namespace)
-            if quota is None or other.uid == pod.uid or self.handle.cluster.pod(other.uid) is not None:
-                continue
-            is_own = other.namespace == pod.namespace
-            if other.priority < pod.priority if is_own else self._is_over_min(quota):
-                continue
-            for name, amount in request_of(other).items():
-                total[name] = total.get(name, 0) + amount
-                if is_own:
-                    own[name] = own.get(name, 0) + amount
-        return own, total
-
-    def _is_over_min(self, quota: Quota, used: Mapping[str, int] | None = None) -> bool:
-        used = self._totals.of(quota.item.namespace) if used is None else used
-        return any(used.get(name, 0) > least for name, least in self._least(quota).items())
+    def _with_nominated(self, pod: Pod) -> tuple[dict[str, int], dict[str, int]]:
+        if self.handle.nominations:
+            return self._nominated.with_request(pod, self._quotas())
+        request = request_of(pod)
+        return request, request
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         """Only asked while evictions are tried out for a pod that is over a limit."""
@@ -231,9 +334,13 @@ class CapacityScheduling(Plugin):
         quotas, groups = self._quotas().by_namespace, self.handle.cluster.groups
         quota, group = quotas.get(pod.namespace), groups.key_of(pod)
         spared = groups.members(group) if group is not None else {}
-        own, _ = self._with_nominated(pod, request_of(pod))
-        borrows = quota is not None and exceeds(self._totals.of(pod.namespace), own, self._least(quota))
-        lenders = {name for name, each in quotas.items() if name != pod.namespace and self._is_over_min(each)}
+        own, _ = self._with_nominated(pod)
+        borrows = quota is not None and exceeds(self._totals.of(pod.namespace), own, quota.least)
+        lenders = {
+            name
+            for name, each in quotas.items()
+            if name != pod.namespace and is_over_min(each, self._totals.of(name))
+        }
 
         def choose(pods: list[Pod]) -> Iterator[Pod]:
             left: dict[str, dict[str, int]] = {}
@@ -250,7 +357,7 @@ class CapacityScheduling(Plugin):
                 elif name in lenders:
                     if name not in left:
                         left[name] = dict(self._totals.of(name))
-                    if self._is_over_min(quotas[name], left[name]):
+                    if is_over_min(quotas[name], left[name]):
                         for resource, amount in request_of(other).items():
                             left[name][resource] = left[name].get(resource, 0) - amount
                         yield other

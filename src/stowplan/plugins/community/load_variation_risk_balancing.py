@@ -53,28 +53,52 @@ class LoadVariationRiskBalancing(LoadPlugin):
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
         if not self.source.reading:
             return np.full(len(nodes), NO_DATA, np.int64)
-        load = self.source.columns(nodes)
-        cpu = self._points(load.cpu, load.cpu_deviation, nodes.allocatable["cpu"], pod.requests.get("cpu", 0))
-        memory = self._points(
-            load.memory,
-            load.memory_deviation,
-            nodes.allocatable["memory"] / MEBIBYTE,
-            pod.requests.get("memory", 0) / MEBIBYTE,
-        )
+        columns = self._node_columns(nodes)
+        cpu = _points(columns[:3], pod.requests.get("cpu", 0))
+        memory = _points(columns[3:], pod.requests.get("memory", 0) / MEBIBYTE)
         # fmin takes the number where the other one is missing.
         points = np.fmin(cpu, memory)
         missing = np.isnan(points)
-        return np.where(missing, NO_DATA, round_half_up(np.where(missing, 0, points)))
+        points[missing] = 0
+        scores = round_half_up(points)
+        scores[missing] = NO_DATA
+        return scores
 
-    def _points(self, average: Column, deviation: Column, capacity: Column | Ints, request: float) -> Column:
-        """The score by one resource; NaN where its average is not known, 0 where the node has none of it."""
+    def _node_columns(self, nodes: NodeTable) -> tuple[Column, ...]:
+        """What does not depend on the pod, for CPU and for memory: the load, the capacity and sigma."""
+
+        def compute(part: NodeTable) -> tuple[Column, ...]:
+            load, allocatable = self.source.columns(part), part.allocatable
+            cpu = self._resource_columns(load.cpu, load.cpu_deviation, allocatable["cpu"])
+            capacity = allocatable["memory"] / MEBIBYTE
+            return (*cpu, *self._resource_columns(load.memory, load.memory_deviation, capacity))
+
+        live: tuple[Column, ...] = nodes.live.keep((self.serial, "risk", self.source.reading), compute)
+        return live if nodes is nodes.live else tuple(column[nodes.rows] for column in live)
+
+    def _resource_columns(
+        self, average: Column, deviation: Column, capacity: Column | Ints
+    ) -> tuple[Column, Column, Column]:
         margin, sensitivity = self.args.safe_variance_margin, self.args.safe_variance_sensitivity
         has_any = capacity > 0
         divisor = np.where(has_any, capacity, 1)
-        mu = np.clip((average * capacity / 100 + request) / divisor, 0, 1)
         # A source without deviations, such as the metrics API, says nothing against a node.
         sigma = np.clip(np.nan_to_num(deviation) * capacity / 100 / divisor, 0, 1)
         sigma = np.power(sigma, 1 / sensitivity if sensitivity else np.inf)
         sigma = np.clip(sigma * margin, 0, 1)
-        points = (1 - (mu + sigma) / 2) * MAX_SCORE
-        return np.where(np.isnan(average), np.nan, np.where(has_any, points, 0))
+        # A node that has nothing of the resource, but a load, gets the highest risk.
+        used = np.where(has_any | np.isnan(average), average * capacity / 100, np.inf)
+        return used, divisor.astype(np.float64), np.where(has_any, sigma, 1.0)
+
+
+def _points(columns: tuple[Column, ...], request: float) -> Column:
+    """The score by one resource; NaN where its average is not known, 0 where the node has none of it."""
+    used, capacity, sigma = columns
+    mu = used + request
+    mu /= capacity
+    np.minimum(mu, 1, out=mu)
+    mu += sigma
+    mu /= 2
+    points: Column = np.subtract(1, mu, out=mu)
+    points *= MAX_SCORE
+    return points

@@ -18,7 +18,7 @@ from stowplan.api.pod import Container
 from stowplan.api.requests import MAX_TAKEN, amount_of
 from stowplan.cluster.node_table import NodeRow
 from stowplan.config.field_errors import child, invalid
-from stowplan.framework import MAX_SCORE, CycleState, Handle, NodeTable, Pod, Reads, Scores, Status
+from stowplan.framework import MAX_SCORE, CycleState, Handle, Mask, NodeTable, Pod, Reads, Scores, Status
 from stowplan.plugins.node_metrics import NO_DATA, Column, LoadArgs, LoadPlugin, round_half_up
 
 Ints = NDArray[np.int64]
@@ -92,13 +92,14 @@ class LowRiskOverCommitment(LoadPlugin):
             return np.zeros(len(nodes), np.int64)
         if not self.source.reading:
             return np.full(len(nodes), NO_DATA, np.int64)
-        cpu_limits, memory_limits, cpu_load, memory_load = self._node_columns(nodes)
-        worst = np.fmax(
+        cpu_limits, memory_limits, cpu_load, memory_load, missing = self._node_columns(nodes)
+        worst = np.maximum(
             self._risk(nodes, "cpu", demand.cpu, demand.cpu_limit, cpu_limits, cpu_load),
             self._risk(nodes, "memory", demand.memory, demand.memory_limit, memory_limits, memory_load),
         )
-        missing = np.isnan(cpu_load) & np.isnan(memory_load)
-        return np.where(missing, NO_DATA, round_half_up((1 - worst) * MAX_SCORE))
+        scores = round_half_up((1 - worst) * MAX_SCORE)
+        scores[missing] = NO_DATA
+        return scores
 
     def _score_row(self, node: NodeRow, demand: Demand) -> Any:
         """The score of one node, in plain numbers."""
@@ -133,22 +134,25 @@ class LowRiskOverCommitment(LoadPlugin):
         return math.floor(points) + (points - math.floor(points) >= 0.5)
 
     def _risk(
-        self, nodes: NodeTable, resource: str, request: int, limit: int, limits: Column, risk_load: Column
+        self, nodes: NodeTable, resource: str, request: int, limit: int, limits: Column, load: Column
     ) -> Column:
-        """The risk by one resource. One without metrics has a load risk of 0, as in scheduler-plugins."""
+        """The risk by one resource; `load` is what the measured load contributes to it."""
         capacity = nodes.allocatable[resource]
         requested = np.minimum(nodes.requested[resource] + request, capacity)
         total = limits + limit
-        risk_limit = np.zeros(len(nodes))
-        # Requests are at most the capacity, so where limits exceed it, they exceed requests.
-        np.divide(total - capacity, total - requested, out=risk_limit, where=total > capacity)
-        weight = self.args.risk_limit_weights[resource]
-        return np.clip(weight * risk_limit + (1 - weight) * np.nan_to_num(risk_load), 0, 1)
+        # Requests are at most the capacity, so where limits exceed it by 1 or more, they exceed requests by
+        # as much; elsewhere the risk is 0, whatever it is divided by.
+        risk = np.maximum(total - capacity, 0)
+        risk /= np.maximum(total - requested, 1)
+        risk *= self.args.risk_limit_weights[resource]
+        risk += load
+        return np.minimum(risk, 1, out=risk)  # it is not negative
 
-    def _node_columns(self, nodes: NodeTable) -> tuple[Column, Column, Column, Column]:
-        """Sums of limits, and the risks by the measured load; they do not depend on the pending pod."""
+    def _node_columns(self, nodes: NodeTable) -> tuple[Column, Column, Column, Column, Mask]:
+        """Sums of limits, the risks by the measured load times their weights, and which nodes have no
+        metrics. A resource without metrics has a load risk of 0, as in scheduler-plugins."""
 
-        def compute(part: NodeTable) -> tuple[Column, ...]:
+        def compute(part: NodeTable) -> tuple[Any, ...]:
             limits = np.zeros((2, len(part)))
             for row in range(len(part)):
                 for pod in part.pods_on(row):
@@ -167,10 +171,12 @@ class LowRiskOverCommitment(LoadPlugin):
                 )
                 for resource, total, (average, deviation) in zip(RESOURCES, limits, measured, strict=True)
             ]
-            return (*limits, *risks)
+            weights = [1 - self.args.risk_limit_weights[resource] for resource in RESOURCES]
+            loads = [weight * np.nan_to_num(risk) for weight, risk in zip(weights, risks, strict=True)]
+            return (*limits, *loads, np.isnan(risks[0]) & np.isnan(risks[1]))
 
         if nodes is not nodes.live:
-            return compute(nodes)  # type: ignore[return-value]
+            return compute(nodes)
         found: Any = nodes.keep((self.serial, "risk", self.source.reading), compute, usage=True)
         return found  # type: ignore[no-any-return]
 
@@ -222,7 +228,8 @@ def load_risks(capacity: Ints, requested: Ints, limits: Column, mu: Column, sigm
     chance = _below(mu, sigma, requests_share)
     within = (limits < capacity) & (np.minimum(requested, capacity) <= limits)
     below_limits = _below(mu, sigma, np.minimum(limits_share, 1))
-    ratio = np.ones(len(mu))
+    # A load above all limits is a risk: nothing is left to divide by then.
+    ratio = chance.copy()
     np.divide(chance, below_limits, out=ratio, where=below_limits > 0)
     chance = np.where(within, np.where(limits == 0, 1, np.clip(ratio, 0, 1)), chance)
     return np.where(np.isnan(mu), np.nan, np.where(has_any, 1 - chance, 0))
@@ -263,8 +270,6 @@ def load_risk(capacity: float, requested: float, limits: float, mu: float, sigma
             chance = 1.0
         elif (below_limits := _below_one(mu, sigma, limits / capacity)) > 0:
             chance = min(max(chance / below_limits, 0.0), 1.0)
-        else:
-            chance = 1.0
     return 1 - chance
 
 

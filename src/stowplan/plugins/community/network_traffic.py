@@ -6,21 +6,25 @@ without data gets the median of the other nodes' scores. Where nothing read is f
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import aiohttp
 import numpy as np
 
-from stowplan import CycleState, Handle, NodeTable, Plugin, PluginArgs, Pod, Reads, Scores, log, scale_to_max
+from stowplan import CycleState, Handle, NodeTable, PluginArgs, Pod, Reads, Scores, log, scale_to_max
 from stowplan.api.node import NodeObject
 from stowplan.config.field_errors import child, forbidden, invalid, required
+from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.node_metrics import Poller
 from stowplan.plugins.prometheus import LABEL_NAME, PrometheusError, is_url, run_query, without_port
 
 NO_DATA = -1
 LARGEST = 2**62
+NODES_AWAITED = 100
+"""How many tenths of a second to wait for the first node, to say at the first reading that it names none."""
 A_URL = "such as http://prometheus.monitoring:9090"
 
 
@@ -77,7 +81,7 @@ class NetworkTrafficArgs(PluginArgs):
         return f"sum by ({self.node_label}) ({' + '.join(ways)})"
 
 
-class NetworkTraffic(Plugin):
+class NetworkTraffic(ExplainingPlugin):
     args: NetworkTrafficArgs
     reads = Reads.NODE
 
@@ -122,6 +126,10 @@ class NetworkTraffic(Plugin):
         normalized[known] = points
         return normalized
 
+    def explain_scores(self, pod: Pod) -> Iterator[str]:
+        if self._is_stale:
+            yield f"{self.name} gives every node 0: {self._poller.stale_text()}."
+
     async def run(self) -> None:
         await self._poller.run(self._count_stale)
 
@@ -142,19 +150,35 @@ class NetworkTraffic(Plugin):
         self._traffic = await self._read(session)
         self._poller.took(self.handle.now())
         log.log(5, "Read network traffic of nodes", plugin=self.name, bytes=self._traffic)
-        nodes = self.handle.cluster.nodes.objects
+        nodes = await self._wait_for_nodes()
         if nodes and all(self._traffic_of(node) == NO_DATA for node in nodes):
             found = ", ".join(sorted(self._traffic)[:3])
             return f"label {self.args.node_label} has no node's name or address, but {found}"
         return ""
 
+    async def _wait_for_nodes(self) -> Sequence[NodeObject]:
+        """The nodes; a scheduler that starts may read the traffic before it knows any."""
+        for _ in range(NODES_AWAITED):
+            if nodes := self.handle.cluster.nodes.objects:
+                return nodes
+            await asyncio.sleep(0.1)
+        return ()
+
     async def _read(self, session: aiohttp.ClientSession) -> dict[str, int]:
         address = self.args.prometheus_address or self.args.address or ""
+        label = self.args.node_label
         traffic: dict[str, int] = {}
-        for sample in await run_query(session, address, self.args.query):
-            name = without_port(sample.metric.get(self.args.node_label, ""))
+        samples = await run_query(session, address, self.args.query)
+        for sample in samples:
+            name = without_port(sample.metric.get(label, ""))
             if name and (amount := sample.amount) is not None:
                 traffic[name] = max(int(min(amount, LARGEST)), traffic.get(name, 0))
+        if samples and not any(label in sample.metric for sample in samples):
+            labels = ", ".join(sorted({name for sample in samples for name in sample.metric})) or "no labels"
+            raise PrometheusError(
+                f"the result of {self.args.query} has no label {label}, but {labels}: set nodeLabel to the "
+                "label that names the node"
+            )
         if not traffic:
             raise PrometheusError(f"no data for {self.args.query}")
         return traffic

@@ -8,184 +8,63 @@ scored by what is left on the NUMA nodes.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import combinations
-from typing import Annotated, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.api.quantity import NANO
-from stowplan.api.requests import amounts, quality_of
+from stowplan.cluster.columns import Columns
 from stowplan.config.field_errors import child, invalid, unsupported
 from stowplan.framework import (
     MAX_SCORE,
     Action,
     ClusterEvent,
-    Column,
-    CustomResource,
     CycleState,
-    Definition,
     Handle,
     Mask,
     NodeTable,
-    Plugin,
     PluginArgs,
     Pod,
-    Quantity,
     Reads,
     Reject,
     Resource,
     Scores,
     Status,
-    Wire,
-    keyed_by,
 )
+from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.args import CPU_AND_MEMORY, ResourceSpec
+from stowplan.plugins.node_resource_topologies import (
+    SINGLE,
+    NodeResourceTopology,
+    NumaCache,
+    Part,
+    Topologies,
+    Topology,
+    demand_of,
+    floats,
+    is_native,
+)
+from stowplan.plugins.quotas import amount_text
 
-SINGLE = "single-numa-node"
-MAX_ZONE = 64
-"""The highest id of a NUMA node."""
 MAX_SETS = 1000
 """If there are more sets of so many NUMA nodes than this, they are not looked at."""
-MAX_AMOUNT = 2**56
-"""A hundredfold of it still fits into 64 bits. No NUMA node has as much of anything."""
+MAX_CELLS = 2**15
+"""So many sets of NUMA nodes, over all nodes, are looked at in one go."""
+EXACT = 2**46
+"""A hundredfold of it is less than 2**53, up to which floats are exact."""
 FARTHEST = 255
-_ZONE_NAME = re.compile(r"node-([0-9]{1,2})", re.ASCII)
-_POLICIES = {
-    f"{policy}{level}Level": (name, level.lower())
-    for policy, name in (
-        ("SingleNUMANode", SINGLE),
-        ("BestEffort", "best-effort"),
-        ("Restricted", "restricted"),
-    )
-    for level in ("Pod", "Container")
-}
 NOT_FRESH = "invalid node topology data"
-
-
-class ZoneResource(Wire, frozen=True):
-    name: str
-    capacity: Quantity = Quantity()
-    allocatable: Quantity = Quantity()
-    available: Quantity = Quantity()
-
-
-class Cost(Wire, frozen=True):
-    name: str
-    value: int = 0
-
-
-class Attribute(Wire, frozen=True):
-    name: str
-    value: str = ""
-
-
-class Zone(Wire, frozen=True):
-    name: str
-    type: str = ""
-    parent: str = ""
-    costs: Annotated[tuple[Cost, ...], keyed_by("name")] = ()
-    attributes: Annotated[tuple[Attribute, ...], keyed_by("name")] = ()
-    resources: Annotated[tuple[ZoneResource, ...], keyed_by("name")] = ()
-
-
-class NodeResourceTopology(CustomResource, frozen=True):
-    """What is left on each NUMA node of the node by whose name it goes."""
-
-    definition: ClassVar = Definition(
-        "topology.node.k8s.io",
-        "v1alpha2",
-        "noderesourcetopologies",
-        "NodeResourceTopology",
-        namespaced=False,
-        short_names=("node-res-topo",),
-        columns=(Column("Policies", ".topologyPolicies"),),
-        has_status=False,
-        approval="https://github.com/kubernetes/enhancements/pull/1870",
-    )
-    describes_node = True
-    topology_policies: tuple[str, ...] = ()
-    attributes: Annotated[tuple[Attribute, ...], keyed_by("name")] = ()
-    zones: Annotated[tuple[Zone, ...], keyed_by("name")] = ()
-
-
-class NumaNode(NamedTuple):
-    id: int
-    available: Mapping[str, int]
-    """By resource, in the units of `Pod.requests`."""
-    costs: Mapping[int, int]
-
-
-class Topology(NamedTuple):
-    """What an object says, as far as it can be used."""
-
-    policy: str
-    scope: str
-    max_numa_nodes: int
-    numa_nodes: tuple[NumaNode, ...]
-    faults: tuple[str, ...]
-
-    @classmethod
-    def of(cls, item: NodeResourceTopology) -> Topology:
-        policy, scope, most = "none", "container", 8
-        if item.topology_policies:
-            policy, scope = _POLICIES.get(item.topology_policies[0], (policy, scope))
-        for each in item.attributes:
-            if each.name == "topologyManagerPolicy":
-                policy = each.value
-            elif each.name == "topologyManagerScope":
-                scope = each.value
-            elif each.name == "topologyManagerMaxNUMANodes" and re.fullmatch("[0-9]{1,9}", each.value):
-                most = min(int(each.value), 1024) if int(each.value) > 1 else most
-        found: dict[int, NumaNode] = {}
-        faults: list[str] = []
-        for zone in item.zones:
-            if zone.type != "Node":
-                continue
-            match = _ZONE_NAME.fullmatch(zone.name)
-            if match is None or int(match[1]) > MAX_ZONE or int(match[1]) in found:
-                faults.append(
-                    f"zone {zone.name[:64]!r} is ignored: name it node-0, node-1 and so on, each once"
-                )
-                continue
-            costs = {_id_of(cost.name): cost.value for cost in zone.costs if 0 <= cost.value < 2**31}
-            found[int(match[1])] = NumaNode(int(match[1]), _available(zone, faults), costs)
-        return cls(policy, scope, most, tuple(found[each] for each in sorted(found)), tuple(faults))
-
-
-def _id_of(name: str) -> int:
-    match = _ZONE_NAME.fullmatch(name)
-    return int(match[1]) if match else -1
-
-
-def _available(zone: Zone, faults: list[str]) -> dict[str, int]:
-    found = {}
-    for each in zone.resources:
-        nanos = int(each.available)
-        if nanos < 0 or nanos > each.allocatable:
-            limit = max(0, min(nanos, int(each.allocatable)))
-            faults.append(
-                f"zone {zone.name} has more {each.name} available than allocatable, or less than none"
-            )
-            nanos = limit
-        unit = NANO // 1000 if each.name == "cpu" else NANO
-        found[each.name] = min(nanos // unit, MAX_AMOUNT)
-    return found
+BY_POD, BY_CONTAINER = 0, 1
+"""Places of the two scopes."""
 
 
 class NumaStrategy(msgspec.Struct, frozen=True, rename="camel"):
     type: str = "LeastAllocated"
     resources: tuple[ResourceSpec, ...] = CPU_AND_MEMORY
-
-
-class NumaCache(msgspec.Struct, frozen=True, rename="camel"):
-    foreign_pods_detect: str = "All"
-    resync_method: str = "Autodetect"
-    informer_mode: str = "Dedicated"
-    resync_scope: str = "All"
 
 
 CHOICES = {
@@ -200,10 +79,10 @@ STRATEGIES = ("MostAllocated", "BalancedAllocation", "LeastAllocated", "LeastNUM
 class NodeResourceTopologyMatchArgs(PluginArgs):
     scoring_strategy: NumaStrategy = NumaStrategy()
     cache_resync_period_seconds: int = 0
-    """Above 0, what pods take that were just placed is subtracted until their node's object must have it."""
+    """Above 0, what pods take that were just placed is subtracted until their node's object has it."""
     discard_reserved_nodes: bool = False
     cache: NumaCache | None = None
-    """Accepted, and without effect: objects are always watched."""
+    """`informerMode` has no effect: objects are always watched."""
     preemption_mode: str = "Disabled"
     """Accepted, and without effect: evicting pods does not help where no NUMA node has room."""
 
@@ -236,283 +115,339 @@ class NodeResourceTopologyMatchArgs(PluginArgs):
                     yield unsupported(f"{child(path, 'cache')}.{name}", chosen[name], known)
 
 
-class Part(NamedTuple):
-    """Something that needs a NUMA node of its own: a container, or the pod as a whole."""
+class Scope(NamedTuple):
+    """The nodes with a usable object whose kubelets align pods as a whole, or those that align containers."""
 
-    what: str
-    request: tuple[tuple[str, int], ...]
-    stays: bool
-    """Whether it keeps what it takes while others run: all but plain init containers."""
-
-
-class Demand(NamedTuple):
-    """What of a pod counts."""
-
-    quality: str
+    number: int
+    rows: NDArray[np.intp]
+    aligns: Mask
+    """Which of them reject pods that do not fit one NUMA node."""
     is_any: bool
-    """Whether NUMA nodes matter to it at all."""
-    pod: Part
-    containers: tuple[Part, ...]
+    """Whether any of them does."""
 
 
-class Held(msgspec.Struct):
-    """What a pod takes that its node's object may not have yet."""
+class Room(NamedTuple):
+    """What is available of a resource on the nodes of a scope: a line for each NUMA node, in which each node
+    has a column. Operations on a few long lines are much faster than on many short rows."""
 
-    request: Mapping[str, int]
-    bound_at: float = math.inf
+    amounts: NDArray[np.int64]
+    """-1 where a NUMA node does not list it."""
+    usable: NDArray[np.int64]
+    """The same, but -1 where the node itself does not offer it."""
+    is_listed: Mask
+    """By node, whether any NUMA node lists it."""
+    is_elsewhere: Mask
+    """By node, whether it offers the resource and no NUMA node lists it."""
+    whole: NDArray[np.float64]
+    """What scores are computed from: whole CPUs, rounded up, and 0.5, less than any request, where there is
+    nothing."""
 
 
-class NodeResourceTopologyMatch(Plugin):
+class NodeResourceTopologyMatch(ExplainingPlugin):
     args: NodeResourceTopologyMatchArgs
     watches = (NodeResourceTopology,)
     reads = Reads.NODE
 
     def __init__(self, args: NodeResourceTopologyMatchArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._items = handle.watched(NodeResourceTopology)
-        self._items.follow(self._follow)
-        self._parsed: dict[str, tuple[NodeResourceTopology, Topology]] = {}
+        self._topologies = Topologies(
+            handle, args.cache or NumaCache(), args.cache_resync_period_seconds, args.discard_reserved_nodes
+        )
         self._width = 1
         """The most NUMA nodes that any node has."""
-        self._held: dict[str, dict[str, Held]] = {}
-        """By node and the uid of the pod."""
-        self._reported: dict[str, str] = {}
         self._weights = {each.name: each.weight for each in args.scoring_strategy.resources}
 
-    # What is known of nodes
+    def _scopes(self, nodes: NodeTable) -> tuple[Mask, tuple[Scope, Scope]]:
+        """Which nodes have an object that is not fresh; and those with a fresh one, by scope."""
 
-    def _follow(self, old: NodeResourceTopology | None, new: NodeResourceTopology | None) -> None:
-        name = new.name if new is not None else old.name if old is not None else ""
-        held = self._held.get(name, {})
-        before = self.handle.now() - self.args.cache_resync_period_seconds
-        for uid in [uid for uid, each in held.items() if each.bound_at <= before]:
-            del held[uid]
-        if new is None:
-            self._parsed.pop(name, None)
-
-    def _topology(self, name: str) -> Topology | None:
-        item = self._items.get(name)
-        if item is None:
-            return None
-        known = self._parsed.get(name)
-        if known is None or known[0] is not item:
-            known = self._parsed[name] = (item, Topology.of(item))
-            text = "; ".join(known[1].faults[:5])
-            if self._reported.get(name, "") != text:
-                self._reported[name] = text
-                if text:
-                    self.handle.record_event(item, "Warning", "InvalidNodeResourceTopology", text)
-        return known[1]
-
-    def _is_stale(self, name: str) -> bool:
-        return self.args.discard_reserved_nodes and bool(self._held.get(name))
-
-    def _kinds(self, nodes: NodeTable) -> tuple[Mask, Mask, Mask, Mask]:
-        """Which nodes have no fresh object, which have one, which align pods, which align each container."""
-
-        def compute(part: NodeTable) -> tuple[Mask, Mask, Mask, Mask]:
-            found = [self._topology(name) for name in part.names]
+        def compute(part: NodeTable) -> tuple[NDArray[np.int8], Mask, Mask]:
+            found = [self._topologies.find(name) for name in part.names]
             self._width = max([self._width, *(len(each.numa_nodes) for each in found if each)])
-            aligns = [each is not None and each.policy == SINGLE for each in found]
-            by_pod = [each is not None and each.scope == "pod" for each in found]
             return (
-                np.array([self._is_stale(name) for name in part.names], np.bool_),
-                np.array([each is not None for each in found], np.bool_),
-                np.array(aligns, np.bool_),
-                np.array(by_pod, np.bool_),
+                self._scope_numbers(part),
+                np.array([each is not None and each.policy == SINGLE for each in found], np.bool_),
+                np.array([self._topologies.is_stale(name) for name in part.names], np.bool_),
             )
 
-        columns: tuple[Mask, Mask, Mask, Mask] = nodes.keep((self.serial, "kinds"), compute)
-        return columns
+        def finish(columns: Columns) -> tuple[Mask, list[Scope]]:
+            scopes = []
+            for number in (BY_POD, BY_CONTAINER):
+                rows = np.flatnonzero(columns[0] == number)
+                aligns = columns[1][rows]
+                scopes.append(Scope(number, rows, aligns, bool(aligns.any())))
+            return columns[2], scopes
 
-    def _room(self, nodes: NodeTable, resource: str) -> NDArray[np.int64]:
-        """What is available of a resource by node and NUMA node; -1 where a NUMA node does not list it."""
+        found: tuple[Mask, tuple[Scope, Scope]] = nodes.keep((self.serial, "scopes"), compute, finish=finish)
+        return found
+
+    def _scope_numbers(self, nodes: NodeTable) -> NDArray[np.int8]:
+        """BY_POD or BY_CONTAINER; -1 for nodes without an object that can be used."""
+        found = np.full(len(nodes), -1, np.int8)
+        for row, name in enumerate(nodes.names):
+            topology = self._topologies.find(name)
+            if topology is not None and not self._topologies.is_stale(name):
+                found[row] = BY_POD if topology.scope == "pod" else BY_CONTAINER
+        return found
+
+    def _room(self, nodes: NodeTable, resource: str, scope: Scope) -> Room:
+        """What is available of a resource on the NUMA nodes of the nodes of a scope."""
         width = self._width
 
-        def compute(part: NodeTable) -> tuple[NDArray[np.int64]]:
+        def compute(part: NodeTable) -> tuple[NDArray[np.int64], Mask, NDArray[np.int8]]:
             room = np.full((len(part), width), -1, np.int64)
             for row, name in enumerate(part.names):
-                topology = self._topology(name)
-                taken = sum(each.request.get(resource, 0) for each in self._held.get(name, {}).values())
+                topology = self._topologies.find(name)
+                taken = self._topologies.held(name, resource)
                 for place, numa in enumerate(topology.numa_nodes if topology else ()):
                     if (amount := numa.available.get(resource)) is not None:
                         room[row, place] = max(0, amount - taken)
-            return (room,)
+            return room, part.allocatable[resource] > 0, self._scope_numbers(part)
 
-        (column,) = nodes.keep((self.serial, resource, width), compute)
-        return column  # type: ignore[no-any-return]
+        def finish(columns: Columns) -> list[Room]:
+            rooms = []
+            for number in (BY_POD, BY_CONTAINER):
+                is_here = columns[2] == number
+                amounts, is_offered = np.ascontiguousarray(columns[0][is_here].T), columns[1][is_here]
+                whole = np.ceil(amounts / 1000) if resource == "cpu" else amounts.astype(np.float64)
+                is_listed = reduce(np.maximum, amounts) >= 0
+                usable = amounts if is_offered.all() else np.where(is_offered, amounts, -1)
+                elsewhere = is_offered & ~is_listed
+                rooms.append(Room(amounts, usable, is_listed, elsewhere, np.maximum(whole, 0.5)))
+            return rooms
 
-    # What pods need
-
-    def _demand(self, pod: Pod) -> Demand:
-        found: Demand | None = pod.shape.memo.get("NodeResourceTopologyMatch")
-        if found is None:
-            found = pod.shape.memo["NodeResourceTopologyMatch"] = _demand_of(pod)
-        return found
+        found: list[Room] = nodes.keep((self.serial, resource, width), compute, finish=finish)
+        return found[scope.number]
 
     def sign_pod(self, pod: Pod) -> Hashable:
-        return self._demand(pod), self._items.is_served
+        self._topologies.check()
+        return demand_of(pod), self._topologies.is_served
 
     # Which nodes fit
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
-        demand = self._demand(pod)
+        demand = demand_of(pod)
         if not demand.is_any:
             return
-        stale, _, aligns, by_pod = self._kinds(nodes)
+        stale, scopes = self._scopes(nodes)
         yield Reject(stale, NOT_FRESH)
-        todo = aligns & ~stale
-        for scope, parts in ((todo & by_pod, (demand.pod,)), (todo & ~by_pod, demand.containers)):
-            if scope.any():
-                rows = np.flatnonzero(scope)
-                for what, failed in self._misfits(nodes, rows, parts, demand.quality):
+        for scope, parts in zip(scopes, ((demand.pod,), demand.containers), strict=True):
+            if scope.is_any:
+                for what, failed in self._misfits(nodes, scope, parts, demand.quality):
                     mask = np.zeros(len(nodes), np.bool_)
-                    mask[rows[failed]] = True
+                    mask[scope.rows[failed]] = True
                     yield Reject(mask, f"cannot align {what}")
 
     def _misfits(
-        self, nodes: NodeTable, rows: NDArray[np.intp], parts: Sequence[Part], quality: str
+        self, nodes: NodeTable, scope: Scope, parts: Sequence[Part], quality: str
     ) -> Iterator[tuple[str, Mask]]:
-        """Which of these nodes have no NUMA node for a part, with what that is; each node once."""
-        names = {name for part in parts for name, _ in part.request}
-        room = {name: self._room(nodes, name)[rows] for name in names}
-        offered = {name: nodes.allocatable[name][rows] > 0 for name in names}
-        fits = np.ones(len(rows), np.bool_)
-        every = np.arange(len(rows))
+        """Which nodes of a scope have no NUMA node for a part, with what that is; each node once."""
+        known = {name: self._room(nodes, name, scope) for part in parts for name, _ in part.request}
+        room = {name: each.usable for name, each in known.items()}
+        if any(part.stays for part in parts[:-1]):  # then it is changed below
+            room = {name: each.copy() for name, each in room.items()}
+        elsewhere = {name: each.is_elsewhere for name, each in known.items() if _is_host_level(name)}
+        fits = scope.aligns.copy()
         for part in parts:
-            zones = np.ones((len(rows), self._width), np.bool_)
+            zones = np.ones((self._width, len(fits)), np.bool_)
             for name, amount in part.request:
-                listed = room[name] >= 0
-                enough = listed if _floats(name, quality) else listed & (room[name] >= amount)
-                if _is_host_level(name):
-                    enough = enough | ~listed.any(axis=1, keepdims=True)
-                zones &= enough & offered[name][:, None]
-            failed = fits & ~zones.any(axis=1)
+                enough = room[name] >= (0 if floats(name, quality) else amount)
+                if name in elsewhere:
+                    enough |= elsewhere[name]
+                zones &= enough
+            failed = fits & ~reduce(np.logical_or, zones)
             if failed.any():
                 yield part.what, failed
                 fits &= ~failed
             if part.stays and part is not parts[-1]:
-                chosen = zones.argmax(axis=1)
-                for name, amount in part.request:
-                    left = room[name][every, chosen]
-                    room[name][every, chosen] = np.where(left >= 0, np.maximum(left - amount, 0), left)
+                _take_from_first(room, zones, part.request)
 
     # Which is best
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
-        demand = self._demand(pod)
+        demand = demand_of(pod)
         if demand.quality != "Guaranteed":
             return np.full(len(nodes), MAX_SCORE, np.int64)
-        stale, known, aligns, by_pod = self._kinds(nodes)
         scores = np.zeros(len(nodes), np.int64)
-        if self.args.scoring_strategy.type == "LeastNUMANodes":
-            todo = known & ~stale
-            for scope, parts in ((todo & by_pod, (demand.pod,)), (todo & ~by_pod, demand.containers)):
-                rows = np.flatnonzero(scope)
-                if len(rows):
-                    scores[rows] = self._least_numa_nodes(nodes, rows, parts)
-            return scores
-        todo = aligns & ~stale
-        for scope, parts in ((todo & by_pod, (demand.pod,)), (todo & ~by_pod, demand.containers)):
-            rows = np.flatnonzero(scope)
-            if len(rows):
-                total = sum(self._allocation_score(nodes, rows, part) for part in parts)
-                scores[rows] = total // len(parts)
+        for scope, parts in zip(self._scopes(nodes)[1], ((demand.pod,), demand.containers), strict=True):
+            if self.args.scoring_strategy.type == "LeastNUMANodes":
+                if len(scope.rows):
+                    scores[scope.rows] = self._least_numa_nodes(nodes, scope, parts)
+            elif scope.is_any:
+                total = sum(self._allocation_score(nodes, scope, part) for part in parts)
+                scores[scope.rows] = np.where(scope.aligns, total // len(parts), 0)
         return scores
 
-    def _allocation_score(self, nodes: NodeTable, rows: NDArray[np.intp], part: Part) -> Scores:
+    def _allocation_score(self, nodes: NodeTable, scope: Scope, part: Part) -> Scores:
         """The lowest score of a NUMA node that is not 0; 0 if all are."""
         strategy = self.args.scoring_strategy.type
-        points, weights, shares = np.zeros((len(rows), self._width), np.int64), 0, []
+        points, weights, shares = np.zeros((self._width, len(scope.rows))), 0, []
         for name, amount in part.request:
-            room, asked = np.maximum(self._room(nodes, name)[rows], 0), amount
-            if name == "cpu":  # whole CPUs, rounded up
-                room, asked = -(-room // 1000), -(-amount // 1000)
+            found = self._room(nodes, name, scope)
+            room = found.whole
+            asked = -(-amount // 1000) if name == "cpu" else amount
             if strategy == "BalancedAllocation":
-                shares.append(np.where(room > 0, asked / np.maximum(room, 1), 1.0))
+                share = asked / room
+                share[room < 1] = 1.0
+                shares.append(share)
                 continue
             weight = self._weights.get(name, 1)
-            part_of = room - asked if strategy == "LeastAllocated" else np.full_like(room, asked)
-            fits = (room > 0) & (asked <= room)
-            percent = np.where(fits, part_of, 0) * MAX_SCORE // np.maximum(room, 1)
-            points += percent * weight
+            if asked < EXACT:  # then what is rounded here is right, too
+                percent = asked * MAX_SCORE / room
+                percent = MAX_SCORE - np.ceil(percent) if strategy == "LeastAllocated" else np.floor(percent)
+            else:
+                exact = np.maximum(found.amounts, 1)
+                left = exact - asked if strategy == "LeastAllocated" else np.full_like(exact, asked)
+                percent = (np.maximum(left, 0) * MAX_SCORE // exact).astype(np.float64)
+            percent *= room >= asked
+            points += percent if weight == 1 else percent * weight
             weights += weight
         if shares:
-            spread = np.var(shares, axis=0, ddof=1) if len(shares) > 1 else np.zeros_like(shares[0])
-            points = ((1 - spread) * MAX_SCORE).astype(np.int64)
-            points[np.max(shares, axis=0) > 1] = 0
-        elif weights:
-            points //= weights
-        lowest = np.where(points > 0, points, MAX_SCORE + 1).min(axis=1)
-        return np.where(lowest > MAX_SCORE, 0, lowest)
+            lacks = reduce(np.maximum, shares) > 1
+            mean = reduce(np.add, shares)
+            mean /= len(shares)
+            for (
+                each
+            ) in shares:  # in place: with many NUMA nodes, new columns take longer than what is in them
+                each -= mean
+                each *= each
+            spread = reduce(np.add, shares)
+            spread /= max(len(shares) - 1, 1)
+            np.subtract(1, spread, out=points)
+            points *= MAX_SCORE
+            np.trunc(points, out=points)
+            points[lacks] = 0
+        elif weights > 1:
+            points = np.floor(points / weights)  # at most 100 times the weights, so exact
+        lowest = reduce(np.minimum, np.where(points > 0, points, MAX_SCORE + 1))
+        return np.where(lowest > MAX_SCORE, 0, lowest).astype(np.int64)
 
-    def _least_numa_nodes(self, nodes: NodeTable, rows: NDArray[np.intp], parts: Sequence[Part]) -> Scores:
+    def _least_numa_nodes(self, nodes: NodeTable, scope: Scope, parts: Sequence[Part]) -> Scores:
         """The fewer NUMA nodes a part needs the better; half a step more if no such set is nearer."""
-        names = {name for part in parts for name, _ in part.request}
-        room = {name: self._room(nodes, name)[rows] for name in names}
-        costs, most_allowed = (column[rows] for column in self._distances(nodes))
-        count = np.zeros(len(rows), np.int64)
-        fits, is_nearest = np.ones(len(rows), np.bool_), np.ones(len(rows), np.bool_)
+        known = {name: self._room(nodes, name, scope) for part in parts for name, _ in part.request}
+        room = {name: each.amounts for name, each in known.items()}
+        if any(part.stays for part in parts[:-1]):  # then it is changed below
+            room = {name: each.copy() for name, each in room.items()}
+        distances = self._distances(nodes, scope)
+        count = np.zeros(len(scope.rows), np.int64)
+        fits, is_nearest = np.ones(len(count), np.bool_), np.ones(len(count), np.bool_)
         for part in parts:
-            listed = [room[name] >= 0 for name, _ in part.request]
-            asks = np.any(listed, axis=(0, 2)) if listed else np.zeros(len(rows), np.bool_)
-            todo = np.flatnonzero(fits & asks)
-            for size in range(1, self._width + 1):
+            if not part.request:
+                continue
+            takes = part.stays and part is not parts[-1]
+            zones = reduce(np.logical_and, [room[name] >= amount for name, amount in part.request])
+            nearest = distances.keep_nearest(zones)
+            found = reduce(np.logical_or, zones)
+            if nearest is not None:
+                is_nearest &= nearest | ~found
+            np.maximum(count, found, out=count)
+            if takes:
+                _take_from_first(room, zones, part.request)
+            asks = reduce(np.logical_or, [known[name].is_listed for name, _ in part.request])
+            todo = np.flatnonzero(fits & asks & ~found)
+            for size in range(2, self._width + 1):
                 if not len(todo) or math.comb(self._width, size) > MAX_SETS:
                     break
-                here = {name: column[todo] for name, column in room.items()}
-                chosen, nearest = _nearest_sets(here, costs[todo], part.request, size)
-                found = chosen.any(axis=1)
+                here = {name: room[name].take(todo, axis=1) for name, _ in part.request}
+                chosen, nearest = _nearest_sets(here, distances.of_size(size), todo, part.request)
+                found = reduce(np.logical_or, chosen)
                 done = todo[found]
                 count[done] = np.maximum(count[done], size)
                 is_nearest[done] &= nearest[found]
-                if part.stays:
+                if takes:
                     for name, amount in part.request:
-                        _take(room[name], done, chosen[found], amount)
+                        _take(room[name], done, chosen.compress(found, axis=1), amount)
                 todo = todo[~found]
             fits[todo] = False
-        step = MAX_SCORE // most_allowed
-        scores = np.maximum(MAX_SCORE - count * step + np.where(is_nearest, step // 2, 0), 0)
-        return np.where(fits, np.where(count == 0, MAX_SCORE, scores), 0)
+        step = distances.step
+        scores: Scores = np.maximum(MAX_SCORE - count * step + np.where(is_nearest, step // 2, 0), 0)
+        scores[count == 0] = MAX_SCORE
+        scores[~fits] = 0
+        return scores
 
-    def _distances(self, nodes: NodeTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What it costs to get from one NUMA node to another, -1 for those that are not there; and how many
-        NUMA nodes the kubelet allows for."""
+    def _distances(self, nodes: NodeTable, scope: Scope) -> Distances:
         width = self._width
 
-        def compute(part: NodeTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        def compute(part: NodeTable) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
             costs, most = np.full((len(part), width, width), -1, np.int64), np.full(len(part), 8, np.int64)
             for row, name in enumerate(part.names):
-                if (topology := self._topology(name)) is not None:
+                if (topology := self._topologies.find(name)) is not None:
                     ids = [numa.id for numa in topology.numa_nodes]
                     for place, numa in enumerate(topology.numa_nodes):
                         costs[row, place, : len(ids)] = [numa.costs.get(each, FARTHEST) for each in ids]
                     most[row] = topology.max_numa_nodes
-            return costs, most
+            return costs, most, self._scope_numbers(part)
 
-        columns: tuple[NDArray[np.int64], NDArray[np.int64]] = nodes.keep(
-            (self.serial, "distances", width), compute
-        )
-        return columns
+        def finish(columns: Columns) -> list[Distances]:
+            are_here = [columns[2] == number for number in (BY_POD, BY_CONTAINER)]
+            return [Distances(columns[0][is_here], columns[1][is_here]) for is_here in are_here]
 
-    # Pods that were just placed
+        found: list[Distances] = nodes.keep((self.serial, "distances", width), compute, finish=finish)
+        return found[scope.number]
+
+    # In words
+
+    def explain_rejections(self, pod: Pod, node_names: Sequence[str]) -> Iterator[str]:
+        """What each NUMA node of these nodes lacks."""
+        for name in node_names:
+            topology = self._topologies.find(name)
+            if self._topologies.has_foreign_pods(name):
+                yield f"{name} has pods of other schedulers that its NodeResourceTopology does not have yet."
+            elif topology is not None and topology.policy == SINGLE and not self._topologies.is_stale(name):
+                yield from self._lacking(pod, name, topology)
+
+    def _lacking(self, pod: Pod, node_name: str, topology: Topology) -> Iterator[str]:
+        demand, row = demand_of(pod), self.handle.cluster.nodes.row_of(node_name)
+        if row is None:
+            return
+        parts: Sequence[Part] = (demand.pod,)
+        names = [pod.name]
+        if topology.scope != "pod":
+            parts = demand.containers
+            names = [each.name for each in (*pod.spec.init_containers, *pod.spec.containers)]
+        room = {
+            numa.id: {
+                name: max(0, amount - self._topologies.held(node_name, name))
+                for name, amount in numa.available.items()
+            }
+            for numa in topology.numa_nodes
+        }
+        offered = self.handle.cluster.nodes.objects[row].allocatable
+        for part, part_name in zip(parts, names, strict=True):
+            what = f"{node_name} cannot align {part.what} {part_name}"
+            if missing := [name for name, _ in part.request if not offered.get(name)]:
+                yield f"{what}: the node has no {missing[0]}."
+                return
+            lacks = [_lacks(part.request, each, room, demand.quality) for each in room.values()]
+            if all(lacks):
+                texts = [f"numa node {number} has {text}" for number, text in zip(room, lacks, strict=True)]
+                yield f"{what}: {'; '.join(texts) or 'the node has no NUMA nodes'}."
+                return
+            if part.stays:
+                chosen = next(each for each, lack in zip(room.values(), lacks, strict=True) if not lack)
+                for name, amount in part.request:
+                    if name in chosen:
+                        chosen[name] = max(chosen[name] - amount, 0)
+
+    # Pods that come, go, and are placed
+
+    def pod_added(self, pod: Pod) -> None:
+        self._topologies.pod_added(pod)
+
+    def pod_updated(self, old: Pod, pod: Pod) -> None:
+        self._topologies.pod_updated(old, pod)
+
+    def pod_deleted(self, pod: Pod) -> None:
+        self._topologies.pod_deleted(pod)
 
     def reserve(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
-        if self.args.discard_reserved_nodes or self.args.cache_resync_period_seconds:
-            self._held.setdefault(node_name, {})[pod.uid] = Held(dict(self._demand(pod).pod.request))
-            self.handle.cluster.nodes.touch(node_name)
+        self._topologies.reserve(pod, node_name)
         return None
 
     def unreserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
-        if self._held.get(node_name, {}).pop(pod.uid, None) is not None:
-            self.handle.cluster.nodes.touch(node_name)
+        self._topologies.unreserve(pod, node_name)
 
     async def post_bind(self, state: CycleState, pod: Pod, node_name: str) -> None:
-        held = self._held.get(node_name, {}).get(pod.uid)
-        if held is not None:
-            held.bound_at = self.handle.now()
-            if self.args.discard_reserved_nodes or not self.args.cache_resync_period_seconds:
-                self.unreserve(state, pod, node_name)
+        self._topologies.bound(pod, node_name)
 
     def events_to_register(self) -> tuple[ClusterEvent, ...]:
         return (
@@ -522,65 +457,125 @@ class NodeResourceTopologyMatch(Plugin):
         )
 
 
-def _demand_of(pod: Pod) -> Demand:
-    def part(what: str, request: Mapping[str, int], stays: bool) -> Part:
-        return Part(what, tuple(sorted(each for each in request.items() if each[1] > 0)), stays)
+class Distances:
+    """What it costs to get from one NUMA node to another, and how many the kubelet allows for, by node."""
 
-    quality = quality_of(pod.shape)
-    parts = [
-        part("init container", amounts(each.resources.requests), each.is_sidecar)
-        for each in pod.spec.init_containers
-    ]
-    parts += [part("container", amounts(each.resources.requests), True) for each in pod.spec.containers]
-    whole = part("pod", pod.requests, True)
-    is_any = quality != "BestEffort" or any(not _is_native(name) for name, _ in whole.request)
-    return Demand(quality, is_any, whole, tuple(parts))
+    def __init__(self, costs: NDArray[np.int64], max_numa_nodes: NDArray[np.int64]) -> None:
+        self.step = MAX_SCORE // max_numa_nodes
+        """What one NUMA node more costs."""
+        self._costs = np.ascontiguousarray(costs.transpose(1, 2, 0))
+        """-1 for NUMA nodes that are not there."""
+        self._by_size: dict[int, Sets] = {}
+        single = self.of_size(1)
+        is_there = single.distance < NEVER
+        self._are_alike = bool(((single.distance == single.nearest) | ~is_there).all())
+        """Whether all NUMA nodes of each node are as far from themselves."""
+
+    def keep_nearest(self, zones: Mask) -> Mask | None:
+        """Keep the NUMA nodes nearest to themselves, and return where none is nearer; None for everywhere."""
+        if self._are_alike:
+            return None
+        sets = self.of_size(1)
+        distance = np.where(zones, sets.distance, NEVER)
+        best = reduce(np.minimum, distance)
+        zones &= distance == best
+        nearest: Mask = best <= sets.nearest
+        return nearest
+
+    def of_size(self, size: int) -> Sets:
+        found = self._by_size.get(size)
+        if found is None:
+            width = len(self._costs)
+            places = np.array(list(combinations(range(width), size)), np.intp)
+            distances = np.empty((len(places), self._costs.shape[2]), np.int64)
+            members = np.zeros((width, len(places) + 1), np.bool_)
+            for number, each in enumerate(places.tolist()):
+                pairs = [self._costs[one, other] for one in each for other in each]
+                is_there = reduce(np.minimum, pairs) >= 0
+                distances[number] = np.where(is_there, reduce(np.add, pairs), NEVER)
+                members[each, number] = True
+            found = self._by_size[size] = Sets(places, members, distances, reduce(np.minimum, distances))
+        return found
+
+
+class Sets(NamedTuple):
+    """All sets of so many NUMA nodes."""
+
+    places: NDArray[np.intp]
+    """The NUMA nodes of each set."""
+    members: Mask
+    """The same by NUMA node and set, and one column more, for none."""
+    distance: NDArray[np.int64]
+    """Between the NUMA nodes of each set, by set and node; NEVER if the node does not have them."""
+    nearest: NDArray[np.int64]
+
+
+NEVER = np.iinfo(np.int64).max
 
 
 def _nearest_sets(
     room: Mapping[str, NDArray[np.int64]],
-    costs: NDArray[np.int64],
+    sets: Sets,
+    rows: NDArray[np.intp],
     request: Sequence[tuple[str, int]],
-    size: int,
 ) -> tuple[Mask, Mask]:
-    """For each node the nearest set of so many NUMA nodes that holds the request, and if none is nearer."""
-    count, width = costs.shape[:2]
-    never = np.iinfo(np.int64).max
-    nearest, best = np.full(count, never), np.full(count, never)
-    chosen = np.zeros((count, width), np.bool_)
-    for places in map(list, combinations(range(width), size)):
-        pairs = costs[:, places][:, :, places]
-        exists = pairs.min(axis=(1, 2)) >= 0
-        distance = np.where(exists, pairs.sum(axis=(1, 2)), never)
-        nearest = np.minimum(nearest, distance)
-        good = exists & (distance < best)
+    """For each node the nearest set that holds the request, and if none is nearer."""
+    best, choice = np.full(len(rows), NEVER), np.full(len(rows), -1, np.intp)
+    listed = reduce(np.logical_and, [room[name] >= 0 for name, _ in request])
+    size = max(MAX_CELLS // len(rows), 1)
+    for start in range(0, len(sets.places), size):
+        places = sets.places[start : start + size].T
+        good = reduce(np.logical_and, [listed.take(place, axis=0) for place in places])
         for name, amount in request:
-            amounts_here = room[name][:, places]
-            good &= (amounts_here.min(axis=1) >= 0) & (amounts_here.sum(axis=1) >= amount)
-        best[good] = distance[good]
-        chosen[good] = False
-        chosen[np.ix_(good, places)] = True
-    return chosen, best <= nearest
+            good &= reduce(np.add, [room[name].take(place, axis=0) for place in places]) >= amount
+        distance = sets.distance[start : start + size].take(rows, axis=1)
+        distance[~good] = NEVER
+        number = distance.argmin(axis=0)
+        nearest = reduce(np.minimum, distance)
+        choice = np.where(nearest < best, start + number, choice)
+        best = np.minimum(nearest, best)
+    return sets.members.take(choice, axis=1), best <= sets.nearest[rows]
 
 
 def _take(room: NDArray[np.int64], rows: NDArray[np.intp], chosen: Mask, amount: int) -> None:
-    """Take the amount from the chosen NUMA nodes of these rows, one after another."""
+    """Take the amount from the chosen NUMA nodes of these columns, one after another."""
     left = np.full(len(rows), amount, np.int64)
-    for place in range(room.shape[1]):
-        given = np.where(chosen[:, place], np.minimum(left, room[rows, place]), 0)
-        room[rows, place] -= given
+    for place, line in enumerate(room):
+        given = np.where(chosen[place], np.minimum(left, line[rows]), 0)
+        line[rows] -= given
         left -= given
 
 
-def _floats(resource: str, quality: str) -> bool:
-    """Whether the kubelet takes it from any NUMA node: of pods that are not Guaranteed."""
-    return quality != "Guaranteed" and (resource in ("cpu", "memory") or resource.startswith("hugepages-"))
+def _take_from_first(
+    room: Mapping[str, NDArray[np.int64]], zones: Mask, request: Sequence[tuple[str, int]]
+) -> None:
+    """Take the request from the first NUMA node of each node that `zones` allows."""
+    is_done = np.zeros(zones.shape[1], np.bool_)
+    for place, allowed in enumerate(zones):
+        here = allowed & ~is_done
+        is_done |= allowed
+        for name, amount in request:
+            line = room[name][place]
+            np.copyto(line, np.maximum(line - amount, 0), where=here & (line >= 0))
 
 
-def _is_native(resource: str) -> bool:
-    return "/" not in resource or "kubernetes.io/" in resource
+def _lacks(
+    request: Sequence[tuple[str, int]],
+    numa: Mapping[str, int],
+    all_of_node: Mapping[int, Mapping[str, int]],
+    quality: str,
+) -> str:
+    """What of the request a NUMA node lacks, such as "3 of 4 CPUs"; empty if it has all."""
+    found = []
+    for name, amount in request:
+        if _is_host_level(name) and not any(name in each for each in all_of_node.values()):
+            continue
+        if name not in numa or (numa[name] < amount and not floats(name, quality)):
+            what = "CPUs" if name == "cpu" else name
+            found.append(f"{amount_text(name, numa.get(name, 0))} of {amount_text(name, amount)} {what}")
+    return " and ".join(found)
 
 
 def _is_host_level(resource: str) -> bool:
     """Whether a resource may belong to no NUMA node."""
-    return resource in ("ephemeral-storage", "storage") or not _is_native(resource)
+    return resource in ("ephemeral-storage", "storage") or not is_native(resource)

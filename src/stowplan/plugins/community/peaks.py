@@ -80,10 +80,11 @@ class Peaks(LoadPlugin):
         if not self.source.reading:
             return np.full(len(nodes), UNKNOWN, np.int64)
         load, (k1, k2) = self.source.columns(nodes), self._model_columns(nodes)
-        now, capacity = load.last_cpu, load.cpu_capacity
+        now, capacity = load.first_cpu, load.cpu_capacity
         known = ~np.isnan(now) & ~np.isnan(k1) & (capacity > 0)
-        used = now / 100 * capacity + pod.requests.get("cpu", 0)
-        predicted = 100 * used / np.where(capacity > 0, capacity, 1)
+        request, predicted = pod.requests.get("cpu", 0), now
+        if request:  # else rounding would make a rise out of nothing
+            predicted = 100 * (now / 100 * capacity + request) / np.where(capacity > 0, capacity, 1)
         with np.errstate(over="ignore", invalid="ignore"):
             rise = k1 * (np.exp(k2 * predicted) - np.exp(k2 * now)) * 1e15
         rise = np.clip(np.where(known & np.isfinite(rise), rise, 0), -LARGEST, LARGEST)
@@ -100,11 +101,9 @@ class Peaks(LoadPlugin):
         least, most = int(ranked.min()), int(ranked.max())
         if least == most:
             normalized[is_ranked] = MAX_SCORE
-        elif most - least < 2**63 // MAX_SCORE:
-            share = ((ranked - least) * MAX_SCORE).astype(np.float64) / (most - least)
-            normalized[is_ranked] = MAX_SCORE - share.astype(np.int64)
         else:
-            share = (ranked.astype(np.float64) - least) / (float(most) - least) * MAX_SCORE
+            # parity: rounded in this order, which may leave 1 to the worst
+            share = float(MAX_SCORE) * (ranked - least).astype(np.float64) / float(most - least)
             normalized[is_ranked] = MAX_SCORE - share.astype(np.int64)
         return normalized
 

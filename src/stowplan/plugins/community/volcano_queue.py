@@ -362,17 +362,24 @@ class VolcanoQueue(Plugin):
     # Before a pod is attempted
 
     def queue_sort(self, queued: Queued) -> SortKey:
-        """Queues by priority and share; in a queue, groups by priority and age."""
+        """Queues by priority and share; in a queue, groups by priority, those that lack pods first, then by
+        share and age."""
         pod, book = queued.pod, self.book
         book.tree()
         key = book.groups.key_of(pod)
         item = None if key is None else book.groups.object_of(key)
         since, priority = queued.timestamp, pod.priority
+        is_ready, dominant_share = False, 0.0
+        if key is not None and (used := book.allocated(key)):
+            group = book.groups.find(key)
+            least = 0 if group is None else group.min_count - book.groups.succeeded(key)
+            is_ready, dominant_share = used.get("pods", 0) >= least, share(used, book.total)
         if item is not None and not queued.attempts and item.metadata.creation_timestamp:
             since = min(since, parse_time(item.metadata.creation_timestamp))
         if isinstance(item, VolcanoPodGroup):
             priority = max(priority, book.priority_of(item.spec.priority_class_name))
-        return (*book.rank(book.name_of(pod)), -priority, since, "" if key is None else str(key), pod.key)
+        own = (-priority, is_ready, dominant_share, since, "" if key is None else str(key), pod.key)
+        return (*book.rank(book.name_of(pod)), *own)
 
     def pre_enqueue(self, pod: Pod) -> Status | None:
         groups = self.book.groups

@@ -73,7 +73,7 @@ class DefaultPreemption(Plugin):
         row = nodes.row_of(pod.nominated_node_name)
         if row is None or decision.codes()[row] == Code.UNRESOLVABLE:
             return ""
-        if any(_is_leaving_for(pod, other) for other in nodes.pods_on(row)):
+        if any(is_leaving_for(pod, other) for other in nodes.pods_on(row)):
             return "not eligible due to a terminating pod on the nominated node."
         return ""
 
@@ -84,7 +84,7 @@ class DefaultPreemption(Plugin):
         return Hint.SKIP  # the plugins that rejected the pod know what helps
 
 
-def _is_leaving_for(pod: Pod, other: Pod) -> bool:
+def is_leaving_for(pod: Pod, other: Pod) -> bool:
     disrupted = other.condition("DisruptionTarget")
     return (
         other.priority < pod.priority

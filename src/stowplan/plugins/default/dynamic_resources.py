@@ -1,13 +1,11 @@
-"""DynamicResources: keeps a pod where devices for its claims can be had, and allocates them for it."""
+"""DynamicResources: keeps pods on nodes where devices for their claims are available, and allocates them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from time import thread_time
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,12 +18,11 @@ from stowplan.api.resource import (
     Allocation,
     ConsumerReference,
     DeviceAllocation,
-    DeviceClass,
     DeviceClassIndex,
     ResourceClaim,
 )
 from stowplan.api.selectors import NodeTerm, node_terms_of
-from stowplan.config.gates import WORKLOAD_CLAIMS
+from stowplan.config.gates import EXTENDED_RESOURCE, WORKLOAD_CLAIMS
 from stowplan.errors import StowplanError
 from stowplan.framework import (
     QUEUE,
@@ -47,33 +44,17 @@ from stowplan.framework import (
 )
 from stowplan.framework.plugin import FilterError, Mask, ReservingPlugin
 from stowplan.plugins.args import DynamicResourcesArgs
-from stowplan.plugins.devices.allocator import TimedOutError, search
-from stowplan.plugins.devices.cases import (
-    FITS,
-    REASONS,
-    UNKNOWN,
-    Answers,
-    NodeCases,
-    Numbers,
-    allocations_on,
-)
+from stowplan.plugins.devices.cases import FITS, REASONS
 from stowplan.plugins.devices.claims import (
     NOT_YET_NAMED,
     Demand,
-    RequestMapping,
     demand_of,
     device_resources,
-    requests_for,
     special_claim,
-    with_requests,
 )
 from stowplan.plugins.devices.ledger import ClaimLedger
-from stowplan.plugins.devices.pools import (
-    MAX_SEARCH_SECONDS,
-    AllocationError,
-    BrokenClaimError,
-    DeviceBudget,
-)
+from stowplan.plugins.devices.pools import AllocationError
+from stowplan.plugins.devices.solver import NO_CLAIMS, DeviceSolver, PodClaims, preference
 from stowplan.plugins.devices.writer import (
     ClaimError,
     ClaimWriter,
@@ -81,78 +62,6 @@ from stowplan.plugins.devices.writer import (
     has_failed,
     is_ready,
 )
-
-BEST_ALTERNATIVE = 8
-"""Score of the first alternative of a request, which is also the maximum number of alternatives."""
-_encode = msgspec.msgpack.Encoder().encode
-
-
-@dataclass
-class Wanted:
-    """What must be allocated for a pod on nodes that lack the same extended resources."""
-
-    demands: list[Demand]
-    special: ResourceClaim | None = None
-    mappings: list[RequestMapping] = field(default_factory=list)
-
-    @cached_property
-    def signature(self) -> tuple[bytes, ...]:
-        """Equal for demands that are served alike, if the classes are the same."""
-        devices = (demand.claim.spec.devices for demand in self.demands)
-        return tuple(_encode((each.requests, each.constraints)) for each in devices)
-
-    @cached_property
-    def has_alternatives(self) -> bool:
-        return any(
-            request.first_available
-            for demand in self.demands
-            for request in demand.claim.spec.devices.requests
-        )
-
-
-class NodeAllocation(NamedTuple):
-    """What is allocated if the pod goes to one node."""
-
-    wanted: Wanted
-    allocations: list[Allocation]
-
-
-@dataclass
-class PodClaims:
-    """A pod's claims during one scheduling cycle."""
-
-    pod: Pod | None
-    claims: list[ResourceClaim]
-    """Those the pod names, in order."""
-    special: ResourceClaim | None
-    """The one for its extended resources."""
-    demands: list[Demand]
-    selectors: dict[str, tuple[NodeTerm, ...]]
-    """Where allocated claims can be used, by key."""
-    wanted: dict[tuple[str, ...], Wanted] = field(default_factory=dict)
-    """By the extended resources that nodes do not have themselves."""
-    shared: dict[str, Allocation] = field(default_factory=dict)
-    """Allocations of claims that another member of the pod's group makes, by uid."""
-    by_node: dict[str, NodeAllocation] = field(default_factory=dict)
-    """Only for nodes that were reserved, or asked for."""
-    unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
-    """Claims that kept the pod off some node."""
-    budget: DeviceBudget = field(default_factory=DeviceBudget)
-    timed_out: str = ""
-    """Why the search was stopped: it took too long, and no other pod is scheduled meanwhile."""
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.claims and self.special is None
-
-    @property
-    def resources(self) -> Iterable[str]:
-        """The extended resources that devices may serve."""
-        return device_resources(self.pod) if self.pod is not None else ()
-
-
-NO_CLAIMS = PodClaims(None, [], None, [], {})
-"""Shared by all pods without claims."""
 
 
 class DynamicResources(ReservingPlugin):
@@ -169,7 +78,7 @@ class DynamicResources(ReservingPlugin):
         super().__init__(args, handle)
         self.ledger = ClaimLedger.of(handle)
         self.writer = ClaimWriter(handle, self.ledger)
-        self.cases = NodeCases.of(handle)
+        self.solver = DeviceSolver(handle, self.ledger, args.filter_timeout)
         self._writes: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -190,7 +99,8 @@ class DynamicResources(ReservingPlugin):
         if not pod.spec.resource_claims and not len(self.handle.cluster.device_classes):
             return self._nothing_to_do(state)
         classes = DeviceClassIndex.of(self.handle.cluster.device_classes)
-        uses_special = bool(classes) and any(map(classes.class_for, device_resources(pod)))
+        may_be_special = bool(classes) and EXTENDED_RESOURCE not in self.handle.disabled_gates
+        uses_special = may_be_special and any(map(classes.class_for, device_resources(pod)))
         try:
             claims = self._claims_of(pod)
             special = special_claim(pod, self.ledger.extended_claims(pod.uid)) if uses_special else None
@@ -228,16 +138,16 @@ class DynamicResources(ReservingPlugin):
             yield Reject(everywhere, "cannot schedule extended resource claim", unresolvable=True)
             return
         asked = np.ones(len(nodes), np.bool_) if state.passing is None else state.passing.copy()
-        lacking = self._lacking(found, nodes)
+        lacking = self.solver.find_lacking(found, nodes)
         if lacking is not None:
             yield Reject(lacking, "cannot fit resource", unresolvable=True)
             asked &= ~lacking
         errors: dict[int, str] = {}
-        for wanted, rows in self._wanted_on(found, nodes):
+        for wanted, rows in self.solver.wanted_on(found, nodes):
             if not wanted.demands:
                 continue
             here = asked if rows is None else asked & rows
-            numbers, answers = self._outcomes(found, wanted, nodes, here, errors)
+            numbers, answers = self.solver.find_devices(found, wanted, nodes, here, errors)
             codes = answers.codes[numbers]
             unfit = here & (codes > FITS)
             if unfit.any():
@@ -278,14 +188,14 @@ class DynamicResources(ReservingPlugin):
         found = state.find(PodClaims)
         if found is None or found.is_empty:
             return np.zeros(len(nodes), np.int64)
-        allocated = sum(_preference(claim, _requests_in(claim)) for claim in found.claims)
+        allocated = sum(preference(claim, _requests_in(claim)) for claim in found.claims)
         scores = np.zeros(len(nodes), np.int64)
-        for wanted, rows in self._wanted_on(found, nodes):
+        for wanted, rows in self.solver.wanted_on(found, nodes):
             # parity: claims that are allocated already count only where another one is allocated with them
             if not wanted.demands or not (allocated or wanted.has_alternatives):
                 continue
             here = np.ones(len(nodes), np.bool_) if rows is None else rows
-            numbers, answers = self._outcomes(found, wanted, nodes, here, {})
+            numbers, answers = self.solver.find_devices(found, wanted, nodes, here, {})
             fitting = here & (answers.codes[numbers] == FITS)
             scores = np.where(fitting, allocated + answers.points[numbers], scores)
         return scores
@@ -297,7 +207,7 @@ class DynamicResources(ReservingPlugin):
         found = state.find(PodClaims)
         if found is None or found.is_empty:
             return None
-        chosen = self._allocation_on(found, node_name)
+        chosen = self.solver.allocation_on(found, node_name)
         if chosen is None:
             return Status.error("claim allocation not found for node")
         found.by_node[node_name] = chosen
@@ -310,10 +220,10 @@ class DynamicResources(ReservingPlugin):
                     self.ledger.share(claim, group, pod)
         return None
 
-    def reservation(self, state: CycleState, node_name: str) -> list[dict[str, Any]]:
+    def reservation(self, state: CycleState, node_name: str) -> list[dict[str, object]]:
         """What `reserve` would allocate on a node, for people to read."""
         found = state.find(PodClaims)
-        chosen = None if found is None or found.is_empty else self._allocation_on(found, node_name)
+        chosen = None if found is None or found.is_empty else self.solver.allocation_on(found, node_name)
         if chosen is None:
             return []
         special = chosen.wanted.special
@@ -447,54 +357,7 @@ class DynamicResources(ReservingPlugin):
                     raise ClaimError(
                         f"resource claim {claim.key}, request {request.name}: unknown request type"
                     )
-            yield demand_of(claim, self._class)
-
-    def _class(self, name: str, request: str) -> DeviceClass:
-        found = self.handle.cluster.device_classes.get(name)
-        if found is None:
-            raise ClaimError(f"request {request}: device class {name} does not exist")
-        return found
-
-    def _lacking(self, found: PodClaims, nodes: NodeTable) -> Mask | None:
-        """The nodes that do not list an extended resource which no class offers either; None for none."""
-        if found.special is None:
-            return None
-        class_for = DeviceClassIndex.of(self.handle.cluster.device_classes).class_for
-        lacking = np.zeros(len(nodes), np.bool_)
-        for resource in found.resources:
-            if class_for(resource) is None:
-                for row in np.flatnonzero(nodes.allocatable[resource] == 0).tolist():
-                    lacking[row] |= resource not in nodes.objects[row].allocatable
-        return lacking if lacking.any() else None
-
-    def _wanted_on(self, found: PodClaims, nodes: NodeTable) -> Iterator[tuple[Wanted, Mask | None]]:
-        """What must be allocated: claims, and the extended resources that a node does not have itself.
-
-        Each with the nodes where that is so; None for all.
-        """
-        if found.special is None:
-            yield self._make_wanted(found, ()), None
-            return
-        class_for = DeviceClassIndex.of(self.handle.cluster.device_classes).class_for
-        resources = [name for name in found.resources if class_for(name) is not None]
-        groups = np.zeros(len(nodes), np.intp)
-        for resource in resources:
-            missing = nodes.allocatable[resource] == 0
-            groups = np.unique(groups * 2 + missing, return_inverse=True)[1]
-        for group, row in zip(*np.unique(groups, return_index=True), strict=True):
-            names = tuple(name for name in resources if nodes.allocatable[name][row] == 0)
-            yield self._make_wanted(found, names), groups == group
-
-    def _make_wanted(self, found: PodClaims, missing: tuple[str, ...]) -> Wanted:
-        wanted = found.wanted.get(missing)
-        if wanted is None:
-            wanted = found.wanted[missing] = Wanted(found.demands)
-            if missing and found.special is not None and found.pod is not None:
-                class_for = DeviceClassIndex.of(self.handle.cluster.device_classes).class_for
-                requests, wanted.mappings = requests_for(found.pod, missing, class_for)
-                wanted.special = with_requests(found.special, requests)
-                wanted.demands = [*found.demands, demand_of(wanted.special, self._class)]
-        return wanted
+            yield demand_of(claim, self.solver.class_of)
 
     def _available(
         self, found: PodClaims, claim: ResourceClaim, allocation: Allocation, nodes: NodeTable
@@ -505,101 +368,7 @@ class DynamicResources(ReservingPlugin):
         terms = found.selectors.get(claim.key)
         return np.ones(len(nodes), np.bool_) if terms is None else nodes.match_terms(terms)
 
-    def _outcomes(
-        self, found: PodClaims, wanted: Wanted, nodes: NodeTable, asked: Mask, errors: dict[int, str]
-    ) -> tuple[Numbers, Answers]:
-        """The case of each row, and what is known of them: all is known of rows that are asked about.
-
-        Rows for which that fails are added to `errors`.
-        """
-        column = self.cases.column(nodes.live)
-        if column is None:  # each is a case of its own, and forgotten
-            numbers, answers = np.arange(len(nodes), dtype=np.int32), Answers(len(nodes))
-        else:
-            numbers = column if nodes is nodes.live else column[nodes.rows]
-            answers = self.cases.answers(wanted.signature)
-        rows = np.flatnonzero(asked & (answers.codes[numbers] == UNKNOWN))
-        if len(rows):
-            cases, firsts, members = np.unique(numbers[rows], return_index=True, return_inverse=True)
-            for place in np.argsort(firsts).tolist():
-                try:
-                    self._solve(found, wanted, nodes, int(rows[firsts[place]]), int(cases[place]), answers)
-                except AllocationError as error:
-                    alike = rows[members == place].tolist()
-                    errors |= self._errors_on(found, wanted, nodes, alike, error)
-        return numbers, answers
-
-    def _solve(
-        self, found: PodClaims, wanted: Wanted, nodes: NodeTable, row: int, case: int, answers: Answers
-    ) -> None:
-        """Search devices for all demands on a node, and keep the answer for its case."""
-        if found.timed_out:
-            raise TimedOutError(found.timed_out)
-        node, budget, timeout = nodes.node(row), found.budget, self.args.filter_timeout
-        offer = self.cases.offer(nodes.live, int(nodes.rows[row]))
-        end = self.handle.now() + timeout if timeout else float("inf")
-        budget.searches_end = budget.searches_end or thread_time() + MAX_SEARCH_SECONDS
-        try:
-            devices = search(
-                wanted.demands,
-                node,
-                offer,
-                self.ledger.usage,
-                self.cases.tables(answers, offer),
-                is_late=lambda: self.handle.now() > end or thread_time() > budget.searches_end,
-                budget=budget,
-            )
-        except TimedOutError as error:
-            found.timed_out = str(error)
-            raise
-        points = 0
-        if not isinstance(devices, str):
-            allocations_on(node, offer, wanted.demands, devices)  # which may fail, for some selectors
-            for demand, held in zip(wanted.demands, devices, strict=True):
-                points += _preference(demand.claim, {each.ask.name for each in held})
-        answers.put(case, devices, points)
-
-    def _errors_on(
-        self, found: PodClaims, wanted: Wanted, nodes: NodeTable, rows: list[int], error: AllocationError
-    ) -> dict[int, str]:
-        """The errors of nodes that are alike, given that of the first of them."""
-        if isinstance(error, BrokenClaimError):
-            return dict.fromkeys(rows, str(error))
-        errors = {rows[0]: str(error)}
-        for row in rows[1:]:  # the text has names of the node, or of its pools
-            try:
-                self._solve(found, wanted, nodes, row, 0, Answers())
-            except AllocationError as other:
-                errors[row] = str(other)
-        return errors
-
-    def _allocation_on(self, found: PodClaims, node_name: str) -> NodeAllocation | None:
-        """What would be allocated now if the pod went to this node; None if it cannot go there."""
-        live = self.handle.cluster.nodes
-        row = live.row_of(node_name)
-        if row is None:
-            return None
-        node = live.take([row])
-        ((wanted, _),) = self._wanted_on(found, node)
-        if not wanted.demands:
-            return NodeAllocation(wanted, [])
-        column = self.cases.column(live)
-        case, answers = 0, Answers()
-        if column is not None:
-            case, answers = int(column[row]), self.cases.answers(wanted.signature)
-        try:
-            if answers.codes[case] == UNKNOWN or (answers.codes[case] == FITS and case not in answers.found):
-                self._solve(found, wanted, node, 0, case, answers)
-        except AllocationError:
-            return None
-        if answers.codes[case] != FITS:
-            return None
-        offer = self.cases.offer(live, row)
-        return NodeAllocation(
-            wanted, allocations_on(live.node(row), offer, wanted.demands, answers.found[case])
-        )
-
-    def _later(self, write: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+    def _later(self, write: Callable[..., Awaitable[None]], *arguments: object) -> None:
         self._writes.put_nowait(partial(write, *arguments))
 
     def _is_overdue(self, allocation: Allocation) -> bool:
@@ -668,19 +437,12 @@ def _requests_in(claim: ResourceClaim) -> set[str]:
     return {result.request for result in claim.allocation.devices.results} if claim.allocation else set()
 
 
-def _preference(claim: ResourceClaim, chosen: set[str]) -> int:
-    """Points for the alternatives that were chosen: the earlier one stands in its list, the more."""
-    return sum(
-        BEST_ALTERNATIVE - place
-        for request in claim.spec.devices.requests
-        for place, alternative in enumerate(request.first_available)
-        if f"{request.name}/{alternative.name}" in chosen
-    )
-
-
-def _readable(claim: str, allocation: Allocation) -> dict[str, Any]:
+def _readable(claim: str, allocation: Allocation) -> dict[str, object]:
     """An allocation as `stowplan decide --reserve` prints it."""
-    found: dict[str, Any] = {"claim": claim, "results": [*map(_readable_result, allocation.devices.results)]}
+    found: dict[str, object] = {
+        "claim": claim,
+        "results": [*map(_readable_result, allocation.devices.results)],
+    }
     if allocation.node_selector is not None:
         found["nodeSelector"] = msgspec.to_builtins(allocation.node_selector)
     if allocation.devices.config:
@@ -688,7 +450,7 @@ def _readable(claim: str, allocation: Allocation) -> dict[str, Any]:
     return found
 
 
-def _readable_result(result: DeviceAllocation) -> dict[str, Any]:
+def _readable_result(result: DeviceAllocation) -> dict[str, object]:
     found = {
         "request": result.request,
         "device": f"{result.driver}/{result.pool}/{result.device}",

@@ -1,4 +1,4 @@
-"""InterPodAffinity: puts pods near the pods they want to be near to, and away from those they do not."""
+"""InterPodAffinity: places pods near those that they have affinity to, and away from the others."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from stowplan.api import requests
-from stowplan.framework import MAX_SCORE, CycleState, NodeTable, Plugin, Pod, Reads, Scores, Status
-from stowplan.framework.scores import Number, larger, smaller, whole
+from stowplan.cluster.columns import Number, larger, smaller, whole
+from stowplan.config.gates import BALANCE_BY_IMPROVEMENT
+from stowplan.framework import MAX_SCORE, CycleState, Handle, NodeTable, Plugin, Pod, Reads, Scores, Status
 from stowplan.plugins.args import NodeResourcesBalancedAllocationArgs
 
 Amounts = tuple[tuple[str, int], ...]
@@ -34,6 +35,10 @@ class NodeResourcesBalancedAllocation(Plugin):
     reads = Reads.USAGE
     takes_rows = True
 
+    def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.scores_improvement = BALANCE_BY_IMPROVEMENT not in handle.disabled_gates
+
     def sign_pod(self, pod: Pod) -> Hashable:
         return self._demand(pod).amounts
 
@@ -44,6 +49,8 @@ class NodeResourcesBalancedAllocation(Plugin):
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
         amounts, nothing, resources = self._demand(pod)
         is_everywhere = nodes.live.everywhere >= resources
+        if not self.scores_improvement:
+            return cast(Scores, _evenness(nodes, amounts, is_everywhere))
 
         def idle(part: Any) -> tuple[Any]:
             return (_evenness(part, nothing, is_everywhere),)

@@ -13,6 +13,8 @@ from stowplan.api import requests
 from stowplan.api.groups import Group
 from stowplan.api.pod import Shape
 from stowplan.api.resource import DeviceClass, DeviceClassIndex
+from stowplan.cluster.columns import EXACT_BELOW, Number, larger, percent, smaller, whole
+from stowplan.config.gates import EXTENDED_RESOURCE
 from stowplan.framework import (
     MAX_SCORE,
     Action,
@@ -30,7 +32,6 @@ from stowplan.framework import (
     Status,
 )
 from stowplan.framework.plugin import Placement
-from stowplan.framework.scores import EXACT_BELOW, Number, larger, percent, smaller, whole
 from stowplan.plugins.args import (
     LEAST_ALLOCATED,
     NodeResourcesFitArgs,
@@ -190,6 +191,8 @@ class NodeResourcesFit(Plugin):
         """The DeviceClass that stands behind the resource."""
         classes = self.handle.cluster.device_classes
         if not len(classes) or not requests.is_device_resource(resource):
+            return None
+        if EXTENDED_RESOURCE in self.handle.disabled_gates:
             return None
         return DeviceClassIndex.of(classes).class_for(resource)
 

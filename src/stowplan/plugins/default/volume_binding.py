@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -171,7 +171,7 @@ class VolumeBinding(ReservingPlugin):
             self._claims.assume(claim)
         return None
 
-    def reservation(self, state: CycleState, node_name: str) -> dict[str, Any]:
+    def reservation(self, state: CycleState, node_name: str) -> dict[str, object]:
         """What `reserve` would do on a node, for people to read."""
         claims = state.find(PodClaims)
         if claims is None or not claims.waiting:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from functools import cached_property
 from typing import NamedTuple
 
-from stowplan.api.resource import ALL_DEVICES, EXACT_COUNT, Allocation, ResourceClaim
+from stowplan.api.resource import ALL_DEVICES, EXACT_COUNT, ResourceClaim
 from stowplan.errors import CelError, StowplanError
 from stowplan.framework import Node
-from stowplan.plugins.devices.claims import Ask, Demand, Held, Usage, allocation_of, new_share_id
+from stowplan.plugins.devices.claims import Ask, Demand, Held, Usage
 from stowplan.plugins.devices.pools import (
     AllocationError,
     BrokenClaimError,
@@ -25,7 +25,6 @@ from stowplan.plugins.devices.pools import (
     Offer,
     OfferedDevice,
     Pool,
-    ReachablePool,
     Value,
     consumption,
     has_room,
@@ -41,27 +40,6 @@ NO_SOLUTION = "cannot allocate all claims"
 INVALID_POOLS = "invalid resource pools were encountered"
 
 
-def allocate(
-    demands: Sequence[Demand],
-    node: Node,
-    pools: Sequence[ReachablePool],
-    usage: Usage,
-    *,
-    is_late: Callable[[], bool] = lambda: False,
-    budget: DeviceBudget | None = None,
-    share_id: Callable[[], str] = new_share_id,
-) -> list[Allocation] | str:
-    """Devices for all demands, in their order, or the reason why there are none.
-
-    AllocationError if a claim, class or slice is broken, if `is_late()` says that it takes too long, or if
-    the budget for selectors is spent.
-    """
-    found = search(demands, node, Offer(pools), usage, {}, is_late=is_late, budget=budget)
-    if isinstance(found, str):
-        return found
-    return [allocation_of(demand, held, node, share_id) for demand, held in zip(demands, found, strict=True)]
-
-
 def search(
     demands: Sequence[Demand],
     node: Node,
@@ -72,9 +50,11 @@ def search(
     is_late: Callable[[], bool] = lambda: False,
     budget: DeviceBudget | None = None,
 ) -> list[list[Held]] | str:
-    """The same as `allocate`, without writing it down.
+    """Devices for all demands, in their order, or the reason why there are none.
 
-    `tables` may be those of an earlier search for the same demands among the same devices.
+    AllocationError if a claim, class or slice is broken, if `is_late()` says that it takes too long, or if
+    the budget for selectors is spent. `tables` may be those of an earlier search for the same demands among
+    the same devices.
     """
     found = _Search(demands, node, offer, usage, tables, is_late, budget)
     if found.run():

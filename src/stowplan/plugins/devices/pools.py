@@ -165,7 +165,7 @@ class DeviceKind:
             self._put(capacity, name, Amount.of(amount.value))
         return DeviceVariable(self.driver, attributes, capacity, self.spec.allow_multiple_allocations)
 
-    def _put(self, domains: Domains, name: str, value: Any) -> None:
+    def _put(self, domains: Domains, name: str, value: object) -> None:
         domain, slash, short = name.partition("/")
         domains.setdefault(domain if slash else self.driver, {})[short if slash else name] = value
 
@@ -262,7 +262,10 @@ class Pool:
         self.driver, self.name = specs[0].driver, specs[0].pool.name
         self.is_complete = len(specs) == specs[0].pool.resource_slice_count
         self.specs = specs
-        self.offers = [() if spec.shared_counters else _offer(spec, kinds) for spec in specs]
+        self.offers = [
+            () if spec.shared_counters else tuple(OfferedDevice(each, spec, kinds) for each in spec.devices)
+            for spec in specs
+        ]
         """By slice; slices with counters are there for their counters alone."""
         self.counters: dict[str, dict[str, int]] = {}
         self._fault = self._read_counters() or self._missing_counter()
@@ -417,10 +420,6 @@ def _is_reached(spec: ResourceSliceSpec, node: Node) -> bool:
     if spec.per_device_node_selection and not spec.is_given:
         return any(is_in_scope(device, node) for device in spec.devices)
     return is_in_scope(spec, node)
-
-
-def _offer(spec: ResourceSliceSpec, kinds: Kinds) -> tuple[OfferedDevice, ...]:
-    return tuple(OfferedDevice(device, spec, kinds) for device in spec.devices)
 
 
 def _duplicate(devices: Sequence[OfferedDevice]) -> str:

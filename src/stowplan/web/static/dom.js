@@ -72,15 +72,46 @@ export function duration(seconds) {
 
 const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const day = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const exact = new Intl.DateTimeFormat("en-GB", { dateStyle: "full", timeStyle: "long" });
 
+/** A time in the zone of the browser: today without the date. Its hint has the date, the zone, and UTC. */
 export function time(seconds) {
   const then = new Date(seconds * 1000);
   const isToday = then.toDateString() === new Date().toDateString();
-  return h("time", { datetime: then.toISOString() }, (isToday ? clock : day).format(then));
+  const hint = `${exact.format(then)} (${then.toISOString()})`;
+  return h("time", { datetime: then.toISOString(), title: hint }, (isToday ? clock : day).format(then));
 }
+
+export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export function ago(seconds) {
   return seconds ? duration(Math.max(0, Date.now() / 1000 - seconds)) : "–";
+}
+
+/** Calls `update` when a view opens, and again and again until it is closed; rarely while it is hidden. */
+export function repeated(update, milliseconds) {
+  let timer = 0;
+  let isOpen = false;
+
+  async function now() {
+    clearTimeout(timer);
+    if (!isOpen) return;
+    await update();
+    clearTimeout(timer); // of another call meanwhile
+    if (isOpen) timer = setTimeout(now, document.hidden ? 10 * milliseconds : milliseconds);
+  }
+
+  return {
+    now,
+    opened() {
+      isOpen = true;
+      now();
+    },
+    closed() {
+      isOpen = false;
+      clearTimeout(timer);
+    },
+  };
 }
 
 /** Calls at most once a frame, however often it is called. */
@@ -95,8 +126,62 @@ export function eachFrame(draw) {
   };
 }
 
+const probe = h("span", { hidden: true });
+let colours = new Map();
+
+/** A colour of the style sheet in the theme that is used, for canvases. */
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  if (!colours.has(name)) {
+    document.body.append(probe);
+    probe.style.color = `var(--${name})`;
+    colours.set(name, getComputedStyle(probe).color);
+  }
+  return colours.get(name);
+}
+
+export function forgetColours() {
+  colours = new Map();
+}
+
+/** A table of facts: `rows` are arrays of text or elements, the first of which names the row. */
+export function facts(titles, rows, numbers = []) {
+  const kind = (place) => (numbers.includes(place) ? "number" : null);
+  return h(
+    "table",
+    { class: "facts" },
+    h("thead", {}, h("tr", {}, titles.map((title, place) => h("th", { scope: "col", class: kind(place) }, title)))),
+    h(
+      "tbody",
+      {},
+      rows.map(([first, ...others]) =>
+        h(
+          "tr",
+          {},
+          h("th", { scope: "row" }, first),
+          others.map((each, place) => h("td", { "data-title": titles[place + 1], class: kind(place + 1) }, each)),
+        ),
+      ),
+    ),
+  );
+}
+
+/** What the scheduler keeps of an object, asked for when it is opened. */
+export function yamlOf(kind, name) {
+  const text = h("pre", { class: "yaml", tabindex: "0", "aria-label": `YAML of ${kind} ${name}` }, "Asking…");
+  const load = async () => {
+    try {
+      const found = await ask("object", { kind, name });
+      text.textContent = found.yaml + (found.isCut ? "…" : "");
+    } catch (error) {
+      text.textContent = error.message;
+    }
+  };
+  return h(
+    "details",
+    { ontoggle: (event) => event.target.open && load() },
+    h("summary", {}, "YAML, as the scheduler keeps it"),
+    text,
+  );
 }
 
 export const collator = new Intl.Collator("en", { numeric: true });

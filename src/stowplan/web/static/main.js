@@ -1,12 +1,14 @@
 // Navigation: addresses, keys, and the numbers at the top.
 
-import { address, ask, count, counted, duration, h } from "./dom.js";
+import { address, ask, count, counted, duration, forgetColours, h, zone } from "./dom.js";
 import { live } from "./live.js";
 import { clusterView } from "./cluster.js";
 import { decisionsView } from "./decisions.js";
 import { groupsView, groupView } from "./groups.js";
 import { nodeView } from "./node.js";
 import { podView } from "./pod.js";
+import { podsView } from "./pods.js";
+import { profilesView } from "./profiles.js";
 import { queueView } from "./queue.js";
 import { shadowView } from "./shadow.js";
 import { whatIfView } from "./whatif.js";
@@ -14,7 +16,15 @@ import { whatIfView } from "./whatif.js";
 const main = document.getElementById("main");
 const status = document.getElementById("status");
 const wanted = document.getElementById("wanted");
-const KEYS = { c: "#/", q: "#/queue", g: "#/groups", d: "#/decisions", w: "#/what-if" };
+const KEYS = {
+  c: "#/",
+  p: "#/pods",
+  q: "#/queue",
+  g: "#/groups",
+  d: "#/decisions",
+  w: "#/what-if",
+  f: "#/profiles",
+};
 const isShadow = document.querySelector("nav [data-view=shadow]") !== null;
 if (isShadow) KEYS.s = "#/shadow";
 let view = null;
@@ -28,6 +38,10 @@ function route() {
       return ["cluster", clusterView(query)];
     case "node":
       return ["cluster", nodeView(rest[0] ?? "")];
+    case "pods":
+      return ["pods", podsView(query)];
+    case "profiles":
+      return ["profiles", profilesView()];
     case "queue":
       return ["queue", queueView(query)];
     case "groups":
@@ -97,18 +111,57 @@ function say() {
   if (status.textContent !== text) status.textContent = text;
 }
 
+/** Opens the only match; several are listed. A node is found by its whole name, a pod by any part of its. */
 async function find() {
   const text = wanted.value.trim();
   if (!text) return;
-  if (live.cluster?.nodes.includes(text)) location.hash = address("node", text);
+  if (live.cluster?.nodes.includes(text)) {
+    location.hash = address("node", text);
+    return;
+  }
+  const listed = await ask("pods", { search: text }).then(({ pods }) => pods.map((row) => row.pod), () => []);
+  const decided = live.decisions.map((row) => row.pod).filter((pod) => pod.includes(text));
+  const found = new Set(listed.length ? listed : decided); // a pod may be gone, and its decisions still there
+  const isNamed = (pod) => pod === text || pod.endsWith(`/${text}`);
+  const [named, ...others] = [...found].filter(isNamed);
+  if (named && !others.length) location.hash = address("pod", named);
+  else if (found.size === 1) location.hash = address("pod", [...found][0]);
+  else if (found.size) location.hash = `#/pods?${new URLSearchParams({ search: text })}`;
   else if (text.includes("/")) location.hash = address("pod", text);
-  else {
-    const found = await ask("queue", { search: text }).catch(() => ({ pods: [] }));
-    const named = [...found.pods, ...live.decisions].find((row) => row.pod.endsWith(`/${text}`));
-    location.hash = named ? address("pod", named.pod) : `#/?${new URLSearchParams({ search: text })}`;
+  else location.hash = `#/?${new URLSearchParams({ search: text })}`;
+}
+
+const THEMES = { "": "as the system has it", light: "light", dark: "dark" };
+const theme = document.getElementById("theme");
+
+function useTheme(name) {
+  if (name) document.documentElement.dataset.theme = name;
+  else delete document.documentElement.dataset.theme;
+  theme.value = name;
+  forgetColours();
+  dispatchEvent(new Event("resize")); // canvases are drawn again
+  live.dispatchEvent(new Event("news"));
+}
+
+function storedTheme() {
+  try {
+    const name = localStorage.getItem("theme") ?? "";
+    return name in THEMES ? name : "";
+  } catch {
+    return ""; // storage is forbidden here
   }
 }
 
+theme.addEventListener("change", () => {
+  try {
+    localStorage.setItem("theme", theme.value);
+  } catch {
+    // it lasts as long as the page
+  }
+  useTheme(theme.value);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => useTheme(theme.value));
+document.getElementById("zone").textContent = `Times are in ${zone}; point at one for its date and UTC.`;
 addEventListener("hashchange", go);
 addEventListener("keydown", (event) => {
   const isTyping = event.target.matches("input:not([type=checkbox]), textarea, select");
@@ -125,5 +178,6 @@ document.getElementById("find").addEventListener("submit", (event) => {
 });
 live.addEventListener("news", numbers);
 live.addEventListener("problem", say);
+useTheme(storedTheme());
 go();
 live.start();

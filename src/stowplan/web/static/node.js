@@ -1,6 +1,6 @@
 // One node: its resources, what is requested of them, and its pods.
 
-import { address, ask, count, h, link, percent, podLink } from "./dom.js";
+import { address, ask, count, facts, h, link, percent, podLink, time, yamlOf } from "./dom.js";
 import { Table } from "./table.js";
 
 export function nodeView(name) {
@@ -20,6 +20,11 @@ export function nodeView(name) {
 function* shown(node) {
   yield h("h1", {}, h("span", { class: "kind" }, "node "), node.name);
   if (node.isCordoned) yield h("p", { class: "problem" }, "It is cordoned: no pods are placed here.");
+  const about = [node.zone ? `Zone ${node.zone}` : "", node.created ? ["created ", time(node.created)] : ""];
+  if (node.zone || node.created)
+    yield h("p", { class: "quiet" }, about[0], node.zone && node.created ? "; " : "", about[1], ".");
+  for (const each of node.conditions.filter((each) => each.isBad))
+    yield h("p", { class: "problem" }, `${each.type} is ${each.status}: ${each.message || each.reason}`);
   yield h("div", { class: "bars" }, node.amounts.map(bar));
   if (node.taints.length)
     yield h(
@@ -60,6 +65,22 @@ function* shown(node) {
   yield pods.element;
   if (node.pods.length < node.podCount)
     yield h("p", { class: "quiet" }, `The first ${count(node.pods.length)} are listed.`);
+  if (node.conditions.length)
+    yield h(
+      "details",
+      { open: node.conditions.some((each) => each.isBad) },
+      h("summary", {}, "Conditions"),
+      facts(
+        ["Condition", "Status", "Since", "Reason"],
+        node.conditions.map((each) => [
+          each.type,
+          h("span", { class: each.isBad ? "bad" : null }, each.status),
+          each.since ? time(each.since) : "",
+          [each.reason, each.message].filter(Boolean).join(": "),
+        ]),
+      ),
+    );
+  yield yamlOf("node", node.name);
   yield h(
     "details",
     {},

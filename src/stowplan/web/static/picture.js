@@ -105,8 +105,46 @@ export function picture(evidence) {
     h("h2", {}, "Nodes by plugins"),
     h("div", { class: "controls" }, h("label", { for: "nodes" }, "Find nodes"), field, shown),
     h("div", { class: "side-by-side" }, map.element, table.element),
+    cards(evidence),
     detail,
     h("p", { class: "quiet" }, `Points are scores times weights. ${quiet}`),
+  );
+}
+
+const CARDS = 20;
+
+/** The same for a narrow screen, where a table of plugins cannot be read: a card for each node. */
+function cards(evidence) {
+  const rows = evidence.rows.toSorted((a, b) => order(b) - order(a));
+  const list = h("ul", { class: "cards", "aria-label": "Nodes" });
+  const more = h("button", { type: "button", class: "more", onclick: () => add() });
+
+  function add() {
+    const from = list.childNodes.length;
+    list.append(...rows.slice(from, from + CARDS).map((row) => card(evidence, row)));
+    const left = rows.length - list.childNodes.length;
+    more.hidden = left <= 0;
+    more.textContent = `Show more (${count(left)} left)`;
+  }
+
+  add();
+  return h("div", { class: "narrow-only" }, list, more);
+}
+
+function card(evidence, row) {
+  const points = evidence.scores
+    .map((column, place) => [column.plugin, row.points[place]])
+    .filter(([, each]) => each)
+    .sort(([, a], [, b]) => b - a)
+    .map(([plugin, each]) => `${plugin} ${each}`);
+  const why = row.rejections.map((each) => `${each.plugin}: ${each.reasons.join(", ")}`);
+  const total = row.total === null ? "" : `, ${count(row.total)} points`;
+  return h(
+    "li",
+    { class: row.state },
+    h("b", {}, nodeLink(row.name)),
+    ` ${STATES[row.state]}${total}`,
+    h("div", { class: "quiet" }, (why.length ? why : points).join("; ")),
   );
 }
 

@@ -1,6 +1,19 @@
 // A pod: its history, what it waits for, and a decision on it as a table.
 
-import { ask, address, count, counted, duration, h, link, nodeLink, time } from "./dom.js";
+import {
+  ask,
+  address,
+  count,
+  counted,
+  duration,
+  facts as factTable,
+  h,
+  link,
+  nodeLink,
+  podLink,
+  time,
+  yamlOf,
+} from "./dom.js";
 import { Evidence } from "./evidence.js";
 import { live } from "./live.js";
 import { picture } from "./picture.js";
@@ -14,6 +27,7 @@ const PLACES = {
   trying: "It is being decided or bound right now.",
 };
 const REASONS_SHOWN = 8;
+const TIES_SHOWN = 12;
 
 /** Without a number, the newest decision; it is replaced as soon as there is a newer one. */
 export function podView(key, number) {
@@ -60,6 +74,8 @@ function* sections(key, answer, facts) {
   yield history(key, attempts, facts, decision, waiting);
   if (facts) yield aboutPod(facts);
   if (evidence) yield picture(evidence);
+  if (attempts.length) yield events(key, attempts);
+  if (facts) yield yamlOf("pod", key);
 }
 
 function* headline(evidence) {
@@ -75,17 +91,26 @@ function* headline(evidence) {
   } else {
     const what = decision.outcome === "error" ? "The attempt failed" : "No node was found";
     yield h("p", { class: "headline pending" }, `${what}, attempt ${count(decision.attempt)}.`);
+    if (decision.nominated) yield evictions(decision);
+    if (decision.preFilter)
+      yield h(
+        "p",
+        {},
+        h("b", {}, decision.preFilter.plugin),
+        ` rejected it before any node was looked at (PreFilter): ${decision.preFilter.reasons.join(", ")}.`,
+      );
     yield h("p", { class: "message" }, decision.message || decision.error);
   }
   if (decision.group) yield h("p", {}, decision.group);
+  for (const note of decision.notes) yield h("p", {}, note);
   const nodes = evidence.rows.length;
   if (evidence.fit.length) {
     const skipped = evidence.count("skipped");
     const left = skipped ? `; ${count(skipped)} were not evaluated` : "";
     const fit = `${count(evidence.fit.length)} of ${counted(nodes, "node")} fit${left}. `;
-    yield h("p", {}, fit, winner && second ? closeness(evidence) : "");
+    yield h("div", { class: "fit" }, fit, winner && second ? closeness(evidence) : "");
   }
-  const { reasons } = evidence;
+  const reasons = decision.preFilter ? [] : evidence.reasons;
   if (reasons.length) {
     const more = reasons.length - REASONS_SHOWN;
     yield h(
@@ -97,13 +122,33 @@ function* headline(evidence) {
       more > 0 ? h("li", {}, `and ${counted(more, "other reason")}`) : null,
     );
   }
-  if (decision.nominated)
-    yield h("p", {}, "Nominated to ", nodeLink(decision.nominated), victims(decision.victims));
 }
 
-function victims(found) {
-  const names = found.map((victim) => victim.pod).join(", ");
-  return found.length ? `; evicts ${counted(found.length, "pod")} of lower priority: ${names}.` : ".";
+function evictions(decision) {
+  const { victims } = decision;
+  return h(
+    "p",
+    { class: "victims" },
+    "Nominated to ",
+    nodeLink(decision.nominated),
+    victims.length ? `; evicts ${counted(victims.length, "pod")} of lower priority: ` : ".",
+    listed(victims.map((victim) => podLink(victim.pod))),
+  );
+}
+
+/** Elements with commas between them, and a full stop. */
+function listed(elements) {
+  return elements.flatMap((each, place) => [each, place + 1 < elements.length ? ", " : "."]);
+}
+
+/** The events that the scheduler writes about its attempts, as `kubectl describe` shows them. */
+function events(key, attempts) {
+  const rows = attempts.map((each) => {
+    const [kind, reason] = each.node ? ["Normal", "Scheduled"] : ["Warning", "FailedScheduling"];
+    const text = each.node ? `Successfully assigned ${key} to ${each.node}` : each.message;
+    return [reason, kind, time(each.time), text];
+  });
+  return h("details", {}, h("summary", {}, "Events"), factTable(["Reason", "Type", "Time", "Message"], rows));
 }
 
 function closeness(evidence) {
@@ -111,9 +156,15 @@ function closeness(evidence) {
   if (winner.total === null) return "";
   const by = winner.total - second.total;
   if (!by) {
-    const others = evidence.fit.filter((row) => row.total === winner.total).length - 2;
-    const more = others > 0 ? ` and ${count(others)} more` : "";
-    return h("span", {}, "Tied with ", nodeLink(second.name), `${more}; chosen at random.`);
+    const tied = evidence.fit.filter((row) => row.total === winner.total && row !== winner);
+    const links = tied.map((row) => nodeLink(row.name));
+    if (tied.length <= TIES_SHOWN) return h("span", {}, "Chosen at random; tied with ", listed(links));
+    return h(
+      "details",
+      { class: "ties" },
+      h("summary", {}, `Chosen at random; tied with ${counted(tied.length, "node")}`),
+      listed(links),
+    );
   }
   const lead = evidence
     .lead(second)

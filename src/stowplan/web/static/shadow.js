@@ -1,6 +1,6 @@
 // The shadow: how the decisions of the live scheduler compare with this configuration.
 
-import { address, ask, count, counted, h, nodeLink, podLink, time } from "./dom.js";
+import { address, ask, count, counted, h, nodeLink, podLink, repeated, time } from "./dom.js";
 import { Table } from "./table.js";
 
 const CLASSES = {
@@ -40,12 +40,8 @@ export function shadowView(query) {
     spellcheck: "false",
     oninput: () => seek(),
   });
-  let timer = 0,
-    isOpen = false;
 
   async function refresh() {
-    clearTimeout(timer);
-    if (!isOpen) return;
     try {
       const { summary, disagreements } = await ask("shadow");
       lead.textContent = agreement(summary);
@@ -55,8 +51,7 @@ export function shadowView(query) {
             "div",
             { title: CLASSES[name] },
             h("dt", {}, name),
-            h("dd", {}, count(number)),
-            h("small", {}, CLASSES[name] ?? ""),
+            h("dd", {}, count(number), h("small", {}, CLASSES[name] ?? "")),
           ),
         ),
       );
@@ -65,7 +60,6 @@ export function shadowView(query) {
     } catch (error) {
       note.textContent = error.message;
     }
-    timer = setTimeout(refresh, REFRESH);
   }
 
   function seek() {
@@ -85,6 +79,7 @@ export function shadowView(query) {
     );
   }
 
+  const repeating = repeated(refresh, REFRESH);
   return {
     title: "Shadow",
     element: h(
@@ -98,14 +93,10 @@ export function shadowView(query) {
       note,
     ),
     opened() {
-      isOpen = true;
       if (field.value) seek();
-      refresh();
+      repeating.opened();
     },
-    closed() {
-      isOpen = false;
-      clearTimeout(timer);
-    },
+    closed: repeating.closed,
   };
 }
 

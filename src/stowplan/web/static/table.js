@@ -1,6 +1,6 @@
 // A table of any length: only the rows in sight are in the document. Its headings sort it, keys move in it.
 
-import { ask, collator, count, eachFrame, h } from "./dom.js";
+import { ask, collator, count, eachFrame, h, repeated } from "./dom.js";
 
 export const UPRIGHT = 150; // pixels for titles that stand upright
 const SPARE = 6; // rows kept above and below those in sight
@@ -241,13 +241,10 @@ export function searchableView({ title, heading = title, door, label, table, que
     oninput: () => seek(),
   });
   const below = h("p", { class: "quiet" });
-  let timer = 0,
-    isOpen = false,
-    asking = false;
+  let asking = false;
 
   async function update() {
-    clearTimeout(timer);
-    if (!isOpen || asking) return;
+    if (asking) return;
     asking = true;
     try {
       const found = await ask(door, { search: field.value });
@@ -259,8 +256,7 @@ export function searchableView({ title, heading = title, door, label, table, que
               "div",
               { title: meaning },
               h("dt", {}, state),
-              h("dd", {}, count(found.counts[state])),
-              h("small", {}, meaning),
+              h("dd", {}, count(found.counts[state]), h("small", {}, meaning)),
             ),
           ),
       );
@@ -271,18 +267,19 @@ export function searchableView({ title, heading = title, door, label, table, que
       below.textContent = error.message;
     }
     asking = false;
-    if (isOpen) timer = setTimeout(update, document.hidden ? 10 * refresh : refresh);
   }
 
   function seek() {
     const text = field.value ? `?${new URLSearchParams({ search: field.value })}` : "";
     history.replaceState(null, "", `#/${door}${text}`);
-    update();
+    repeating.now();
   }
 
+  const repeating = repeated(update, refresh);
   return {
+    ...repeating,
     title,
-    update,
+    update: repeating.now,
     element: h(
       "section",
       {},
@@ -292,13 +289,5 @@ export function searchableView({ title, heading = title, door, label, table, que
       table.element,
       below,
     ),
-    opened() {
-      isOpen = true;
-      update();
-    },
-    closed() {
-      isOpen = false;
-      clearTimeout(timer);
-    },
   };
 }

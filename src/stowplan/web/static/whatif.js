@@ -131,6 +131,7 @@ export function whatIfView(path, query) {
     opened() {
       const names = live.cluster?.nodes ?? [];
       nodes.replaceChildren(...names.slice(0, 2000).map((name) => h("option", { value: name })));
+      if (FIELDS.some((name) => value(name)) || query.has("afresh")) submit(); // the link is the question
     },
   };
 }

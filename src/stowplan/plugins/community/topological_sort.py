@@ -1,0 +1,116 @@
+"""TopologicalSort: schedules the pods of an AppGroup in the order of its workloads.
+
+Pods of different AppGroups, and pods without one, are sorted as by PrioritySort.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stowplan.framework import Handle, Plugin, Pod, Queued
+from stowplan.plugins.app_groups import WORKLOAD_LABEL, AppGroup, AppGroupArgs, AppGroups
+
+UNLISTED = -1
+"""The place of a workload that its AppGroup does not list: before the others."""
+
+
+class TopologicalSortArgs(AppGroupArgs):
+    pass
+
+
+class Waiting(NamedTuple):
+    """The pods of an AppGroup that are in the queue."""
+
+    since: float
+    """When the first of them was queued."""
+    uids: set[str]
+
+
+class TopologicalSort(Plugin):
+    args: TopologicalSortArgs
+    watches = (AppGroup,)
+
+    def __init__(self, args: TopologicalSortArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._groups = AppGroups(handle, args.namespaces)
+        handle.watched(AppGroup).follow(self._follow)
+        self._orders: dict[str, Mapping[str, int]] = {}
+        """By AppGroup: the place of each workload."""
+        self._group_of: dict[str, str] = {}
+        """The AppGroups of the pods in the queue, by uid."""
+        self._waiting: dict[str, Waiting] = {}
+        """The same pods by AppGroup."""
+
+    def queue_sort(self, queued: Queued) -> tuple[int, float, str, int, float]:
+        """Priority, then time. All pods of an AppGroup have the time of its first one, so that they stand
+        next to each other: by place, then by their own times."""
+        pod, group = queued.pod, self._groups.find(queued.pod)
+        key = "" if group is None else group.key
+        if self._group_of.get(pod.uid, "") != key:
+            self._leave(pod.uid)
+        if group is None:
+            return (-pod.priority, queued.timestamp, "", 0, queued.timestamp)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            waiting = self._waiting[key] = Waiting(queued.timestamp, set())
+        waiting.uids.add(pod.uid)
+        self._group_of[pod.uid] = key
+        place = self._order(group).get(pod.labels.get(WORKLOAD_LABEL, ""), UNLISTED)
+        return (-pod.priority, waiting.since, key, place, queued.timestamp)
+
+    def pod_updated(self, old: Pod, new: Pod) -> None:
+        if new.node_name:
+            self._leave(new.uid)
+
+    def pod_deleted(self, pod: Pod) -> None:
+        self._leave(pod.uid)
+
+    def _leave(self, uid: str) -> None:
+        key = self._group_of.pop(uid, None)
+        if key is not None:
+            uids = self._waiting[key].uids
+            uids.remove(uid)
+            if not uids:
+                del self._waiting[key]
+
+    def _follow(self, old: AppGroup | None, new: AppGroup | None) -> None:
+        item = old if new is None else new
+        if item is not None:
+            self._orders.pop(item.key, None)
+
+    def _order(self, group: AppGroup) -> Mapping[str, int]:
+        found = self._orders.get(group.key)
+        if found is None:
+            listed = sorted(group.status.topology_order, key=lambda each: -each.index)
+            found = {each.workload.selector: each.index for each in listed}
+            if not found:
+                found, cycle = sort_workloads(group)
+                if cycle:
+                    text = (
+                        f"workloads {', '.join(cycle[:5])} depend on each other in a cycle, so that they are "
+                        "sorted as listed; write status.topologyOrder for another order"
+                    )
+                    self.handle.record_event(group, "Warning", "CyclicAppGroup", text)
+            self._orders[group.key] = found
+        return found
+
+
+def sort_workloads(group: AppGroup) -> tuple[dict[str, int], list[str]]:
+    """The place of each workload by its selector, dependents before what they depend on, and those workloads
+    that are on a cycle or behind one: these come last, as listed."""
+    needs: dict[str, dict[str, None]] = {each.workload.selector: {} for each in group.spec.workloads}
+    for each in group.spec.workloads:
+        found = needs[each.workload.selector]
+        found.update((other.workload.selector, None) for other in each.dependencies)
+        found.pop(each.workload.selector, None)
+    users = Counter(other for found in needs.values() for other in found if other in needs)
+    ready = [selector for selector in needs if not users[selector]]
+    for selector in ready:  # which grows on the way
+        for other in needs[selector]:
+            users[other] -= 1
+            if not users[other]:
+                ready.append(other)
+    cycle = [selector for selector in needs if users[selector]]
+    return {selector: place for place, selector in enumerate((*ready, *cycle), 1)}, cycle

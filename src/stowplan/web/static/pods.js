@@ -1,0 +1,136 @@
+// All pods, with filters by name, namespace, scheduler and state.
+
+import { address, ask, count, h, nodeLink, podLink, repeated, time } from "./dom.js";
+import { Table } from "./table.js";
+
+const REFRESH = 3000;
+const STATES = {
+  active: "next to be attempted",
+  backoff: "attempted again after a backoff",
+  unschedulable: "waiting for a change in the cluster",
+  gated: "gated before the first attempt",
+  permit: "node chosen, waiting for a permit",
+  trying: "being decided right now",
+  binding: "being bound to its node",
+  bound: "on a node",
+};
+
+export function podsView(query) {
+  const table = new Table({
+    label: "Pods",
+    empty: "No pods match.",
+    columns: [
+      { title: "Pod", width: 11, grow: 3, cell: (row) => podLink(row.pod), sort: (row) => row.pod },
+      { title: "State", width: 9.5, cell: (row) => row.state },
+      {
+        title: "Node",
+        width: 9,
+        grow: 2,
+        cell: (row) => (row.node ? nodeLink(row.node) : ""),
+        sort: (row) => row.node,
+      },
+      { title: "Scheduler", width: 11, grow: 1, wide: true, cell: (row) => row.scheduler },
+      {
+        title: "Priority",
+        width: 7,
+        number: true,
+        wide: true,
+        cell: (row) => count(row.priority),
+        sort: (row) => row.priority,
+      },
+      {
+        title: "Created",
+        width: 10,
+        wide: true,
+        cell: (row) => (row.created ? time(row.created) : ""),
+        sort: (row) => row.created ?? 0,
+        descending: true,
+      },
+    ],
+    onOpen: (row) => {
+      location.hash = address("pod", row.pod);
+    },
+  });
+  const search = h("input", {
+    id: "search",
+    type: "search",
+    value: query.get("search") ?? "",
+    placeholder: "any part of a name",
+    spellcheck: "false",
+    oninput: () => seek(),
+  });
+  const choices = Object.fromEntries(
+    ["namespace", "scheduler", "state"].map((name) => [
+      name,
+      h("select", { id: name, onchange: () => seek() }, option(query.get(name) ?? "", name)),
+    ]),
+  );
+  const below = h("p", { class: "quiet" });
+  let latest = 0;
+
+  function filters() {
+    const found = { search: search.value.trim() };
+    for (const [name, choice] of Object.entries(choices)) found[name] = choice.value;
+    return Object.fromEntries(Object.entries(found).filter(([, value]) => value));
+  }
+
+  function seek() {
+    const text = new URLSearchParams(filters()).toString();
+    history.replaceState(null, "", `#/pods${text ? `?${text}` : ""}`);
+    repeating.now();
+  }
+
+  async function update() {
+    const turn = ++latest;
+    try {
+      const found = await ask("pods", filters());
+      if (turn !== latest) return; // a newer question was asked meanwhile
+      fill(choices.namespace, "namespace", found.namespaces);
+      fill(choices.scheduler, "scheduler", found.schedulers);
+      fill(choices.state, "state", Object.keys(STATES), (state) => `${state} (${count(found.counts[state] ?? 0)})`);
+      table.show(found.pods, (a, b) => a.pod === b.pod);
+      const total = Object.values(found.counts).reduce((sum, each) => sum + each, 0);
+      const { state } = filters();
+      const shown = state ? (found.counts[state] ?? 0) : total;
+      const left = found.leftOut ? `; the first ${count(found.pods.length)} are listed` : "";
+      below.textContent = `${count(shown)} ${shown === 1 ? "pod" : "pods"}${left}. ${state ? STATES[state] ?? "" : ""}`;
+    } catch (error) {
+      below.textContent = error.message;
+    }
+  }
+
+  const repeating = repeated(update, REFRESH);
+  return {
+    ...repeating,
+    title: "Pods",
+    element: h(
+      "section",
+      {},
+      h("h1", {}, "Pods"),
+      h(
+        "div",
+        { class: "controls" },
+        h("label", { for: "search" }, "Find pods"),
+        search,
+        Object.entries(choices).flatMap(([name, choice]) => [
+          h("label", { for: name }, name[0].toUpperCase() + name.slice(1)),
+          choice,
+        ]),
+      ),
+      table.element,
+      below,
+    ),
+  };
+}
+
+function option(value, name, text = value || `any ${name}`) {
+  return h("option", { value }, text);
+}
+
+/** Offers these values, keeping the one that is chosen. */
+function fill(choice, name, values, text = (value) => value) {
+  const chosen = choice.value;
+  const offered = new Set(["", ...values, chosen]);
+  choice.replaceChildren(...[...offered].map((value) => option(value, name, value ? text(value) : undefined)));
+  choice.value = chosen;
+}
