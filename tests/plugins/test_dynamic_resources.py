@@ -739,9 +739,10 @@ async def test_the_claim_for_extended_resources_is_written_when_the_pod_is_bound
     assert world.filtered(pod(requests={"x.io/gpu": "1"}, name="q"))[1] == {"n1": NO_SOLUTION}
     assert await world.plugin.pre_bind(state, waiting, "n1") is None
     name = "p-extended-resources-x1"
-    assert world.server.calls == [f"create {name}", f"update {name}", f"update status {name}", "patch p"]
+    assert world.server.calls == [f"create {name}", f"update status {name}", "patch p"]
     assert not world.plugin.ledger.in_flight
     written = world.known(name)
+    assert written.metadata.finalizers == (FINALIZER,)
     assert written.metadata.annotations == {"resource.kubernetes.io/extended-resource-claim": "true"}
     assert [(each.name, each.uid, each.controller) for each in written.metadata.owner_references] == [
         ("p", "uid-p", True)

@@ -43,8 +43,11 @@ class ClaimWriter:
         self.poll_seconds = POLL_SECONDS
 
     async def create(self, claim: ResourceClaim) -> ResourceClaim:
-        """A claim that has existed in memory only; the server gives it a name."""
-        unnamed = replace(claim.metadata, name="", uid="")
+        """A claim that has existed in memory only; the server gives it a name.
+
+        It has the finalizer from the start: it is created only to be allocated, and adding one is a write.
+        """
+        unnamed = replace(claim.metadata, name="", uid="", finalizers=(FINALIZER,))
         return self._note(await self._handle.api.create(replace(claim, metadata=unnamed)))
 
     async def bind(
