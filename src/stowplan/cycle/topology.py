@@ -16,8 +16,7 @@ from stowplan.cluster.columns import Columns, Mask, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.errors import PatternError, SelectorError
-from stowplan.framework.plugin import Placements
-from stowplan.framework.status import Status
+from stowplan.framework.plugin import Placements, Status
 
 CLUSTER = "cluster"
 """The name of the domain above all HyperNodes."""

@@ -46,9 +46,8 @@ from stowplan.explain.smallest_changes import (
     vary_node_labels,
     vary_requests,
 )
-from stowplan.framework.plugin import Placements
+from stowplan.framework.plugin import Placements, Status
 from stowplan.framework.profile import Profile
-from stowplan.framework.status import Status
 from stowplan.journal.record import Record
 
 SECONDS = 1.0
