@@ -8,12 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.api.affinity import PodTerms
 from stowplan.api.pod import HostPort, Pod
 from stowplan.cluster.columns import Ints, Mask, Rows, ports_conflict
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeSubset
-from stowplan.cluster.pod_table import PodQuery, PodTable
+from stowplan.cluster.pod_table import PodQuery, PodTable, PodTerms
 
 MAX_ADDED = 2**61
 """Sums over nominated pods stop here: added to what pods on the node take, they do not overflow."""

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.api.affinity import terms_of
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Mask, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
+from stowplan.cluster.pod_table import terms_of
 from stowplan.cycle.errors import CycleError, failure
 from stowplan.cycle.preempt import Candidates, pick
 from stowplan.cycle.sampling import Sampling

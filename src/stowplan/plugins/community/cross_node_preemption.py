@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.api.affinity import AffinityTerm, terms_of
 from stowplan.api.pod import LabelSet
 from stowplan.api.selectors import Selector, selector_of
 from stowplan.api.storage import READ_WRITE_ONCE_POD
+from stowplan.cluster.pod_table import AffinityTerm, terms_of
 from stowplan.config.field_errors import child, invalid
 from stowplan.errors import SelectorError
 from stowplan.framework import (

@@ -10,12 +10,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.api.affinity import AffinityTerm, PodTerms, terms_of
 from stowplan.api.pod import LabelSet, Pod
 from stowplan.api.selectors import NOTHING, Selector
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
-from stowplan.cluster.pod_table import GROUPS, PodQuery, TermEntry
+from stowplan.cluster.pod_table import GROUPS, AffinityTerm, PodQuery, PodTerms, TermEntry, terms_of
 from stowplan.cluster.trial_table import TrialTable
 from stowplan.framework import (
     MAX_SCORE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from make import make_pod
-from stowplan.api.affinity import terms_of
+from stowplan.cluster.pod_table import terms_of
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
