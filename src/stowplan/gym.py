@@ -401,7 +401,7 @@ class _PausedReplay(Replay):
     async def before_decision(self, queued: QueuedPod) -> None:
         self.choice, pod = None, queued.pod
         profile = self.scheduler.profiles.get(pod.scheduler_name)
-        if profile is None or pod.is_terminating or self._cluster.groups.key_of(pod) is not None:
+        if profile is None or pod.is_terminating or self._cluster.group_of(pod) is not None:
             return
         decision = schedule(profile, pod, self.nodes, first_by_name, preempts=False)
         totals = decision.relative_totals

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from weakref import ReferenceType, ref
 
 from stowplan.api.custom import CustomResource
+from stowplan.api.groups import GroupKey
 from stowplan.api.meta import EMPTY, Object, freeze
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
@@ -257,6 +258,10 @@ class Cluster(ClusterView):
             ResourceSlice: self.resource_slices,
             DeviceClass: self.device_classes,
         }
+
+    def group_of(self, pod: Pod) -> GroupKey | None:
+        """The group that the pod belongs to, if any plugin reads groups; None for a pod by itself."""
+        return self.groups.key_of(pod) if self.groups.families else None
 
     @classmethod
     def of(cls, objects: Iterable[Pod | Object]) -> Cluster:

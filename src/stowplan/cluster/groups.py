@@ -71,8 +71,6 @@ class Groups:
 
     def key_of(self, pod: Pod) -> GroupKey | None:
         """The group that the pod belongs to."""
-        if not self.families:
-            return None
         return next((key for key in named_groups(pod) if key.family in self.families), None)
 
     def find(self, key: GroupKey) -> Group | None:

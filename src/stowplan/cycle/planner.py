@@ -94,7 +94,7 @@ class Planner:
 
     def group_of(self, pod: Pod) -> GroupKey | None:
         """The group with which the pod is decided; None for a pod that is decided alone."""
-        return self.cluster.groups.key_of(pod)
+        return self.cluster.group_of(pod)
 
     def decide_group(self, key: GroupKey, pods: Iterable[Pod]) -> GroupDecision:
         """Decide pending members of a group as one. Nothing changes."""

@@ -123,7 +123,7 @@ class RecordedOrder:
 
     def _is_overtaken(self, pod: Pod) -> bool:
         """Whether a pod that has yet to arrive was decided before this one."""
-        if self._cluster.groups.key_of(pod) is not None:
+        if self._cluster.group_of(pod) is not None:
             return False
         now = self._now()
         place = bisect_right(self._arrivals, now)
@@ -153,7 +153,7 @@ class RecordedOrder:
             return None
         if pod.uid not in self._unordered and not self._may_change(pod):
             return None
-        if self._cluster.groups.key_of(pod) is not None:
+        if self._cluster.group_of(pod) is not None:
             return None
         self._current = pod.uid
         chosen = self._scheduler.loop.decide(profile, pod, None).chosen

@@ -50,7 +50,7 @@ class ShadowCycle:
 
     def group_of(self, pod: Pod) -> GroupKey | None:
         """The group with which the pod is decided."""
-        key = self._cluster.groups.key_of(pod)
+        key = self._cluster.group_of(pod)
         return None if key is None or self._cluster.groups.find(key) is None else key
 
     def is_unanswered(self, pod: Pod) -> bool:

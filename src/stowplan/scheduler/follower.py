@@ -235,7 +235,7 @@ class EventHandlers:
         else:
             self._cluster.update_pod(new)
         self.followers.tell(new)
-        if known is None and (key := self._cluster.groups.key_of(new)) is not None:
+        if known is None and (key := self._cluster.group_of(new)) is not None:
             self._wake_group(key, new)
         self._notify(old, new)
         if was_assumed and known is not None and known.node_name != new.node_name:
@@ -246,7 +246,7 @@ class EventHandlers:
         self.pending[new.uid] = new
         if known is None:
             self._queue.add(new)
-            if (key := self._cluster.groups.key_of(new)) is not None:
+            if (key := self._cluster.group_of(new)) is not None:
                 self._wake_group(key, new)
         elif not self._cluster.is_assumed(new):
             self._queue.update(known, new)

@@ -269,7 +269,7 @@ def _is_preempted_for(member: Member) -> bool:
 
 def group_ranked(cluster: Cluster, pod: Pod) -> Pod:
     """The pod with the priority of its group, which its nomination has."""
-    key = cluster.groups.key_of(pod)
+    key = cluster.group_of(pod)
     group = None if key is None or key.family != IN_TREE else cluster.groups.find(key)
     return pod if group is None else ranked(pod, group.priority)
 

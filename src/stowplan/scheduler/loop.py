@@ -177,7 +177,7 @@ class SchedulingLoop:
     def schedule_one(self, queued: QueuedPod) -> None:
         """Decide one pod. Nothing here waits, so the cluster is the same from start to end."""
         shared, pod = self._shared, queued.pod
-        key = shared.cluster.groups.key_of(pod)
+        key = shared.cluster.group_of(pod)
         if key is not None:
             self.schedule_group(key, queued)
             return
@@ -245,7 +245,7 @@ class SchedulingLoop:
     async def schedule_extended(self, queued: QueuedPod) -> None:
         """Decide one pod with extenders. Changes of the cluster are deferred until they have answered."""
         shared, pod = self._shared, queued.pod
-        key = shared.cluster.groups.key_of(pod)
+        key = shared.cluster.group_of(pod)
         if key is not None:
             self.schedule_group(key, queued)
             return

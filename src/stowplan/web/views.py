@@ -344,7 +344,7 @@ def describe_pod(source: Source, key: str) -> PodFacts | None:
     if pod is None:
         return None
     queued = next((each for each in scheduler.queue if each.pod.uid == pod.uid), None)
-    owner, group = pod.controller, scheduler.cluster.groups.key_of(pod)
+    owner, group = pod.controller, scheduler.cluster.group_of(pod)
     return PodFacts(
         pod=key,
         scheduler=pod.scheduler_name,
