@@ -340,3 +340,46 @@ def test_only_nodes_that_changed_are_tried_again():
     asked.clear()
     planner.carry_out(planner.decide(high("second")))
     assert max(asked) == 1
+
+
+class Stubborn(Plugin):
+    """Rejects the node as long as it has pods, and counts the nodes that it was asked about."""
+
+    asked = 0
+
+    def filter(self, state, pod, node):
+        self.asked += 1
+        return Status.unschedulable("taken") if node.pods else None
+
+
+@pytest.mark.parametrize(
+    ("priorities", "tried", "chosen"),
+    [
+        pytest.param((5, 5, 5), 0, None, id="nobody is less important"),
+        pytest.param((5, 1, 5), 2, "n1", id="only where somebody is"),
+    ],
+)
+def test_nodes_without_pods_to_evict_are_not_tried(priorities, tried, chosen):
+    objects = [make_node(f"n{number}") for number in range(3)]
+    objects += [
+        make_pod(f"p{number}", node=f"n{number}", priority=priority)
+        for number, priority in enumerate(priorities)
+    ]
+    planner = plan(objects, Stubborn, "DefaultPreemption")
+    decision = planner.decide(make_pod("urgent", priority=5))
+    assert planner.profiles["default-scheduler"].plugins["Stubborn"].asked == 3 + tried
+    assert decision.nominated == chosen
+    if chosen is None:
+        reason = "0/3 nodes are available: 3 No preemption victims found for incoming pod."
+        assert decision.post_filter.message == f"preemption: {reason}"
+
+
+def test_pods_that_left_are_not_counted_as_victims():
+    cluster_objects = [make_node("n"), make_pod("low", node="n", priority=1)]
+    planner = plan(cluster_objects, Stubborn, "DefaultPreemption")
+    planner.cluster.add_pod(make_pod("high", node="n", priority=9))
+    assert planner.decide(make_pod("urgent", priority=5)).nominated is None
+    planner.cluster.remove_pod(make_pod("high", node="n", priority=9))
+    assert planner.decide(make_pod("urgent", priority=5)).nominated == "n"
+    planner.cluster.remove_pod(make_pod("low", node="n", priority=1))
+    assert planner.decide(make_pod("urgent", priority=5)).chosen == "n"

@@ -153,6 +153,8 @@ class PodTable:
         self._labels = np.zeros(64, np.int32)
         self._terms = np.zeros(64, np.int32)
         self._priority = np.zeros(64, np.int64)
+        self._of_priority: dict[int, int] = {}
+        """How many pods have each priority."""
         self._start = np.zeros(64, np.float64)
         self._live = np.zeros(64, np.bool_)
         self._place = np.zeros(64, np.int32)
@@ -209,6 +211,10 @@ class PodTable:
     def nonzero_requests(self) -> dict[str, NDArray[np.int64]]:
         return {name: column[: len(self.pods)] for name, column in self._nonzero.items()}
 
+    def has_below(self, priority: int) -> bool:
+        """Whether a pod has a lower priority."""
+        return min(self._of_priority, default=priority) < priority
+
     def slot_of(self, pod: Pod) -> int:
         return self._slots[pod.uid]
 
@@ -226,6 +232,7 @@ class PodTable:
             self._grow(2 * slot)
         self.pods.append(pod)
         self._slots[pod.uid] = slot
+        self._of_priority[pod.priority] = self._of_priority.get(pod.priority, 0) + 1
         labels, _ = self.label_sets.take(pod.label_set)
         terms, fresh, found = -1, False, terms_of(pod)
         if found is not NO_TERMS and found:
@@ -255,6 +262,11 @@ class PodTable:
     def remove(self, pod: Pod) -> tuple[int, int, bool, bool]:
         """The ids of the pod's labels and terms, and whether it was the last to use them."""
         slot, last = self._slots.pop(pod.uid), len(self.pods) - 1
+        priority = self._priority.item(slot)
+        if self._of_priority[priority] == 1:
+            del self._of_priority[priority]
+        else:
+            self._of_priority[priority] -= 1
         labels, terms = int(self._labels[slot]), int(self._terms[slot])
         moved = self.pods.pop()
         if slot != last:

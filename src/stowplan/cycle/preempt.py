@@ -65,9 +65,11 @@ def preempt(
     if not len(rows):
         return _no_node(live, rows, Counter())
     wanted = min(max(len(rows) * percentage // 100, absolute), len(rows))
-    state = _skip_settled_filters(profile, state, pod, rows)
     groups = profile.handle.cluster.groups
     ranks = groups.ranks(pod) if groups.families else NO_RANKS
+    if may_evict is None and not ranks and not live.pods.has_below(pod.priority):
+        return _no_node(live, rows, Counter({NO_VICTIMS: len(rows)}))
+    state = _skip_settled_filters(profile, state, pod, rows)
     if may_evict is not None and ranks:  # all of a group that is evicted as a whole, or none of it
         wholes = [{each.uid for each in groups.placed(key)} for key in groups.whole()]
         may_evict = may_evict.difference(*(members for members in wholes if not members <= may_evict))
@@ -124,9 +126,9 @@ def _find_victims(preemptor: Preemptor, search: _Search) -> Status | Victims:
     active = [step for step in profile.filters if step.name not in state.skipped_filters]
     rejections: dict[int, Status] = {}
     looked_at = search.rows
-    if preemptor.may_evict is not None:  # most nodes have no such pod: they need not be tried
-        has_any = np.zeros(len(preemptor.live), np.bool_)
-        has_any[preemptor.live.pods.row[preemptor.lower_slots()]] = True
+    has_any = np.zeros(len(preemptor.live), np.bool_)
+    has_any[preemptor.live.pods.row[preemptor.lower_slots()]] = True
+    if not has_any[looked_at].all():  # nodes without a pod that may be evicted need not be tried
         rejections = dict.fromkeys(looked_at[~has_any[looked_at]].tolist(), NO_VICTIMS)
         rows, at_once, apart = (part[has_any[part]] for part in search[:3])
         search = _Search(rows, at_once, apart, search.wanted)
