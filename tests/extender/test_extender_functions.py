@@ -19,7 +19,6 @@ from stowplan.extender.functions import load_functions, with_settings
 from stowplan.extender.worked import safe
 from stowplan.extender.worked.always_true import always_true, keep_all, zero_score
 from stowplan.extender.worked.image_score import image_score
-from stowplan.extender.worked.safe import cumulative, share_below
 
 IMAGE_SCORE = "/my_scheduler_extension/my_new_priorities/image_score"
 
@@ -356,6 +355,8 @@ ASKS_NOTHING = pod(cpu="0")
             7,
             id="a forecast counts a fifth: mean .6",
         ),
+        pytest.param(safe.safe_overload, used(cpu=(5000, 1e-190)), 10, id="a deviation of next to nothing"),
+        pytest.param(safe.safe_overload, used(cpu=(5000, 1e-90)), 10, id="a tiny deviation"),
     ],
 )
 async def test_safe_scores(function, made, score):
@@ -387,28 +388,3 @@ async def test_usage_from_prometheus(monkeypatch):
     scores = {each["Host"]: each["Score"] for each in answer}
     assert scores["idle"] > scores["busy"]
     assert any("[6h:5m]" in query and query.startswith("avg_over_time") for query in prometheus.queries)
-
-
-@pytest.mark.parametrize(
-    ("x", "alpha", "beta", "value"),
-    [
-        (0.5, 2, 3, 0.6875),
-        (0.1, 2, 3, 0.0523),
-        (0.9, 2, 3, 0.9963),
-        (0.0, 2, 3, 0),
-        (1.0, 2, 3, 1),
-        (0.625, 9.5, 9.5, 0.8627953),
-        (0.25, 1, 1, 0.25),
-        (0.3, 0.5, 0.5, 2 / math.pi * math.asin(math.sqrt(0.3))),
-    ],
-)
-def test_beta_distribution(x, alpha, beta, value):
-    assert cumulative(x, alpha, beta) == pytest.approx(value, abs=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("mean", "deviation", "share"),
-    [(0, 0.3, 1), (0.5, 0, 1), (0.95, 0, 0), (0.5, 0.5, 0), (1, 0.1, 0), (0.6, 0.1, 1 - 0.000101)],
-)
-def test_share_below_a_threshold(mean, deviation, share):
-    assert share_below(0.9, mean, deviation) == pytest.approx(share, abs=1e-6)

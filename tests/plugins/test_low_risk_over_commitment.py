@@ -17,6 +17,7 @@ from stowplan.errors import ConfigError
 from stowplan.plugins.community.low_risk_over_commitment import (
     beta_cdf,
     beta_cdfs,
+    chance_below,
     demand_of,
     load_risk,
     load_risks,
@@ -122,10 +123,45 @@ def test_arguments():
 
 @pytest.mark.parametrize(
     ("a", "b", "x", "expected"),
-    [(1, 1, 0.3, 0.3), (2, 1, 0.5, 0.25), (1, 3, 0.5, 0.875), (0.5, 0.5, 0.5, 0.5), (2, 2, 0.25, 0.15625)],
+    [
+        (1, 1, 0.3, 0.3),
+        (2, 1, 0.5, 0.25),
+        (1, 3, 0.5, 0.875),
+        (0.5, 0.5, 0.5, 0.5),
+        (2, 2, 0.25, 0.15625),
+        (2, 3, 0.0, 0),
+        (2, 3, 0.1, 0.0523),
+        (2, 3, 0.9, 0.9963),
+        (2, 3, 1.0, 1),
+        (0.5, 0.5, 0.3, 2 / math.pi * math.asin(math.sqrt(0.3))),
+    ],
 )
 def test_the_beta_distribution(a, b, x, expected):
     assert beta_cdf(a, b, x) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_beta_distribution_where_its_tails_meet():
+    a, b = 0.027483604668162357, 1.9973673963408445
+    beyond = math.nextafter((a + 1) / (a + b + 2), 1)
+    assert beta_cdf(a, b, beyond) == pytest.approx(beta_cdf(a, b, beyond - 1e-12), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "chance"),
+    [
+        (0, 0.3, 1),
+        (0.5, 0, 1),
+        (0.95, 0, 0),
+        (0.5, 0.5, 0),
+        (1, 0.1, 0),
+        (0.6, 0.1, 1 - 0.000101),
+        (0.5, 1e-190, 1),
+        (0.95, 1e-190, 0),
+        (1, 1e-190, 0),
+    ],
+)
+def test_the_chance_of_a_load_below_a_threshold(mean, deviation, chance):
+    assert chance_below(mean, deviation, 0.9) == pytest.approx(chance, abs=1e-6)
 
 
 @given(st.lists(st.tuples(st.floats(0.02, 500), st.floats(0.02, 500), st.floats(0, 1)), min_size=1))

@@ -18,6 +18,7 @@ import aiohttp
 from stowplan import log
 from stowplan.api.pod import Pod
 from stowplan.extender.functions import Node, background, predicate, priority
+from stowplan.plugins.community.low_risk_over_commitment import chance_below
 from stowplan.plugins.prometheus import PrometheusError, run_query
 
 CPU_USED = "1000 * sum by (NODE) (rate(node_cpu_seconds_total{mode!='idle'}[5m]))"
@@ -140,7 +141,7 @@ def _least(pod: Pod, node: Node, forecast_weight: int, score: Callable[[Load], i
 
 
 def _risk(load: Load, utilization: int) -> float:
-    return 1 - share_below(_percent(utilization, 90), load.mean, load.deviation)
+    return 1 - chance_below(load.mean, load.deviation, _percent(utilization, 90))
 
 
 def _loads(pod: Pod, node: Node, forecast_weight: int) -> Iterator[tuple[str, Load]]:
@@ -181,49 +182,3 @@ def _share(value: float) -> float:
 def _percent(value: int, default: int) -> float:
     """A share; what is no percentage is taken for the default, as the original does."""
     return (value if 0 <= value <= 100 else default) / 100
-
-
-TERMS = 300
-ENOUGH = 1e-14
-
-
-def share_below(threshold: float, mean: float, deviation: float) -> float:
-    """The probability; 0 where no beta distribution has such moments."""
-    if mean == 0 or deviation == 0:
-        return float(mean <= threshold)
-    spread = mean * (1 - mean) / deviation**2 - 1
-    if spread <= 0:
-        return 0.0
-    return cumulative(threshold, mean * spread, (1 - mean) * spread)
-
-
-def cumulative(x: float, alpha: float, beta: float) -> float:
-    """The distribution function, by the continued fraction of the incomplete beta function."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (alpha + 1) / (alpha + beta + 2):  # where the fraction converges slowly
-        return 1 - cumulative(1 - x, beta, alpha)
-    front = math.exp(
-        alpha * math.log(x)
-        + beta * math.log1p(-x)
-        + math.lgamma(alpha + beta)
-        - math.lgamma(alpha)
-        - math.lgamma(beta)
-    )
-    return front / (alpha * _fraction(x, alpha, beta))
-
-
-def _fraction(x: float, alpha: float, beta: float) -> float:
-    """1 + c1/(1 + c2/(1 + ...)), worked out from the front (Lentz)."""
-    value = above = 1.0
-    below = 0.0
-    for number in range(1, TERMS):
-        half = number // 2
-        top = -(alpha + half) * (alpha + beta + half) if number % 2 else half * (beta - half)
-        step = top * x / ((alpha + number - 1) * (alpha + number))
-        below = 1 / (1 + step * below)
-        above = 1 + step / above
-        value *= above * below
-        if abs(above * below - 1) < ENOUGH:
-            break
-    return value

@@ -264,19 +264,23 @@ def load_risk(capacity: float, requested: float, limits: float, mu: float, sigma
     requested = min(requested, capacity)
     mu = min(max(mu, 0.0), 1.0)
     sigma = min(max(sigma, 0.0), 1.0, math.sqrt(MAX_VARIANCE * mu * (1 - mu)))
-    chance = _below_one(mu, sigma, requested / capacity)
+    chance = chance_below(mu, sigma, requested / capacity)
     if limits < capacity and requested <= limits:
         if limits == 0:
             chance = 1.0
-        elif (below_limits := _below_one(mu, sigma, limits / capacity)) > 0:
+        elif (below_limits := chance_below(mu, sigma, limits / capacity)) > 0:
             chance = min(max(chance / below_limits, 0.0), 1.0)
     return 1 - chance
 
 
-def _below_one(mu: float, sigma: float, threshold: float) -> float:
+def chance_below(mu: float, sigma: float, threshold: float) -> float:
+    """The chance that a share with this mean and deviation is at most the threshold; 0 where no Beta
+    distribution has such moments."""
     if mu == 0 or sigma < STEADY:
         return 1.0 if mu == 0 or mu <= threshold else 0.0
     scale = mu * (1 - mu) / (sigma * sigma) - 1
+    if scale <= 0:
+        return 0.0
     if scale > NARROW:
         return (1 + math.erf((threshold - mu) / (sigma * math.sqrt(2)))) / 2
     return beta_cdf(mu * scale, (1 - mu) * scale, threshold)
@@ -291,8 +295,9 @@ def beta_cdf(a: float, b: float, x: float) -> float:
     """The chance that a Beta distributed number is at most x, by its continued fraction."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):  # it converges faster for the other tail
-        return 1 - beta_cdf(b, a, 1 - x)
+    is_other = x > (a + 1) / (a + b + 2)  # then it converges faster for the other tail
+    if is_other:
+        a, b, x = b, a, 1 - x
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
     value = d
@@ -305,7 +310,8 @@ def beta_cdf(a: float, b: float, x: float) -> float:
             value *= c * d
         if abs(c * d - 1) < CLOSE:
             break
-    return min(max(math.exp(log_front) * value / a, 0.0), 1.0)
+    found = min(max(math.exp(log_front) * value / a, 0.0), 1.0)
+    return 1 - found if is_other else found
 
 
 def _nonzero(number: float) -> float:
