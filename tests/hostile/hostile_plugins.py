@@ -18,7 +18,8 @@ import numpy as np
 from stowplan import Plugin, Status
 from stowplan.client.errors import ApiError
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
-from stowplan.framework.plugin import Code, Nomination, Reads, Reject
+from stowplan.framework.plugin import Nomination, Reads, Reject
+from stowplan.framework.status import Code
 
 REACHED: list[tuple[str, str]] = []
 """The pod and the fault."""

@@ -12,8 +12,9 @@ from stowplan.cluster import Cluster
 from stowplan.config import load
 from stowplan.cycle import Planner
 from stowplan.framework.decision import Decision, Evidence, ScoreColumn
-from stowplan.framework.plugin import Plugin, Status
+from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
+from stowplan.framework.status import Status
 from stowplan.journal import Decisions, Outcome, parquet, reader
 from stowplan.journal.codec import GroupReader, GroupWriter
 from stowplan.journal.record import Record, RecordMaker

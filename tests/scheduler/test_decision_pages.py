@@ -13,7 +13,8 @@ from scheduler_staging import node, pod, staged
 from stowplan.api.kinds import object_of
 from stowplan.client.api import PODS
 from stowplan.client.errors import ApiError
-from stowplan.framework.plugin import Plugin, Status
+from stowplan.framework.plugin import Plugin
+from stowplan.framework.status import Status
 from stowplan.journal import Decisions, Outcome
 from stowplan.scheduler.decision_pages import PATH, decision_pages
 

@@ -12,8 +12,9 @@ from stowplan.cycle.preempt import preempt
 from stowplan.cycle.schedule import schedule
 from stowplan.cycle.victims import Budgets
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Nomination, Status
+from stowplan.framework.plugin import Nomination
 from stowplan.framework.profile import Profile
+from stowplan.framework.status import Status
 
 MAX_SINGLE_NODES = 100
 """So many nodes are looked at for victims on the same node, in addition to those on others."""

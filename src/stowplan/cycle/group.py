@@ -26,7 +26,8 @@ from stowplan.cycle.group_trial import UNSCHEDULABLE, GroupError, GroupHost, Mem
 from stowplan.cycle.topology import hyper_node_levels
 from stowplan.framework.answers import describe
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Code, Placement, Placements, Plugin, Status, is_trusted
+from stowplan.framework.plugin import Placement, Placements, Plugin, is_trusted
+from stowplan.framework.status import Code, Status
 
 WAITING = f"{UNSCHEDULABLE}, pod group is waiting for preemption to complete"
 

@@ -22,8 +22,9 @@ from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import EqualPods, TieBreak, schedule, schedule_equal
 from stowplan.cycle.victims import is_lower
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Code, Nomination, ReservingPlugin, Status
+from stowplan.framework.plugin import Nomination, ReservingPlugin
 from stowplan.framework.profile import Profile
+from stowplan.framework.status import Code, Status
 
 UNSCHEDULABLE = "pod group is unschedulable"
 OTHER_FAILED = "failed to schedule other pod from a pod group"

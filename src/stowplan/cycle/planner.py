@@ -22,10 +22,11 @@ from stowplan.framework.answers import plugin_error, status_of
 from stowplan.framework.decision import Decision
 from stowplan.framework.handle import Handle, Nominations, PodFollowers, WaitingPod
 from stowplan.framework.observer import OFFLINE_GUARD, UNOBSERVED, Observer
-from stowplan.framework.plugin import Code, ReservingPlugin, Status, is_trusted
+from stowplan.framework.plugin import ReservingPlugin, is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import resolve_profiles
+from stowplan.framework.status import Code, Status
 
 DEFAULT_CONFIG = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 

@@ -38,9 +38,10 @@ from stowplan.cycle.victims import (
 )
 from stowplan.framework.decision import Decision, fit_message
 from stowplan.framework.handle import Nominations
-from stowplan.framework.plugin import Code, Nomination, Reads, Status
+from stowplan.framework.plugin import Nomination, Reads
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
+from stowplan.framework.status import Code, Status
 
 __all__ = ["NOT_HELPFUL", "NO_VICTIMS", "Candidates", "Victims", "pick", "preempt"]
 

@@ -38,9 +38,10 @@ from stowplan.errors import PluginError
 from stowplan.framework.answers import post_filter_of
 from stowplan.framework.decision import Decision, Failures, ScoreColumn, Statuses
 from stowplan.framework.handle import NO_CANDIDATE, preemption_status
-from stowplan.framework.plugin import Code, Nomination, Status, is_own, is_trusted
+from stowplan.framework.plugin import Nomination, is_own, is_trusted
 from stowplan.framework.profile import EXTENDER, FilterStep, Profile, ScoreStep
 from stowplan.framework.state import CycleState
+from stowplan.framework.status import Code, Status
 
 DROPPED = Status(Code.UNRESOLVABLE)
 """parity: a node that is neither kept nor named as failed is rejected for good, without a reason."""

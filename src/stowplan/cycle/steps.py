@@ -37,10 +37,11 @@ from stowplan.framework.decision import (
     Verdicts,
 )
 from stowplan.framework.observer import Observer
-from stowplan.framework.plugin import SKIP, Code, FilterError, Reject, Status
+from stowplan.framework.plugin import FilterError, Reject
 from stowplan.framework.profile import FilterStep, Profile, ScoreStep, TooManyReasonsError
 from stowplan.framework.scores import MAX_SCORE, Scores
 from stowplan.framework.state import CycleState, seal_state
+from stowplan.framework.status import SKIP, Code, Status
 
 Rejections = list[Verdicts | Statuses]
 NOTHING, ONE = np.uint64(0), np.uint64(1)

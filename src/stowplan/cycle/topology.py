@@ -16,7 +16,8 @@ from stowplan.cluster.columns import Columns, Mask, Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.errors import PatternError, SelectorError
-from stowplan.framework.plugin import Placements, Status
+from stowplan.framework.plugin import Placements
+from stowplan.framework.status import Status
 
 CLUSTER = "cluster"
 """The name of the domain above all HyperNodes."""

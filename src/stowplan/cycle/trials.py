@@ -33,9 +33,10 @@ from stowplan.cycle.victims import (
 from stowplan.framework.answers import reason_of, row_reject_of, status_of, text_of
 from stowplan.framework.decision import Decision, Verdicts
 from stowplan.framework.handle import Nominations
-from stowplan.framework.plugin import Code, FilterError, Status, overrides
+from stowplan.framework.plugin import FilterError, overrides
 from stowplan.framework.profile import FilterStep, Profile
 from stowplan.framework.state import CycleState, seal_state
+from stowplan.framework.status import Code, Status
 
 
 def try_together(preemptor: Preemptor, rows: Slots, rejections: dict[int, Status]) -> Victims:

@@ -15,9 +15,10 @@ from stowplan.api.workloads import PodDisruptionBudget
 from stowplan.cluster import PodTable
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.errors import SelectorError
-from stowplan.framework.plugin import Reads, Status
+from stowplan.framework.plugin import Reads
 from stowplan.framework.profile import FilterStep, Profile
 from stowplan.framework.state import CycleState
+from stowplan.framework.status import Status
 
 
 class Budgets:

@@ -25,9 +25,10 @@ from stowplan.explain.report import Explanation, explain_decision, explain_node
 from stowplan.explain.smallest_changes import smallest_changes
 from stowplan.framework.decision import Decision
 from stowplan.framework.hints import wakes
-from stowplan.framework.plugin import Code, ExplainingPlugin
+from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
+from stowplan.framework.status import Code
 
 
 class Explainer:

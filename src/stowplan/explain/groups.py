@@ -46,8 +46,9 @@ from stowplan.explain.smallest_changes import (
     vary_node_labels,
     vary_requests,
 )
-from stowplan.framework.plugin import Placements, Status
+from stowplan.framework.plugin import Placements
 from stowplan.framework.profile import Profile
+from stowplan.framework.status import Status
 from stowplan.journal.record import Record
 
 SECONDS = 1.0

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from stowplan.framework.plugin import Status
+from stowplan.framework.status import Status
 
 width = 100
 """Where sentences are wrapped; a command that prints to a terminal sets it to the width of that."""

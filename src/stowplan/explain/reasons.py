@@ -14,7 +14,7 @@ from stowplan.api.meta import LabelSelector, LabelSelectorRequirement, NodeSelec
 from stowplan.api.node import first_untolerated
 from stowplan.api.pod import Pod, PodAffinityTerm
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Code, Status
+from stowplan.framework.status import Code, Status
 
 if TYPE_CHECKING:
     from stowplan.cluster import NodeTable

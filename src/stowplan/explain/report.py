@@ -14,7 +14,7 @@ import numpy as np
 from stowplan.explain import reasons
 from stowplan.explain.changes import Changes, plain_changes
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Code, Status
+from stowplan.framework.status import Code, Status
 
 if TYPE_CHECKING:
     from stowplan.cluster import NodeTable

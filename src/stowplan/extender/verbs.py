@@ -46,9 +46,10 @@ from stowplan.framework.answers import (
 from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import Decision, Statuses, Verdicts
 from stowplan.framework.handle import Handle
-from stowplan.framework.plugin import Code, Plugin, Status
+from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import Profile
 from stowplan.framework.scores import MAX_SCORE
+from stowplan.framework.status import Code, Status
 from stowplan.queue.waiting import QueuedPod
 from stowplan.scheduler.binding import PodBinder
 from stowplan.scheduler.guard import Guard

@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from stowplan.api.pod import Pod
 from stowplan.errors import PluginError, StowplanError
 from stowplan.framework.events import Action, ClusterEvent, Hint
-from stowplan.framework.plugin import SKIP, Code, FilterError, Mask, Nomination, Plugin, Reject, Status
+from stowplan.framework.plugin import FilterError, Mask, Nomination, Plugin, Reject
 from stowplan.framework.scores import Scores
+from stowplan.framework.status import SKIP, Code, Status
 
 MAX_TEXT: Final = 1000
 """Characters of a plugin's message that are kept: an event does not hold more."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
-from stowplan.framework.plugin import Code, Status
+from stowplan.framework.status import Code, Status
 
 if TYPE_CHECKING:  # a recorded decision is read without the rest of the engine
     from stowplan.cluster import NodeTable

@@ -11,7 +11,6 @@ from stowplan.framework.decision import Decision
 from stowplan.framework.events import QUEUE, SKIP_HINT, Action, ClusterEvent, Hint, Resource
 from stowplan.framework.handle import Api, Handle, WaitingPod
 from stowplan.framework.plugin import (
-    Code,
     FilterError,
     Mask,
     Nomination,
@@ -22,10 +21,10 @@ from stowplan.framework.plugin import (
     Reject,
     Right,
     SortKey,
-    Status,
 )
 from stowplan.framework.scores import MAX_SCORE, Scores, scale_to_max
 from stowplan.framework.state import CycleState, StateMissing
+from stowplan.framework.status import Code, Status
 
 __all__ = [
     "MAX_SCORE",

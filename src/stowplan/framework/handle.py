@@ -33,8 +33,9 @@ from stowplan.framework.answers import (
 )
 from stowplan.framework.decision import Decision
 from stowplan.framework.observer import UNOBSERVED, Observer
-from stowplan.framework.plugin import Nomination, Plugin, Status, name_of, overrides
+from stowplan.framework.plugin import Nomination, Plugin, name_of, overrides
 from stowplan.framework.state import CycleState
+from stowplan.framework.status import Status
 from stowplan.log import logger_of
 from stowplan.metrics import Numbers, Page
 

@@ -22,9 +22,10 @@ from stowplan.cluster.node_table import NodeRow
 from stowplan.cluster.sealed import SealedCluster, sealed_array, sealed_row, sealed_table
 from stowplan.framework.decision import Decision, ScoreColumn, Statuses, Verdicts
 from stowplan.framework.handle import Handle, Nominations, WaitingPod
-from stowplan.framework.plugin import Nomination, Plugin, Queued, SortKey, Status
+from stowplan.framework.plugin import Nomination, Plugin, Queued, SortKey
 from stowplan.framework.scores import Scores
 from stowplan.framework.state import CycleState, SealedState, sealed_state
+from stowplan.framework.status import Status
 
 T = TypeVar("T")
 N = TypeVar("N")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import missing_extra
-from stowplan.framework.plugin import Status
+from stowplan.framework.status import Status
 from stowplan.journal.codec import LEAVES, GroupReader, GroupWriter, Interned
 from stowplan.journal.record import Record, UnixTime
 from stowplan.journal.standings import Standing, Standings

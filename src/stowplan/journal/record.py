@@ -26,8 +26,8 @@ from stowplan.framework.decision import (
     Statuses,
     Verdicts,
 )
-from stowplan.framework.plugin import Status
 from stowplan.framework.scores import MAX_SCORE
+from stowplan.framework.status import Status
 
 if TYPE_CHECKING:
     from stowplan.cluster import NodeTable

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from stowplan.framework.decision import Verdicts
-from stowplan.framework.plugin import Status
+from stowplan.framework.status import Status
 from stowplan.journal.codec import LEAVES
 from stowplan.journal.record import PLACE, NodeNames, PackedFilter, Record, Victim, unpack_filter
 

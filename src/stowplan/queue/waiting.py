@@ -18,8 +18,9 @@ from stowplan.errors import PluginError
 from stowplan.framework.answers import plugin_error, status_of
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
 from stowplan.framework.hints import EVERYTHING, AskHint, ObjectChange, QueueingHints
-from stowplan.framework.plugin import Code, Plugin
+from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import EXTENDER, Profile
+from stowplan.framework.status import Code
 
 NOBODY: frozenset[str] = frozenset()
 TURNS = count()

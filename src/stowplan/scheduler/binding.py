@@ -27,8 +27,9 @@ from stowplan.framework.answers import (
     where_text,
 )
 from stowplan.framework.observer import OverdueError
-from stowplan.framework.plugin import SKIP, Code, Plugin, Status, is_trusted, overrides
+from stowplan.framework.plugin import Plugin, is_trusted, overrides
 from stowplan.framework.state import seal_state
+from stowplan.framework.status import SKIP, Code, Status
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.scheduler.failure import NOBODY, FailureHandler, PodReporter
 from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, WaitingPod, failure_at

@@ -35,9 +35,9 @@ from stowplan.cycle.schedule import (
     drop_nodes,
 )
 from stowplan.framework.decision import Decision, ScoreColumn
-from stowplan.framework.plugin import Status
 from stowplan.framework.profile import EXTENDER
 from stowplan.framework.scores import MAX_SCORE
+from stowplan.framework.status import Status
 from stowplan.metrics import Metrics
 from stowplan.scheduler.shared import DeferredChanges
 

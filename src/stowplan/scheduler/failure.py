@@ -16,8 +16,8 @@ from stowplan.client.events import EventRecorder, truncate
 from stowplan.errors import PluginError
 from stowplan.framework.answers import stack_of
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Code
 from stowplan.framework.profile import Profile
+from stowplan.framework.status import Code
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.queue.waiting import QueuedPod
 from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, failure_of

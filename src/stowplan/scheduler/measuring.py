@@ -22,10 +22,11 @@ from stowplan.client.errors import ApiError
 from stowplan.framework.answers import await_answer
 from stowplan.framework.decision import Decision
 from stowplan.framework.observer import Observer
-from stowplan.framework.plugin import Code, Plugin, is_trusted, overrides
+from stowplan.framework.plugin import Plugin, is_trusted, overrides
 from stowplan.framework.profile import Profile
 from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.state import CycleState
+from stowplan.framework.status import Code
 from stowplan.http11.client import Reply
 from stowplan.metrics import Metrics
 from stowplan.scheduler.guard import Guard

@@ -23,9 +23,9 @@ from stowplan.framework.answers import describe, format_value, reason_of, stack_
 from stowplan.framework.decision import Decision, fit_message
 from stowplan.framework.handle import Nominations
 from stowplan.framework.hints import wakes
-from stowplan.framework.plugin import Code, Status
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
+from stowplan.framework.status import Code, Status
 from stowplan.journal import Attempt as RecordedAttempt
 from stowplan.journal import Decisions, Outcome
 from stowplan.metrics import Metrics

@@ -37,11 +37,12 @@ from stowplan.explain.report import Rejection, explain_decision
 from stowplan.framework.decision import Decision
 from stowplan.framework.events import Action, ClusterEvent, Resource
 from stowplan.framework.hints import QueueingHints
-from stowplan.framework.plugin import Code, is_trusted
+from stowplan.framework.plugin import is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
 from stowplan.framework.sealed import seal_queued
 from stowplan.framework.state import seal_state
+from stowplan.framework.status import Code
 from stowplan.queue.waiting import QueuedPod
 from stowplan.simulator.outcome import Cause, Ending, Fate, GroupFate, Outcome
 

@@ -23,11 +23,12 @@ from stowplan.errors import InputError
 from stowplan.explain.report import explain_decision
 from stowplan.framework.answers import nothing_of, plugin_error
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Code, Plugin, Status, overrides
+from stowplan.framework.plugin import Plugin, overrides
 from stowplan.framework.plugin_check import check_plugin
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import watched_kinds
 from stowplan.framework.state import seal_state
+from stowplan.framework.status import Code, Status
 from stowplan.testing.outcome import HeldPod, Outcome
 
 KIND = "KubeSchedulerConfiguration"

@@ -10,7 +10,7 @@ from stowplan.explain.report import Explanation
 from stowplan.explain.text import render
 from stowplan.framework.answers import reason_of
 from stowplan.framework.decision import Decision, fit_message
-from stowplan.framework.plugin import Code, Status
+from stowplan.framework.status import Code, Status
 
 
 class HeldPod:
