@@ -6,9 +6,9 @@ import asyncio
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.client.api import MERGE_PATCH, ApiClient
 from stowplan.client.errors import NotFound, TooMany
-from stowplan.kubelet.statuses import Json
 
 RETRY_SECONDS = 1.0
 

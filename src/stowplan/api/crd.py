@@ -10,10 +10,9 @@ from msgspec import inspect as types
 
 from stowplan.api.custom import Column, CustomResource, Definition
 from stowplan.api.group_crds import PUBLISHED
+from stowplan.api.meta import Json
 from stowplan.api.quantity import Quantity, decode_hook, encode_hook
 from stowplan.errors import InputError
-
-Json = dict[str, Any]
 
 PROTECTED = ("k8s.io", "kubernetes.io")
 APPROVAL = "api-approved.kubernetes.io"

@@ -6,9 +6,7 @@ with the fields that Stowplan does not read, so that no field of an object is lo
 
 from __future__ import annotations
 
-from typing import Any
-
-Json = dict[str, Any]
+from stowplan.api.meta import Json
 
 _QUANTITY = r"^[+-]?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
 _TEXT: Json = {"type": "string"}

@@ -21,6 +21,9 @@ from stowplan.api.nesting import decode_deep, members
 from stowplan.api.quantity import Quantity
 from stowplan.errors import InputError, QuantityError
 
+Json = dict[str, Any]
+"""An object as JSON has it, with fields that nothing here has checked."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")

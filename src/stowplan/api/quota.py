@@ -7,13 +7,12 @@ Objects are plain data.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.api.quantity import NANO, Quantity, canonical, parse
 from stowplan.api.requests import is_extended
 from stowplan.api.storage import CLASS_ANNOTATION
 
-Json = dict[str, Any]
 Amounts = dict[str, Quantity]
 
 PODS, SERVICES, CLAIMS = "pods", "services", "persistentvolumeclaims"

@@ -7,11 +7,11 @@ object is stored. Both cost next to nothing while no object asks for them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
 from stowplan.api import quota
+from stowplan.api.meta import Json
 from stowplan.api.quantity import NANO, Quantity, canonical, parse
 from stowplan.api.quota import Amounts
 from stowplan.apiserver import bodies, managed, policies, rbac, security, times, webhooks
@@ -32,8 +32,6 @@ from stowplan.apiserver.metadata import generate_name
 from stowplan.apiserver.rbac import Attributes
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.strategies import groups
-
-Json = dict[str, Any]
 
 LIMIT_RANGES, QUOTAS = "limitranges", "resourcequotas"
 IMMORTAL = ("default", "kube-system", "kube-public")

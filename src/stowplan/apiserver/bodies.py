@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import yaml
 
+from stowplan.api.meta import Json
 from stowplan.api.protobuf import CONTENT_TYPE as PROTOBUF
 from stowplan.apiserver import nesting, protobuf, schemas
 from stowplan.apiserver.amounts import canonical as canonical_quantity
@@ -19,8 +20,6 @@ from stowplan.apiserver.times import canonical as canonical_time
 from stowplan.apiserver.times import canonical_micro
 from stowplan.http11.messages import Request
 from stowplan.yaml_nesting import find_alias_fault, is_too_deep
-
-Json = dict[str, Any]
 
 _NO_KIND = "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
 MEDIA_TYPES = ("application/json", "application/yaml", PROTOBUF)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.pod_cells import pod_cells
 from stowplan.apiserver.times import UNKNOWN, human, seconds_now, seconds_of, since
-
-Json = dict[str, Any]
 
 _NONE, _UNSET = "<none>", "<unset>"
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import schemas, times
 from stowplan.apiserver.context import RequestContext
 from stowplan.apiserver.failures import Failure, bad_request, method_not_allowed, not_found
@@ -20,8 +21,6 @@ from stowplan.apiserver.reading import selection_of
 from stowplan.apiserver.resources import Column, Resource, Resources
 from stowplan.apiserver.strategies import strategy_of
 from stowplan.http11.messages import TEXT, Response
-
-Json = dict[str, Any]
 
 METRICS = "metrics.k8s.io"
 WINDOW = "30s"

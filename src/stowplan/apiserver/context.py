@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import bodies, forms, managed
 from stowplan.apiserver.forms import Form
 from stowplan.apiserver.managed import Manager
@@ -15,8 +15,6 @@ from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.tokens import Access
 from stowplan.http11.messages import Request
-
-Json = dict[str, Any]
 
 _OPTIONS = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
 _INTERNAL, _SERVER = Request("", ""), Manager("kube-apiserver", "Update", "v1")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import nesting, schemas
 from stowplan.apiserver.bodies import BuiltIn, duplicates
 from stowplan.apiserver.failures import FieldError, invalid, unknown_resource
@@ -24,8 +25,6 @@ from stowplan.apiserver.strategies.strategy import Lookup
 from stowplan.apiserver.structural import Validator, prune, set_defaults
 from stowplan.errors import CelError
 from stowplan.log import error as log_error
-
-Json = dict[str, Any]
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 _OBJECT_META = schemas.META + "ObjectMeta"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.resources import Resource, Resources
 from stowplan.http11.messages import Request, Response
-
-Json = dict[str, Any]
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
 

@@ -21,17 +21,17 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from stowplan import log
+from stowplan.api.meta import Json
 from stowplan.apiserver import managed
 from stowplan.apiserver.failures import Failure
 from stowplan.apiserver.store import Change, Collection, Store
 from stowplan.errors import InputError
 
-Json = dict[str, Any]
 Row = tuple[str, str, str, bytes | None]
 """Collection, namespace, name, and the object, or None if it is gone."""
 Batch = list[tuple[Collection, Change, Row]]

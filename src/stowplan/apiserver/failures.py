@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from stowplan.api.meta import Json
 from stowplan.errors import StowplanError
 from stowplan.http11.messages import Response
-
-Json = dict[str, Any]
 
 SCHEME = "pkg/runtime/scheme.go:111"
 _REASON = {

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import yaml
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import tables
 from stowplan.apiserver.failures import Failure
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.structural import prune
 from stowplan.http11.messages import Headers, Response
-
-Json = dict[str, Any]
 
 WHOLE, TABLE, METADATA = "", "Table", "PartialObjectMetadata"
 MAX_YAML = 1024 * 1024

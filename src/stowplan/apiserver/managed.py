@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.failures import Failure, internal
 from stowplan.apiserver.schemas import resolved
-
-Json = dict[str, Any]
 
 MAX_UPDATES = 10
 MAX_PENDING = 8

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from stowplan.api.meta import LabelSelector
+from stowplan.api.meta import Json, LabelSelector
 from stowplan.api.selectors import selector_of
 from stowplan.apiserver.context import RequestContext
 from stowplan.apiserver.forms import from_stored
 from stowplan.apiserver.store import Record
 from stowplan.errors import SelectorError
-
-Json = dict[str, Any]
 
 GROUP = "admissionregistration.k8s.io"
 

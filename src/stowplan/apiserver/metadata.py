@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import times
 from stowplan.apiserver.failures import FieldError, forbidden, invalid, required, too_long
 from stowplan.apiserver.names import NameCheck, label_key_errors, label_value_errors
-
-Json = dict[str, Any]
 
 MAX_ANNOTATIONS = 256 * 1024
 MAX_GENERATED_BASE = 58

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import times
 from stowplan.apiserver.failures import Failure, conflict, forbidden_request, not_found
 from stowplan.apiserver.managed import AnyManaged
 from stowplan.apiserver.options import DeleteOptions
 from stowplan.apiserver.resources import Resource, Resources
 from stowplan.apiserver.store import Collection, Key, Record, Store
-
-Json = dict[str, Any]
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.api.protobuf import encode_message
 from stowplan.apiserver.resources import Resource, Resources
 from stowplan.apiserver.schemas import META, REF, data, gated, names, ref_of
 from stowplan.apiserver.strategies.groups import are_served
 from stowplan.http11.messages import Request, Response
-
-Json = dict[str, Any]
 
 OBJECT_META, LIST_META = META + "ObjectMeta", META + "ListMeta"
 REFERENCE = "https://kubernetes.io/docs/reference/kubernetes-api/"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.api.selectors import EVERYTHING, Requirement, Selector
 from stowplan.apiserver.bodies import (
     MEDIA_TYPES,
@@ -33,8 +33,6 @@ from stowplan.apiserver.failures import (
 from stowplan.apiserver.names import label_key_errors, label_value_errors
 from stowplan.apiserver.schemas import META
 from stowplan.http11.messages import Request
-
-Json = dict[str, Any]
 
 VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 MAX_MANAGER = 128

@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.failures import Failure, bad_request, internal, invalid, invalid_object
 from stowplan.apiserver.schemas import resolved
-
-Json = dict[str, Any]
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED = 3 * 1024 * 1024

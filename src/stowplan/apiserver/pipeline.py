@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import admission, bodies, forms, managed, metadata, patches, times
 from stowplan.apiserver.context import RequestContext
 from stowplan.apiserver.failures import (
@@ -31,8 +31,6 @@ from stowplan.apiserver.security import template_in
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.strategies.groups import drop_membership
 from stowplan.http11.messages import Headers, Response
-
-Json = dict[str, Any]
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"

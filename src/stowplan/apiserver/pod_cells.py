@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.times import since
-
-Json = dict[str, Any]
 
 _NONE = "<none>"
 

@@ -12,7 +12,7 @@ import msgspec
 from stowplan.api.cel import MAX_COST, Message, Meter, Program
 from stowplan.api.cel.overloads import define, define_on_text, name_of
 from stowplan.api.cel.values import DYN, FIELDS, TYPE_NAMES
-from stowplan.api.meta import LabelSelector
+from stowplan.api.meta import Json, LabelSelector
 from stowplan.api.selectors import selector_of
 from stowplan.apiserver import managed, patches
 from stowplan.apiserver.failures import Failure, bad_request, forbidden_request
@@ -22,8 +22,6 @@ from stowplan.apiserver.rbac import Attributes, Authorizer, User
 from stowplan.apiserver.rules import located
 from stowplan.apiserver.strategies import registration
 from stowplan.errors import CelError, SelectorError
-
-Json = dict[str, Any]
 
 COST_BUDGET = 3 * MAX_COST
 """What all expressions of all policies may cost for one request: half a second without other answers."""

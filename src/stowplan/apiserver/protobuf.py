@@ -12,12 +12,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.api.protobuf import MAGIC, fields
 from stowplan.apiserver import schemas
 from stowplan.apiserver.failures import bad_request, no_kind
 from stowplan.apiserver.times import written
-
-Json = dict[str, Any]
 
 ZERO_TIME = -62_135_596_800
 """Go's zero time, the beginning of the year 1, in seconds since 1970."""

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from stowplan.api.meta import LabelSelector
+from stowplan.api.meta import Json, LabelSelector
 from stowplan.api.selectors import selector_of
 from stowplan.apiserver import schemas
 from stowplan.apiserver.failures import Failure, aggregate, bad_request, forbidden_request, not_found
@@ -20,8 +20,6 @@ from stowplan.apiserver.options import Query
 from stowplan.apiserver.store import Record
 from stowplan.errors import SelectorError
 from stowplan.http11.messages import Request
-
-Json = dict[str, Any]
 
 GROUP = "rbac.authorization.k8s.io"
 ROLES, BINDINGS = f"roles.{GROUP}", f"rolebindings.{GROUP}"

@@ -11,10 +11,11 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.api.selectors import Selector
 from stowplan.apiserver import forms
 from stowplan.apiserver.failures import Failure, bad_request, expired, internal, too_large_version
@@ -23,8 +24,6 @@ from stowplan.apiserver.options import FieldTerms, ListOptions, field_selector, 
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Change, Collection, Key, Record
 from stowplan.http11.messages import Request, Response
-
-Json = dict[str, Any]
 
 
 class Selection(NamedTuple):

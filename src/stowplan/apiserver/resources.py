@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import schemas
 from stowplan.apiserver.bodies import BuiltIn, Codec
 from stowplan.apiserver.strategies import Strategy, strategy_of
 from stowplan.apiserver.strategies.groups import are_served
 from stowplan.config.gates import NO_GATES, FeatureGates
-
-Json = dict[str, Any]
 
 _EMPTY: Json = {}
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")

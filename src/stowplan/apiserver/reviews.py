@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import bodies, forms, pipeline, times
 from stowplan.apiserver.bodies import BuiltIn
 from stowplan.apiserver.context import RequestContext
@@ -15,7 +15,6 @@ from stowplan.apiserver.rbac import Attributes, User
 from stowplan.apiserver.tokens import BOUND, ISSUER, Access
 from stowplan.http11.messages import Response
 
-Json = dict[str, Any]
 Handler = Callable[[RequestContext], Response]
 
 MIN_SECONDS, MAX_SECONDS = 600, 2**32

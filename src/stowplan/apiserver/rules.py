@@ -26,10 +26,9 @@ from stowplan.api.cel.values import (
     map_type,
     object_type,
 )
+from stowplan.api.meta import Json
 from stowplan.apiserver.failures import FieldError, forbidden, invalid, required, shown, unsupported
 from stowplan.errors import CelError
-
-Json = dict[str, Any]
 
 RULES = "x-kubernetes-validations"
 OBJECT_BUDGET = 3 * MAX_COST

@@ -16,11 +16,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.amounts import canonical as canonical_quantity
 from stowplan.apiserver.times import canonical as canonical_time
 from stowplan.apiserver.times import canonical_micro
-
-Json = dict[str, Any]
 
 REF = "#/components/schemas/"
 META = "io.k8s.apimachinery.pkg.apis.meta.v1."

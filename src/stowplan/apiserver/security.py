@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.failures import FieldError, invalid
 
-Json = dict[str, Any]
 Check = Callable[[Json, Json, list[Json]], "tuple[str, str] | None"]
 
 PREFIX = "pod-security.kubernetes.io/"

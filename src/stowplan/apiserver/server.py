@@ -11,8 +11,8 @@ import asyncio
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import (
     admission,
     bodies,
@@ -57,8 +57,6 @@ from stowplan.config.gates import NO_GATES, FeatureGates
 from stowplan.errors import QuantityError
 from stowplan.http11.messages import Request, Response, Stream
 from stowplan.log import error as log_error
-
-Json = dict[str, Any]
 
 RANGES = "servicecidrs.networking.k8s.io"
 API_SERVICES = "apiservices.apiregistration.k8s.io"

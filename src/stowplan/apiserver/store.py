@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import nesting
 from stowplan.apiserver.failures import Failure
 from stowplan.apiserver.managed import AnyManaged
 
-Json = dict[str, Any]
 Key = tuple[str, str]
 """Namespace, empty for what is cluster-wide, and name."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.api.patterns import Pattern
 from stowplan.apiserver.bodies import BuiltIn
 from stowplan.apiserver.failures import (
@@ -31,7 +32,6 @@ from stowplan.errors import PatternError
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
 
-Json = dict[str, Any]
 
 TYPES = ("object", "array", "string", "integer", "number", "boolean")
 _KEYWORDS = (

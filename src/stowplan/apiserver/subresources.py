@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.api.meta import LabelSelector
+from stowplan.api.meta import Json, LabelSelector
 from stowplan.api.selectors import selector_of
 from stowplan.apiserver import bodies, forms, patches, pipeline, tables, times
 from stowplan.apiserver.bodies import BuiltIn
@@ -33,7 +33,6 @@ from stowplan.apiserver.strategies import Strategy
 from stowplan.errors import SelectorError
 from stowplan.http11.messages import Response
 
-Json = dict[str, Any]
 Handler = Callable[[RequestContext], Response]
 
 CREATED = Response.of(

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.cells import CELLS, age
 from stowplan.apiserver.resources import Column, Resource
 from stowplan.apiserver.times import UNKNOWN, since
 
 if TYPE_CHECKING:
     from stowplan.apiserver.forms import Form
-
-Json = dict[str, Any]
 
 
 def table_of(

@@ -15,10 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.rbac import ACCOUNT_PREFIX, ADMIN, Authorizer, User, account_groups
-
-Json = dict[str, Any]
 
 ISSUER = "https://kubernetes.default.svc"
 MAX_TOKEN, MAX_VERIFIED = 16 * 1024, 1024

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import patches, policies
 from stowplan.apiserver.failures import Failure
 from stowplan.apiserver.matching import Action, all_of, matches_rules, matches_selectors, request_facts
@@ -30,7 +31,6 @@ from stowplan.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Json = dict[str, Any]
 
 MAX_CALLS = 64
 """Calls for one request; more are a loop of webhooks that undo each other's work, or of other writers."""

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from stowplan.api.manifests import STDIN, Manifests, read_into
+from stowplan.api.meta import Json
 from stowplan.cli.cluster_source import GROUP_KINDS, config_of, kinds_of, read_manifests, with_groups_of
 from stowplan.cli.explain import (
     ExplainAnswer,
@@ -52,7 +53,6 @@ from stowplan.web.whatif import (
     start_thread,
 )
 
-Json = dict[str, Any]
 Tool = TypeVar("Tool", bound=Callable[..., Any])
 
 MAX_LISTED = 100

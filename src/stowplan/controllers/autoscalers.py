@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from stowplan.api.meta import Json
 from stowplan.api.quantity import canonical, milli_units, parse
 from stowplan.client.api import MERGE_PATCH
 from stowplan.client.errors import ApiError
 from stowplan.controllers.discovery import Discovered
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import AUTOSCALERS, PODS, Json, Plain, PodView
+from stowplan.controllers.kinds import AUTOSCALERS, PODS, Plain, PodView
 from stowplan.controllers.owned_pods import with_condition
 from stowplan.controllers.stores import Stores, by_namespace, encode_sorted
 

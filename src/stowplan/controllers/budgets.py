@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowplan.api.meta import parse_time
+from stowplan.api.meta import Json, parse_time
 from stowplan.client.errors import ApiError
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.kinds import (
@@ -12,7 +12,6 @@ from stowplan.controllers.kinds import (
     REPLICA_SETS,
     REPLICATION_CONTROLLERS,
     STATEFUL_SETS,
-    Json,
     Plain,
     PodView,
 )

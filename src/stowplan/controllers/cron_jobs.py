@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from stowplan.api.meta import parse_time
+from stowplan.api.meta import Json, parse_time
 from stowplan.client.errors import Conflict, NotFound
 from stowplan.controllers.clock import wire_time
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.jobs import verdict_on
-from stowplan.controllers.kinds import CRON_JOBS, JOBS, Json, Plain, reference_to
+from stowplan.controllers.kinds import CRON_JOBS, JOBS, Plain, reference_to
 from stowplan.controllers.owned_pods import differs, owner_of
 from stowplan.controllers.stores import Stores, owner_keys
 from stowplan.errors import InputError

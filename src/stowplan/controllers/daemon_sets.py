@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from stowplan.api.meta import decode
+from stowplan.api.meta import Json, decode
 from stowplan.api.node import NodeObject, is_tolerated
 from stowplan.api.pod import Affinity, Toleration
 from stowplan.api.selectors import node_terms_of, selector_of_map
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import DAEMON_SETS, NODES, PODS, REVISIONS, Json, Plain, PodView
+from stowplan.controllers.kinds import DAEMON_SETS, NODES, PODS, REVISIONS, Plain, PodView
 from stowplan.controllers.owned_pods import OwnedPods, available_in, differs, one_then_all, pod_from, share_of
 from stowplan.controllers.revisions import HASH_LABEL, Revisions
 from stowplan.controllers.stores import Store, Stores

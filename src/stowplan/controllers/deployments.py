@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
-from stowplan.api.meta import parse_time
+from stowplan.api.meta import Json, parse_time
 from stowplan.client.errors import Conflict
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import DEPLOYMENTS, PODS, REPLICA_SETS, Json, Plain
+from stowplan.controllers.kinds import DEPLOYMENTS, PODS, REPLICA_SETS, Plain
 from stowplan.controllers.owned_pods import (
     differs,
     owner_of,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stowplan.api.meta import Json
 from stowplan.api.selectors import selector_of_map
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.kinds import (
@@ -13,7 +14,6 @@ from stowplan.controllers.kinds import (
     SERVICES,
     SLICES,
     EndpointsView,
-    Json,
     Plain,
     PodView,
     Slice,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import Any
 
 import msgspec
 
 from stowplan import log
+from stowplan.api.meta import Json
 from stowplan.client.api import MERGE_PATCH, METADATA_ALONE, ApiClient
 from stowplan.client.errors import ApiError, NotFound
 from stowplan.client.events import event_name, truncate
 from stowplan.controllers.clock import Clock, wire_time
-
-Json = dict[str, Any]
 
 MAX_QUEUED = 1000
 MAX_SERIES = 5000

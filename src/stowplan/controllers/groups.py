@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from stowplan import log
 from stowplan.api import quota
 from stowplan.api.groups import GROUP_NAME, TASK, VOLCANO_GROUP_NAME, VolcanoPodGroup
+from stowplan.api.meta import Json
 from stowplan.api.quantity import NANO, Quantity
 from stowplan.api.queues import Queue
 from stowplan.client.errors import Conflict, NotFound
@@ -27,7 +28,6 @@ from stowplan.controllers.kinds import (
     PODS,
     QUEUES,
     VOLCANO_GROUPS,
-    Json,
     Kind,
     Known,
     Plain,

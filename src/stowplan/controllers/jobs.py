@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from stowplan.api.meta import parse_time
+from stowplan.api.meta import Json, parse_time
 from stowplan.client.errors import ApiError
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.groups import JobGroups
-from stowplan.controllers.kinds import JOBS, PODS, Json, Plain, PodView
+from stowplan.controllers.kinds import JOBS, PODS, Plain, PodView
 from stowplan.controllers.owned_pods import OwnedPods, differs, one_then_all, pod_from, with_condition
 from stowplan.controllers.stores import Stores
 

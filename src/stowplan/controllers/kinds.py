@@ -8,11 +8,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import force_setattr
 
-from stowplan.api.meta import Condition, NodeSelector, Object, ObjectMeta, OwnerReference, Wire
+from stowplan.api.meta import Condition, Json, NodeSelector, Object, ObjectMeta, OwnerReference, Wire
 from stowplan.api.pod import ClaimVolume, PodResourceClaim, ResourceClaimStatus, Toleration
 from stowplan.api.quantity import encode_hook
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 UNUSED_CONDITIONS = ("PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from stowplan.api.meta import Json
 from stowplan.client.errors import ApiError, Conflict
 from stowplan.controllers.discovery import Discovered
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import ACCOUNTS, CONFIG_MAPS, NAMESPACES, PODS, Json, Kind, Known, Plain
+from stowplan.controllers.kinds import ACCOUNTS, CONFIG_MAPS, NAMESPACES, PODS, Kind, Known, Plain
 from stowplan.controllers.owned_pods import differs, with_condition
 from stowplan.controllers.stores import Stores, by_namespace
 

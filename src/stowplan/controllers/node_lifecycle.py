@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stowplan.api.meta import parse_time
+from stowplan.api.meta import Json, parse_time
 from stowplan.api.node import Taint, tolerates
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import LEASES, NODES, PODS, Json, Lease, Plain, PodView, TimedToleration
+from stowplan.controllers.kinds import LEASES, NODES, PODS, Lease, Plain, PodView, TimedToleration
 from stowplan.controllers.owned_pods import with_condition
 from stowplan.controllers.stores import Stores
 

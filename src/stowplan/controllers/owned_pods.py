@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from stowplan.api.meta import LabelSelector, decode, parse_time
+from stowplan.api.meta import Json, LabelSelector, decode, parse_time
 from stowplan.api.selectors import NOTHING, Selector, selector_of, selector_of_map
 from stowplan.client.errors import ApiError, Forbidden, NotFound
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import Json, K, Kind, Known, Plain, PodView, plain
+from stowplan.controllers.kinds import K, Kind, Known, Plain, PodView, plain
 from stowplan.controllers.stores import Store, by_namespace, owner_keys
 
 T = TypeVar("T")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.client.errors import Conflict
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.groups import POD_GROUPS, named_group
@@ -15,7 +16,6 @@ from stowplan.controllers.kinds import (
     CLAIMS,
     PODS,
     RESOURCE_CLAIMS,
-    Json,
     Kind,
     Known,
     Plain,

@@ -9,10 +9,11 @@ from __future__ import annotations
 from functools import partial
 
 from stowplan.api import quota
+from stowplan.api.meta import Json
 from stowplan.api.quantity import Quantity
 from stowplan.controllers.discovery import Discovered
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import QUOTAS, Json, Kind, Known, Plain, PodView
+from stowplan.controllers.kinds import QUOTAS, Kind, Known, Plain, PodView
 from stowplan.controllers.stores import Stores, by_namespace
 
 _CHANGES = (quota.SERVICES, quota.CLAIMS)

@@ -6,18 +6,10 @@ from collections import Counter
 from functools import partial
 from typing import ClassVar
 
-from stowplan.api.meta import parse_time
+from stowplan.api.meta import Json, parse_time
 from stowplan.client.errors import ApiError
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import (
-    PODS,
-    REPLICA_SETS,
-    REPLICATION_CONTROLLERS,
-    Json,
-    Kind,
-    Plain,
-    PodView,
-)
+from stowplan.controllers.kinds import PODS, REPLICA_SETS, REPLICATION_CONTROLLERS, Kind, Plain, PodView
 from stowplan.controllers.owned_pods import (
     OwnedPods,
     available_in,

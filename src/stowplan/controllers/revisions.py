@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.client.errors import Conflict
 from stowplan.controllers.deployments import hash_of
-from stowplan.controllers.kinds import Json, Kind, Plain, Revision
+from stowplan.controllers.kinds import Kind, Plain, Revision
 from stowplan.controllers.owned_pods import owner_of
 from stowplan.controllers.stores import Store, encode_sorted, owner_keys
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from stowplan.api.meta import Json
 from stowplan.client.errors import ApiError, Conflict
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import CLAIMS, PODS, REVISIONS, STATEFUL_SETS, Json, Plain, PodView
+from stowplan.controllers.kinds import CLAIMS, PODS, REVISIONS, STATEFUL_SETS, Plain, PodView
 from stowplan.controllers.owned_pods import OwnedPods, available_in, differs, owner_of, pod_from
 from stowplan.controllers.revisions import HASH_LABEL, Revisions, Templates
 from stowplan.controllers.stores import Stores, by_namespace

@@ -15,14 +15,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from stowplan import log
-from stowplan.api.meta import Object, decode
+from stowplan.api.meta import Json, Object, decode
 from stowplan.api.pod import Pod
 from stowplan.client.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient, WatchedResource
 from stowplan.client.errors import NotFound
 from stowplan.client.watch import Reflector
 from stowplan.controllers.clock import Clock
 from stowplan.controllers.events import Events
-from stowplan.controllers.kinds import Json, K, Kind, Known
+from stowplan.controllers.kinds import K, Kind, Known
 
 SETTLE_SECONDS = 10.0
 """A watch that is further behind is down; what it shows when it is back says what is still to do."""

@@ -6,6 +6,7 @@ has set a volume aside for the claim.
 
 from __future__ import annotations
 
+from stowplan.api.meta import Json
 from stowplan.api.quantity import parse
 from stowplan.api.selectors import EVERYTHING
 from stowplan.api.storage import (
@@ -17,17 +18,7 @@ from stowplan.api.storage import (
 )
 from stowplan.client.errors import Conflict, NotFound
 from stowplan.controllers.engine import Controller
-from stowplan.controllers.kinds import (
-    CLAIMS,
-    CLASSES,
-    NODES,
-    PODS,
-    VOLUMES,
-    Json,
-    Plain,
-    PodView,
-    StorageClassView,
-)
+from stowplan.controllers.kinds import CLAIMS, CLASSES, NODES, PODS, VOLUMES, Plain, PodView, StorageClassView
 from stowplan.controllers.owned_pods import differs, selector_in
 from stowplan.controllers.stores import Index, Store, Stores
 

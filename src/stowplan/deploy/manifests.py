@@ -15,6 +15,7 @@ import yaml
 
 from stowplan.api.crd import crd_of, needs_crd
 from stowplan.api.custom import CustomResource
+from stowplan.api.meta import Json
 from stowplan.client.kubeconfig import ACCOUNT
 from stowplan.config.types import DEFAULT_SCHEDULER_NAME, LeaderElection
 from stowplan.deploy.rights import (
@@ -41,8 +42,6 @@ from stowplan.deploy.setup import (
 )
 from stowplan.deploy.template import Symbol, any_of, checksum, choose, items, merge, negate, when
 from stowplan.errors import ConfigError, InputError
-
-Json = dict[str, Any]
 
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 KUBE_SCHEDULERS_LEASE = ("kube-system", "kube-scheduler")

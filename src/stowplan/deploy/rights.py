@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.client.api import RESOURCES, WatchedResource, custom
 from stowplan.framework.plugin import Plugin, Right
-
-Json = dict[str, Any]
 
 RBAC = "rbac.authorization.k8s.io"
 EVERY_SCHEDULER = (

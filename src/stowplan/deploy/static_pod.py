@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.deploy.manifests import (
     KUBE_SCHEDULERS_LEASE,
     SECCOMP,
@@ -20,8 +20,6 @@ from stowplan.deploy.manifests import (
 from stowplan.deploy.rights import RBAC, lease_rules, plugin_rights, render_role, rules, viewer
 from stowplan.deploy.setup import CONFIG, Setup, Values, check_values
 from stowplan.errors import ConfigError
-
-Json = dict[str, Any]
 
 NAME = "kube-scheduler"
 FOLDER = "/etc/kubernetes/stowplan"

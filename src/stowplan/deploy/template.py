@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-Json = dict[str, Any]
+from stowplan.api.meta import Json
+
 Part = TypeVar("Part", dict[str, Any], list[Any])
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from stowplan import log
 from stowplan.api.crd import crd_of, needs_crd
+from stowplan.api.meta import Json
 from stowplan.apiserver import ApiServer, Store
 from stowplan.apiserver.store import Snapshot
 from stowplan.client.api import ApiClient
@@ -35,7 +36,6 @@ from stowplan.kubelet import Behaviour, NodeTemplate, SimulatedKubelets
 from stowplan.scheduler.decision_pages import look_up
 from stowplan.scheduler.scheduler import Scheduler, Settings
 
-Json = dict[str, Any]
 Nodes = int | NodeTemplate | Iterable[NodeTemplate]
 
 WAIT_SECONDS = 10.0

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.faults import Fault, Target
 from stowplan.apiserver.http import Endpoint, make_certificate, serve
 from stowplan.config import Duration
@@ -37,7 +38,6 @@ from stowplan.errors import InputError, StowplanError
 from stowplan.framework.plugin import Plugin
 from stowplan.kubelet import Behaviour
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 DEFAULT_NODES = 3

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from stowplan.api.custom import CustomResource
-from stowplan.api.meta import Object, decode
+from stowplan.api.meta import Json, Object, decode
 from stowplan.client.api import RESOURCES, ApiClient, WatchedResource, custom
 from stowplan.client.connection import Connection
 from stowplan.client.errors import ApiError, Forbidden, NotFound
 from stowplan.client.watch import ESSENTIAL, PRIORITY_CLASSES, WORKLOADS, pages
 from stowplan.errors import StowplanError
-
-Json = dict[str, Any]
 
 READS_A_SECOND = 500
 LEFT_OUT = (*WORKLOADS, "VolumeAttachment")

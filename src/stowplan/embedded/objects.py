@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from stowplan.api.manifests import objects_in
+from stowplan.api.meta import Json
 from stowplan.apiserver import ApiServer
 from stowplan.apiserver.resources import Resource
 from stowplan.client.api import APPLY_PATCH, ApiClient
 from stowplan.errors import InputError
-
-Json = dict[str, Any]
 
 FIRST = ("Namespace", "CustomResourceDefinition", "PriorityClass", "StorageClass", "Node")
 FIELD_MANAGER = "stowplan-up"

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ from stowplan import log
 from stowplan.api.custom import CustomResource
 from stowplan.api.group_crds import PUBLISHED
 from stowplan.api.manifests import Found
+from stowplan.api.meta import Json
 from stowplan.apiserver import Store
 from stowplan.apiserver.durable import DurableStore
 from stowplan.apiserver.http import Endpoint, Pair, make_certificate, serve
@@ -49,8 +50,6 @@ from stowplan.web import (
     relay,
     serve_locally,
 )
-
-Json = dict[str, Any]
 
 DEFAULT_NODES = 10
 PROXIED = ("page", "metrics", "configz", "debug")

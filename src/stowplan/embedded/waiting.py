@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import ApiServer
 from stowplan.apiserver.store import Record
 from stowplan.embedded.objects import resource_named
 from stowplan.errors import InputError
 
-Json = dict[str, Any]
 Condition = str | Callable[[Json], object]
 
 EXISTS, DELETED = "exists", "deleted"

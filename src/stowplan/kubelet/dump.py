@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import yaml
 
+from stowplan.api.meta import Json
 from stowplan.errors import InputError
-from stowplan.kubelet.statuses import Json, node_of
+from stowplan.kubelet.statuses import node_of
 
 FIRST = ("Namespace", "PriorityClass", "StorageClass", "PersistentVolume", "PersistentVolumeClaim")
 LAST = ("Pod",)

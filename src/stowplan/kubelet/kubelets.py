@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from stowplan import log
-from stowplan.api.meta import Object, decode
+from stowplan.api.meta import Json, Object, decode
 from stowplan.api.node import NodeObject, NodeStatus
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.quantity import parse, units
@@ -42,7 +42,6 @@ from stowplan.kubelet.behaviour import (
 from stowplan.kubelet.statuses import (
     KILLED,
     TERMINATED,
-    Json,
     ended_status,
     heartbeat_of,
     images_on_node,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Container, Pod
 from stowplan.client.events import micro_time
 from stowplan.controllers.clock import wire_time
 from stowplan.kubelet.admission import Rejection
-
-Json = dict[str, Any]
 
 NODE_CONDITIONS = (
     ("MemoryPressure", "False", "KubeletHasSufficientMemory"),

@@ -10,8 +10,9 @@ import msgspec
 import yaml
 
 from stowplan.api import quantity
+from stowplan.api.meta import Json
 from stowplan.errors import InputError, QuantityError
-from stowplan.kubelet.statuses import Json, node_of
+from stowplan.kubelet.statuses import node_of
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")

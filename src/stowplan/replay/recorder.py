@@ -21,7 +21,7 @@ import msgspec
 
 from stowplan import log
 from stowplan.api.custom import CustomResource
-from stowplan.api.meta import Object, parse_time
+from stowplan.api.meta import Json, Object, parse_time
 from stowplan.api.pod import LAST_APPLIED
 from stowplan.client.api import RESOURCES, ApiClient, WatchedResource, custom
 from stowplan.client.connection import Connection
@@ -55,7 +55,6 @@ OF_POD_STATUS = ("resourceClaimStatuses", "startTime")
 OF_NODES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 """Labels that a pod gets from its node when it is bound."""
 OF_NODE_STATUS = ("allocatable", "capacity", "images", "declaredFeatures")
-Json = dict[str, Any]
 
 
 class Privacy(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import times
 from stowplan.apiserver.failures import (
     FieldError,
@@ -27,8 +27,6 @@ from stowplan.apiserver.security import label_errors as security_label_errors
 from stowplan.apiserver.strategies.pod_defaults import default_template, round_amounts
 from stowplan.apiserver.strategies.pod_validation import EFFECTS, pod_spec_errors
 from stowplan.apiserver.strategies.strategy import Lookup, Strategy
-
-Json = dict[str, Any]
 
 NAME_LABEL = "kubernetes.io/metadata.name"
 STORAGE_CLASSES = "storageclasses.storage.k8s.io"

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import schemas, times
 from stowplan.apiserver.failures import FieldError, duplicate, forbidden, invalid, required, unsupported
 from stowplan.apiserver.names import dns1035_errors, subdomain_errors
 from stowplan.apiserver.rules import rule_errors
 from stowplan.apiserver.strategies.strategy import Strategy
 from stowplan.apiserver.structural import TYPES, Validator, bad_patterns, prune
-
-Json = dict[str, Any]
 
 APPROVAL = "api-approved.kubernetes.io"
 _SEE = "see https://github.com/kubernetes/enhancements/pull/1111"

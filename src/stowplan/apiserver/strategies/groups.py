@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.apiserver import schemas
 from stowplan.apiserver.failures import (
     Failure,
@@ -36,8 +36,6 @@ from stowplan.config.gates import (
     WORKLOAD_CLAIMS,
     FeatureGates,
 )
-
-Json = dict[str, Any]
 
 GROUP, VERSION = "scheduling.k8s.io", "v1alpha2"
 POD_GROUPS, WORKLOADS = f"podgroups.{GROUP}", f"workloads.{GROUP}"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.api.quantity import NANO, parse
 from stowplan.api.quota import scopes_of
 from stowplan.api.requests import is_extended
 from stowplan.apiserver.failures import FieldError, duplicate, forbidden, invalid, required
 from stowplan.apiserver.names import label_key_errors
 from stowplan.apiserver.strategies.strategy import Strategy
-
-Json = dict[str, Any]
 
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 _INTEGERS = (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from stowplan.api.cel import compile_cel
 from stowplan.api.cel.overloads import name_of
+from stowplan.api.meta import Json
 from stowplan.apiserver.failures import FieldError, forbidden, invalid, required, too_long, unsupported
 from stowplan.apiserver.names import (
     address_errors,
@@ -16,8 +16,6 @@ from stowplan.apiserver.names import (
 )
 from stowplan.apiserver.strategies.strategy import Strategy
 from stowplan.errors import CelError
-
-Json = dict[str, Any]
 
 MAX_EXPRESSION = 10 * 1024
 """Bytes of a device selector."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.api.quantity import milli_units, parse
 from stowplan.apiserver.amounts import canonical
-
-Json = dict[str, Any]
 
 CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _FILE_MODE = 420

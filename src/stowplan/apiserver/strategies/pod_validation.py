@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
+from stowplan.api.meta import Json
 from stowplan.api.quantity import parse
 from stowplan.apiserver.failures import (
     FieldError,
@@ -24,8 +24,6 @@ from stowplan.apiserver.names import (
     label_value_errors,
     subdomain_errors,
 )
-
-Json = dict[str, Any]
 
 _PULL = ("Always", "IfNotPresent", "Never")
 _MESSAGES = ("FallbackToLogsOnError", "File")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from stowplan.api.defaults import with_label_keys
+from stowplan.api.meta import Json
 from stowplan.api.quantity import parse
 from stowplan.apiserver import times
 from stowplan.apiserver.failures import FieldError, forbidden, forbidden_request, invalid
@@ -14,8 +14,6 @@ from stowplan.apiserver.store import Record
 from stowplan.apiserver.strategies.pod_defaults import default_pod
 from stowplan.apiserver.strategies.pod_validation import pod_spec_errors
 from stowplan.apiserver.strategies.strategy import Lookup, Strategy
-
-Json = dict[str, Any]
 
 EPHEMERAL = "ephemeralcontainers"
 _RESIZABLE = ("cpu", "memory")

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.failures import FieldError, duplicate, forbidden, invalid, required, unsupported
 from stowplan.apiserver.names import path_segment_errors, subdomain_errors
 from stowplan.apiserver.strategies.strategy import Strategy
-
-Json = dict[str, Any]
 
 _FAILURE, _MATCH, _SCOPES = ("Fail", "Ignore"), ("Equivalent", "Exact"), ("*", "Cluster", "Namespaced")
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")

@@ -6,13 +6,12 @@ A Strategy says how the verbs treat its kind. The one here suits a kind about wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.failures import FieldError
 from stowplan.apiserver.names import subdomain_errors
 from stowplan.apiserver.store import Record
-
-Json = dict[str, Any]
 
 
 class Lookup(Protocol):

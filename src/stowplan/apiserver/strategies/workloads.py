@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 from zoneinfo import ZoneInfo
 
+from stowplan.api.meta import Json
 from stowplan.apiserver.failures import FieldError, invalid, required, unsupported
 from stowplan.apiserver.names import label_errors, path_segment_errors
 from stowplan.apiserver.strategies.pod_defaults import default_template
 from stowplan.apiserver.strategies.pod_validation import label_selector_errors, pod_spec_errors
 from stowplan.apiserver.strategies.strategy import Strategy
-
-Json = dict[str, Any]
 
 _NOT_NEGATIVE = "must be greater than or equal to 0"
 _NO_MATCH = "`selector` does not match template `labels`"
