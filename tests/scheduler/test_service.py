@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import yaml
 
-from stowplan.apiserver import ApiServer
+from stowplan.apiserver import ApiServer, Request, Response
 from stowplan.apiserver.http import serve
 from stowplan.apiserver.server import VERSION
 from stowplan.errors import InputError
@@ -47,8 +47,13 @@ async def running(*flags: str) -> AsyncIterator[Service]:
 
 
 @pytest.fixture
-async def address() -> AsyncIterator[str]:
-    async with serve(ApiServer()) as front:
+def api_server() -> ApiServer:
+    return ApiServer()
+
+
+@pytest.fixture
+async def address(api_server) -> AsyncIterator[str]:
+    async with serve(api_server) as front:
         yield f"http://127.0.0.1:{front.port}"
 
 
@@ -115,6 +120,26 @@ async def test_features_follow_an_older_server(configure, caplog, monkeypatch, m
             for each in said(caplog, message)
         ]
         assert found == ([line] if line and follows else [])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"<html>who are you?</html>", id="a page"),
+        pytest.param(b'["1", "35"]', id="a list"),
+        pytest.param(b"[" * 100_000, id="nested deeply"),
+        pytest.param(b'{"major": "2", "minor": "1"}', id="another major version"),
+    ],
+)
+async def test_a_version_that_cannot_be_read_is_said_and_ignored(configure, api_server, caplog, body):
+    async def answer(request: Request) -> Response:
+        return Response(200, body)
+
+    api_server.proxied["version"] = answer
+    async with running(f"--config={configure()}") as service:
+        assert "NodeDeclaredFeatures" in plugins_of(service)
+    (fields,) = said(caplog, "API server's version not known, scheduling as kube-scheduler 1.36")
+    assert fields == {"err": "/version does not say 1.x"}
 
 
 def plugins_of(service: Service) -> set[str]:

@@ -168,7 +168,7 @@ async def _read(
         found = [await read_workload(api, kind, namespace, name) for kind, name in workloads if kind]
         reading = await read_cluster(api, kinds, on_object)
         try:
-            minor = read_server_minor(await api.get_json("/version"))
+            minor = read_server_minor((await api.request("GET", "/version")).data)
         except ApiError:
             minor = None  # it is only needed for older servers
         return reading, [each for each in found if each is not None], minor

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from stowplan.config.field_errors import join_errors
 from stowplan.errors import InputError
 
@@ -149,7 +151,7 @@ def _read_table() -> Iterator[Gate]:
 
 GATES: Mapping[str, Gate] = {gate.name: gate for gate in _read_table()}
 MAX_DIGITS = 19
-"""Of a number in a version."""
+"""How many digits a number in a version may have."""
 _CLASSES = {"AllAlpha": "a", "AllBeta": "b"}
 
 FeatureGates = frozenset[str]
@@ -294,11 +296,20 @@ def read_versions(emulated: Sequence[str], compatible: Sequence[str]) -> int | N
     return wanted and wanted[1]
 
 
-def read_server_minor(answer: Mapping[str, object]) -> int | None:
-    """The minor that an API server emulates or is of, from its /version; None if it is not 1.x."""
+def read_server_minor(answer: bytes) -> int | None:
+    """The minor that an API server emulates or is of, from its /version.
+
+    None if that is not 1.x, or if the answer is something else, such as a proxy's page.
+    """
+    try:
+        found = msgspec.json.decode(answer)
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        return None
     for major, minor in (("emulationMajor", "emulationMinor"), ("major", "minor")):
-        digits = re.match(r"[0-9]{1,4}", str(answer.get(minor, "")))  # some providers write 35+
-        if digits and answer.get(major) == "1":
+        digits = re.match(r"[0-9]{1,4}", str(found.get(minor, "")))  # some providers write 35+
+        if digits and found.get(major) == "1":
             return int(digits[0])
     return None
 

@@ -437,7 +437,8 @@ class Service:
             ) from error
         self._policy = {"kind": "ConfigMap", **found}
         known = parse(self.options.argv, registry=self.registry).warnings
-        self.options, warnings = self._parse(self.registry)
+        options, warnings = self._parse(self.registry)
+        self.options = msgspec.structs.replace(options, config=self._keep_fixed(options.config))
         for warning in warnings:
             if warning not in known:  # those were written at the start
                 log.warn(warning)
@@ -451,16 +452,17 @@ class Service:
         """Without --emulated-version, an older API server says which features there are."""
         if self.options.emulated_minor is not None:
             return
+        why: Exception | None = None
         try:
             async with asyncio.timeout(VERSION_SECONDS):
-                found = await api.get_json("/version")
+                minor = read_server_minor((await api.request("GET", "/version")).data)
         except (ApiError, TimeoutError) as error:
-            log.warn(
-                f"API server's version not known, scheduling as kube-scheduler 1.{RELEASE_MINOR}", err=error
-            )
+            minor, why = None, error
+        if minor is None:
+            text = f"API server's version not known, scheduling as kube-scheduler 1.{RELEASE_MINOR}"
+            log.warn(text, err=why or "/version does not say 1.x")
             return
-        minor = read_server_minor(found)
-        if minor is None or minor == RELEASE_MINOR:
+        if minor == RELEASE_MINOR:
             return
         if minor > RELEASE_MINOR:
             log.log(
@@ -471,7 +473,7 @@ class Service:
             )
             return
         self._server_minor = minor
-        config = self._parse(self.registry).options.config
+        config = self._keep_fixed(self._parse(self.registry).options.config)
         self.options = msgspec.structs.replace(self.options, config=config)
         log.log(0, "API server is older, using its features", server=f"1.{minor}")
 
