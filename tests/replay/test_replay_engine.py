@@ -266,6 +266,15 @@ def test_a_pod_that_is_not_preempted_here_stays_and_is_not_replaced(departures):
     assert (found["low"].bound, found["low"].ended) == (1, 90)
 
 
+@pytest.mark.parametrize("departures", ["run-time", "recorded"])
+def test_a_pod_that_was_preempted_and_is_pending_here_is_replaced(departures):
+    trace = recorded_preemption()
+    room = [msgspec.structs.replace(each) for each in trace.events]
+    room[0] = add(0, node("a", "100m"))
+    found = results_by_name(trace_of(*room), departures=departures)
+    assert sorted(found) == ["again", "high", "low"]
+
+
 def test_preemption_takes_the_recorded_node_where_the_harm_is_equal():
     pods = [add(1, pod(f"on-{name}", "4", nodeName=name)) for name in ("a", "b", "c")]
     urgent = pod("high", "4", priority=10)
@@ -297,6 +306,29 @@ def test_a_pod_that_was_overtaken_when_recorded_is_overtaken_in_the_replay():
     assert results_by_name(trace)["high"].node == "b"
     found = results_by_name(trace, prefers_recorded=True)
     assert (found["high"].node, found["low"].node) == ("a", "")
+
+
+def held_back(*between, taints=()):
+    """A pod that is held back when it arrives, since one that arrived later was decided before it."""
+    where = node("a")
+    where["spec"] = {"taints": list(taints)}
+    urgent = pod("high", priority=10, tolerations=[{"operator": "Exists"}])
+    return trace_of(
+        add(0, where), add(1, pod("low")), *between, add(3, urgent), change(4, "bind", urgent, node="a")
+    )
+
+
+def test_a_pod_that_is_deleted_while_it_is_held_back_is_not_attempted():
+    found = results_by_name(held_back(change(2, "delete", pod("low"))), prefers_recorded=True)
+    assert (found["high"].node, found["low"].node, found["low"].attempts) == ("a", "", 0)
+
+
+def test_a_pod_that_changes_while_it_is_held_back_is_decided_as_it_is_then():
+    taint = {"key": "gpu", "effect": "NoSchedule"}
+    tolerating = pod("low", tolerations=[{"key": "gpu", "operator": "Exists"}])
+    trace = held_back(change(2, "update", tolerating), taints=[taint])
+    found = results_by_name(trace, prefers_recorded=True)["low"]
+    assert (found.node, found.attempts) == ("a", 1)
 
 
 @pytest.mark.parametrize("victim", ["one", "two", "three"])

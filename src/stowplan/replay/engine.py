@@ -454,8 +454,8 @@ class Replay:
 
     def _apply_pod(self, event: Event) -> None:
         match event.verb:
-            case "add" if event.id in self._victims and self._victims[event.id] in self._pods:
-                self._continued[event.id] = self._victims[event.id]  # which is not evicted here
+            case "add" if not self._is_as_recorded(victim := self._victims.get(event.id, "")):
+                self._continued[event.id] = victim  # which is not evicted here
             case "add":
                 pod: Pod = self._decoded(partial(Pod.decode, bytes(event.object)), event)  # type: ignore[type-var]
                 if not pod.is_finished:
@@ -485,6 +485,7 @@ class Replay:
                 self._end(self._continued.get(event.id, event.id))
 
     def _is_as_recorded(self, uid: str) -> bool:
+        """Whether a pod that was preempted ends as recorded; one that runs here ends otherwise."""
         pod = self._pods.get(uid)
         return pod is None or not pod.node_name or self._is_of_others(pod)
 

@@ -91,8 +91,15 @@ class RecordedOrder:
 
     def begin(self) -> None:
         """Events have been applied: pods that were held back may be decided now."""
+        pending = self._scheduler.shared.pending
         while self._early:
-            self._give_back(self._early.pop())
+            queued = self._early.pop()
+            pod = pending.get(queued.pod.uid)
+            if pod is None:  # deleted meanwhile
+                self._queue.done(queued.pod.uid)
+                continue
+            queued.pod = pod
+            self._give_back(queued)
 
     def pop(self) -> QueuedPod | None:
         tried: list[QueuedPod] = []
