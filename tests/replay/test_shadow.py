@@ -4,6 +4,8 @@ The live scheduler is the test itself, which binds pods through the API, or Stow
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import random
 import signal
@@ -17,10 +19,14 @@ from click.testing import CliRunner
 
 from shadow_world import ONLY_FIT, PACKING, PODS, V1, node, pod, shadowing
 from stowplan.apiserver.faults import Target
+from stowplan.apiserver.server import VERSION
 from stowplan.cli import stowplan
 from stowplan.client.errors import NotAllowed
-from stowplan.replay.shadow import MAX_KEPT
+from stowplan.embedded.cluster import EmbeddedCluster
+from stowplan.framework.registry import Registry
+from stowplan.replay.shadow import MAX_KEPT, MAX_NAMES, ShadowService
 from stowplan.replay.shadow_timing import MAX_SETTLE_SECONDS
+from stowplan.scheduler.options import parse
 from stowplan.web import answer_by_name, make_pages, make_source, serve_locally
 
 RAISING = """
@@ -239,6 +245,44 @@ async def test_a_pod_that_the_live_scheduler_rejects_and_fits_here_is_policy(tmp
         assert (found.result, found.live, found.chosen) == ("policy", "", "a")
 
 
+async def test_a_pod_that_is_rejected_in_a_burst_and_bound_later_is_judged_twice(tmp_path):
+    """What explains the rejection does not explain the node."""
+    profile = {"schedulerName": "default-scheduler", "pluginConfig": [PACKING], **ONLY_FIT}
+    async with shadowing(tmp_path, profile=profile) as world:
+        await world.create(node("a", "1"), node("b", "2"), node("c", "8"))
+        await world.known("c")
+        cluster = world.service.scheduler.cluster
+        await world.create(pod("on-b", "2", nodeName="b"), pod("on-c", "8", nodeName="c"))
+        await world.until(lambda: len(list(cluster.pods())) == 2)
+        await world.create(pod("first"), pod("second"))
+        await world.decided("second")
+        await world.reject("first")
+        await world.bind("second", "a")
+        found = await world.verdict("first")
+        assert (found.result, found.live) == ("timing", "")
+        for name in ("on-b", "on-c"):
+            await world.cluster.api.request("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+        await world.until(lambda: len(list(cluster.pods())) == 1)
+        await world.bind("first", "c")
+        found = await world.verdict("first", 2)
+        assert (found.result, found.live, found.chosen) == ("policy", "c", "b")
+
+
+async def test_nodes_that_are_removed_cost_no_verdict(tmp_path):
+    profile = {"schedulerName": "default-scheduler", "pluginConfig": [PACKING], **ONLY_FIT}
+    async with shadowing(tmp_path, profile=profile) as world:
+        await world.create(node("a", "2"), node("b"), node("c"))
+        await world.known("c")
+        await world.create(pod("web"))
+        await world.decided("web")
+        await world.resize("c", "16")
+        await world.cluster.api.request("DELETE", "/api/v1/nodes/c")
+        await world.until(lambda: world.service.scheduler.cluster.nodes.row_of("c") is None)
+        await world.bind("web", "b")
+        found = await world.verdict("web")
+        assert (found.result, found.chosen) == ("policy", "a")
+
+
 async def test_pods_that_are_deleted_or_come_with_a_node_are_counted_apart(tmp_path):
     async with shadowing(tmp_path) as world:
         await world.create(node("a"))
@@ -262,6 +306,16 @@ async def test_pods_without_a_profile_are_said_to_be_left_out(tmp_path, caplog):
         await world.until(lambda: world.service.shadow.summary().unmatched == {"default-scheduler": 2})
         assert world.service.shadow.summary().profiles == ("other",)
     assert caplog.text.count("no profile has their schedulerName") == 1
+
+
+async def test_names_of_schedulers_that_anybody_makes_up_do_not_fill_the_log(tmp_path, caplog):
+    async with shadowing(tmp_path) as world:
+        names = [f"mine-{number}" for number in range(MAX_NAMES + 5)]
+        await world.create(*(pod(name, schedulerName=name) for name in names))
+        await world.until(lambda: sum(world.service.shadow.summary().unmatched.values()) == len(names))
+        assert world.service.shadow.summary().unmatched["(others)"] == 5
+    messages = [each.getMessage() for each in caplog.records]
+    assert messages.count("Pods are not judged: no profile has their schedulerName") == MAX_NAMES + 1
 
 
 async def test_a_plugin_that_raises_is_an_error_and_the_next_pods_are_judged(tmp_path):
@@ -396,3 +450,36 @@ def test_bad_input_is_named(words, message, tmp_path, monkeypatch):
     done = CliRunner().invoke(stowplan, ["shadow", *words])
     assert done.exit_code != 0
     assert message in f"{done.output}{done.exception}"
+
+
+@pytest.mark.parametrize("minor", ["35", "36"])
+async def test_an_api_server_of_any_version_is_followed(tmp_path, monkeypatch, minor):
+    """A standby that delays its cache until it leads would never see a pod."""
+    monkeypatch.setitem(VERSION, "emulationMinor", minor)
+    async with shadowing(tmp_path, delayCacheUntilActive=True) as world:
+        await world.create(node("a"))
+        assert (await world.place(pod("web"), "a")).result == "same"
+
+
+async def test_a_policy_in_a_config_map_does_not_make_it_a_candidate_for_the_lease(tmp_path):
+    """The live scheduler would lose its lease to one that schedules nothing."""
+    policy = {"apiVersion": "v1", "kind": "Policy", "predicates": [{"name": "PodFitsResources"}]}
+    argv = ["--policy-configmap=policy", "--secure-port=0"]
+    async with EmbeddedCluster() as cluster:
+        data = {"metadata": {"name": "policy"}, "data": {"policy.cfg": json.dumps(policy)}}
+        await cluster.api.request("POST", "/api/v1/namespaces/kube-system/configmaps", data)
+        service = ShadowService(
+            parse(argv).options, Registry.installed(), cluster.connection, owns_process=False
+        )
+        task = asyncio.create_task(service.run())
+        try:
+            async with asyncio.timeout(20):
+                while not (service.is_synced or task.done()):
+                    await asyncio.sleep(0.01)
+            assert service.leader is None
+            leases = await cluster.api.get_json("/apis/coordination.k8s.io/v1/leases")
+            names = [each["metadata"]["name"] for each in leases["items"]]
+            assert "kube-scheduler" not in names
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

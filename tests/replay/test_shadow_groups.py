@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from contextlib import asynccontextmanager
 
 import pytest
 
 from other_extender import Raw, other_extender
-from shadow_world import ONLY_FIT, PACKING, node, pod, shadowing
+from shadow_world import ONLY_FIT, PACKING, PODS, node, pod, shadowing
 from stowplan.api.crd import crd_of, needs_crd
 from stowplan.api.groups import COSCHEDULING, GroupKey
 from stowplan.framework.resolve import watched_kinds
+from stowplan.replay.shadow import AGREEING
 
 LABEL = "scheduling.x-k8s.io/pod-group"
 GROUPS = {
@@ -141,6 +143,45 @@ async def test_extenders_are_asked_and_never_told_to_bind(tmp_path):
             await world.bind("last", "b")
             assert (await world.verdict("last")).result == "same"
         assert [verb for verb, _ in other.asked] == ["filter", "prioritize"] * 3
+
+
+async def test_a_pod_that_is_bound_while_an_extender_answers_is_judged_with_the_answer(tmp_path):
+    may_answer = threading.Event()
+
+    def answer(body):
+        may_answer.wait(30)
+        return {"NodeNames": body["NodeNames"]}
+
+    with other_extender(filter=answer) as other:
+        profile = {"schedulerName": "default-scheduler", **ONLY_FIT}
+        managed = [{"name": "example.com/gpu"}]
+        given = extenders(other, filterVerb="filter", httpTimeout="60s", managedResources=managed)
+        async with shadowing(tmp_path, profile=profile, extenders=given) as world:
+            for name in "ab":
+                made = node(name, "2")
+                made["status"]["capacity"]["example.com/gpu"] = "4"
+                await world.create(made)
+            await world.known("b")
+            await world.create(pod("first"), pod("second"))
+            await world.decided("second")
+            asking = pod("asking")
+            asking["spec"]["containers"][0]["resources"] = {"limits": {"example.com/gpu": "1"}}
+            await world.create(asking)
+            await world.until(lambda: other.asked)
+            try:
+                for name, where in ("first", "a"), ("second", "b"), ("asking", "a"):
+                    await world.bind(name, where)
+                last = (await world.cluster.api.get_json(f"{PODS}/asking"))["metadata"]["resourceVersion"]
+                (pods,) = (
+                    each
+                    for each in world.service.scheduler.follower.reflectors
+                    if each.resource.name == "pods"
+                )
+                await world.until(lambda: pods.version == last)
+            finally:
+                may_answer.set()
+            found = [await world.verdict(name) for name in ("first", "second", "asking")]
+            assert all(each.result in AGREEING for each in found), found
 
 
 async def test_an_extender_that_fails_is_an_error(tmp_path):

@@ -64,6 +64,7 @@ RECENT = 4
 """So many bindings after a pod arrived, the live scheduler may have decided when it did."""
 MAX_NAMES = 100
 """Names of schedulers without a profile that are counted one by one."""
+OTHER_NAMES = "(others)"
 TURN_SECONDS = 0.002
 
 
@@ -262,13 +263,14 @@ class Shadow:
 
     def _count_unmatched(self, scheduler: Scheduler, name: str) -> None:
         if name not in self._unmatched:
-            log.warn(
-                "Pods are not judged: no profile has their schedulerName",
-                schedulerName=name,
-                profiles=list(scheduler.profiles),
-            )
             if len(self._unmatched) >= MAX_NAMES:
-                name = "(others)"
+                name = OTHER_NAMES
+            if name not in self._unmatched:
+                log.warn(
+                    "Pods are not judged: no profile has their schedulerName",
+                    schedulerName=name,
+                    profiles=list(scheduler.profiles),
+                )
         self._unmatched[name] += 1
         self._unmatched_total[()] += 1
 
@@ -411,7 +413,9 @@ class Shadow:
         if tracked.is_decided and now - tracked.seen <= MAX_SETTLE_SECONDS:
             nodes = scheduler.cluster.nodes
             rows = nodes.kept.node_changes.since(tracked.version[1])
-            names = {live, decision.chosen} if rows is None else {nodes.names[row] for row in rows}
+            names = {live, decision.chosen}
+            if rows is not None:  # the last of them may have been removed since
+                names = {nodes.names[row] for row in rows if row < len(nodes)}
             changed = next((name for name in (live, decision.chosen) if name and name in names), "")
         case = OpenCase(pod, live, tracked, decision, agreed, changed, self._placed + 1, now, due)
         self._open.append(case)

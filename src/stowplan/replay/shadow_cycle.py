@@ -125,7 +125,8 @@ class ShadowCycle:
         """Decide a pod, and ask extenders about it."""
         with self._scheduler.shared.changes.deferring():
             decision = await self._scheduler.loop.decide_extended(profile, pod, sampling)
-        self._answers[pod.uid] = _Answers(decision)
+            # Before changes that were deferred are made: the pod may be bound by one of them, or gone.
+            self._answers[pod.uid] = _Answers(decision)
         return decision
 
 

@@ -106,8 +106,8 @@ class Timing:
         """When a pod was bound last, by the monotonic clock."""
         self._ordered: dict[str, bool] = {}
         """Pods, by uid, in an order of decisions that would explain their bindings; whether it does."""
-        self._tried: dict[str, tuple[str, float]] = {}
-        """For pods, by uid, what `_try_times` found."""
+        self._tried: dict[tuple[str, str], tuple[str, float]] = {}
+        """What `_try_times` found, by uid and node: a pod may be rejected first, and bound later."""
 
     def explain(
         self,
@@ -118,6 +118,8 @@ class Timing:
         decide: Decide,
     ) -> str:
         """How the order of decisions explains it; empty if it does not. `others` are open as well."""
+        recent = {each.uid for each in self.placements}
+        self._tried = {key: each for key, each in self._tried.items() if key[0] in recent}
         around = self._around(case)
         is_burst = bool(case.live) and len(around.before) + len(around.in_flight) >= MIN_BURST
         if is_burst:
@@ -155,8 +157,8 @@ class Timing:
         just before it or after it were decided the other way round. A watch shows changes in their order, so
         a pod that was bound before this one was created was decided before it, too.
         """
-        known = self._tried.get(case.pod.uid)
-        if known is not None:
+        key = (case.pod.uid, case.live)
+        if (known := self._tried.get(key)) is not None:
             return known
         before, after, in_flight = self._around(case)
         trials = {
@@ -181,8 +183,8 @@ class Timing:
             misses *= 1 - len(decision.best) / max(len(decision.feasible), 1)
             if not found and decision.error is None and agrees(decision, case.live):
                 found = what
-        self._tried[case.pod.uid] = (found, 1 - misses)
-        return self._tried[case.pod.uid]
+        self._tried[key] = (found, 1 - misses)
+        return self._tried[key]
 
     def _is_by_chance(self, scheduler: Scheduler, cases: Iterable[OpenCase], decide: Decide) -> bool:
         """Whether the trials explain no more of a burst than they would if the policy were another one.
@@ -190,8 +192,6 @@ class Timing:
         With few nodes, one of several trials often leads to the same node. A single pod does not show that,
         but many do.
         """
-        uids = {each.uid for each in self.placements}
-        self._tried = {uid: each for uid, each in self._tried.items() if uid in uids}
         ends = time.thread_time() + MAX_ORDER_SECONDS
         for each in islice(cases, MAX_COMPARED):
             if time.thread_time() >= ends:

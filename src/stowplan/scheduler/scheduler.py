@@ -128,6 +128,9 @@ class Scheduler:
 
         def on_pod_event(kind: EventKind, old: Any, new: Any) -> None:
             assert on_pod is not None
+            if shared.changes.is_deferring:  # it must see the cluster just before this change
+                shared.changes.make(partial(on_pod_event, kind, old, new))
+                return
             try:
                 on_pod(old, new)
             finally:
