@@ -83,11 +83,16 @@ async def test_short_waits_do_not():
     assert (turns.limit, had) == (1, ["a", "b"])
 
 
-async def most_at_once(monkeypatch: pytest.MonkeyPatch, answered_a_second: float, seconds: float) -> int:
+async def most_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+    answered_a_second: float,
+    seconds: float,
+    turns: AdaptiveSemaphore | None = None,
+    now: float = 1000.0,
+) -> int:
     """The highest limit while many requests wait; each takes `seconds`, or as long as the server is busy."""
-    now = 1000.0
     monkeypatch.setattr(connection, "monotonic", lambda: now)
-    turns = AdaptiveSemaphore()
+    turns = turns or AdaptiveSemaphore()
     waiting = [asyncio.create_task(turns.acquire()) for _ in range(5000)]
     await asyncio.sleep(0)
     found = 0
@@ -96,6 +101,8 @@ async def most_at_once(monkeypatch: pytest.MonkeyPatch, answered_a_second: float
         turns.release()
         found = max(found, turns.limit)
         await asyncio.sleep(0)
+    while turns.limit > INITIAL_REQUESTS:  # until nobody has one
+        turns.release()
     return found
 
 
@@ -106,3 +113,10 @@ async def test_a_server_far_away_gets_more_at_once(monkeypatch):
 async def test_a_busy_server_does_not(monkeypatch):
     found = await most_at_once(monkeypatch, answered_a_second=300, seconds=0.01)
     assert INITIAL_REQUESTS < found <= INITIAL_REQUESTS + 12
+
+
+async def test_after_a_pause_it_is_tried_again(monkeypatch):
+    turns = AdaptiveSemaphore()
+    busy = await most_at_once(monkeypatch, 300, 0.01, turns)
+    assert INITIAL_REQUESTS < busy < MAX_REQUESTS
+    assert await most_at_once(monkeypatch, 10_000, 0.05, turns, now=1020.0) == MAX_REQUESTS

@@ -166,7 +166,7 @@ async def test_bindings_are_protobuf_once_the_server_has_answered_in_it(server: 
         assert found == binding
 
 
-@pytest.mark.parametrize("status", [406, 415])
+@pytest.mark.parametrize("status", [400, 403, 406, 415])
 async def test_bindings_are_sent_again_in_json_if_protobuf_is_not_supported(server: ScriptedServer, status):
     """Such as by a proxy before the API server."""
     unsupported = refusal(status, "UnsupportedMediaType", "protobuf is not supported")
@@ -174,9 +174,7 @@ async def test_bindings_are_sent_again_in_json_if_protobuf_is_not_supported(serv
     async with ApiClient(Connection(server.url), uses_protobuf=True) as api:
         for _ in range(3):
             await api.create_binding(make_pod("p", namespace="a"), "n1")
-        with pytest.raises(
-            ApiError, match="protobuf is not supported"
-        ):  # which cannot be, and is not repeated
+        with pytest.raises(ApiError, match="protobuf is not supported"):  # of JSON: it is not repeated
             await api.create_binding(make_pod("p", namespace="a"), "n1")
     kinds = [asked.headers["Content-Type"].rpartition(".")[2] for asked in server.asked]
     assert kinds == ["application/json", "protobuf", *["application/json"] * 3]
@@ -184,15 +182,28 @@ async def test_bindings_are_sent_again_in_json_if_protobuf_is_not_supported(serv
     assert server.asked[2].body == server.asked[0].body
 
 
-async def test_bindings_are_json_after_a_rejection_that_is_not_protobuf(server: ScriptedServer):
-    server.answers = [protobuf_status(201), refusal(400, "", "what is this?"), answer({}, 201)]
+@pytest.mark.parametrize("status", [404, 409, 500, 502])
+async def test_bindings_are_json_after_a_rejection_that_is_not_protobuf(server: ScriptedServer, status):
+    """It may be that of a proxy that cannot handle it: the next attempt must not fail for that."""
+    rejection = refusal(status, "", "what is this?")
+    server.answers = [protobuf_status(201), rejection, protobuf_status(201), protobuf_status(201)]
     async with ApiClient(Connection(server.url), uses_protobuf=True) as api:
         await api.create_binding(make_pod("p"), "n1")
         with pytest.raises(ApiError, match="what is this"):
             await api.create_binding(make_pod("p"), "n1")
-        await api.create_binding(make_pod("p"), "n1")
+        for _ in range(2):
+            await api.create_binding(make_pod("p"), "n1")
     kinds = [asked.headers["Content-Type"].rpartition(".")[2] for asked in server.asked]
-    assert kinds == ["application/json", "protobuf", "application/json"]
+    assert kinds == ["application/json", "protobuf", "application/json", "protobuf"]
+
+
+@pytest.mark.parametrize("status", [400, 403])
+async def test_rejections_of_json_that_are_not_protobuf_are_not_repeated(server: ScriptedServer, status):
+    server.answers = [refusal(status, "", "no")]
+    async with ApiClient(Connection(server.url), uses_protobuf=True) as api:
+        with pytest.raises(ApiError, match="no"):
+            await api.create_binding(make_pod("p"), "n1")
+    assert len(server.asked) == 1
 
 
 async def test_rejections_in_protobuf_keep_it(server: ScriptedServer):

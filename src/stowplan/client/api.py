@@ -314,10 +314,11 @@ class ApiClient:
                     method, target, (*headers, *kind), data, timeout=self.timeout, before=before
                 )
                 is_busy = reply.status == 429 or reply.status >= 500
-                if as_protobuf is not None and not is_busy:
+                if as_protobuf is not None and reply.status != 429:  # which is not about the request
                     self._sends_protobuf = reply.data.startswith(protobuf.MAGIC)
-                    if reply.status in (406, 415):
-                        # A proxy, say, that knows only JSON. Nothing was done, so ask again, and in JSON.
+                    is_of_proxy = content_type == protobuf.CONTENT_TYPE and not self._sends_protobuf
+                    if reply.status in (406, 415) or (is_of_proxy and reply.status in (400, 403)):
+                        # From a proxy, say, that knows only JSON. Nothing was done, so send it again as JSON.
                         self._asks_for_protobuf = False
                         return await self.request(method, path, plain, query=query)
                 if reply.status < 300:

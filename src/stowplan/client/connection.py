@@ -27,7 +27,8 @@ INITIAL_REQUESTS, MAX_REQUESTS = 16, 64
 LONG_WAIT_SECONDS = 0.1
 """A wait this long lets the limit grow, and it grows no more often than this."""
 MIN_GAIN, PAUSE_SECONDS = 1.1, 60.0
-"""With a quarter more at once, so many times the requests must be answered, or the limit stays so long."""
+"""With a quarter more at once, so many times the requests must be answered, or the limit does not grow for
+so many seconds."""
 
 
 class Pool(Protocol):
@@ -122,8 +123,9 @@ class AdaptiveSemaphore:
                 turn.set_result(None)
                 self._grow_after(since)
         if not self._held:
+            # All of it is learned anew: the server may have had nothing to gain from more just then.
             self.limit = self._next_check = self._initial
-            self._rate = 0.0
+            self._rate = self._grown_at = 0.0
 
     def _grow_after(self, since: float) -> None:
         now = monotonic()
