@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import time
 
+import msgspec
 import pytest
 from small_trace import busy_trace, node, pod
 
 from stowplan.client import kubeconfig
-from stowplan.client.api import ApiClient
+from stowplan.client.api import RESOURCES, ApiClient
 from stowplan.embedded.cluster import EmbeddedCluster
 from stowplan.errors import InputError
 from stowplan.replay import ReplayOptions, read_trace, replay, write_trace
-from stowplan.replay.recorder import Privacy, TraceFolder, record
+from stowplan.replay.recorder import Privacy, Recorder, TraceFolder, decode_seen, record
+from stowplan.replay.trace import Trace
 
 SECRET = "hunter2-in-the-environment"
 
@@ -199,6 +201,72 @@ def test_a_line_that_was_not_written_to_its_end_is_left_out(tmp_path):
     TraceFolder(tmp_path).close()
     found = read_trace(tmp_path)
     assert (len(found.events), found.faults) == (3, [])
+
+
+def test_a_damaged_file_is_kept_and_the_events_before_are_used(tmp_path, caplog):
+    """After a power failure, a file may end in zeros."""
+    write_trace(tmp_path / "trace-000001.jsonl", busy_trace().events[:3])
+    with (tmp_path / "trace-000001.jsonl").open("ab") as stream:
+        stream.write(bytes(100) + b"\n" + bytes(10))
+    target = TraceFolder(tmp_path)
+    for event in busy_trace().events[3:5]:
+        target.write(event)
+    target.close()
+    found = read_trace(tmp_path)
+    assert (len(found.events), found.faults) == (5, [])
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        "trace-000001.damaged",
+        "trace-000001.parquet",
+        "trace-000002.parquet",
+    ]
+    assert "Trace file is damaged" in caplog.text
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path):
+    write_trace(tmp_path / "trace-of-monday.parquet", busy_trace().events[:3])
+    TraceFolder(tmp_path).close()
+    assert [each.name for each in tmp_path.iterdir()] == ["trace-of-monday.parquet"]
+
+
+def resource_of(kind):
+    (found,) = (each for each in RESOURCES if each.kind == kind)
+    return found
+
+
+def seen(name, message="", **labels):
+    """An object as a Reflector would hand it on; with a message, a pod that was rejected."""
+    data = {"metadata": {"name": name, "uid": name, "labels": labels}, "spec": {}}
+    if message:
+        condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": message}
+        data["status"] = {"conditions": [condition]}
+    return decode_seen(msgspec.json.encode(data))
+
+
+def test_a_list_that_follows_a_change_is_newer_than_it():
+    """A watch may break while other kinds are still being listed."""
+    events = []
+    recorder, pods = Recorder(events.append), resource_of("Pod")
+    first, second, third = (seen("web", version=each) for each in ("1", "2", "3"))
+    recorder.see(resource_of("Node"), None, seen("a"), is_listed=True)
+    recorder.see(pods, None, first, is_listed=True)
+    recorder.see(pods, first, second)
+    recorder.see(pods, second, third, since=0.0, is_listed=True)
+    recorder.release(all_listed=True)
+    found = [msgspec.json.decode(each.object)["metadata"] for each in events]
+    assert [each["labels"]["version"] for each in found[1:]] == ["1", "2", "3"]
+
+
+def test_a_rejection_is_not_recorded_again_after_a_restart():
+    events = []
+    pods = resource_of("Pod")
+    recorder = Recorder(events.append)
+    recorder.see(pods, None, seen("web", "0/1 nodes are available"))
+    assert [each.verb for each in events] == ["add", "reject"]
+    recorder = Recorder(events.append, before=Trace(list(events)))
+    recorder.see(pods, None, seen("web", "0/1 nodes are available"))
+    assert [each.verb for each in events] == ["add", "reject"]
+    recorder.see(pods, None, seen("web", "0/2 nodes are available"))
+    assert [each.verb for each in events] == ["add", "reject", "reject"]
 
 
 def test_files_are_rotated(tmp_path):

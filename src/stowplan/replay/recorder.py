@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from operator import itemgetter
@@ -29,6 +30,7 @@ from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.errors import ApiError
 from stowplan.client.watch import PRIORITY_CLASSES, EventKind, Reflector
 from stowplan.errors import InputError, StowplanError
+from stowplan.framework.answers import describe, stack_of
 from stowplan.replay.trace import PREEMPTION, Event, Trace, event_of, read_own, write_parquet
 
 FLUSH_SECONDS = 1.0
@@ -55,6 +57,7 @@ OF_POD_STATUS = ("resourceClaimStatuses", "startTime")
 OF_NODES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 """Labels that a pod gets from its node when it is bound."""
 OF_NODE_STATUS = ("allocatable", "capacity", "images", "declaredFeatures")
+_NAME = re.compile(r"trace-([0-9]+)\.parquet")
 
 
 class Privacy(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +82,8 @@ class TraceFolder:
             folder.mkdir(parents=True, exist_ok=True)
             for left in sorted(folder.glob("*.jsonl")):
                 self._pack(left)
-            numbers = [int(each.stem.rpartition("-")[2]) for each in folder.glob("trace-*.parquet")]
-            self._number = max(numbers, default=0)
+            names = (_NAME.fullmatch(each.name) for each in folder.iterdir())
+            self._number = max((int(name[1]) for name in names if name), default=0)
             self._open()
         except OSError as error:
             raise self._error(error) from None
@@ -122,29 +125,44 @@ class TraceFolder:
 
     def _pack(self, file: Path) -> None:
         """Rewrite a file of JSON lines as Parquet; a last line that was not written to its end is left
-        out."""
+        out. A file that is damaged, as after a power failure, is kept under another name."""
         data = file.read_bytes()
-        lines = data[: data.rfind(b"\n") + 1].splitlines()
-        if lines:
+        lines = data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
+        damaged = 0
+
+        def events() -> Iterator[Event]:
+            nonlocal damaged
             decoder = msgspec.json.Decoder(Event)
-            write_parquet(file.with_suffix(".parquet"), map(decoder.decode, lines))
-        file.unlink()
+            for number, line in enumerate(lines, 1):
+                try:
+                    yield decoder.decode(line)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    damaged = number
+                    return
+
+        if lines:
+            write_parquet(file.with_suffix(".parquet"), events())
+        if not damaged:
+            file.unlink()
+            return
+        kept = file.rename(file.with_suffix(".damaged"))
+        log.warn("Trace file is damaged, events from this line on are left out", file=str(kept), line=damaged)
 
     def _error(self, error: OSError) -> InputError:
         return InputError(f"cannot be written: {error.strerror or error}", where=str(self._folder))
 
 
-class _Seen(Object, frozen=True):
+class SeenObject(Object, frozen=True):
     """An object with its JSON text."""
 
     data: bytes = b""
 
 
-def _decode_seen(data: bytes) -> _Seen:
+def decode_seen(data: bytes) -> SeenObject:
     return msgspec.structs.replace(_metadata(data), data=bytes(data))
 
 
-_metadata = msgspec.json.Decoder(_Seen).decode
+_metadata = msgspec.json.Decoder(SeenObject).decode
 
 
 class Recorder:
@@ -175,11 +193,14 @@ class Recorder:
         """When it was seen."""
         self._started: set[str] = set()
         """Pods, by uid, of which it is recorded that they started."""
-        self._rejected: dict[str, tuple[str, str]] = {}
-        """The message and the nominated node of pods, by uid, that a scheduler found no node for."""
+        self._rejected: dict[str, tuple[str, str] | None] = {}
+        """The message and the nominated node of pods, by uid, that a scheduler found no node for; None if
+        that was recorded before a restart, since a trace does not have the message."""
         self._held: list[tuple[tuple[Any, ...], Callable[[], None]]] = []
         """What was seen while kinds are listed, with what it is sorted by."""
         self._held_since = 0.0
+        self._held_watched: set[str] = set()
+        """Kinds of which a change that a watch has shown is held back."""
         if before is not None and before.events:
             self._take_up(before)
 
@@ -188,6 +209,8 @@ class Recorder:
             key = _key_of(event.kind, event.namespace, event.name)
             if event.verb in ("delete", "finish"):
                 self._known.pop(key, None)
+                self._started.discard(event.uid)
+                self._rejected.pop(event.uid, None)
             elif event.verb == "bind" and key in self._known:
                 uid, data, _ = self._known[key]
                 self._known[key] = (uid, data, event.node)
@@ -198,6 +221,8 @@ class Recorder:
                     self._started.add(event.uid)
             elif event.verb == "start":
                 self._started.add(event.uid)
+            elif event.verb == "reject":
+                self._rejected[event.uid] = None
         self.last = self._since = before.end
         for key in self._known:
             self._left.setdefault(key[0], set()).add(key)
@@ -205,8 +230,8 @@ class Recorder:
     def see(
         self,
         resource: WatchedResource,
-        old: _Seen | None,
-        new: _Seen | None,
+        old: SeenObject | None,
+        new: SeenObject | None,
         since: float | None = None,
         *,
         is_listed: bool = False,
@@ -223,13 +248,18 @@ class Recorder:
         if not self._held:
             self._held_since = self.now()
         at = self._held_since if is_listed else self.now()
-        turn = _listed_turn(resource, new) if is_listed and new is not None else (2,)
+        if not is_listed:
+            self._held_watched.add(resource.kind)
+        # A list after such a change is newer than it.
+        is_first = is_listed and resource.kind not in self._held_watched
+        turn = _listed_turn(resource, new) if is_first and new is not None else (2,)
         self._held.append((turn, partial(self._on_event, resource, old, new, since, at)))
 
     def release(self, *, all_listed: bool) -> None:
         """Record what was held back, unless lists are still under way."""
         if self._held and (all_listed or self.now() - self._held_since >= LIST_SECONDS):
             held, self._held = sorted(self._held, key=itemgetter(0)), []
+            self._held_watched.clear()
             for _, record_held in held:
                 try:
                     record_held()
@@ -237,7 +267,12 @@ class Recorder:
                     log.error("Object cannot be recorded; continuing with the next one", error)
 
     def _on_event(
-        self, resource: WatchedResource, old: _Seen | None, new: _Seen | None, since: float | None, at: float
+        self,
+        resource: WatchedResource,
+        old: SeenObject | None,
+        new: SeenObject | None,
+        since: float | None,
+        at: float,
     ) -> None:
         self._earliest, self._at = self._since if since is None else since, at
         item = old if new is None else new
@@ -271,13 +306,16 @@ class Recorder:
             if _without_node(data) != _without_node(msgspec.json.decode(known[1])):
                 self._put("update", data, key, node)
 
-    def _note_rejection(self, item: _Seen, data: Json) -> None:
+    def _note_rejection(self, item: SeenObject, data: Json) -> None:
         """Record an attempt that found no node: another message or another nominated node shows it."""
         found = _rejection_in(item.data) if data["kind"] == "Pod" else None
         uid = data["metadata"].get("uid", "")
         if found is None or found == self._rejected.get(uid):
             return
+        is_recorded = uid in self._rejected and self._rejected[uid] is None
         self._rejected[uid] = found
+        if is_recorded:
+            return
         by = data["spec"].get("schedulerName", "")
         self._emit(event_of(self._time(), "reject", data, node=found[1], by=by, earliest=self._earliest))
 
@@ -381,7 +419,7 @@ class Recorder:
             ]
 
 
-def _listed_turn(resource: WatchedResource, item: _Seen) -> tuple[Any, ...]:
+def _listed_turn(resource: WatchedResource, item: SeenObject) -> tuple[Any, ...]:
     """Other kinds come before pods, and pods in the order of their creation.
 
     That has a precision of a second. Within it, the version decides: it is that of the creation unless the
@@ -480,7 +518,7 @@ async def record(
 
 
 def _reflector(api: ApiClient, resource: WatchedResource, recorder: Recorder) -> Reflector:
-    watched = msgspec.structs.replace(resource, decode=_decode_seen, salvage=None)
+    watched = msgspec.structs.replace(resource, decode=decode_seen, salvage=None)
 
     def on_served(error: ApiError | None) -> None:
         if error is not None:
@@ -530,6 +568,8 @@ async def record_beside(
                 await record(api, folder, kinds=kinds, now=now)
             except StowplanError as error:
                 log.error("Recording ended; scheduling goes on", error)
+            except Exception as error:  # a fault of ours must not end the scheduler either
+                log.error("Recording ended; scheduling goes on", describe(error), stacktrace=stack_of(error))
 
     task = asyncio.create_task(run())
     try:
