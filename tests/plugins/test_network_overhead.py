@@ -18,7 +18,7 @@ from stowplan.embedded.cluster import embedded_cluster
 from stowplan.errors import ConfigError, InputError
 from stowplan.kubelet.templates import NodeTemplate
 from stowplan.plugins.app_groups import GROUP_LABEL, WORKLOAD_LABEL, AppGroup
-from stowplan.plugins.community.network_overhead import REGION, ZONE, NetworkTopology
+from stowplan.plugins.community.network_overhead import MAX_DEPENDENCIES, REGION, ZONE, NetworkTopology
 
 NAME = "NetworkOverhead"
 REASON = "node(s) do not meet the network requirements of most workload dependencies"
@@ -265,6 +265,18 @@ def test_an_impossible_limit_counts_as_the_nearest_possible_one(limit, rejected)
         "maxNetworkCost must be from 0 to 10000; the nearest of these counts instead for the dependencies of "
         f"front on cart: {limit}"
     )
+
+
+def test_only_so_many_dependencies_of_a_workload_count():
+    needs = [(f"d{number}", 0) for number in range(MAX_DEPENDENCIES)]
+    peers = (peer("p", "a", "d0"), *(peer(f"q{number}", "c", "beyond") for number in range(3)))
+    planner, events = watching(*peers, COSTS, app_group(*needs))
+    assert set(refusals(planner.decide(pod()))) == {"b", "c"}
+    planner.cluster.watched(AppGroup).put(app_group(*needs, *[("beyond", 0)] * 20_000))
+    assert set(refusals(planner.decide(pod()))) == {"b", "c"}
+    assert events == [
+        ("InvalidAppGroup", f"only the first {MAX_DEPENDENCIES} dependencies count of front"),
+    ]
 
 
 def test_a_negative_cost_counts_as_missing():

@@ -15,7 +15,7 @@ from stowplan.api.meta import decode
 from stowplan.api.pod import Pod
 from stowplan.embedded.cluster import embedded_cluster
 from stowplan.errors import ConfigError
-from stowplan.plugins.community.sysched import MAX_SYSCALLS, SeccompProfile, profiles_of
+from stowplan.plugins.community.sysched import MAX_NAMES, MAX_SYSCALLS, SeccompProfile, profiles_of
 
 NAME = "SySched"
 ALLOW, LOG, DENY = "SCMP_ACT_ALLOW", "SCMP_ACT_LOG", "SCMP_ACT_ERRNO"
@@ -236,14 +236,34 @@ def test_a_new_status_of_a_profile_changes_nothing():
     assert plugin.sign_pod(pod(uses="web")) == before
 
 
+def made_up(namespace):
+    """More different names than are counted, in profiles that are listed before others."""
+    return [
+        profile(
+            f"a{part}", *(f"{namespace}-{part}-{number}" for number in range(MAX_NAMES)), namespace=namespace
+        )
+        for part in range(MAX_SYSCALLS // MAX_NAMES + 1)
+    ]
+
+
 def test_thousands_of_names_are_cut_off(capfd):
     many = profile("many", *(f"call-{number}" for number in range(MAX_SYSCALLS + 10)))
-    plugin = plugin_of(NAME, *NODES, many)
+    plugin = plugin_of(NAME, *NODES, many, *made_up("mallory"))
     log.configure()
-    assert plugin.sign_pod(pod(uses="many"))[1].bit_count() == MAX_SYSCALLS
+    assert plugin.sign_pod(pod(uses="many"))[1].bit_count() == MAX_NAMES
     line = capfd.readouterr().err
     assert f"SeccompProfiles name more than {MAX_SYSCALLS} different system calls; some are ignored" in line
     assert 'plugin="SySched"' in line
+
+
+def test_names_that_somebody_makes_up_crowd_out_nobody():
+    running = (pod("one", "web", node="a"), pod("two", "db", node="b"))
+    others = [profile(each.name, *each.spec.syscalls[0].names, namespace="team") for each in PROFILES]
+    planner = alone(NAME, *made_up("mallory"), *NODES, *PROFILES, *others, *running)
+    assert scores(planner.decide(pod(uses="web"))) == {"a": 100, "b": 0, "c": 100}
+    everything = profile("all-syscalls", "read", "write", "fsync", "mmap")
+    planner = alone(NAME, *made_up("mallory"), *NODES, *PROFILES, everything, *running)
+    assert scores(planner.decide(pod(uses="web"))) == {"a": 100, "b": 0, "c": 100}
 
 
 @pytest.mark.parametrize("field", ["defaultProfileNamespace", "defaultProfileName"])

@@ -8,7 +8,9 @@ all of them together, the better the score.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -63,6 +65,8 @@ MAX_CELLS = 2**21
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+MAX_DEPENDENCIES = 256
+"""Of a workload: each is a column of pods that every decision adds up. Further ones are ignored."""
 MAX_NEEDS = 10_000
 Need = tuple[Dependency, PodQuery]
 """A dependency, and which pods are meant."""
@@ -378,7 +382,10 @@ class NetworkOverhead(ExplainingPlugin):
         if known is None or known[0] is not group:
             if len(self._needs) > MAX_NEEDS:
                 self._needs.clear()
-            known = self._needs[group.key, workload] = (group, tuple(needs_of(group, workload)))
+            known = self._needs[group.key, workload] = (
+                group,
+                tuple(islice(needs_of(group, workload), MAX_DEPENDENCIES)),
+            )
         return known[1]
 
     # What distances cost
@@ -444,12 +451,19 @@ class NetworkOverhead(ExplainingPlugin):
             for other in each.dependencies
             if not 0 <= other.max_network_cost <= MAX_NETWORK_COST
         ]
-        if bad and new.namespace in self.args.namespaces:
-            text = (
+        texts = []
+        if bad:
+            texts.append(
                 f"maxNetworkCost must be from 0 to {MAX_NETWORK_COST}; the nearest of these counts instead "
                 f"for the dependencies of {'; '.join(bad[:5])}"
             )
-            self.handle.record_event(new, "Warning", "InvalidAppGroup", text)
+        counts: Counter[str] = Counter()
+        for each in new.spec.workloads:
+            counts[each.workload.selector] += len(each.dependencies)
+        if large := [selector for selector, count in counts.items() if count > MAX_DEPENDENCIES]:
+            texts.append(f"only the first {MAX_DEPENDENCIES} dependencies count of {', '.join(large[:5])}")
+        if texts and new.namespace in self.args.namespaces:
+            self.handle.record_event(new, "Warning", "InvalidAppGroup", "; ".join(texts))
 
     def _check_topology(self, old: NetworkTopology | None, new: NetworkTopology | None) -> None:
         if new is None or (old is not None and old.spec == new.spec) or new is not self._topology():

@@ -6,7 +6,9 @@ default profile.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
@@ -34,6 +36,10 @@ ANNOTATION = "seccomp.security.alpha.kubernetes.io"
 ALLOWING = ("SCMP_ACT_ALLOW", "SCMP_ACT_LOG")
 MAX_SYSCALLS = 4096
 """More different names are ignored: Linux has about 450."""
+MAX_NAMES = 1024
+"""Further names of one profile are ignored."""
+MAX_KEPT = 10_000
+"""So many different sets of profiles that pods name are kept."""
 WORD = 64
 
 
@@ -166,6 +172,8 @@ class SySched(ExplainingPlugin):
             found = 0
             for name in names:
                 found |= known.by_profile.get(name, 0)
+            if len(known.by_names) >= MAX_KEPT:
+                known.by_names.clear()
             found = known.by_names[names] = found or known.by_profile.get(self._default, 0)
         return found
 
@@ -201,14 +209,27 @@ class SySched(ExplainingPlugin):
 
     def _current(self) -> Known:
         if self._known.number != self._version:
-            bits: dict[str, int] = {}
-            by_profile = {item.key: _bits_of(allowed(item), bits) for item in self._profiles}
+            names = {item.key: frozenset(islice(allowed(item), MAX_NAMES)) for item in self._profiles}
+            bits = {name: place for place, name in enumerate(self._counted(names))}
+            by_profile = {key: _bits_of(found, bits) for key, found in names.items()}
             self._known = Known(self._version, by_profile, -(-len(bits) // WORD), {})
-            if len(bits) == MAX_SYSCALLS:
-                logger_of(self.name).warning(
-                    "SeccompProfiles name more than %d different system calls; some are ignored", MAX_SYSCALLS
-                )
         return self._known
+
+    def _counted(self, names: Mapping[str, frozenset[str]]) -> Iterable[str]:
+        """The system calls that count, all but in rare cases. If there are too many, those of the default
+        profile come first, then those that most namespaces name: who makes up names crowds out nobody."""
+        known = frozenset[str]().union(*names.values())
+        if len(known) <= MAX_SYSCALLS:
+            return known
+        logger_of(self.name).warning(
+            "SeccompProfiles name more than %d different system calls; some are ignored", MAX_SYSCALLS
+        )
+        by_namespace: dict[str, set[str]] = {}
+        for key, found in names.items():
+            by_namespace.setdefault(key.partition("/")[0], set()).update(found)
+        uses = Counter(name for found in by_namespace.values() for name in found)
+        default = names.get(self._default, frozenset())
+        return sorted(known, key=lambda name: (name not in default, -uses[name], name))[:MAX_SYSCALLS]
 
 
 def allowed(profile: SeccompProfile) -> Iterator[str]:
@@ -246,11 +267,11 @@ def _profile_names(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _bits_of(names: Iterable[str], bits: dict[str, int]) -> int:
+def _bits_of(names: Iterable[str], bits: Mapping[str, int]) -> int:
     found = 0
     for name in names:
-        if name in bits or len(bits) < MAX_SYSCALLS:
-            found |= 1 << bits.setdefault(name, len(bits))
+        if name in bits:
+            found |= 1 << bits[name]
     return found
 
 
