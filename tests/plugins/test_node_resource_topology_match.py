@@ -272,6 +272,15 @@ def test_many_numa_nodes_do_not_take_forever():
     assert scored(pod(need(10)), *zones, strategy="LeastNUMANodes", attributes=()) >= 0
 
 
+def test_a_node_with_many_numa_nodes_changes_nothing_for_others():
+    two = topology(*(zone(number, cpu=4, memory="8Gi") for number in range(2)), attributes=())
+    wide = [zone(number, cpu=4, memory="8Gi") for number in range(65)]
+    args = {"scoringStrategy": {"type": "LeastNUMANodes"}}
+    for others in ((), (node("wide"), topology(*wide, name="wide", attributes=()))):
+        planner = alone(NAME, node(), node("other"), two, *others, args=args)
+        assert scores(planner.decide(pod(need(6))))["n"] == 82
+
+
 # Pods that were just placed
 
 

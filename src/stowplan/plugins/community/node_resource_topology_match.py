@@ -39,6 +39,7 @@ from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.args import CPU_AND_MEMORY, ResourceSpec
 from stowplan.plugins.node_resource_topologies import (
     SINGLE,
+    Demand,
     NodeResourceTopology,
     NumaCache,
     Part,
@@ -59,7 +60,8 @@ EXACT = 2**46
 FARTHEST = 255
 NOT_FRESH = "invalid node topology data"
 BY_POD, BY_CONTAINER = 0, 1
-"""Places of the two scopes."""
+Matrix = tuple[tuple[int, ...], ...]
+"""What it costs to get from each NUMA node of a node to each other."""
 
 
 class NumaStrategy(msgspec.Struct, frozen=True, rename="camel"):
@@ -116,14 +118,24 @@ class NodeResourceTopologyMatchArgs(PluginArgs):
 
 
 class Scope(NamedTuple):
-    """The nodes with a usable object whose kubelets align pods as a whole, or those that align containers."""
+    """The nodes with a usable object and as many NUMA nodes, whose kubelets align pods as a whole, or those
+    that align containers. Apart from each other: one node with many NUMA nodes must not slow down all."""
 
     number: int
+    """Twice the width, and BY_POD or BY_CONTAINER."""
     rows: NDArray[np.intp]
     aligns: Mask
     """Which of them reject pods that do not fit one NUMA node."""
     is_any: bool
     """Whether any of them does."""
+
+    @property
+    def width(self) -> int:
+        """How many NUMA nodes each of them has; 1 if it has none."""
+        return self.number // 2
+
+    def parts_of(self, demand: Demand) -> Sequence[Part]:
+        return (demand.pod,) if self.number % 2 == BY_POD else demand.containers
 
 
 class Room(NamedTuple):
@@ -155,12 +167,16 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
         )
         self._width = 1
         """The most NUMA nodes that any node has."""
+        self._matrices: dict[Matrix, int] = {}
+        """The different costs between NUMA nodes, with their numbers: machines of a kind have the same."""
+        self._generation = 0
+        """Grows when matrices get new numbers."""
         self._weights = {each.name: each.weight for each in args.scoring_strategy.resources}
 
-    def _scopes(self, nodes: NodeTable) -> tuple[Mask, tuple[Scope, Scope]]:
+    def _scopes(self, nodes: NodeTable) -> tuple[Mask, list[Scope]]:
         """Which nodes have an object that is not fresh; and those with a fresh one, by scope."""
 
-        def compute(part: NodeTable) -> tuple[NDArray[np.int8], Mask, Mask]:
+        def compute(part: NodeTable) -> tuple[NDArray[np.int16], Mask, Mask]:
             found = [self._topologies.find(name) for name in part.names]
             self._width = max([self._width, *(len(each.numa_nodes) for each in found if each)])
             return (
@@ -171,29 +187,30 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
 
         def finish(columns: Columns) -> tuple[Mask, list[Scope]]:
             scopes = []
-            for number in (BY_POD, BY_CONTAINER):
+            for number in _numbers_in(columns[0]):
                 rows = np.flatnonzero(columns[0] == number)
                 aligns = columns[1][rows]
                 scopes.append(Scope(number, rows, aligns, bool(aligns.any())))
             return columns[2], scopes
 
-        found: tuple[Mask, tuple[Scope, Scope]] = nodes.keep((self.serial, "scopes"), compute, finish=finish)
+        found: tuple[Mask, list[Scope]] = nodes.keep((self.serial, "scopes"), compute, finish=finish)
         return found
 
-    def _scope_numbers(self, nodes: NodeTable) -> NDArray[np.int8]:
-        """BY_POD or BY_CONTAINER; -1 for nodes without an object that can be used."""
-        found = np.full(len(nodes), -1, np.int8)
+    def _scope_numbers(self, nodes: NodeTable) -> NDArray[np.int16]:
+        """See Scope.number; -1 for nodes without an object that can be used."""
+        found = np.full(len(nodes), -1, np.int16)
         for row, name in enumerate(nodes.names):
             topology = self._topologies.find(name)
             if topology is not None and not self._topologies.is_stale(name):
-                found[row] = BY_POD if topology.scope == "pod" else BY_CONTAINER
+                kind = BY_POD if topology.scope == "pod" else BY_CONTAINER
+                found[row] = 2 * max(len(topology.numa_nodes), 1) + kind
         return found
 
     def _room(self, nodes: NodeTable, resource: str, scope: Scope) -> Room:
         """What is available of a resource on the NUMA nodes of the nodes of a scope."""
         width = self._width
 
-        def compute(part: NodeTable) -> tuple[NDArray[np.int64], Mask, NDArray[np.int8]]:
+        def compute(part: NodeTable) -> tuple[NDArray[np.int64], Mask, NDArray[np.int16]]:
             room = np.full((len(part), width), -1, np.int64)
             for row, name in enumerate(part.names):
                 topology = self._topologies.find(name)
@@ -203,19 +220,20 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
                         room[row, place] = max(0, amount - taken)
             return room, part.allocatable[resource] > 0, self._scope_numbers(part)
 
-        def finish(columns: Columns) -> list[Room]:
-            rooms = []
-            for number in (BY_POD, BY_CONTAINER):
+        def finish(columns: Columns) -> dict[int, Room]:
+            rooms = {}
+            for number in _numbers_in(columns[2]):
                 is_here = columns[2] == number
-                amounts, is_offered = np.ascontiguousarray(columns[0][is_here].T), columns[1][is_here]
+                amounts = np.ascontiguousarray(columns[0][is_here, : number // 2].T)
+                is_offered = columns[1][is_here]
                 whole = np.ceil(amounts / 1000) if resource == "cpu" else amounts.astype(np.float64)
                 is_listed = reduce(np.maximum, amounts) >= 0
                 usable = amounts if is_offered.all() else np.where(is_offered, amounts, -1)
                 elsewhere = is_offered & ~is_listed
-                rooms.append(Room(amounts, usable, is_listed, elsewhere, np.maximum(whole, 0.5)))
+                rooms[number] = Room(amounts, usable, is_listed, elsewhere, np.maximum(whole, 0.5))
             return rooms
 
-        found: list[Room] = nodes.keep((self.serial, resource, width), compute, finish=finish)
+        found: dict[int, Room] = nodes.keep((self.serial, resource, width), compute, finish=finish)
         return found[scope.number]
 
     def sign_pod(self, pod: Pod) -> Hashable:
@@ -230,9 +248,9 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
             return
         stale, scopes = self._scopes(nodes)
         yield Reject(stale, NOT_FRESH)
-        for scope, parts in zip(scopes, ((demand.pod,), demand.containers), strict=True):
+        for scope in scopes:
             if scope.is_any:
-                for what, failed in self._misfits(nodes, scope, parts, demand.quality):
+                for what, failed in self._misfits(nodes, scope, scope.parts_of(demand), demand.quality):
                     mask = np.zeros(len(nodes), np.bool_)
                     mask[scope.rows[failed]] = True
                     yield Reject(mask, f"cannot align {what}")
@@ -248,7 +266,7 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
         elsewhere = {name: each.is_elsewhere for name, each in known.items() if _is_host_level(name)}
         fits = scope.aligns.copy()
         for part in parts:
-            zones = np.ones((self._width, len(fits)), np.bool_)
+            zones = np.ones((scope.width, len(fits)), np.bool_)
             for name, amount in part.request:
                 enough = room[name] >= (0 if floats(name, quality) else amount)
                 if name in elsewhere:
@@ -268,10 +286,10 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
         if demand.quality != "Guaranteed":
             return np.full(len(nodes), MAX_SCORE, np.int64)
         scores = np.zeros(len(nodes), np.int64)
-        for scope, parts in zip(self._scopes(nodes)[1], ((demand.pod,), demand.containers), strict=True):
+        for scope in self._scopes(nodes)[1]:
+            parts = scope.parts_of(demand)
             if self.args.scoring_strategy.type == "LeastNUMANodes":
-                if len(scope.rows):
-                    scores[scope.rows] = self._least_numa_nodes(nodes, scope, parts)
+                scores[scope.rows] = self._least_numa_nodes(nodes, scope, parts)
             elif scope.is_any:
                 total = sum(self._allocation_score(nodes, scope, part) for part in parts)
                 scores[scope.rows] = np.where(scope.aligns, total // len(parts), 0)
@@ -280,7 +298,7 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
     def _allocation_score(self, nodes: NodeTable, scope: Scope, part: Part) -> Scores:
         """The lowest score of a NUMA node that is not 0; 0 if all are."""
         strategy = self.args.scoring_strategy.type
-        points, weights, shares = np.zeros((self._width, len(scope.rows))), 0, []
+        points, weights, shares = np.zeros((scope.width, len(scope.rows))), 0, []
         for name, amount in part.request:
             found = self._room(nodes, name, scope)
             room = found.whole
@@ -344,11 +362,12 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
                 _take_from_first(room, zones, part.request)
             asks = reduce(np.logical_or, [known[name].is_listed for name, _ in part.request])
             todo = np.flatnonzero(fits & asks & ~found)
-            for size in range(2, self._width + 1):
-                if not len(todo) or math.comb(self._width, size) > MAX_SETS:
+            for size in range(2, scope.width + 1):
+                if not len(todo) or math.comb(scope.width, size) > MAX_SETS:
                     break
                 here = {name: room[name].take(todo, axis=1) for name, _ in part.request}
-                chosen, nearest = _nearest_sets(here, distances.of_size(size), todo, part.request)
+                sets, kinds = distances.of_size(size), distances.kinds[todo]
+                chosen, nearest = _nearest_sets(here, sets, kinds, part.request)
                 found = reduce(np.logical_or, chosen)
                 done = todo[found]
                 count[done] = np.maximum(count[done], size)
@@ -365,24 +384,37 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
         return scores
 
     def _distances(self, nodes: NodeTable, scope: Scope) -> Distances:
-        width = self._width
+        if len(self._matrices) > 2 * len(nodes.live) + MAX_SETS:  # most of them are of objects that changed
+            self._matrices, self._generation = {}, self._generation + 1
 
-        def compute(part: NodeTable) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
-            costs, most = np.full((len(part), width, width), -1, np.int64), np.full(len(part), 8, np.int64)
-            for row, name in enumerate(part.names):
-                if (topology := self._topologies.find(name)) is not None:
-                    ids = [numa.id for numa in topology.numa_nodes]
-                    for place, numa in enumerate(topology.numa_nodes):
-                        costs[row, place, : len(ids)] = [numa.costs.get(each, FARTHEST) for each in ids]
-                    most[row] = topology.max_numa_nodes
-            return costs, most, self._scope_numbers(part)
+        def compute(part: NodeTable) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int16]]:
+            found = [self._topologies.find(name) for name in part.names]
+            return (
+                np.array([self._number_of(each) for each in found], np.intp),
+                np.array([each.max_numa_nodes if each else 8 for each in found], np.int64),
+                self._scope_numbers(part),
+            )
 
-        def finish(columns: Columns) -> list[Distances]:
-            are_here = [columns[2] == number for number in (BY_POD, BY_CONTAINER)]
-            return [Distances(columns[0][is_here], columns[1][is_here]) for is_here in are_here]
+        def finish(columns: Columns) -> dict[int, Distances]:
+            matrices, found = list(self._matrices), {}
+            for number in _numbers_in(columns[2]):
+                is_here = columns[2] == number
+                used, kinds = np.unique(columns[0][is_here], return_inverse=True)
+                costs = np.array([matrices[each] for each in used.tolist()], np.int64)
+                costs = costs.reshape(len(used), number // 2, number // 2)
+                found[number] = Distances(costs, kinds, columns[1][is_here])
+            return found
 
-        found: list[Distances] = nodes.keep((self.serial, "distances", width), compute, finish=finish)
+        key = (self.serial, "distances", self._generation)
+        found: dict[int, Distances] = nodes.keep(key, compute, finish=finish)
         return found[scope.number]
+
+    def _number_of(self, topology: Topology | None) -> int:
+        """The number of the node's matrix."""
+        numa_nodes = topology.numa_nodes if topology else ()
+        ids = [numa.id for numa in numa_nodes]
+        matrix = tuple(tuple(numa.costs.get(each, FARTHEST) for each in ids) for numa in numa_nodes)
+        return self._matrices.setdefault(matrix or ((-1,),), len(self._matrices))
 
     # In words
 
@@ -460,15 +492,18 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
 class Distances:
     """What it costs to get from one NUMA node to another, and how many the kubelet allows for, by node."""
 
-    def __init__(self, costs: NDArray[np.int64], max_numa_nodes: NDArray[np.int64]) -> None:
+    def __init__(
+        self, costs: NDArray[np.int64], kinds: NDArray[np.intp], max_numa_nodes: NDArray[np.int64]
+    ) -> None:
         self.step = MAX_SCORE // max_numa_nodes
         """What one NUMA node more costs."""
+        self.kinds = kinds
+        """The place of each node's costs."""
         self._costs = np.ascontiguousarray(costs.transpose(1, 2, 0))
-        """-1 for NUMA nodes that are not there."""
+        """By NUMA node and NUMA node; -1 for one that is not there."""
         self._by_size: dict[int, Sets] = {}
         single = self.of_size(1)
-        is_there = single.distance < NEVER
-        self._are_alike = bool(((single.distance == single.nearest) | ~is_there).all())
+        self._are_alike = bool((single.distance == single.nearest).all())
         """Whether all NUMA nodes of each node are as far from themselves."""
 
     def keep_nearest(self, zones: Mask) -> Mask | None:
@@ -476,10 +511,10 @@ class Distances:
         if self._are_alike:
             return None
         sets = self.of_size(1)
-        distance = np.where(zones, sets.distance, NEVER)
+        distance = np.where(zones, sets.distance.take(self.kinds, axis=1), NEVER)
         best = reduce(np.minimum, distance)
         zones &= distance == best
-        nearest: Mask = best <= sets.nearest
+        nearest: Mask = best <= sets.nearest[self.kinds]
         return nearest
 
     def of_size(self, size: int) -> Sets:
@@ -490,9 +525,9 @@ class Distances:
             distances = np.empty((len(places), self._costs.shape[2]), np.int64)
             members = np.zeros((width, len(places) + 1), np.bool_)
             for number, each in enumerate(places.tolist()):
-                pairs = [self._costs[one, other] for one in each for other in each]
-                is_there = reduce(np.minimum, pairs) >= 0
-                distances[number] = np.where(is_there, reduce(np.add, pairs), NEVER)
+                distances[number] = reduce(
+                    np.add, [self._costs[one, other] for one in each for other in each]
+                )
                 members[each, number] = True
             found = self._by_size[size] = Sets(places, members, distances, reduce(np.minimum, distances))
         return found
@@ -506,35 +541,41 @@ class Sets(NamedTuple):
     members: Mask
     """The same by NUMA node and set, and one column more, for none."""
     distance: NDArray[np.int64]
-    """Between the NUMA nodes of each set, by set and node; NEVER if the node does not have them."""
+    """Between the NUMA nodes of each set, by set and kind of node."""
     nearest: NDArray[np.int64]
 
 
 NEVER = np.iinfo(np.int64).max
 
 
+def _numbers_in(column: NDArray[np.int16]) -> list[int]:
+    """The different numbers of a column that are not negative."""
+    found: list[int] = np.flatnonzero(np.bincount(column[column >= 0])).tolist()
+    return found
+
+
 def _nearest_sets(
     room: Mapping[str, NDArray[np.int64]],
     sets: Sets,
-    rows: NDArray[np.intp],
+    kinds: NDArray[np.intp],
     request: Sequence[tuple[str, int]],
 ) -> tuple[Mask, Mask]:
-    """For each node the nearest set that holds the request, and if none is nearer."""
-    best, choice = np.full(len(rows), NEVER), np.full(len(rows), -1, np.intp)
+    """For each node, given its kind, the nearest set that holds the request, and if none is nearer."""
+    best, choice = np.full(len(kinds), NEVER), np.full(len(kinds), -1, np.intp)
     listed = reduce(np.logical_and, [room[name] >= 0 for name, _ in request])
-    size = max(MAX_CELLS // len(rows), 1)
+    size = max(MAX_CELLS // len(kinds), 1)
     for start in range(0, len(sets.places), size):
         places = sets.places[start : start + size].T
         good = reduce(np.logical_and, [listed.take(place, axis=0) for place in places])
         for name, amount in request:
             good &= reduce(np.add, [room[name].take(place, axis=0) for place in places]) >= amount
-        distance = sets.distance[start : start + size].take(rows, axis=1)
+        distance = sets.distance[start : start + size].take(kinds, axis=1)
         distance[~good] = NEVER
         number = distance.argmin(axis=0)
         nearest = reduce(np.minimum, distance)
         choice = np.where(nearest < best, start + number, choice)
         best = np.minimum(nearest, best)
-    return sets.members.take(choice, axis=1), best <= sets.nearest[rows]
+    return sets.members.take(choice, axis=1), best <= sets.nearest[kinds]
 
 
 def _take(room: NDArray[np.int64], rows: NDArray[np.intp], chosen: Mask, amount: int) -> None:
