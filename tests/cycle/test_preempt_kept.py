@@ -367,7 +367,9 @@ def test_nodes_without_pods_to_evict_are_not_tried(priorities, tried, chosen):
     ]
     planner = plan(objects, Stubborn, "DefaultPreemption")
     decision = planner.decide(make_pod("urgent", priority=5))
-    assert planner.profiles["default-scheduler"].plugins["Stubborn"].asked == 3 + tried
+    plugin = planner.profiles["default-scheduler"].plugins["Stubborn"]
+    assert isinstance(plugin, Stubborn)
+    assert plugin.asked == 3 + tried
     assert decision.nominated == chosen
     if chosen is None:
         reason = "0/3 nodes are available: 3 No preemption victims found for incoming pod."
