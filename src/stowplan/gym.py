@@ -253,7 +253,7 @@ class ReplayEnv(gymnasium.Env[Observation, Any]):
         self.reward.reset(self)
         return self._observe(), self._info()
 
-    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         replay, is_feasible = self._replay, True
         if self._runner is None or replay.queued is None:
             raise gymnasium.error.ResetNeeded("call reset() before step()")
@@ -290,7 +290,7 @@ class ReplayEnv(gymnasium.Env[Observation, Any]):
             raise ValueError(f"action is {action!r}; expected the row of a node, from 0 to {count - 1}")
         return self.node_names[row]
 
-    def _weights(self, action: Any) -> list[int]:
+    def _weights(self, action: object) -> list[int]:
         count = len(self.score_names)
         try:
             shares = np.asarray(action, np.float64)

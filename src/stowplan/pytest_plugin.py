@@ -194,7 +194,7 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
     return True
 
 
-def _uses_stowplan(module: Any) -> bool:
+def _uses_stowplan(module: object) -> bool:
     modules = (
         getattr(value, "__module__", None) or getattr(value, "__name__", "")
         for value in vars(module).values()

@@ -87,7 +87,7 @@ class _Parts:
         pieces.append(data[copied:])
         return b"".join(pieces)
 
-    def put_back(self, value: Any) -> Any:
+    def put_back(self, value: object) -> Any:
         """The value with all that was cut out of it; the same object if that is nothing."""
         if isinstance(value, msgspec.Raw):
             text = bytes(value)

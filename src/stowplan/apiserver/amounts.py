@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any
 
 _FORM = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, None: 0, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -19,7 +18,7 @@ class AmountError(ValueError):
     """The message is kube-apiserver's."""
 
 
-def canonical(value: Any) -> str:
+def canonical(value: object) -> str:
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
         raise AmountError(_WORDS)
     return _canonical(value)

@@ -37,7 +37,7 @@ class Codec(Protocol):
     def decode(self, body: bytes) -> Json | None:
         """Decode a body that needs no diagnosis; None for any other."""
 
-    def problems(self, value: Any, unknown: list[str]) -> list[str]:
+    def problems(self, value: object, unknown: list[str]) -> list[str]:
         """What strict decoding objects to, in the order of kube-apiserver; `value` is from `parse_pairs`."""
 
 
@@ -64,7 +64,7 @@ class BuiltIn(NamedTuple):
             kept, unknown = cleaned(self.schema, value)
             return schemas.normalize(self.schema, schemas.without_nulls(kept)), unknown
 
-    def problems(self, value: Any, unknown: list[str]) -> list[str]:
+    def problems(self, value: object, unknown: list[str]) -> list[str]:
         found: dict[str, None] = {}
         _find_problems({"$ref": schemas.REF + self.schema}, value, "", found)
         return list(found)
@@ -283,11 +283,11 @@ _YamlLoader.bool_values = {**yaml.CSafeLoader.bool_values, "y": True, "n": False
 _YamlLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("[yYnN]$"), list("yYnN"))
 
 
-def _json_key(key: Any) -> str:
+def _json_key(key: object) -> str:
     return msgspec.json.encode(key).decode()
 
 
-def _json_name(value: Any) -> str:
+def _json_name(value: object) -> str:
     match value:
         case None:
             return "null"
@@ -331,7 +331,7 @@ def parse_pairs(body: bytes) -> Any:
     return json.loads(body, object_pairs_hook=_Pairs)
 
 
-def duplicates(value: Any, path: str = "") -> Iterator[str]:
+def duplicates(value: object, path: str = "") -> Iterator[str]:
     """The paths of duplicate fields in what `parse_pairs` found, in the order of the text."""
     if isinstance(value, _Pairs):
         seen: set[str] = set()
@@ -346,7 +346,7 @@ def duplicates(value: Any, path: str = "") -> Iterator[str]:
             yield from duplicates(each, f"{path}[{index}]")
 
 
-def _find_problems(schema: Json, value: Any, path: str, found: dict[str, None]) -> None:
+def _find_problems(schema: Json, value: object, path: str, found: dict[str, None]) -> None:
     """Unknown and duplicate fields in the order of the text; those of an unknown field do not count."""
     schema = schemas.resolved(schema)
     if isinstance(value, _Pairs):
@@ -434,7 +434,7 @@ _PLAIN: dict[Any, type | tuple[type, ...]] = {
 }
 
 
-def _expect(value: Any, kind: type | tuple[type, ...], where: str, go: str) -> None:
+def _expect(value: object, kind: type | tuple[type, ...], where: str, go: str) -> None:
     is_bool = isinstance(value, bool)
     if not isinstance(value, kind) or (is_bool and kind is not bool):
         raise WrongTypeError(
@@ -442,7 +442,7 @@ def _expect(value: Any, kind: type | tuple[type, ...], where: str, go: str) -> N
         )
 
 
-def _expect_range(value: Any, where: str, go: str) -> None:
+def _expect_range(value: object, where: str, go: str) -> None:
     bits = 31 if go == "int32" or go.endswith("Level") else 63
     if isinstance(value, float) or not -(2**bits) <= value < 2**bits:
         raise WrongTypeError(

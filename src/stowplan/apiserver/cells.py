@@ -16,7 +16,7 @@ def age(item: Json) -> str:
     return since(item["metadata"].get("creationTimestamp"))
 
 
-def _at(item: Any, *path: str, default: Any = None) -> Any:
+def _at(item: object, *path: str, default: object = None) -> Any:
     for part in path:
         item = item.get(part) if isinstance(item, dict) else None
     return default if item is None else item
@@ -46,7 +46,7 @@ def _template(item: Json, *path: str) -> list[str]:
     return [names or _NONE, ",".join(each.get("image", "") for each in containers) or _NONE]
 
 
-def _node(item: Json) -> list[Any]:
+def _node(item: Json) -> list[object]:
     conditions = _at(item, "status", "conditions", default=[])
     ready = next((each["status"] for each in conditions if each["type"] == "Ready"), None)
     state = {"True": "Ready", None: "Unknown"}.get(ready, "NotReady")
@@ -73,7 +73,7 @@ def _node(item: Json) -> list[Any]:
     ]
 
 
-def _service(item: Json) -> list[Any]:
+def _service(item: Json) -> list[object]:
     def node_port(port: Json) -> str:
         return f":{port['nodePort']}" if port.get("nodePort") else ""
 
@@ -95,7 +95,7 @@ def _service(item: Json) -> list[Any]:
     ]
 
 
-def _claim(item: Json) -> list[Any]:
+def _claim(item: Json) -> list[object]:
     phase = (
         "Terminating"
         if item["metadata"].get("deletionTimestamp")
@@ -115,7 +115,7 @@ def _claim(item: Json) -> list[Any]:
     ]
 
 
-def _volume(item: Json) -> list[Any]:
+def _volume(item: Json) -> list[object]:
     phase = (
         "Terminating"
         if item["metadata"].get("deletionTimestamp")
@@ -147,7 +147,7 @@ def _modes(modes: list[str] | None) -> str:
     return ",".join(short.get(mode, mode) for mode in modes or [])
 
 
-def _deployment(item: Json) -> list[Any]:
+def _deployment(item: Json) -> list[object]:
     status = item.get("status", {})
     return [
         item["metadata"]["name"],
@@ -160,7 +160,7 @@ def _deployment(item: Json) -> list[Any]:
     ]
 
 
-def _replica_set(item: Json) -> list[Any]:
+def _replica_set(item: Json) -> list[object]:
     status, selector = item.get("status", {}), _at(item, "spec", "selector")
     is_controller = item["kind"] == "ReplicationController"
     return [
@@ -174,12 +174,12 @@ def _replica_set(item: Json) -> list[Any]:
     ]
 
 
-def _stateful_set(item: Json) -> list[Any]:
+def _stateful_set(item: Json) -> list[object]:
     ready = f"{_at(item, 'status', 'readyReplicas', default=0)}/{_at(item, 'spec', 'replicas', default=0)}"
     return [item["metadata"]["name"], ready, age(item), *_template(item, "spec", "template")]
 
 
-def _daemon_set(item: Json) -> list[Any]:
+def _daemon_set(item: Json) -> list[object]:
     status = item.get("status", {})
     names = (
         "desiredNumberScheduled",
@@ -198,7 +198,7 @@ def _daemon_set(item: Json) -> list[Any]:
     ]
 
 
-def _job(item: Json) -> list[Any]:
+def _job(item: Json) -> list[object]:
     spec, status = item.get("spec", {}), item.get("status", {})
     conditions = [each["type"] for each in status.get("conditions") or [] if each.get("status") == "True"]
     state = "Terminating" if item["metadata"].get("deletionTimestamp") else "Running"
@@ -230,7 +230,7 @@ def _job(item: Json) -> list[Any]:
     ]
 
 
-def _cron_job(item: Json) -> list[Any]:
+def _cron_job(item: Json) -> list[object]:
     spec, status = item.get("spec", {}), item.get("status", {})
     last = status.get("lastScheduleTime")
     return [
@@ -246,7 +246,7 @@ def _cron_job(item: Json) -> list[Any]:
     ]
 
 
-def _budget(item: Json) -> list[Any]:
+def _budget(item: Json) -> list[object]:
     spec = item.get("spec", {})
     bounds = [
         str(spec[name]) if spec.get(name) is not None else "N/A"
@@ -260,7 +260,7 @@ def _budget(item: Json) -> list[Any]:
     ]
 
 
-def _pod_group(item: Json) -> list[Any]:
+def _pod_group(item: Json) -> list[object]:
     policy = "Gang" if _at(item, "spec", "schedulingPolicy", "gang") is not None else "Basic"
     workload = _at(item, "spec", "podGroupTemplateRef", "workload", "workloadName", default=_NONE)
     conditions = {each["type"]: each for each in _at(item, "status", "conditions", default=[])}
@@ -272,7 +272,7 @@ def _pod_group(item: Json) -> list[Any]:
     return [_name(item), policy, workload, state, age(item)]
 
 
-def _event(item: Json) -> list[Any]:
+def _event(item: Json) -> list[object]:
     about = item.get("involvedObject") or item.get("regarding") or {}
     source = item.get("source") or item.get("deprecatedSource") or {}
     first = item.get("firstTimestamp") or item.get("deprecatedFirstTimestamp") or item.get("eventTime")
@@ -298,7 +298,7 @@ def _event(item: Json) -> list[Any]:
     ]
 
 
-def _storage_class(item: Json) -> list[Any]:
+def _storage_class(item: Json) -> list[object]:
     marked = _at(item, "metadata", "annotations", default={})
     key = "storageclass.kubernetes.io/is-default-class"
     is_default = "true" in (marked.get(key), marked.get(key.replace("storageclass.", "storageclass.beta.")))
@@ -312,7 +312,7 @@ def _storage_class(item: Json) -> list[Any]:
     ]
 
 
-def _driver(item: Json) -> list[Any]:
+def _driver(item: Json) -> list[object]:
     spec = item.get("spec", {})
     return [
         _name(item),
@@ -326,7 +326,7 @@ def _driver(item: Json) -> list[Any]:
     ]
 
 
-def _resource_claim(item: Json) -> list[Any]:
+def _resource_claim(item: Json) -> list[object]:
     states = ["deleted"] if item["metadata"].get("deletionTimestamp") else []
     if _at(item, "status", "allocation") is not None:
         states.append("allocated")
@@ -339,7 +339,7 @@ def _resource_claim(item: Json) -> list[Any]:
     ]
 
 
-def _binding(item: Json) -> list[Any]:
+def _binding(item: Json) -> list[object]:
     role, subjects = item.get("roleRef", {}), item.get("subjects") or []
 
     def of(kind: str) -> str:
@@ -371,7 +371,7 @@ def _parent(item: Json) -> str:
     return "/".join(filter(None, (kind, parent.get("namespace"), parent.get("name"))))
 
 
-def _api_service(item: Json) -> list[Any]:
+def _api_service(item: Json) -> list[object]:
     service = _at(item, "spec", "service")
     shown = f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "Local"
     available = (
@@ -382,17 +382,17 @@ def _api_service(item: Json) -> list[Any]:
     return [_name(item), shown, next(available, UNKNOWN), age(item)]
 
 
-def _webhooks(item: Json) -> list[Any]:
+def _webhooks(item: Json) -> list[object]:
     return [_name(item), len(item.get("webhooks") or ()), age(item)]
 
 
-def _policy(item: Json, part: str) -> list[Any]:
+def _policy(item: Json, part: str) -> list[object]:
     kind = _at(item, "spec", "paramKind")
     params = f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}" if kind else _UNSET
     return [_name(item), len(_at(item, "spec", part, default=())), params, age(item)]
 
 
-def _policy_binding(item: Json) -> list[Any]:
+def _policy_binding(item: Json) -> list[object]:
     reference, params = _at(item, "spec", "paramRef", default={}), _UNSET
     if reference.get("name"):
         params = f"{reference.get('namespace') or '*'}/{reference['name']}"
@@ -401,7 +401,7 @@ def _policy_binding(item: Json) -> list[Any]:
     return [_name(item), _at(item, "spec", "policyName", default=""), params, age(item)]
 
 
-def _flow_schema(item: Json) -> list[Any]:
+def _flow_schema(item: Json) -> list[object]:
     spec = item.get("spec") or {}
     dangling = (
         each["status"] for each in _at(item, "status", "conditions", default=()) if each["type"] == "Dangling"
@@ -416,7 +416,7 @@ def _flow_schema(item: Json) -> list[Any]:
     ]
 
 
-def _priority_level(item: Json) -> list[Any]:
+def _priority_level(item: Json) -> list[object]:
     limited = _at(item, "spec", "limited", default={})
     queuing = _at(limited, "limitResponse", "queuing", default={})
     return [
@@ -428,7 +428,7 @@ def _priority_level(item: Json) -> list[Any]:
     ]
 
 
-def _signing_request(item: Json) -> list[Any]:
+def _signing_request(item: Json) -> list[object]:
     spec, status = item.get("spec") or {}, item.get("status") or {}
     types = {each["type"] for each in status.get("conditions") or ()}
     shown = "Denied" if "Denied" in types else "Approved" if "Approved" in types else "Pending"
@@ -451,7 +451,7 @@ def _some(found: list[str], none: str = _NONE) -> str:
     return ",".join(found[:3]) + more if found else none
 
 
-def _endpoints(item: Json) -> list[Any]:
+def _endpoints(item: Json) -> list[object]:
     found = [
         f"{address['ip']}:{port['port']}" if port else address["ip"]
         for subset in item.get("subsets") or ()
@@ -461,14 +461,14 @@ def _endpoints(item: Json) -> list[Any]:
     return [_name(item), _some(found), age(item)]
 
 
-def _endpoint_slice(item: Json) -> list[Any]:
+def _endpoint_slice(item: Json) -> list[object]:
     ports = [str(each.get("port") or each.get("name") or "*") for each in item.get("ports") or ()]
     addresses = [address for each in item.get("endpoints") or () for address in each.get("addresses") or ()]
     shown = (_some(ports, _UNSET), _some(addresses, _UNSET))
     return [_name(item), item.get("addressType", ""), *shown, age(item)]
 
 
-def _quota(item: Json) -> list[Any]:
+def _quota(item: Json) -> list[object]:
     hard, used = (_at(item, "status", field, default={}) for field in ("hard", "used"))
     texts = {name: f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard)}
     limits = [text for name, text in texts.items() if name.startswith("limits.")]
@@ -476,7 +476,7 @@ def _quota(item: Json) -> list[Any]:
     return [_name(item), ", ".join(others), ", ".join(limits), age(item)]
 
 
-def _ingress_class(item: Json) -> list[Any]:
+def _ingress_class(item: Json) -> list[object]:
     parameters = _at(item, "spec", "parameters", default=None)
     shown = _NONE
     if parameters:
@@ -485,7 +485,7 @@ def _ingress_class(item: Json) -> list[Any]:
     return [_name(item), _at(item, "spec", "controller", default=""), shown, age(item)]
 
 
-def _ingress(item: Json) -> list[Any]:
+def _ingress(item: Json) -> list[object]:
     spec, balancer = item["spec"], _at(item, "status", "loadBalancer", default={})
     hosts = [each["host"] for each in spec.get("rules") or () if each.get("host")]
     places = [each.get("ip") or each.get("hostname", "") for each in balancer.get("ingress") or ()]
@@ -494,11 +494,11 @@ def _ingress(item: Json) -> list[Any]:
     return [_name(item), kind, _some(hosts, "*"), ",".join(places), ports, age(item)]
 
 
-def _network_policy(item: Json) -> list[Any]:
+def _network_policy(item: Json) -> list[object]:
     return [_name(item), _selector(_at(item, "spec", "podSelector")), age(item)]
 
 
-def _autoscaler(item: Json) -> list[Any]:
+def _autoscaler(item: Json) -> list[object]:
     spec, status = item["spec"], item.get("status") or {}
     target = spec.get("scaleTargetRef") or {}
     current = status.get("currentMetrics") or []
@@ -533,7 +533,7 @@ def _metric(wanted: Json, current: Json) -> str:
     return f"{resource['name']}: {now.get('averageValue') or UNKNOWN}/{target.get('averageValue', '')}"
 
 
-def _revision(item: Json) -> list[Any]:
+def _revision(item: Json) -> list[object]:
     owners = item["metadata"].get("ownerReferences") or ()
     owner = next((each for each in owners if each.get("controller")), None)
     shown = _NONE
@@ -543,19 +543,19 @@ def _revision(item: Json) -> list[Any]:
     return [_name(item), shown, item.get("revision", 0), age(item)]
 
 
-def _attachment(item: Json) -> list[Any]:
+def _attachment(item: Json) -> list[object]:
     spec = item["spec"]
     volume = _at(spec, "source", "persistentVolumeName", default="")
     attached = bool(_at(item, "status", "attached", default=False))
     return [_name(item), spec.get("attacher", ""), volume, spec.get("nodeName", ""), attached, age(item)]
 
 
-def _pod_template(item: Json) -> list[Any]:
+def _pod_template(item: Json) -> list[object]:
     labels = _labels(_at(item, "template", "metadata", "labels"))
     return [_name(item), *_template(item, "template"), labels]
 
 
-CELLS: dict[str, Callable[[Json], list[Any]]] = {
+CELLS: dict[str, Callable[[Json], list[object]]] = {
     "pods": lambda item: pod_cells(item, age(item)),
     "nodes": _node,
     "namespaces": lambda item: [_name(item), _at(item, "status", "phase", default=""), age(item)],

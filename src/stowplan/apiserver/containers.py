@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -224,7 +224,7 @@ class _NoCodec(msgspec.Struct, frozen=True):
     def normalize(self, value: Json) -> tuple[Json, list[str]]:
         return value, []
 
-    def problems(self, value: Any, unknown: list[str]) -> list[str]:
+    def problems(self, value: object, unknown: list[str]) -> list[str]:
         return []
 
 

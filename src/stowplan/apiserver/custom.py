@@ -187,7 +187,7 @@ class CustomCodec(NamedTuple):
         unknown += [f"metadata.{path}" for path in more]
         return set_defaults(self.schema, found), unknown
 
-    def problems(self, value: Any, unknown: list[str]) -> list[str]:
+    def problems(self, value: object, unknown: list[str]) -> list[str]:
         return [f'duplicate field "{path}"' for path in duplicates(value)] + sorted(unknown)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stowplan.api.meta import Json
 from stowplan.errors import StowplanError
@@ -45,11 +45,11 @@ def required(field: str, detail: str = "") -> FieldError:
     return FieldError(field, "Required value", detail)
 
 
-def invalid(field: str, value: Any, detail: str) -> FieldError:
+def invalid(field: str, value: object, detail: str) -> FieldError:
     return FieldError(field, "Invalid value", f"{shown(value)}: {detail}")
 
 
-def wrong_type(field: str, value: Any, detail: str) -> FieldError:
+def wrong_type(field: str, value: object, detail: str) -> FieldError:
     return FieldError(field, "Invalid value", f"{shown(value)}: {detail}", "FieldValueTypeInvalid")
 
 
@@ -57,12 +57,12 @@ def forbidden(field: str, detail: str) -> FieldError:
     return FieldError(field, "Forbidden", detail)
 
 
-def unsupported(field: str, value: Any, supported: Iterable[str]) -> FieldError:
+def unsupported(field: str, value: object, supported: Iterable[str]) -> FieldError:
     listed = ", ".join(f'"{each}"' for each in supported)
     return FieldError(field, "Unsupported value", f"{shown(value)}: supported values: {listed}")
 
 
-def duplicate(field: str, value: Any) -> FieldError:
+def duplicate(field: str, value: object) -> FieldError:
     return FieldError(field, "Duplicate value", shown(value))
 
 
@@ -70,11 +70,11 @@ def too_long(field: str, limit: int) -> FieldError:
     return FieldError(field, "Too long", f"may not be more than {limit} bytes")
 
 
-def not_found_value(field: str, value: Any) -> FieldError:
+def not_found_value(field: str, value: object) -> FieldError:
     return FieldError(field, "Not found", shown(value))
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value as messages show it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 

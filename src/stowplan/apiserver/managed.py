@@ -175,7 +175,7 @@ def _capped(entries: list[Entry]) -> list[Entry]:
     return [*applied, Entry(first, oldest[-1].time, fields), *kept]
 
 
-def parse_entries(entries: Any) -> list[Entry]:
+def parse_entries(entries: object) -> list[Entry]:
     """Parse the entries that a client sent, skipping invalid ones."""
     found = []
     for each in entries if isinstance(entries, list) else ():
@@ -243,12 +243,12 @@ def _is_member(node: FieldSet) -> bool:
     return not node or "." in node
 
 
-def leaves(schema: Json, value: Any) -> FieldSet:
+def leaves(schema: Json, value: object) -> FieldSet:
     """The fields that an applied configuration sets."""
     return _leaves(schema, value) or {}
 
 
-def _leaves(schema: Json, value: Any) -> FieldSet | None:
+def _leaves(schema: Json, value: object) -> FieldSet | None:
     """The leaves below a value, or the value itself if it has none; None for an empty list."""
     if value == [] and is_granular(schema, value):
         return None
@@ -259,13 +259,13 @@ def _leaves(schema: Json, value: Any) -> FieldSet | None:
     return children if children or not children_of(schema, value) else None
 
 
-def difference(schema: Json, old: Any, new: Any) -> Difference:
+def difference(schema: Json, old: object, new: object) -> Difference:
     found = Difference({}, {}, {})
     _differ(schema, old, new, found)
     return found
 
 
-def _differ(schema: Json, old: Any, new: Any, found: Difference) -> bool:
+def _differ(schema: Json, old: object, new: object, found: Difference) -> bool:
     """Add what differs below a value; return whether the value was modified as a whole."""
     if not is_granular(schema, new if new is not None else old):
         return bool(old != new)
@@ -289,7 +289,7 @@ def _differ(schema: Json, old: Any, new: Any, found: Difference) -> bool:
     return False
 
 
-def everything(schema: Json, value: Any) -> FieldSet:
+def everything(schema: Json, value: object) -> FieldSet:
     """A value and all that is in it."""
     node = {key: everything(inner, each) for key, inner, each in children_of(schema, value)}
     if node:
@@ -297,7 +297,7 @@ def everything(schema: Json, value: Any) -> FieldSet:
     return node
 
 
-def is_granular(schema: Json, value: Any) -> bool:
+def is_granular(schema: Json, value: object) -> bool:
     """Whether the parts of this value are managed separately."""
     if isinstance(value, dict):
         return (
@@ -321,7 +321,7 @@ def children_of(schema: Json, value: Any) -> list[tuple[str, Json, Any]]:
     return [(f"k:{_keys(schema, items, each)}", items, each) for each in value]
 
 
-def _keys(schema: Json, items: Json, value: Any) -> str:
+def _keys(schema: Json, items: Json, value: object) -> str:
     properties = resolved(items).get("properties", {})
     found = {}
     for key in schema.get("x-kubernetes-list-map-keys", ()):
@@ -459,7 +459,7 @@ def _merged_list(schema: Json, live: list[Any], config: list[Any]) -> list[Any]:
     return merged + [theirs[key] for key in rest]
 
 
-def _pruned(schema: Json, value: Any, given_up: FieldSet, kept: FieldSet) -> Any:
+def _pruned(schema: Json, value: object, given_up: FieldSet, kept: FieldSet) -> Any:
     """Remove the fields that were given up, unless they contain some that are kept."""
     if not isinstance(value, (dict, list)) or not given_up:
         return value
@@ -476,7 +476,7 @@ def _pruned(schema: Json, value: Any, given_up: FieldSet, kept: FieldSet) -> Any
     return [each for _, each in left]
 
 
-def check_declared(schema: Json, value: Any, where: str, path: str = "") -> None:
+def check_declared(schema: Json, value: object, where: str, path: str = "") -> None:
     """Reject a configuration with fields that are not in the schema."""
     inner = resolved(schema)
     if isinstance(value, dict):

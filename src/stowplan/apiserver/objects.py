@@ -6,7 +6,6 @@ This is the layer below the HTTP verbs: it knows resources, strategies and the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from stowplan.api.meta import Json
 from stowplan.apiserver import times
@@ -168,7 +167,7 @@ class Objects:
 
 
 def _check_conditions(resource: Resource, record: Record, options: DeleteOptions) -> None:
-    def refused(what: str, given: str, found: Any, end: str) -> Failure:
+    def refused(what: str, given: str, found: object, end: str) -> Failure:
         why = (
             f"the {what} in the precondition ({given}) does not match the {what} in record ({found}). "
             f"The object might have been {end}"

@@ -133,7 +133,7 @@ def _described(name: str) -> Json:
     return {**schema, **_METADATA, "properties": properties}
 
 
-def _collect_below(schema: Any, found: Json) -> None:
+def _collect_below(schema: object, found: Json) -> None:
     if isinstance(schema, dict):
         if isinstance(ref := schema.get("$ref"), str):
             _collect(ref.removeprefix(REF), found)
@@ -192,7 +192,7 @@ def _gvk(resource: Resource, kind: str) -> Json:
     return {"x-kubernetes-group-version-kind": [gvk]}
 
 
-def _published(schema: Any) -> Any:
+def _published(schema: object) -> Any:
     """A declared schema with what its extensions imply."""
     if not isinstance(schema, dict):
         return schema
@@ -368,7 +368,7 @@ _NOT_IN_V2 = ("default", "nullable", "allOf", "anyOf", "oneOf", "not")
 _OF_TYPE = ("type", "properties", "items", "additionalProperties", "required")
 
 
-def _v2(schema: Any) -> Any:
+def _v2(schema: object) -> Any:
     """What version 2 can say of a schema; where it cannot say what is allowed, everything is."""
     if not isinstance(schema, dict):
         return schema

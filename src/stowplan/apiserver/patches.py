@@ -29,7 +29,7 @@ class _PatchError(Exception):
 # JSON patch.
 
 
-def json_patch(data: Json, patch: Any) -> Json:
+def json_patch(data: Json, patch: object) -> Json:
     """Apply an RFC 6902 patch; if one operation fails, all do."""
     if not isinstance(patch, list):
         given = _json_name(patch)
@@ -66,7 +66,7 @@ def _rejected() -> Failure:
     return Failure(422, "Invalid", message, details={})
 
 
-def _check_operation(operation: Any) -> None:
+def _check_operation(operation: object) -> None:
     """Check the types of an operation's fields; `_operate` checks their values."""
     if operation is None:
         raise _rejected()
@@ -80,7 +80,7 @@ def _check_operation(operation: Any) -> None:
             raise bad_request(f"error decoding patch: json: {said}")
 
 
-def _operate(document: Any, operation: Json) -> Any:
+def _operate(document: object, operation: Json) -> Any:
     path = _pointer(operation["path"])
     match operation["op"]:
         case "add":
@@ -126,7 +126,7 @@ def _index(holder: list[Any], part: str) -> int:
     return index
 
 
-def _add(document: Any, path: list[str], value: Any) -> Any:
+def _add(document: object, path: list[str], value: object) -> Any:
     if not path:
         return value
     holder = _value(document, path[:-1])
@@ -142,7 +142,7 @@ def _add(document: Any, path: list[str], value: Any) -> Any:
     return document
 
 
-def _remove(document: Any, path: list[str]) -> Any:
+def _remove(document: object, path: list[str]) -> Any:
     holder = _value(document, path[:-1])
     del holder[_index(holder, path[-1]) if isinstance(holder, list) else path[-1]]
     return document
@@ -151,7 +151,7 @@ def _remove(document: Any, path: list[str]) -> Any:
 # JSON merge patch.
 
 
-def merge_patch(data: Any, patch: Any) -> Any:
+def merge_patch(data: object, patch: object) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
         return patch
@@ -173,7 +173,7 @@ def strategic_patch(schema: Json, data: Json, patch: Json) -> Json:
     return merged if isinstance(merged, dict) else {}
 
 
-def _strategic(schema: Json, data: Any, patch: Json) -> Any:
+def _strategic(schema: Json, data: object, patch: Json) -> Any:
     directive = patch.get("$patch")
     if directive == "replace":
         return {key: value for key, value in patch.items() if key != "$patch"}
@@ -207,7 +207,7 @@ def _strategic(schema: Json, data: Any, patch: Json) -> Any:
     return merged
 
 
-def _merged_field(schema: Json, old: Any, value: Any) -> Any:
+def _merged_field(schema: Json, old: object, value: object) -> Any:
     strategies = (schema.get("x-kubernetes-patch-strategy") or "").split(",")
     if isinstance(value, dict):
         if "replace" in strategies:
@@ -264,16 +264,16 @@ def _merged_items(schema: Json, old: list[Any], patch: list[Any], key: str) -> l
     return _interleaved(kept, changed, lambda item: _identity(item.get(key)))
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: object) -> Any:
     """A hashable key for a value; for lists and objects, their JSON."""
     return value if isinstance(value, (str, int, float, type(None))) else (type(value), _encode(value))
 
 
-def _put_in_order(properties: Json, merged: Json, field: str, order: Any) -> None:
+def _put_in_order(properties: Json, merged: Json, field: str, order: object) -> None:
     """Sort items by the given order; the others stay after the item they followed."""
     key = properties.get(field, {}).get("x-kubernetes-patch-merge-key")
 
-    def identity(item: Any) -> Any:
+    def identity(item: object) -> Any:
         return _identity(item.get(key) if key and isinstance(item, dict) else item)
 
     items = merged.get(field)
@@ -298,12 +298,12 @@ def _put_in_order(properties: Json, merged: Json, field: str, order: Any) -> Non
     merged[field] = result
 
 
-def _json_name(value: Any) -> str:
+def _json_name(value: object) -> str:
     names = {list: "array", str: "string", bool: "bool", dict: "object"}
     return names.get(type(value), "number")
 
 
-def check_is_map(patch: Any) -> Json:
+def check_is_map(patch: object) -> Json:
     if not isinstance(patch, dict):
         kind = _json_name(patch)
         raise bad_request(
@@ -313,13 +313,13 @@ def check_is_map(patch: Any) -> Json:
     return patch
 
 
-def unfit(patch: Any, said: str, as_json: Json | None = None) -> Failure:
+def unfit(patch: object, said: str, as_json: Json | None = None) -> Failure:
     """The failure for a patch whose result is not an object of the kind."""
     shown = json.dumps(as_json, separators=(",", ":")) if as_json is not None else _go(patch)
     return invalid_object("", "", [invalid("patch", shown, said)])
 
 
-def _go(value: Any) -> str:
+def _go(value: object) -> str:
     """A value as Go's %v prints it."""
     if isinstance(value, dict):
         return "map[" + " ".join(f"{key}:{_go(each)}" for key, each in sorted(value.items())) + "]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import msgspec
 
@@ -132,7 +131,7 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         return {"metadata.name", "metadata.namespace", *self.strategy.fields}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

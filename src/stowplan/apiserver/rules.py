@@ -172,7 +172,7 @@ class Rule(NamedTuple):
         )
 
 
-def mentions(node: Any, name: str) -> bool:
+def mentions(node: object, name: str) -> bool:
     if isinstance(node, Name):
         return node.name == name
     return isinstance(node, tuple) and any(mentions(part, name) for part in node)
@@ -202,10 +202,10 @@ class Rules:
         """None if there are no rules. Raises CelError."""
         return cls(schema, is_root) if has_rules(schema) else None
 
-    def errors(self, value: Any, old: Any = None, *, is_change: bool = False) -> Iterator[FieldError]:
+    def errors(self, value: object, old: object = None, *, is_change: bool = False) -> Iterator[FieldError]:
         yield from self._errors(value, old if is_change else MISSING, "", _Budget())
 
-    def _errors(self, value: Any, old: Any, path: str, budget: _Budget) -> Iterator[FieldError]:
+    def _errors(self, value: object, old: object, path: str, budget: _Budget) -> Iterator[FieldError]:
         """`old` is MISSING for what was not there before; what did not change is not checked again."""
         if value is None or value == old:
             return
@@ -232,7 +232,7 @@ class Rules:
             return MISSING
         return next((each for each in old if all(each.get(key) == item.get(key) for key in keys)), MISSING)
 
-    def _own_errors(self, value: Any, old: Any, path: str, budget: _Budget) -> Iterator[FieldError]:
+    def _own_errors(self, value: object, old: object, path: str, budget: _Budget) -> Iterator[FieldError]:
         kind, at = self._schema.get("type") or "object", path or "<nil>"
         try:
             variables = {"self": value_of(self._schema, value, self._is_root)}
@@ -283,13 +283,13 @@ def _message(rule: Rule, variables: Json) -> str:
     return rule.message or f"failed rule: {rule.text}"
 
 
-def _unmet(rule: Rule, message: str, value: Any, at: str) -> FieldError:
+def _unmet(rule: Rule, message: str, value: object, at: str) -> FieldError:
     is_shown = not rule.path and not isinstance(value, (dict, list)) and rule.reason == "FieldValueInvalid"
     body = f"{shown(value)}: {message}" if is_shown else message
     return FieldError(at, REASONS.get(rule.reason, "Invalid value"), body)
 
 
-def has_rules(schema: Any) -> bool:
+def has_rules(schema: object) -> bool:
     if not isinstance(schema, dict):
         return False
     return bool(schema.get(RULES)) or any(map(has_rules, _below(schema)))
@@ -329,7 +329,7 @@ def rule_errors(schema: Json, path: str) -> Iterator[FieldError]:
         yield forbidden(path, f"{said} {_by_factor(checker.total, SCHEMA_LIMIT)}")
 
 
-def _all_rules(schema: Any) -> Iterator[Any]:
+def _all_rules(schema: object) -> Iterator[Any]:
     if isinstance(schema, dict):
         yield from schema.get(RULES) or ()
         for each in _below(schema):
@@ -367,7 +367,7 @@ class _Checker:
             yield from self.errors(items, f"{path}.items", count * size, within)
 
     def _rule(
-        self, schema: Json, given: Any, at: str, count: float, uncorrelated: str, is_root: bool
+        self, schema: Json, given: object, at: str, count: float, uncorrelated: str, is_root: bool
     ) -> Iterator[FieldError]:
         texts = ("rule", "message", "messageExpression", "reason", "fieldPath")
         if not isinstance(given, dict) or any(not isinstance(given.get(key) or "", str) for key in texts):

@@ -97,7 +97,7 @@ _HOOKS: dict[type, Callable[[Any], str]] = {
 _INT32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
-def normalize(name: str, value: Any) -> Json:
+def normalize(name: str, value: object) -> Json:
     """The object in the form that is kept; raises ValueError if a field is unknown or of another type."""
     built = msgspec.convert(value, struct_of(name), dec_hook=_decode)
     plain: Json = msgspec.to_builtins(built, enc_hook=str)
@@ -111,7 +111,7 @@ def decode(name: str, body: bytes) -> Json:
     return plain
 
 
-def without_nulls(value: Any) -> Any:
+def without_nulls(value: object) -> Any:
     """Remove nulls, which mean absent fields."""
     if isinstance(value, dict):
         return {key: without_nulls(each) for key, each in value.items() if each is not None}
@@ -172,7 +172,7 @@ def _type_of(schema: Json) -> Any:
     return Any
 
 
-def _default(kind: Any, schema: Json, go: str, omission: int) -> Any:
+def _default(kind: object, schema: Json, go: str, omission: int) -> Any:
     """What a field is that was not given: a plain default is left out of JSON, a made one is not."""
     made, left_out = msgspec.field, {"default": None}
     if go.startswith("*") or (omission == 2 and kind in (Time, MicroTime)):
@@ -186,7 +186,7 @@ def _default(kind: Any, schema: Json, go: str, omission: int) -> Any:
     return made(default=zero) if omission else made(default_factory=lambda: zero)
 
 
-def _zero(kind: Any, schema: Json) -> Any:
+def _zero(kind: object, schema: Json) -> Any:
     """The zero of a type that is no pointer: a value, or what makes one that is never left out."""
     if kind is Quantity:
         return lambda: "0"
@@ -203,7 +203,7 @@ def _null() -> None:
     return None
 
 
-def _decode(kind: type, value: Any) -> Any:
+def _decode(kind: type, value: object) -> Any:
     return kind(_HOOKS[kind](value))
 
 

@@ -49,7 +49,7 @@ _NUMBERS = {
 _ORDER = {name: place for place, name in enumerate(("type", *_OF_TEXT, "enum"))}
 
 
-def prune(schema: Json, value: Any, path: str, unknown: list[str]) -> Any:
+def prune(schema: Json, value: object, path: str, unknown: list[str]) -> Any:
     """The value without the fields that the schema does not have; their paths are added to `unknown`.
 
     Nulls of fields that are not nullable mean absent fields, so that defaults apply.
@@ -93,7 +93,7 @@ class _Room:
     def __init__(self) -> None:
         self.left = MAX_DEFAULTS
 
-    def take(self, default: Any) -> Any:
+    def take(self, default: object) -> Any:
         self.left -= len(msgspec.json.encode(default))
         if self.left < 0:
             said = f"Request entity too large: the default values of the schema exceed {MAX_DEFAULTS} bytes"
@@ -101,7 +101,7 @@ class _Room:
         return copy.deepcopy(default)
 
 
-def set_defaults(schema: Json, value: Any, room: _Room | None = None) -> Any:
+def set_defaults(schema: Json, value: object, room: _Room | None = None) -> Any:
     """The value with the defaults of fields that were left out."""
     room = room or _Room()
     if "$ref" in schema:
@@ -146,7 +146,7 @@ class Validator:
         }
         self._validator = Draft7Validator(self._schema, formats=formats, validate_formats=True)
 
-    def errors(self, value: Any) -> Iterator[FieldError]:
+    def errors(self, value: object) -> Iterator[FieldError]:
         if self._has_alternatives and _is_too_costly(self._declared, value):
             yield invalid("<nil>", "", f"the schema has too many alternatives for this object: {MAX_STEPS}")
             return
@@ -155,7 +155,7 @@ class Validator:
         if self._has_more:
             yield from more_errors(self._declared, value, "")
 
-    def _translated(self, schema: Any) -> Any:
+    def _translated(self, schema: object) -> Any:
         """Translate to JSON Schema, dropping what is not about values."""
         if not isinstance(schema, dict) or "$ref" in schema:
             return True
@@ -279,7 +279,7 @@ class Validator:
 _ALTERNATIVES = ("allOf", "anyOf", "oneOf", "not")
 
 
-def _is_too_costly(schema: Json, value: Any) -> bool:
+def _is_too_costly(schema: Json, value: object) -> bool:
     """Whether too many alternatives would have to be tried: those within others multiply."""
     waiting, count = [(schema, value)], 0
     while waiting:
@@ -348,14 +348,14 @@ def _path_text(path: tuple[str | int, ...]) -> str:
     return text.removeprefix(".")
 
 
-def _go_type(value: Any) -> str:
+def _go_type(value: object) -> str:
     if value is None:
         return "null"
     names: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
     return names.get(type(value), "object")
 
 
-def has_more(schema: Any) -> bool:
+def has_more(schema: object) -> bool:
     """Whether a schema asks for more than JSON Schema can say: sets, maps or embedded objects."""
     if not isinstance(schema, dict):
         return False
@@ -369,7 +369,7 @@ def has_more(schema: Any) -> bool:
     return any(has_more(each) for each in below)
 
 
-def more_errors(schema: Json, value: Any, path: str) -> Iterator[FieldError]:
+def more_errors(schema: Json, value: object, path: str) -> Iterator[FieldError]:
     """Items that a list has twice, and embedded objects that are none."""
     if isinstance(value, dict):
         if schema.get("x-kubernetes-embedded-resource"):

@@ -181,7 +181,7 @@ def _selector_text(selector: Any) -> str:
     return selector or ""
 
 
-def _value_at(data: Any, path: str) -> Any:
+def _value_at(data: object, path: str) -> Any:
     for part in filter(None, path.strip(".").split(".")):
         data = data.get(part) if isinstance(data, dict) else None
     return data

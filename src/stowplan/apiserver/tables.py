@@ -86,7 +86,7 @@ def _custom_cell(column: Column, item: Json) -> Any:
     return value if fits is not None and isinstance(value, fits) else None
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -112,7 +112,7 @@ def json_path(path: str) -> Callable[[Any], list[Any]]:
         steps.append(match)
         at = match.end()
 
-    def find(value: Any) -> list[Any]:
+    def find(value: object) -> list[Any]:
         found = [value]
         for step in steps:
             found = [inner for each in found for inner in _step_into(each, step)]
@@ -121,7 +121,7 @@ def json_path(path: str) -> Callable[[Any], list[Any]]:
     return find
 
 
-def _step_into(value: Any, step: re.Match[str]) -> list[Any]:
+def _step_into(value: object, step: re.Match[str]) -> list[Any]:
     if name := step["name"] or step["key"]:
         name = name.replace("\\.", ".")
         return [value[name]] if isinstance(value, dict) and name in value else []

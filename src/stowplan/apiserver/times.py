@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import NoReturn
 
 _FORM = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)",
@@ -49,7 +49,7 @@ def written(moment: datetime.datetime, precision: str = "microseconds") -> str:
     return f"{moment.replace(tzinfo=None).isoformat(timespec=precision)}Z"
 
 
-def canonical(value: Any) -> str:
+def canonical(value: object) -> str:
     return _canonical(value) if isinstance(value, str) else _unreadable(value, _LAYOUT)
 
 
@@ -58,7 +58,7 @@ def _canonical(value: str) -> str:
     return written(_at(value, "2006-01-02T15:04:05Z07:00"), "seconds")
 
 
-def canonical_micro(value: Any) -> str:
+def canonical_micro(value: object) -> str:
     if isinstance(value, str) and _MICRO.fullmatch(value):
         with suppress(TimeError):  # the message is to have all of it
             _at(f"{value[:19]}Z", "")  # remembered, so that it costs once a second
@@ -69,7 +69,7 @@ def canonical_micro(value: Any) -> str:
     return written(_at(value, layout))
 
 
-def _unreadable(value: Any, layout: str) -> NoReturn:
+def _unreadable(value: object, layout: str) -> NoReturn:
     shown = str(value)[:MAX_SHOWN]
     raise TimeError(f'parsing time "{shown}" as "{layout}": cannot parse "{shown}" as "2006"')
 

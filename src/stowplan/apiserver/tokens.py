@@ -8,7 +8,6 @@ import hmac
 import json
 import uuid
 from collections.abc import Callable
-from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -146,5 +145,5 @@ def _bytes(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return _text(json.dumps(value, separators=(",", ":")).encode())

@@ -154,7 +154,7 @@ def _with_clocks(plugin: type[Plugin], spent: dict[str, list[int]]) -> type[Plug
     own = min(-perf_counter_ns() + perf_counter_ns() for _ in range(1000))
 
     def timed(name: str, method: Callable[..., object]) -> Callable[..., Any]:
-        def call(*given: Any) -> Any:
+        def call(*given: object) -> Any:
             began = perf_counter_ns()
             answer = method(*given)
             answer = list(answer) if isgenerator(answer) else answer

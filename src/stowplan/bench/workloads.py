@@ -10,6 +10,7 @@ import msgspec
 import yaml
 
 from stowplan.api.kinds import object_of
+from stowplan.api.meta import Json
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.errors import InputError
@@ -17,26 +18,26 @@ from stowplan.errors import InputError
 
 class InitialPods(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     per_node: int = 0
-    template: dict[str, Any] = {}
+    template: Json = {}
 
 
 class NominatedPods(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     every_nth: int = 0
     """Only on every n-th node; 0 for none."""
-    template: dict[str, Any] = {}
+    template: Json = {}
 
 
 class Workload(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     name: str
     says: str
-    pod_template: dict[str, Any]
+    pod_template: Json
     measured: int = 1000
-    objects: list[dict[str, Any]] = []
-    node_objects: list[dict[str, Any]] = []
+    objects: list[Json] = []
+    node_objects: list[Json] = []
     """For each node."""
-    pod_objects: list[dict[str, Any]] = []
+    pod_objects: list[Json] = []
     """For each pod that is measured."""
-    node_template: dict[str, Any] = {}
+    node_template: Json = {}
     initial_pods: InitialPods = msgspec.field(default_factory=InitialPods)
     nominated_pods: NominatedPods = msgspec.field(default_factory=NominatedPods)
 
@@ -86,7 +87,7 @@ def pending(workload: Workload, count: int) -> Iterator[Pod]:
         yield _pod(f"pod-{number}", fill_template(workload.pod_template, number))
 
 
-def _pod(name: str, plain: dict[str, Any]) -> Pod:
+def _pod(name: str, plain: Json) -> Pod:
     metadata = {"name": name, "namespace": "default", "uid": name, **plain.get("metadata", {})}
     found = object_of({"kind": "Pod", **plain, "metadata": metadata})
     assert isinstance(found, Pod)

@@ -96,5 +96,5 @@ def _struct(name: str) -> type[CustomResource] | None:
 class _Dumper(yaml.CSafeDumper):
     """Writes repeated values out instead of as YAML aliases."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True

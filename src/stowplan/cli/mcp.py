@@ -264,7 +264,7 @@ def make_server(source: Source, compare: Callable[[dict[str, str]], Json], secon
         """Add a tool whose errors are told to the assistant, which can then ask better."""
 
         @functools.wraps(tool)
-        async def answer(*args: Any, **kwargs: Any) -> Any:
+        async def answer(*args: object, **kwargs: object) -> Any:
             stuck.intersection_update(threading.enumerate())
             if len(stuck) >= MAX_STUCK:
                 raise ToolError(f"{MAX_STUCK} earlier questions are still running; restart `stowplan mcp`")

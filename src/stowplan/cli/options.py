@@ -46,7 +46,7 @@ VERBOSE = click.option("-v", "--verbose", is_flag=True, help="List the kinds of 
 class _LogLevel(click.types.IntParamType):
     """Accept `-v=5` as Kubernetes' programs do; click would read "=5"."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         given: Any = value.removeprefix("=") if isinstance(value, str) else value
         return super().convert(given, param, ctx)
 

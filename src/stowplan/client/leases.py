@@ -14,13 +14,13 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw
 
 from stowplan import config, log
-from stowplan.api.meta import ObjectMeta, decode
+from stowplan.api.meta import Json, ObjectMeta, decode
 from stowplan.api.nesting import members
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound
@@ -73,7 +73,7 @@ class LeaderElection:
         self._key = f"{self._namespace}/{self._name}"
         self._on_started, self._on_lost = on_started, on_lost
         self._clock, self._now, self._draw = clock, now, draw
-        self._lease: dict[str, Any] = {}
+        self._lease: Json = {}
         self._observed_at = -math.inf
         self._expires_at = -math.inf
         self._leads = self._is_lost = False
@@ -182,7 +182,7 @@ class LeaderElection:
         except NotFound:
             self._observe({})
 
-    async def _write(self, spec: dict[str, Any]) -> None:
+    async def _write(self, spec: Json) -> None:
         """Write the lease with this spec; rejected if anyone has written it since we last saw it."""
         sent_at = self._clock()
         if self._lease:
@@ -201,13 +201,13 @@ class LeaderElection:
             if self.holder == self.identity:
                 await self._write(self._released_spec())
 
-    def _observe(self, lease: dict[str, Any]) -> None:
+    def _observe(self, lease: Json) -> None:
         if lease.get("spec") != self._lease.get("spec"):
             self._observed_at = self._clock()
         self._lease = lease
 
     @property
-    def _spec(self) -> dict[str, Any]:
+    def _spec(self) -> Json:
         return self._lease.get("spec") or {}
 
     @property
@@ -215,7 +215,7 @@ class LeaderElection:
         lasts = self._spec.get("leaseDurationSeconds") or self._settings.lease_duration
         return self._clock() >= self._observed_at + float(lasts)
 
-    def _held_spec(self) -> dict[str, Any]:
+    def _held_spec(self) -> Json:
         now, seen = micro_time(self._now()), self._spec
         is_ours = self.holder == self.identity
         transitions = seen.get("leaseTransitions") or 0
@@ -227,22 +227,22 @@ class LeaderElection:
             "leaseTransitions": transitions if is_ours or not self._lease else transitions + 1,
         }
 
-    def _released_spec(self) -> dict[str, Any]:
+    def _released_spec(self) -> Json:
         now = micro_time(self._now())
         return {"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": now, "renewTime": now}
 
-    def _new_lease(self) -> dict[str, Any]:
+    def _new_lease(self) -> Json:
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {"name": self._name, "namespace": self._namespace},
         }
 
-    async def _request(self, method: str, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def _request(self, method: str, name: str, body: Json | None = None) -> Json:
         path = _LEASES.format(self._namespace) + (f"/{name}" if name else "")
         answer = await self._api.request(method, path, body)
         # Only the spec is read. The rest goes back as it came, however large or deep someone made it.
-        lease: dict[str, Any] = dict(members(answer.data))
+        lease: Json = dict(members(answer.data))
         if "spec" in lease:
             lease["spec"] = msgspec.json.decode(lease["spec"])
         return lease

@@ -70,7 +70,7 @@ class Decoder:
                 self.missing.append(field_errors.required(where))
         return kind(**values)
 
-    def value(self, kind: Any, raw: Any, path: str) -> Any:
+    def value(self, kind: object, raw: object, path: str) -> Any:
         origin, arguments = get_origin(kind), get_args(kind)
         if origin in (Union, types.UnionType):
             others = [argument for argument in arguments if argument is not type(None)]

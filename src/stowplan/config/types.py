@@ -290,7 +290,7 @@ def _with_coscheduling(profile: ProfileConfig, *, sorts: bool) -> ProfileConfig:
     return msgspec.structs.replace(profile, plugins=changed)
 
 
-def _without_defaults(value: Any) -> Any:
+def _without_defaults(value: object) -> Any:
     if isinstance(value, msgspec.Struct):
         return {
             field.encode_name: _without_defaults(getattr(value, field.name))

@@ -320,6 +320,6 @@ def reference_to(kind: Kind[Any], item: Known) -> Json:
     return {name: value for name, value in found.items() if value}
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A struct, or a tuple of them, as the API spells it."""
     return msgspec.to_builtins(value, enc_hook=encode_hook)

@@ -469,9 +469,9 @@ def _deployment(
     values: Values,
     container: Json,
     *,
-    replicas: Any = 1,
-    is_single: Any = False,
-    claim: Any = "",
+    replicas: object = 1,
+    is_single: object = False,
+    claim: object = "",
     volumes: Sequence[Json] = (),
 ) -> Json:
     """A Deployment of this container with its configuration; `is_single` never starts a second pod."""
@@ -500,7 +500,7 @@ def _deployment(
     }
 
 
-def _pod(values: Values, account: Any, claim: Any = "") -> Json:
+def _pod(values: Values, account: object, claim: object = "") -> Json:
     user = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER}
     # Other volumes are writable for all; the volume of a claim belongs to root unless a group is set.
     group = when(claim, {"fsGroup": USER})
@@ -560,11 +560,11 @@ def container(
 
 
 def probes(
-    *, host: str = "", has_standby_cache: Any = True, port: Any = "https", scheme: str = "HTTPS"
+    *, host: str = "", has_standby_cache: object = True, port: object = "https", scheme: str = "HTTPS"
 ) -> Json:
     """A standby without a cache is not ready and need not be."""
 
-    def probe(path: Any, failures: int) -> Json:
+    def probe(path: object, failures: int) -> Json:
         get = {"path": path, "port": port, "scheme": scheme} | ({"host": host} if host else {})
         return {"httpGet": get, "periodSeconds": 10, "timeoutSeconds": 15, "failureThreshold": failures}
 

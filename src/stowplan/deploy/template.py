@@ -48,7 +48,7 @@ class Action:
         self.text = text
 
 
-def when(condition: Any, part: Part) -> Part:
+def when(condition: object, part: Part) -> Part:
     """Return the part if the condition holds, otherwise an empty one."""
     if not isinstance(condition, Symbol):
         return part if condition else type(part)()
@@ -64,19 +64,19 @@ def items(values: Any) -> list[Any]:
     return [Action(f"range {values.expression}"), Symbol("."), Action("end")]
 
 
-def choose(condition: Any, yes: Any, no: Any) -> Any:
+def choose(condition: object, yes: object, no: object) -> Any:
     if not isinstance(condition, Symbol):
         return yes if condition else no
     return Symbol(f"(ternary {_literal(yes)} {_literal(no)} (not (not {condition.expression})))")
 
 
-def any_of(*conditions: Any) -> Any:
+def any_of(*conditions: object) -> Any:
     if not any(isinstance(each, Symbol) for each in conditions):
         return any(conditions)
     return Symbol(f"(or {' '.join(map(_literal, conditions))})")
 
 
-def negate(condition: Any) -> Any:
+def negate(condition: object) -> Any:
     return Symbol(f"(not {condition.expression})") if isinstance(condition, Symbol) else not condition
 
 
@@ -93,7 +93,7 @@ def checksum(text: Any) -> Any:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     """Write a value as an operand of a Go template function."""
     if isinstance(value, Symbol):
         return value.expression
@@ -103,7 +103,7 @@ def _literal(value: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         """The same labels again are written again."""
         return True
 

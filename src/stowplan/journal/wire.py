@@ -83,7 +83,7 @@ def summarize_record(record: Record) -> dict[str, object]:
     return {name: LEAVES[name].get(record) for name in SUMMARY}
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A value of a field as plain data."""
     match value:
         case Status():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import yaml
@@ -82,7 +81,7 @@ def read_templates(source: str) -> list[NodeTemplate]:
     return [_check(entry, f"{where}[{index}]") for index, entry in enumerate(entries)]
 
 
-def _check(entry: Any, where: str) -> NodeTemplate:
+def _check(entry: object, where: str) -> NodeTemplate:
     try:
         template = msgspec.convert(entry, NodeTemplate)
     except msgspec.ValidationError as error:

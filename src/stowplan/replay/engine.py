@@ -205,7 +205,7 @@ class ReplayApi(ApiClient):
     async def update_status(self, item: T) -> T:
         return self.host.write(item)
 
-    async def request(self, method: str, path: str, body: Any = None, **_: Any) -> Reply:
+    async def request(self, method: str, path: str, body: object = None, **_: object) -> Reply:
         """Accept writes that nothing here reads, such as the status of pod groups."""
         if method == "GET":
             raise NotFound(404, "NotFound", f"{path} is not part of the replay")

@@ -22,7 +22,7 @@ import yaml
 from stowplan.api.defaults import default_storage_class, with_defaults, with_namespace
 from stowplan.api.kinds import describe, object_of
 from stowplan.api.manifests import SUFFIXES, WORKLOADS, objects_in
-from stowplan.api.meta import parse_time
+from stowplan.api.meta import Json, parse_time
 from stowplan.api.storage import StorageClass
 from stowplan.api.workloads import PriorityClass
 from stowplan.config.duration import Duration
@@ -74,7 +74,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True):
     A column that a file need not have is written `{column?}`. Times may be the name of a column alone.
     """
 
-    object: dict[str, Any]
+    object: Json
     """A manifest. A field whose text is empty for a row is left out of that row's object."""
     file: str = ""
     """The file, relative to the trace; of `pods`, the trace itself."""
@@ -151,7 +151,7 @@ def _rows_of(file: Path, table: Table, kind: str, arrival: float | None = None) 
 
 
 def _row_events(
-    data: dict[str, Any],
+    data: Json,
     table: Table,
     at: float,
     seconds: Any,
@@ -224,7 +224,7 @@ Filler = Callable[[Mapping[str, str], str, str], Any]
 """Fills in a part of a template with the values of a row; the texts say where that is, for errors."""
 
 
-def _filler_of(template: Any) -> Filler | None:
+def _filler_of(template: object) -> Filler | None:
     """None for a part without columns, which is the same for all rows."""
     if isinstance(template, str):
         return partial(_fill, template) if "{" in template else None
@@ -244,25 +244,25 @@ def _filler_of(template: Any) -> Filler | None:
     return fill if has_columns or not _is_full(template) else None
 
 
-def _is_full(value: Any) -> bool:
+def _is_full(value: object) -> bool:
     """Whether no part of it is empty, which would be left out."""
     if isinstance(value, (dict, list)):
         return bool(value) and all(map(_is_full, value.values() if isinstance(value, dict) else value))
     return bool(value != "")
 
 
-def _numbered(data: dict[str, Any], index: int) -> dict[str, Any]:
+def _numbered(data: Json, index: int) -> Json:
     return data | {"metadata": data["metadata"] | {"name": f"{data['metadata']['name']}-{index}"}}
 
 
 def _completed(
-    data: dict[str, Any],
+    data: Json,
     classes: Mapping[str, PriorityClass],
     storage_class: str | None,
     where: str,
     place: str,
     checked: set[bytes] | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """The object with the defaults that an API server fills in, checked; of those in `checked`, only the
     first."""
     try:
@@ -407,7 +407,7 @@ def _audited(entry: _AuditEvent, known: dict[tuple[str, str], str], ignored: Cou
     meta = (data or {}).get("metadata") or {}
     name = reference.name or meta.get("name", "")
     key = (kind, f"{reference.namespace}/{name}")
-    base: dict[str, Any] = {"time": time, "kind": kind, "name": name, "namespace": reference.namespace}
+    base: Json = {"time": time, "kind": kind, "name": name, "namespace": reference.namespace}
     if reference.subresource == "binding":
         target = (entry.request_object or {}).get("target") or {}
         if not target.get("name"):
@@ -441,12 +441,12 @@ def _audited(entry: _AuditEvent, known: dict[tuple[str, str], str], ignored: Cou
         yield event_of(time, "update", _named(data, name, reference.namespace, known[key]))
 
 
-def _named(data: dict[str, Any], name: str, namespace: str, uid: str) -> dict[str, Any]:
+def _named(data: Json, name: str, namespace: str, uid: str) -> Json:
     own = {"name": name, "uid": uid} | ({"namespace": namespace} if namespace else {})
     return data | {"metadata": (data.get("metadata") or {}) | own}
 
 
-def _is_of(data: Any, kind: str) -> bool:
+def _is_of(data: object, kind: str) -> bool:
     return (
         isinstance(data, dict)
         and data.get("kind", kind) == kind
@@ -475,8 +475,8 @@ class _Config(msgspec.Struct, rename="camel"):
 
 class _SimKubeEvent(msgspec.Struct):
     ts: int
-    applied_objs: list[dict[str, Any]] = []
-    deleted_objs: list[dict[str, Any]] = []
+    applied_objs: list[Json] = []
+    deleted_objs: list[Json] = []
 
 
 class _SimKube(msgspec.Struct):
@@ -537,7 +537,7 @@ class _SimKubeReader:
                 self._resize(float(event.ts), data, 0, f"event {number}")
         return trace
 
-    def _apply(self, time: float, data: dict[str, Any], place: str) -> None:
+    def _apply(self, time: float, data: Json, place: str) -> None:
         gvk = _gvk(f"{data.get('apiVersion', 'v1')}.{data.get('kind')}")
         if data.get("kind") == "Pod":
             self._trace.events.append(
@@ -555,7 +555,7 @@ class _SimKubeReader:
                 raise InputError(text, where=self._trace.source, what=what, field="spec.replicas")
             self._resize(time, data, size, place)
 
-    def _resize(self, time: float, data: dict[str, Any], size: int, place: str) -> None:
+    def _resize(self, time: float, data: Json, size: int, place: str) -> None:
         meta = data.get("metadata") or {}
         namespace, name = meta.get("namespace", "default"), meta.get("name", "")
         gvk = _gvk(f"{data.get('apiVersion', 'v1')}.{data.get('kind')}")
@@ -563,7 +563,7 @@ class _SimKubeReader:
         pods = self._pods.setdefault(owner, [])
         while len(pods) > size:
             gone = pods.pop()
-            more: dict[str, Any] = {
+            more: Json = {
                 "time": time,
                 "kind": "Pod",
                 "name": gone.name,
@@ -584,7 +584,7 @@ class _SimKubeReader:
             self._trace.events.append(pods[-1])
 
 
-def _gvk(value: Any) -> str:
+def _gvk(value: object) -> str:
     """`apps/v1.Deployment`, however it is written."""
     if isinstance(value, Mapping):
         group = f"{value['group']}/" if value.get("group") else ""
@@ -592,7 +592,7 @@ def _gvk(value: Any) -> str:
     return str(value).removeprefix("/")
 
 
-def _life(value: Any) -> tuple[float, float | None] | None:
+def _life(value: object) -> tuple[float, float | None] | None:
     """The times of `{"Running": start}`, `{"Finished": [start, end]}`; None for `Empty`."""
     if isinstance(value, Mapping):
         times = next(iter(value.values()))
@@ -601,7 +601,7 @@ def _life(value: Any) -> tuple[float, float | None] | None:
     return None
 
 
-def _at(data: Any, pointer: str) -> Any:
+def _at(data: object, pointer: str) -> Any:
     """What a JSON pointer such as /spec/template leads to; None if it is not there."""
     for step in pointer.strip("/").split("/"):
         if isinstance(data, list) and step.isdecimal() and int(step) < len(data):
@@ -613,7 +613,7 @@ def _at(data: Any, pointer: str) -> Any:
     return data
 
 
-def _pod_of(template: dict[str, Any], owner: dict[str, Any], name: str, namespace: str) -> dict[str, Any]:
+def _pod_of(template: Json, owner: Json, name: str, namespace: str) -> Json:
     meta = owner["metadata"]
     reference = {"controller": True, "kind": owner["kind"], "apiVersion": owner.get("apiVersion", "v1")}
     reference |= {"name": meta["name"], "uid": meta.get("uid", "")}

@@ -353,7 +353,7 @@ def schema_errors(schema: Any, at: str) -> list[FieldError]:
     return []
 
 
-def _type_errors(schema: Any, path: str) -> Iterator[FieldError]:
+def _type_errors(schema: object, path: str) -> Iterator[FieldError]:
     """Schemas inside schemas are plain data until here."""
     for part, at, _ in _walk(schema, path):
         if not isinstance(part, dict):
@@ -377,7 +377,7 @@ def _type_errors(schema: Any, path: str) -> Iterator[FieldError]:
             yield invalid(f"{at}.multipleOf", 0, "must not be zero")
 
 
-def _walk(schema: Any, path: str) -> Iterator[tuple[Any, str, bool]]:
+def _walk(schema: object, path: str) -> Iterator[tuple[Any, str, bool]]:
     """All schemas inside a schema, with their paths and whether they are part of its logic only."""
     waiting: list[tuple[Any, str, bool]] = [(schema, path, False)]
     while waiting:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 from urllib.parse import urlsplit
 
 from stowplan.api.meta import Json
@@ -166,12 +165,12 @@ MAX_CEL = 64 * 1024
 """Characters of all expressions of one object: nobody else is served while they are compiled."""
 
 
-def _size_errors(part: Any, at: str) -> Iterator[FieldError]:
+def _size_errors(part: object, at: str) -> Iterator[FieldError]:
     if (size := _cel_size(part)) > MAX_CEL:
         yield FieldError(at, "Too long", f"{size}: may not have more than {MAX_CEL} characters of CEL")
 
 
-def _cel_size(part: Any) -> int:
+def _cel_size(part: object) -> int:
     if isinstance(part, list):
         return sum(map(_cel_size, part))
     if not isinstance(part, dict):
