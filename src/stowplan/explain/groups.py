@@ -42,6 +42,7 @@ from stowplan.explain.smallest_changes import (
     drop_terms,
     find_least,
     raise_priority,
+    replaced_node,
     uncordon_nodes,
     vary_node_labels,
     vary_requests,
@@ -419,14 +420,8 @@ class GroupTrial(Trial):
         return self._starts(self._like(pod), self.group)
 
     def with_node(self, node: NodeObject) -> Flip | None:
-        row = self.cluster.nodes.row_of(node.name)
-        assert row is not None, f"no node {node.name}"
-        known = self.cluster.nodes.objects[row]
-        self.cluster.add_node(node)
-        try:
+        with replaced_node(self.cluster, node):
             return self._starts(self.pods, self.group)
-        finally:
-            self.cluster.add_node(known)
 
     def with_new_nodes(self, like: NodeObject, number: int) -> Flip | None:
         names = [f"{like.name}-new-{each + 1}" for each in range(number)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -31,6 +32,7 @@ from stowplan.api.pod import (
     shape_of,
 )
 from stowplan.api.quantity import Quantity
+from stowplan.cluster import Cluster
 from stowplan.cycle import Planner, first_by_name, schedule
 from stowplan.explain.changes import MAX_PER_KIND, Change, Changes, Flip
 from stowplan.explain.reasons import requirement_text, selector_text, taint_text
@@ -419,14 +421,8 @@ class Trial:
         return self._flip(self._decide(self.profile.with_weight(plugin, weight), self.pod))
 
     def with_node(self, node: NodeObject) -> Flip | None:
-        row = self.cluster.nodes.row_of(node.name)
-        assert row is not None, f"no node {node.name}"
-        known = self.cluster.nodes.objects[row]
-        self.cluster.add_node(node)
-        try:
+        with replaced_node(self.cluster, node):
             return self._flip(self._decide(self.profile, self.pod))
-        finally:
-            self.cluster.add_node(known)
 
     def with_preemption(self, pod: Pod) -> Flip | None:
         """Also counts as a different outcome if pods could be evicted for the pod."""
@@ -481,3 +477,16 @@ def _between(flips: Callable[[int], Flip | None], low: int, high: int, found: Fl
         else:
             high, found = middle, flip
     return high, found
+
+
+@contextmanager
+def replaced_node(cluster: Cluster, node: NodeObject) -> Iterator[None]:
+    """Replace a node of the cluster by another of the same name for the time of the context."""
+    row = cluster.nodes.row_of(node.name)
+    assert row is not None, f"no node {node.name}"
+    known = cluster.nodes.objects[row]
+    cluster.add_node(node)
+    try:
+        yield
+    finally:
+        cluster.add_node(known)

@@ -28,10 +28,10 @@ from stowplan.errors import StowplanError
 from stowplan.framework import CycleState, Handle, NodeTable, PluginArgs, Pod, Right, Scores
 from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.prometheus import (
-    LABEL_NAME,
     PrometheusError,
     is_url,
     read_body,
+    reading_errors,
     run_query,
     without_port,
 )
@@ -219,15 +219,12 @@ def source_faults(path: str, args: LoadArgs) -> Iterator[str]:
         yield invalid(f"{where}.tokenFile", provider.token_file, "must be empty if there is a token")
     if "\n" in provider.token or "\r" in provider.token:
         yield invalid(f"{where}.token", "(hidden)", "must be one line")
-    if not LABEL_NAME.fullmatch(args.node_label):
-        yield invalid(child(path, "nodeLabel"), args.node_label, "must be a label, such as instance")
-    for name, number in (
-        ("refreshSeconds", args.refresh_seconds),
-        ("timeoutSeconds", args.timeout_seconds),
-        ("staleAfterSeconds", args.stale_after_seconds),
-    ):
-        if not 0 < number < math.inf:
-            yield invalid(child(path, name), number, "must be greater than zero")
+    positive = {
+        "refreshSeconds": args.refresh_seconds,
+        "timeoutSeconds": args.timeout_seconds,
+        "staleAfterSeconds": args.stale_after_seconds,
+    }
+    yield from reading_errors(path, args.node_label, positive)
     if not 0 <= args.neutral_score <= 100:
         yield invalid(child(path, "neutralScore"), args.neutral_score, "must be between 0 and 100")
 

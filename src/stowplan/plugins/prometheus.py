@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
+
+from stowplan.config.field_errors import child, invalid
 
 MAX_RESPONSE_BYTES = 2**25
 """About 250,000 samples."""
@@ -76,6 +78,15 @@ def _reason(body: bytes) -> str:
         return msgspec.json.decode(body, type=ErrorResponse).error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
+
+
+def reading_errors(path: str, node_label: str, positive: Mapping[str, float]) -> Iterator[str]:
+    """Check the arguments that all plugins which query Prometheus have; `positive` are numbers by field."""
+    if not LABEL_NAME.fullmatch(node_label):
+        yield invalid(child(path, "nodeLabel"), node_label, "must be a label, such as instance")
+    for name, number in positive.items():
+        if not 0 < number < math.inf:
+            yield invalid(child(path, name), number, "must be greater than zero")
 
 
 def is_url(text: str) -> bool:

@@ -309,6 +309,9 @@ def _mode_errors(modes: list[str], at: str) -> Iterator[FieldError]:
             yield unsupported(at, mode, known)
 
 
+REFERENCE_FIELDS = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+
+
 class EventStrategy(Strategy):
     checks_metadata_twice = False
     creates_on_update = True
@@ -318,10 +321,7 @@ class EventStrategy(Strategy):
         return ()
 
     fields = {
-        **{
-            f"involvedObject.{part}": f"involvedObject.{part}"
-            for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
-        },
+        **{f"involvedObject.{part}": f"involvedObject.{part}" for part in REFERENCE_FIELDS},
         "reason": "reason",
         "reportingComponent": "reportingComponent",
         "source": "source.component",
@@ -345,10 +345,7 @@ class NewEventStrategy(EventStrategy):
 
     checks_metadata_twice = True
     fields = {
-        **{
-            f"regarding.{part}": f"involvedObject.{part}"
-            for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
-        },
+        **{f"regarding.{part}": f"involvedObject.{part}" for part in REFERENCE_FIELDS},
         "reason": "reason",
         "reportingController": "reportingComponent",
         "type": "type",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import aiohttp
@@ -19,7 +18,7 @@ from stowplan.api.node import NodeObject
 from stowplan.config.field_errors import child, forbidden, invalid, required
 from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.node_metrics import Poller
-from stowplan.plugins.prometheus import LABEL_NAME, PrometheusError, is_url, run_query, without_port
+from stowplan.plugins.prometheus import PrometheusError, is_url, reading_errors, run_query, without_port
 
 NO_DATA = -1
 LARGEST = 2**62
@@ -57,16 +56,13 @@ class NetworkTrafficArgs(PluginArgs):
                 yield invalid(child(path, name), address, f"must be a URL, {A_URL}")
         if not self.network_interface:
             yield required(child(path, "networkInterface"), "such as ens192")
-        if not LABEL_NAME.fullmatch(self.node_label):
-            yield invalid(child(path, "nodeLabel"), self.node_label, "must be a label, such as instance")
-        for name, number in (
-            ("timeRangeInMinutes", self.time_range_in_minutes),
-            ("refreshSeconds", self.refresh_seconds),
-            ("timeoutSeconds", self.timeout_seconds),
-            ("staleAfterSeconds", self.stale_after_seconds),
-        ):
-            if not 0 < number < math.inf:
-                yield invalid(child(path, name), number, "must be greater than zero")
+        positive = {
+            "timeRangeInMinutes": self.time_range_in_minutes,
+            "refreshSeconds": self.refresh_seconds,
+            "timeoutSeconds": self.timeout_seconds,
+            "staleAfterSeconds": self.stale_after_seconds,
+        }
+        yield from reading_errors(path, self.node_label, positive)
 
     @property
     def query(self) -> str:
