@@ -57,7 +57,7 @@ class Line(NamedTuple):
     level: int
     seconds: float
     place: str
-    """`file.py:LINE` of whoever writes it."""
+    """`file.py:LINE` of the code that logs it."""
     message: str
     fields: Mapping[str, object]
     verbosity: int = 0

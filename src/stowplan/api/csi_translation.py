@@ -153,7 +153,7 @@ def _affinity_to_csi(topology_key: str, volume: PersistentVolume) -> VolumeNodeA
 
 
 def _uses_beta_labels(terms: Sequence[NodeSelectorTerm], labels: dict[str, str]) -> bool:
-    """Whether the zone goes by the old label: the affinity decides, else the labels; the new one wins."""
+    """Whether only the deprecated zone label is used, in the affinity or else in the labels."""
     keys = {expression.key for term in terms for expression in term.match_expressions}
     for known in (keys, labels.keys()):
         if ZONE in known or BETA_ZONE in known:

@@ -35,7 +35,7 @@ class NodeList(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
 
 
 class ExtenderArgs(Message, frozen=True):
-    """What filter and prioritize are asked: the nodes whole, or by name for an extender that knows them."""
+    """The request of filter and prioritize: whole nodes, or only names for an extender that caches nodes."""
 
     pod: Raw
     nodes: NodeList | None = None

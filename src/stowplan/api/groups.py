@@ -76,7 +76,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     was_scheduled: bool = False
     """Whether its status says that the minimum has been placed before."""
     limits_note: str = ""
-    """What of the object is not supported, so that the group must wait; empty if nothing."""
+    """The fields that are not supported, so that the group must wait; empty if there are none."""
     schedule_timeout: int | None = None
 
 

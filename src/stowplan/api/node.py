@@ -50,7 +50,7 @@ class NodeAddress(Wire, frozen=True):
 
 
 class NodeCapacity(Wire, frozen=True):
-    """What of a node's capacity the scheduler uses; all else goes by what is allocatable."""
+    """The capacity that the scheduler reads; everywhere else it uses what is allocatable."""
 
     cpu: Quantity | None = None
 

@@ -69,7 +69,7 @@ class SeccompProfile(Wire, frozen=True):
 
 
 class SecurityContext(Wire, frozen=True):
-    """Of a container, or of the pod as a whole."""
+    """The security context of a container or of the whole pod."""
 
     seccomp_profile: SeccompProfile | None = None
 

@@ -172,7 +172,7 @@ def _device_usage(data: Json) -> Amounts:
 
 
 def counted_names(resource: str, names: Iterable[str]) -> list[str]:
-    """Those of a quota's names that objects of this resource count for."""
+    """The names in a quota under which objects of this resource are counted."""
     return [name for name in names if name == f"count/{resource}" or _is_counted(resource, name)]
 
 

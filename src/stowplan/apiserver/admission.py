@@ -244,7 +244,7 @@ def _check_grants(context: RequestContext) -> None:
 
 
 def _granting(data: Json) -> Json:
-    """What of a role or binding grants rights, by itself or through roles that collect others by labels."""
+    """The part of a role or binding that grants rights, directly or through aggregated roles."""
     meta = data.get("metadata") or {}
     parts = ("rules", "aggregationRule", "subjects", "roleRef")
     found = {part: data.get(part) or None for part in parts}

@@ -115,7 +115,7 @@ def resource_of(spec: Json, version: Json, since: int = 0) -> Resource:
 
 
 def _storage_hash(spec: Json) -> str:
-    """What tells clients that the storage version has changed."""
+    """The hash in discovery by which clients see that the storage version has changed."""
     version = next((each["name"] for each in spec["versions"] if each.get("storage")), "")
     text = f"{spec['group']}/{version}/{spec['names']['kind']}"
     return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()

@@ -83,7 +83,7 @@ def dns1035_errors(name: str) -> tuple[str, ...]:
 
 
 def config_key_errors(key: str) -> tuple[str, ...]:
-    """For the keys of config maps and secrets."""
+    """What is wrong with a key of a ConfigMap or Secret."""
     found = ["must be no more than 253 characters"] if len(key) > 253 else []
     found += [] if _CONFIG_KEY.fullmatch(key) else [CONFIG_KEY_WORDS]
     if key in (".", ".."):

@@ -369,7 +369,7 @@ _OF_TYPE = ("type", "properties", "items", "additionalProperties", "required")
 
 
 def _v2(schema: object) -> Any:
-    """What version 2 can say of a schema; where it cannot say what is allowed, everything is."""
+    """The schema in OpenAPI version 2; what version 2 cannot express is not restricted."""
     if not isinstance(schema, dict):
         return schema
     if name := ref_of(schema):

@@ -292,7 +292,7 @@ def _check_identity(context: RequestContext, before: Record, meta: Json) -> None
 
 
 def first_owners(context: RequestContext) -> managed.AnyManaged:
-    """Who manages the fields of a new object: all of them whoever creates it."""
+    """The managed fields of a new object: its creator manages all of them."""
     resource = context.resource
     new = _served(resource, context.data)
     return managed.Updated(managed.NOBODY, resource.schema, resource.empty, new, context.manager, times.now())

@@ -165,7 +165,7 @@ class _Programs(dict[tuple[str, tuple[str, ...]], Program]):
 
 
 _programs: WeakKeyDictionary[Objects, _Programs] = WeakKeyDictionary()
-"""Those of each server."""
+"""The compiled programs of each server."""
 
 
 def _compile(text: str, names: tuple[str, ...]) -> Program:

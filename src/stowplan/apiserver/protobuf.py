@@ -1,6 +1,6 @@
-"""Kubernetes' protobuf, as far as clients must be understood: bodies of requests. Answers are always JSON.
+"""Decode request bodies that are in protobuf. Responses are always JSON.
 
-Read by the same schemas as JSON, with the field numbers that the data file has beside them.
+The schemas are those of JSON; the data file also has the field numbers.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def _clock_text(seconds: float) -> str:
 
 
 class Groups:
-    """The members of every group: pending pods of our profiles, and pods with a node, whoever bound them.
+    """The members of every group: pending pods of our profiles, and pods with a node, by any scheduler.
 
     Empty, and asked nothing, until a plugin calls `use`.
     """
@@ -125,7 +125,7 @@ class Groups:
         return [placed[uid] for uid in self._members.get(key, ()) if uid in placed]
 
     def whole(self) -> Mapping[GroupKey, Group]:
-        """The groups with members of which only all can be evicted."""
+        """Groups whose members can only be evicted all together."""
         kinds = [kind for family in self.families for kind in KINDS_OF_FAMILY[family]]
         versions = (self._version, *(self._watched(kind).version for kind in kinds))
         if self._whole[0] != versions:

@@ -1,7 +1,7 @@
 """Nodes as columns, and parts of such a table on which changes can be tried out.
 
 A row is a node. Columns follow every change and are read-only to everyone but the cluster. `take` gives the
-same table over a few rows, on which pods may be added and removed without anyone noticing.
+same table over a few rows, on which pods may be added and removed without changing the cluster.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class NodeTable(ABC):
 
 
 class NodeSubset(NodeTable):
-    """Some rows of a table, copied, so that pods can be added and removed without anyone noticing."""
+    """Some rows of a table, copied, so that pods can be added and removed without changing the cluster."""
 
     def __init__(self, source: NodeTable, rows: Rows) -> None:
         self.live = source.live

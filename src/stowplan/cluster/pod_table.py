@@ -538,7 +538,7 @@ class Tallies:
         return tally
 
     def terms_for(self, group: str, labels: LabelSet) -> Iterator[TermEntry]:
-        """Those of the terms whose selectors may match these labels: all that do, and some others."""
+        """Terms whose selectors may match these labels: all that do, and some others."""
         return self._terms_by_label[group].candidates(labels)
 
     def of_term(self, entry: TermEntry) -> Tally:

@@ -1,7 +1,7 @@
 """Jobs: pods until enough of them have succeeded, or too many have failed.
 
 A pod that has ended keeps a finalizer until its end is in the job's status: first its uid is written down
-there, then the finalizer goes, then the uid becomes a count. So none is counted twice or never.
+there, then the finalizer goes, then the uid becomes a count. So each is counted exactly once.
 """
 
 from __future__ import annotations

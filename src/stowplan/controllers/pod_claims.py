@@ -29,7 +29,7 @@ HELD = "resource.kubernetes.io/delete-protection"
 
 
 class ClaimMaker(Controller):
-    """Makes ResourceClaims from templates, for whoever owns them."""
+    """Creates ResourceClaims from templates for the objects that own them."""
 
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)

@@ -68,7 +68,7 @@ class Store(Generic[K]):
             on_change(None, item)
 
     def listen_keys(self, on_change: Callable[[str], None]) -> None:
-        """For those who need to know no more than whose change it is."""
+        """Call `on_change` with the key of each object that changes."""
 
         def tell(old: K | None, new: K | None) -> None:
             item = new if new is not None else old

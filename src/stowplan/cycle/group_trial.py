@@ -166,7 +166,7 @@ class GroupError(Exception):
 
 
 class Trial:
-    """Members of a group placed one after another. Whoever makes it must `undo` it, or keep what it placed.
+    """Members of a group placed one after another. The caller must `undo` it, or keep what it placed.
 
     With `shares`, equal members share a rejection.
     """

@@ -2,7 +2,7 @@
 
 Nothing here waits, logs, reads a clock or draws a random number. What the cycle needs arrives as an
 argument; what it learned leaves in the Decision, the reasons included. Where extenders have a say,
-`Cycle.decide` yields what to ask them, and whoever drives it sends back what they answered.
+`Cycle.decide` yields what to ask them, and the caller sends back their answers.
 """
 
 from __future__ import annotations

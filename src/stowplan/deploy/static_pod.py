@@ -29,7 +29,7 @@ OWNER = 0
 
 
 def static_pod(setup: Setup, values: Values) -> Json:
-    """For the folder of manifests that the kubelet reads; the files are on the host."""
+    """The scheduler as a static pod, which reads its files from the host."""
     check_values(values)
     kubeconfig = setup.config.client_connection.kubeconfig
     if not kubeconfig:

@@ -48,7 +48,7 @@ class GroupReport(Part, frozen=True, kw_only=True):
     group: str
     """namespace/name"""
     api_version: str = ""
-    """Of the object that describes it; if there is none, the API group that the pods name."""
+    """The API version of the object that describes the group, or the API group that its pods name."""
     state: State
     policy: str = "gang"
     min_count: int = 0

@@ -1,4 +1,4 @@
-"""What a request asks about, the nodes as rows of our own table, and scores as they are answered."""
+"""Requests to the extender, with their nodes as rows of our own table, and the scores of responses."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Counting:
             "stowplan_extender_requests_total", "Requests, by path and result.", "path", "result"
         )
         self._seconds = page.histogram(
-            "stowplan_extender_duration_seconds", "Time for an answer, by path.", MILLISECONDS, "path"
+            "stowplan_extender_duration_seconds", "Time to answer a request, by path.", MILLISECONDS, "path"
         )
 
     def count_answer(self, path: str, result: str, seconds: float) -> None:

@@ -53,7 +53,7 @@ class Limits(NamedTuple):
     """Bytes of large responses that clients have not yet read, over all connections."""
     handshake_seconds: float = 10.0
     header_seconds: float = 10.0
-    """For the headers of a request, and until the first one."""
+    """Time for the headers of a request, and for the first request of a connection to begin."""
     body_seconds: float = 60.0
     idle_seconds: float = 180.0
     slow_reader_seconds: float = 30.0

@@ -23,7 +23,7 @@ START_SECONDS = "kubelet.stowplan/start-seconds"
 RUN_SECONDS = "kubelet.stowplan/run-seconds"
 STOP_SECONDS = "kubelet.stowplan/stop-seconds"
 EXIT_CODE = "kubelet.stowplan/exit-code"
-"""Of all containers; with `.NAME` at the end, of the one of that name."""
+"""The exit code of all containers, or, with `.NAME` appended, of the container with that name."""
 START_ERROR = "kubelet.stowplan/start-error"
 """Why containers do not start, such as ImagePullBackOff."""
 READY = "kubelet.stowplan/ready"
@@ -97,7 +97,7 @@ def pod_of(item: dict[str, Any]) -> Pod:
 
 
 def containers_of(pod: Pod) -> tuple[Container, ...]:
-    """Those of the spec that run side by side, ephemeral ones included."""
+    """The containers that run at the same time, ephemeral ones included."""
     spec = pod.spec
     return (
         (*spec.containers, *spec.ephemeral_containers) if isinstance(spec, BoundPodSpec) else spec.containers

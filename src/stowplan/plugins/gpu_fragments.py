@@ -19,9 +19,9 @@ from stowplan.framework import MAX_SCORE, Scores
 
 WHOLE = 1000
 MAX_DEVICES = 64
-"""Of one node; more are ignored."""
+"""Devices of one node; more are ignored."""
 TYPICAL_SHARE = 0.95
-"""So many of the pods seen have one of the typical shapes."""
+"""The share of the pods seen that have one of the typical shapes."""
 MAX_TYPICAL = 256
 MAX_SHAPES = 4096
 """If more shapes of pods were seen, all counts are halved and those below one are forgotten."""

@@ -34,7 +34,7 @@ class RequiredNodes(msgspec.Struct, frozen=True):
         )
 
     def fails_on(self, labels: Mapping[str, str]) -> bool:
-        """Of a node that does not match: whether a term that cannot be built might be why."""
+        """Whether a node that does not match might match if no term were invalid."""
         return self._selects(labels) and any(term.error for term in self.terms or ())
 
     def _selects(self, labels: Mapping[str, str]) -> bool:

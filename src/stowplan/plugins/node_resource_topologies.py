@@ -62,7 +62,7 @@ class Zone(Wire, frozen=True):
 
 
 class NodeResourceTopology(CustomResource, frozen=True):
-    """What is left on each NUMA node of the node by whose name it goes."""
+    """What is left on each NUMA node of the node with the same name."""
 
     definition: ClassVar = Definition(
         "topology.node.k8s.io",
@@ -177,7 +177,7 @@ class Part(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What of a pod counts."""
+    """What a pod requests from NUMA nodes."""
 
     quality: str
     is_any: bool

@@ -22,11 +22,11 @@ from stowplan.replay.trace import PREEMPTION, Event, Trace, node_of
 from stowplan.scheduler.scheduler import Scheduler
 
 MAX_LATENCY = 5.0
-"""So long, in seconds, a live scheduler takes at most to decide and bind a pod, if it waits for nothing."""
+"""The longest time in seconds that a live scheduler takes to decide and bind a pod that need not wait."""
 MAX_SWAPPED = 8
-"""So many pods that were pending at the start are considered as the next one."""
+"""How many pods that were pending at the start are considered as the next one."""
 MAX_DISPLACEMENT = 0.1
-"""Of the number of pods; about a third if one order has nothing to do with the other."""
+"""A share of the number of pods. Two unrelated orders differ by about a third."""
 CHANGES = ("update", "delete", "finish")
 OUTCOMES = ("reject", "bind")
 

@@ -155,7 +155,7 @@ def _mean(values: list[Any]) -> float:
 
 
 def _percentile(ordered: list[float], percent: float) -> float:
-    """The smallest value that at least so many percent do not exceed."""
+    """The smallest value that at least `percent` percent of the values do not exceed."""
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)] if ordered else 0.0
 
 

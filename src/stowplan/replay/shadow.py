@@ -210,7 +210,7 @@ class Shadow:
     # What happens to pods
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod changes; the cluster is still as it was before."""
+        """Take note of a change of a pod, before the cluster has it."""
         scheduler = self._scheduler
         assert scheduler is not None
         if new is None or new.is_finished:

@@ -94,7 +94,7 @@ class _Around(NamedTuple):
     """Those since it arrived."""
     after: list[Placement]
     in_flight: list[Placement]
-    """Those of `after` whose pods had arrived by then."""
+    """The placements in `after` whose pods had arrived by then."""
 
 
 class Timing:

@@ -484,7 +484,7 @@ class PodBinder:
 
 
 class GroupBinding:
-    """The members of a group that are bound together: none before all are permitted, and all nodes exist."""
+    """The members of a group, which are bound once all are permitted and all of their nodes exist."""
 
     def __init__(self, nodes: Mapping[str, str], waiting: Iterable[str], needed: int) -> None:
         """`nodes` has the node of each member by uid, `waiting` the members that permit plugins hold."""

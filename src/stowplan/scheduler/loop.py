@@ -270,7 +270,7 @@ class SchedulingLoop:
         return self._extenders is not None and self._extenders.is_any_interested((pod,))
 
     async def decide_extended(self, profile: Profile, pod: Pod, sampling: Sampling | None) -> Decision:
-        """Decide a pod with extenders; whoever calls it defers changes of the cluster meanwhile."""
+        """Decide a pod with extenders; the caller defers changes of the cluster meanwhile."""
         assert self._extenders is not None
         observer = self._profiles.observers[profile.scheduler_name]
         observer.begin()

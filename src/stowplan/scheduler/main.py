@@ -321,7 +321,7 @@ class Service:
                 return Ending.RELOADED
 
     async def _look_at_plugin_files(self) -> None:
-        """For times without pods."""
+        """Follow the plugins' files while no pods are decided."""
         while True:
             await asyncio.sleep(1)
             self._follow_plugin_files()

@@ -96,7 +96,7 @@ class CycleObserver(Observer):
         self._is_deciding = False
         self._decisions = 0
         self.is_measuring = False
-        """Whether each plugin is measured in the decision under way, or was in the last one."""
+        """Whether each plugin is measured in the current decision, or was in the last one."""
         self._began: list[float] = []
         self._seconds: defaultdict[tuple[str, Plugin], float] = defaultdict(float)
         self._sums: defaultdict[SumsKey, Sums] = defaultdict(Sums)

@@ -40,7 +40,7 @@ class ListedPod(WireStruct):
 
 class PodsAnswer(WireStruct):
     counts: dict[str, int]
-    """Of all pods that the other filters leave, how many are in which state."""
+    """The number of pods in each state, among those that pass the other filters."""
     namespaces: list[str]
     schedulers: list[str]
     pods: list[ListedPod]
@@ -101,7 +101,7 @@ class PluginRow(WireStruct):
     plugin: str
     points: list[str]
     weight: int | None
-    """Of its scores; None if it has none."""
+    """The weight of its scores; None if it does not score."""
     args: Any
     calls: int
     """How many of its calls were measured: one decision in ten is."""

@@ -209,7 +209,7 @@ class _Parser:
                 return node
 
     def fields(self) -> tuple[Item, ...]:
-        """Of a message, such as `Object{spec: …}`."""
+        """Parse the fields of a message, such as `Object{spec: …}`."""
 
         def field() -> Item:
             optional = self.take("?")

@@ -183,7 +183,7 @@ class JobStrategy(Workload):
 
 
 def _select_by_uid(data: Json) -> None:
-    """A job that brings no selector of its own selects its pods by its uid."""
+    """Give a job without a selector one that selects its pods by the job's uid."""
     spec, meta = data["spec"], data["metadata"]
     if spec.get("manualSelector") or not meta.get("uid"):
         return

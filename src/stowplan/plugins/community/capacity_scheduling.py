@@ -147,7 +147,7 @@ class Nominated:
         self._waiting: dict[str, Waiting] = {}
         """By namespace."""
         self._counted: dict[str, dict[str, int]] = {}
-        """What of each namespace is in `_total`: nothing if it is over its minimum."""
+        """How much of each namespace `_total` counts: nothing if it is over its minimum."""
         self._total: dict[str, int] = {}
 
     def with_request(self, pod: Pod, quotas: Quotas) -> tuple[dict[str, int], dict[str, int]]:

@@ -40,7 +40,7 @@ class ClusterScopedResourceSpec(Wire, frozen=True):
 
 
 class ClusterScopedResource(CustomResource, frozen=True):
-    """What a node, by whose name it goes, has to offer, by resource."""
+    """What the node with the same name offers, by resource."""
 
     definition: ClassVar = Definition(
         "scheduling.sigs.k8s.io",

@@ -606,7 +606,7 @@ def _lacks(
     all_of_node: Mapping[int, Mapping[str, int]],
     quality: str,
 ) -> str:
-    """What of the request a NUMA node lacks, such as "3 of 4 CPUs"; empty if it has all."""
+    """What a NUMA node lacks of the request, such as "3 of 4 CPUs"; empty if it has all."""
     found = []
     for name, amount in request:
         if _is_host_level(name) and not any(name in each for each in all_of_node.values()):

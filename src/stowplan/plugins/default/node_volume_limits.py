@@ -226,7 +226,7 @@ class NodeVolumeLimits(Plugin):
         return self._source_behind(claim)
 
     def _source_behind(self, claim: PersistentVolumeClaim) -> CsiSource | None:
-        """Driver and handle behind a claim: of its volume, or else as its class will have it."""
+        """The driver and handle of a claim's volume, or those that its storage class will provision."""
         volume = self.handle.cluster.pvs.get(claim.spec.volume_name)
         if volume is not None:
             return volume.spec.csi or _translated_source(volume)

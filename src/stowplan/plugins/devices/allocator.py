@@ -85,7 +85,7 @@ class Table:
         self.unknown = bytearray(b"\1") * length
         """1 for devices of which selectors have not been asked."""
         self.version = -1
-        """Of the usage."""
+        """The version of the usage that the table was made from."""
 
 
 Tables = dict[tuple[int, str], Table]
@@ -463,7 +463,7 @@ class _Search:
             raise HopelessError
 
     def is_hopeless(self) -> bool:
-        """Whether requests need more devices than would do; a selector that fails leaves it to the search."""
+        """Whether there are too few suitable devices; False if a selector fails: the search reports that."""
         suitable: set[int] = set()
         needed = 0
         try:

@@ -36,9 +36,9 @@ from stowplan.plugins.devices.pools import (
 MAX_DEMANDS = 64
 """Different demands whose answers are kept. Anyone who may make claims can make up new ones."""
 MAX_FOUND = 16
-"""For each of them, so many cases are kept with the devices that were found."""
+"""Cases kept for each demand, with the devices that were found."""
 MAX_TABLES = 4
-"""For the last so many demands, it is kept what is known of devices that many nodes can reach."""
+"""Demands for which tables of devices that many nodes can reach are kept."""
 MAX_CASES = 16384
 """Cases kept before those that no node is in any more are forgotten; at least four for each node."""
 
@@ -52,16 +52,16 @@ Codes = NDArray[np.int8]
 
 
 class Answers:
-    """What became of searches for the same demands, by case."""
+    """Results of searches for the same demands, by case."""
 
     def __init__(self, size: int = 64) -> None:
         self.codes: Codes = np.zeros(size, np.int8)
         self.points: NDArray[np.int64] = np.zeros(size, np.int64)
-        """For the alternatives that were chosen."""
+        """Scores of the alternatives that were chosen."""
         self.found: dict[int, list[list[Held]]] = {}
         """The last of them: on most nodes, nothing is ever allocated."""
         self.tables: dict[Offer, Tables] = {}
-        """For devices that many nodes can reach; a search among them goes on from the one before."""
+        """For devices that many nodes can reach; a search among them continues from the previous one."""
         self.epoch = -1
 
     def put(self, case: int, found: list[list[Held]] | str, points: int = 0) -> None:
@@ -82,7 +82,7 @@ class _Site:
     def __init__(self, pools: list[ReachablePool], layout: int) -> None:
         self.pools, self.layout = pools, layout
         self.case = -1
-        """Of the node; -1 if it is not known."""
+        """The node's case; -1 if it is not known."""
 
 
 class _Scopes(NamedTuple):
@@ -116,7 +116,7 @@ class NodeCases:
         self._scopes = _Scopes({}, frozenset())
         self._masks: tuple[Mask, ...] = ()
         self._layout = -1
-        """Of the table of nodes, when the column was made."""
+        """The layout of the node table when the column was made."""
         self._usage_version = 0
         self._epoch = 0
         """Grows when a device is taken or given back that many nodes can reach."""
@@ -198,7 +198,7 @@ class NodeCases:
         return self._offers[reach]
 
     def tables(self, answers: Answers, offer: Offer) -> Tables:
-        """Those of an earlier search for the same, if they are worth keeping."""
+        """The tables of an earlier search for the same demands, if they are worth keeping."""
         if not any(offer is each for each in self._offers.values()):
             return {}
         if answers in self._with_tables:

@@ -162,7 +162,7 @@ class Held(NamedTuple):
     ask: Ask
     device: OfferedDevice
     place: int
-    """Of the device among those on offer."""
+    """The index of the device among those on offer."""
     consumed: Mapping[str, int]
     is_shared: bool
     counted: bool

@@ -47,14 +47,14 @@ class BrokenClaimError(AllocationError):
 
 
 MAX_ANSWERS = 32
-"""Of selectors, kept for each device. Anyone who may make claims can make new selectors."""
+"""Results of selectors kept for each device. Anyone who may create claims can create new selectors."""
 MAX_ATTEMPT_COST = 5_000_000
 """What evaluating selectors may cost in one attempt to place a pod: one to three seconds."""
 MAX_SEARCH_SECONDS = 3.0
 """Searching devices, on all nodes together, takes no longer in one attempt: nobody else is scheduled
 meanwhile, and a leader that does not renew its lease for ten seconds loses it."""
 COMPILE_COST = 100
-"""Of compiling a selector, for each of its characters."""
+"""The cost of compiling a selector, per character."""
 
 
 class DeviceBudget:
