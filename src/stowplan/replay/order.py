@@ -7,13 +7,16 @@ the recording tells it."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
 from math import inf
 from typing import Any
 
 import msgspec
 
 from stowplan.api.pod import Pod
+from stowplan.cluster.cluster import Cluster
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.schedule import TieBreak
@@ -23,8 +26,13 @@ from stowplan.scheduler.scheduler import Scheduler
 
 MAX_LATENCY = 5.0
 """The longest time in seconds that a live scheduler takes to decide and bind a pod that need not wait."""
-MAX_SWAPPED = 8
-"""How many pods that were pending at the start are considered as the next one."""
+WINDOWS = (1, 8, 64)
+"""How many pods that were pending at the start are considered as the next one; more where fewer leave a
+recorded node unexplained."""
+MAX_TRIALS = 10_000
+"""How many decisions are made in vain, at most, to find the order of pods that were pending at the start."""
+TRIALS_PER_POD = 20
+"""How many of them in one of the likely orders."""
 MAX_DISPLACEMENT = 0.1
 """A share of the number of pods. Two unrelated orders differ by about a third."""
 CHANGES = ("update", "delete", "finish")
@@ -38,8 +46,9 @@ class RecordedOrder:
 
     - When between its arrival and its binding a pod was decided. If its recorded node is the best only after
       a change in between, the pod is decided after it.
-    - The order of pods that were pending at the start. Where the recorded node of one is not the best, it may
-      be another one's turn.
+    - The order of pods that were pending at the start. Neither their creation nor their bindings show it for
+      sure: many bindings are under way at once, and overtake each other. `_plan` looks for an order in which
+      the recorded node of each is the best.
     - How far behind the scheduler was. A pod that has no outcome yet when one of higher priority, which
       arrived later, has its own was overtaken in the queue, and is decided after that one.
     """
@@ -50,6 +59,10 @@ class RecordedOrder:
         self._bound_at = {event.id: event.time for event in trace.events if event.verb == "bind"}
         self._unordered = {event.id for event in trace.events if event.time == trace.start}
         """What was there at the start, in an order that may be another one."""
+        self._listed = {event.id: place for place, event in enumerate(trace.events) if event.verb == "add"}
+        self._planned: deque[Pod] = deque()
+        """Pods to decide next."""
+        self._trials_left = MAX_TRIALS
         self._changes = [event.time for event in trace.events if event.kind != "Pod" or event.verb in CHANGES]
         self._early: list[QueuedPod] = []
         """Pods to decide after the next events."""
@@ -92,6 +105,7 @@ class RecordedOrder:
     def begin(self) -> None:
         """Events have been applied: pods that were held back may be decided now."""
         pending = self._scheduler.shared.pending
+        self._planned.clear()
         while self._early:
             queued = self._early.pop()
             pod = pending.get(queued.pod.uid)
@@ -102,31 +116,114 @@ class RecordedOrder:
             self._give_back(queued)
 
     def pop(self) -> QueuedPod | None:
-        tried: list[QueuedPod] = []
-        found = None
-        while len(tried) < MAX_SWAPPED and (queued := self._queue.pop_nowait()) is not None:
+        found = self._next_planned()
+        while found is None and (queued := self._queue.pop_nowait()) is not None:
             if self._is_overtaken(queued.pod):
                 self._early.append(queued)
-                continue
-            agrees = self._is_recorded_best(queued)
-            if agrees is False and self._may_change(queued.pod):
+            elif queued.pod.uid in self._unordered:
+                found = self._first_of(self._with_unordered(queued))
+            elif self._is_recorded_best(queued) is False:
                 self._early.append(queued)
-                continue
-            tried.append(queued)
-            is_ordered = queued.pod.uid not in self._unordered
-            if queued.pod.priority != tried[0].pod.priority or (is_ordered and queued is not tried[0]):
-                break
-            if agrees is not False or is_ordered:
+            else:
                 found = queued
-                break
-        found = found or (tried[0] if tried else None)
-        for each in tried:
-            if each is not found:
-                self._give_back(each)
         if found is not None:
             self._current = found.pod.uid
             self._cluster.nodes.favoured = self._cluster.nodes.row_of(self._nodes.get(found.pod.uid, ""))
         return found
+
+    def _next_planned(self) -> QueuedPod | None:
+        while self._planned:
+            taken = self._queue.take_members([self._planned.popleft()])
+            if taken:  # unless it was decided with its group
+                return taken[0]
+        return None
+
+    def _with_unordered(self, first: QueuedPod) -> list[QueuedPod]:
+        """The pod, and those after it in the queue that may have been decided before it."""
+        found, limit = [first], inf if self._trials_left > 0 else WINDOWS[1]
+        while len(found) < limit and (queued := self._queue.pop_nowait()) is not None:
+            if self._is_overtaken(queued.pod):
+                self._early.append(queued)
+            elif queued.pod.uid in self._unordered and queued.pod.priority == first.pod.priority:
+                found.append(queued)
+            else:
+                self._give_back(queued)
+                break
+        return found
+
+    def _first_of(self, waiting: list[QueuedPod]) -> QueuedPod | None:
+        """The pod to decide first; None if all are decided after the next events."""
+        plan = self._plan(waiting)
+        left = waiting if plan else self._without_early(waiting)
+        first = next(iter(plan or left), None)
+        for each in left:
+            if each is not first:
+                self._give_back(each)
+        self._planned.extend(each.pod for each in plan[1:])
+        return first
+
+    def _without_early(self, waiting: list[QueuedPod]) -> list[QueuedPod]:
+        """From the first pod on that need not wait for the next events."""
+        for place, queued in enumerate(waiting):
+            if not self._may_change(queued.pod) or self._is_recorded_best(queued) is not False:
+                return waiting[place:]
+            self._early.append(queued)
+        return []
+
+    def _plan(self, waiting: list[QueuedPod]) -> list[QueuedPod]:
+        """An order in which each pod's recorded node is the best; if none is found, of fewer pods."""
+        best: list[QueuedPod] = []
+        orders = self._likely_orders(waiting)
+        for window in WINDOWS:
+            for order in orders:
+                best = max(best, self._search(order, window), key=len)
+                if len(best) == len(waiting) or self._trials_left <= 0:
+                    return best
+        return best
+
+    def _likely_orders(self, waiting: list[QueuedPod]) -> list[list[QueuedPod]]:
+        found = [waiting]
+        for order in (
+            sorted(waiting, key=lambda each: self._listed[each.pod.uid]),
+            sorted(waiting, key=lambda each: (each.pod.namespace, each.pod.name)),
+            sorted(waiting, key=lambda each: self._bound_at.get(each.pod.uid, inf)),
+        ):
+            if order not in found:
+                found.append(order)
+        return found
+
+    def _search(self, order: list[QueuedPod], window: int) -> list[QueuedPod]:
+        """The longest sequence found whose next pod is always one of the first few left in `order`.
+
+        Where none of them can be next, the last choice is undone. Which pods can follow depends only on the
+        set of pods before, because each is on its recorded node; so no set is looked at twice.
+        """
+        trials = _Trials(self._cluster, order)
+        best: list[QueuedPod] = []
+        allowed = min(max(self._trials_left, WINDOWS[1]), TRIALS_PER_POD * len(order))
+        left = allowed
+        choices = [trials.next_places(window)]
+        try:
+            while choices and len(trials.path) < len(order) and left > 0:
+                place = next(choices[-1], None)
+                if place is None:
+                    if len(trials.path) > len(best):
+                        best = trials.found()
+                    choices.pop()
+                    trials.undo()
+                elif trials.is_new(place):
+                    left -= 1
+                    agrees = self._is_recorded_best(order[place])
+                    if agrees is not False:
+                        trials.place(place, self._nodes[order[place].pod.uid] if agrees else "")
+                        choices.append(trials.next_places(window))
+            if len(trials.path) > len(best):
+                best = trials.found()
+        finally:
+            while trials.path:
+                trials.undo()
+        self._trials_left -= max(allowed - left - len(best), 0)
+        return best
 
     def _is_overtaken(self, pod: Pod) -> bool:
         """Whether a pod that has yet to arrive was decided before this one."""
@@ -177,6 +274,45 @@ class RecordedOrder:
     def _give_back(self, queued: QueuedPod) -> None:
         queued.attempts -= 1
         self._queue.give_back(queued)
+
+
+class _Trials:
+    """Pods placed on their recorded nodes one after another, to see which can be next, and taken back."""
+
+    def __init__(self, cluster: Cluster, order: list[QueuedPod]) -> None:
+        self._cluster, self._order = cluster, order
+        self.path: list[tuple[int, Pod | None]] = []
+        """The places in `order`, each with the pod as it was placed, if it was."""
+        self._taken = 0
+        """The same places as bits."""
+        self._seen: set[int] = set()
+
+    def found(self) -> list[QueuedPod]:
+        return [self._order[place] for place, _ in self.path]
+
+    def next_places(self, window: int) -> Iterator[int]:
+        """The first places that are not taken."""
+        taken = self._taken
+        start = (~taken & (taken + 1)).bit_length() - 1
+        free = (place for place in range(start, len(self._order)) if not taken >> place & 1)
+        return islice(free, window)
+
+    def is_new(self, place: int) -> bool:
+        """Whether the set of pods with this one is looked at for the first time."""
+        return self._taken | 1 << place not in self._seen
+
+    def place(self, place: int, node_name: str) -> None:
+        pod = self._order[place].pod
+        self._taken |= 1 << place
+        self._seen.add(self._taken)
+        self.path.append((place, self._cluster.assume_pod(pod, node_name) if node_name else None))
+
+    def undo(self) -> None:
+        if self.path:
+            place, placed = self.path.pop()
+            self._taken ^= 1 << place
+            if placed is not None:
+                self._cluster.forget_pod(placed)
 
 
 def recorded_nodes(trace: Trace) -> dict[str, str]:
