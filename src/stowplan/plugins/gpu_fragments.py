@@ -25,7 +25,9 @@ TYPICAL_SHARE = 0.95
 MAX_TYPICAL = 256
 MAX_SHAPES = 4096
 """If more shapes of pods were seen, all counts are halved and those below one are forgotten."""
-FITS, FULL, SMALL = 0, 1, 2
+MAX_BYTES = 2**27
+"""Of all tables of fragments; if they were to take more, they are computed again."""
+UNKNOWN, NO_FIT = math.nan, math.inf
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -58,27 +60,35 @@ class Request(NamedTuple):
 
 
 class Workload:
-    """The typical pods, as columns."""
+    """The typical pods, as columns. Those that differ only in CPUs are a group."""
 
     def __init__(self, pods: Iterable[TypicalPod]) -> None:
         pods = tuple(pods)
+        self.weight = math.fsum(each.weight for each in pods)
         asking = [each for each in pods if each.count]
-        self.weights: Floats = np.array([each.weight for each in asking], np.float64)
-        self.weight = math.fsum(each.weight for each in pods) or 1.0
-        self.weight_without_gpu = math.fsum(each.weight for each in pods if not each.count)
-        self.count: Ints = np.array([each.count for each in asking], np.int64)
-        self.cpus, self.cpu = np.unique(
-            np.array([each.cpu for each in asking], np.int64), return_inverse=True
+        self.cpus: Ints = np.unique(np.array([each.cpu for each in asking], np.int64))
+        """All amounts of CPU."""
+        self.width = len(self.cpus) + 1
+        """How many numbers of steps there are."""
+        groups: dict[tuple[int, int, frozenset[str]], list[TypicalPod]] = {}
+        for each in asking:
+            milli = each.milli if each.count == 1 else WHOLE
+            groups.setdefault((milli, each.count, frozenset(each.models)), []).append(each)
+        self.count: Ints = np.array([count for _, count, _ in groups], np.int64)
+        self.milli, self.place = np.unique(
+            np.array([milli for milli, _, _ in groups], np.int64), return_inverse=True
         )
-        """All amounts of CPU, and the place of each pod's among them."""
-        self.cpu_list: list[int] = self.cpus.tolist()
-        milli = np.array([each.milli if each.count == 1 else WHOLE for each in asking], np.int64)
-        self.milli, self.place = np.unique(milli, return_inverse=True)
-        self._models = [frozenset(each.models) for each in asking]
+        """All parts of GPUs, and the place of each group's among them."""
+        self.weights: Floats = np.zeros((len(groups), self.width))
+        """By group and the CPUs of a node in steps: how many of its pods have enough CPUs there."""
+        for line, group in zip(self.weights, groups.values(), strict=True):
+            for each in group:
+                line[self.cpus.searchsorted(each.cpu, "right") :] += each.weight
+        self._models = [models for _, _, models in groups]
         self._allowed: dict[str, NDArray[np.bool_]] = {}
 
     def allowed(self, model: str) -> NDArray[np.bool_]:
-        """Which pods may run on GPUs of a model."""
+        """Which groups may run on GPUs of a model."""
         found = self._allowed.get(model)
         if found is None:
             answers = [not models or model in models for models in self._models]
@@ -87,161 +97,166 @@ class Workload:
 
     def steps(self, cpu: Ints) -> NDArray[np.intp]:
         """How many of the amounts in `cpus` fit into each of these."""
-        return np.searchsorted(self.cpus, cpu, "right")
+        return self.cpus.searchsorted(cpu, "right")
+
+    def score(self, change: Floats) -> Scores:
+        """The scores of nodes whose fragments shrink by so much."""
+        # Divided only now: sums of whole numbers are exact, and no change must be exactly none.
+        share = -change / (self.weight or 1.0) / WHOLE
+        scores: Scores = (MAX_SCORE / (1 + np.exp(share))).astype(np.int64)
+        return scores
 
 
 class State(NamedTuple):
-    """What a node's fragment follows from. Nodes that are alike share one, so few are computed."""
+    """What a node's fragment follows from, besides its CPUs. Nodes that are alike share one."""
 
     free: tuple[int, ...]
     """Free thousandths of each GPU, the most first."""
     size: int
     """What a whole GPU has: WHOLE, or less if other nodes have larger ones."""
     model: str
-    steps: int
-    """The free CPUs, in steps of the workload."""
 
 
 class States:
-    """All states that were seen, by number, and the scores that are known for each."""
+    """All states that were seen, by number, and the fragments that are known for each.
+
+    Fragments are for all typical pods together, by state and the CPUs that are free, in steps of the
+    workload."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self._numbers: dict[State, int] = {}
         self.states: list[State] = []
-        self._free: Ints = np.full((64, 1), -1, np.int64)
+        self._free: Ints = np.full((1, 64), -1, np.int64)
+        """By GPU and state."""
         self._size: Ints = np.zeros(64, np.int64)
-        self._steps: NDArray[np.intp] = np.zeros(64, np.intp)
-        self._before: Floats = np.full(64, np.nan)
-        """The fragment of each state, for all typical pods together; not a number if unknown."""
-        self._allowed: NDArray[np.bool_] = np.zeros((64, len(workload.weights)), np.bool_)
-        self._fitting: dict[tuple[int, int], NDArray[np.int8]] = {}
-        self._scores: dict[tuple[int, int], NDArray[np.int8]] = {}
-        """By the number and the part of GPUs asked for: by state and the CPUs left, see `_table`."""
-        self._by_device: dict[tuple[int, int, int], dict[int, int]] = {}
+        self._allowed: NDArray[np.bool_] = np.zeros((64, len(workload.count)), np.bool_)
+        self._fragments: Floats = np.full((64, workload.width), UNKNOWN)
+        self._after: dict[tuple[int, int], Floats] = {}
+        """By the number and the part of GPUs asked for: the fragments once the pod has the best ones."""
+        self._by_device: dict[tuple[int, int], Floats] = {}
+        """By the part of a GPU asked for and the state: the fragments by the GPU that the pod has."""
 
     def number_of(self, state: State) -> int:
         found = self._numbers.get(state)
         if found is None:
             found = self._numbers[state] = len(self.states)
             self.states.append(state)
-            if found == len(self._free) or len(state.free) > self._free.shape[1]:
+            if found == len(self._size) or len(state.free) > len(self._free):
                 self._grow(found, len(state.free))
-            self._free[found, : len(state.free)] = state.free
-            self._size[found], self._steps[found] = state.size, state.steps
+            self._free[: len(state.free), found] = state.free
+            self._size[found] = state.size
             self._allowed[found] = self.workload.allowed(state.model)
         return found
 
-    def _grow(self, count: int, width: int) -> None:
-        length, width = max(2 * count, 64), max(width, self._free.shape[1])
-        free = np.full((length, width), -1, np.int64)
-        free[:count, : self._free.shape[1]] = self._free[:count]
+    def _grow(self, count: int, devices: int) -> None:
+        length, devices = max(2 * count, 64), max(devices, len(self._free))
+        free = np.full((devices, length), -1, np.int64)
+        free[: len(self._free), :count] = self._free[:, :count]
         self._free = free
-        self._before = np.concatenate([self._before[:count], np.full(length - count, np.nan)])
-        self._size, self._steps, self._allowed = (
+        self._fragments = _longer(self._fragments, length)
+        self._size, self._allowed = (
             np.concatenate([column[:count], np.zeros((length - count, *column.shape[1:]), column.dtype)])
-            for column in (self._size, self._steps, self._allowed)
+            for column in (self._size, self._allowed)
         )
 
-    def lacking(self, request: Request, states: NDArray[np.integer[Any]]) -> NDArray[np.int8]:
-        """By node, given its state: FULL if too few of its GPUs have enough free, SMALL if too few would even
-        if all were free, else FITS."""
-        table = self._table(self._fitting, request, ())
-        found = table.take(states)
-        if found.min(initial=0) < 0:
-            unknown = _distinct(states[found < 0], len(table))
-            free, size = self._free[unknown], self._size[unknown]
-            least = size[:, None] if request.milli == WHOLE else request.milli
-            is_full = np.count_nonzero(free >= least, axis=1) < request.gpus
-            is_small = (size < request.milli) & (request.milli < WHOLE)
-            is_small |= np.count_nonzero(free >= 0, axis=1) < request.gpus
-            table[unknown] = np.where(is_full, np.where(is_small, SMALL, FULL), FITS)
-            found = table.take(states)
-        return found
+    def lacking(
+        self, request: Request, states: NDArray[np.integer[Any]]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """By node, given its state: whether too few of its GPUs have enough free, and whether too few would
+        even if all were free."""
+        if not request.gpus or request.gpus > len(self._free):
+            found = np.full(len(states), request.gpus > 0)
+            return found, found
+        free = self._free[request.gpus - 1].take(states)  # the GPU that must have enough, too
+        if request.milli == WHOLE:
+            return free < self._size.take(states), free < 0
+        return free < request.milli, (free < 0) | (self._size.take(states) < request.milli)
 
-    def scores(self, request: Request, states: NDArray[np.int32], after: NDArray[np.intp]) -> Scores:
-        """The scores of nodes, by their states, and the CPUs that the pod leaves free in steps."""
-        width = len(self.workload.cpus) + 1
-        table = self._table(self._scores, request, (width,)).reshape(-1)
-        places = states * width + after
-        found = table.take(places)
-        if found.min(initial=0) < 0:
-            unknown = _distinct(places[found < 0], len(table))
-            fresh, steps = np.divmod(unknown, width)
-            fits = self.lacking(request, fresh) == FITS
-            table[unknown[~fits]] = MAX_SCORE // 2  # no pod is placed there: no change
-            if fits.any():
-                scores = self._compute(request, fresh[fits], steps[fits])
-                table[unknown[fits]] = np.maximum(scores.max(axis=1), 0)
-            found = table.take(places)
-        return found.astype(np.int64)
+    def scores(
+        self,
+        request: Request,
+        states: NDArray[np.integer[Any]],
+        before: NDArray[np.intp],
+        after: NDArray[np.intp],
+    ) -> Scores:
+        """The scores of nodes, by their states, and the CPUs free without and with the pod, in steps."""
+        width, table = self.workload.width, self._table(request)
+        first = states * width
+        found = table.take(first + after)
+        if len(found) and math.isnan(found[found.argmin()]):  # which is the first that is not a number
+            self._fill(request, table, _distinct(states[np.isnan(found)], len(table)))
+            found = table.take(first + after)
+        change = self._fragments.take(first + before) - found
+        change[found == NO_FIT] = 0  # no pod is placed there
+        return self.workload.score(change)
 
-    def _table(
-        self, tables: dict[tuple[int, int], NDArray[np.int8]], request: Request, shape: tuple[int, ...]
-    ) -> NDArray[np.int8]:
-        """What is known for such requests, by state; -1 where it is unknown."""
-        key = (request.gpus, request.milli)
-        found = tables.get(key)
-        if found is None or len(found) < len(self.states):
-            grown = np.full((len(self._free), *shape), -1, np.int8)
-            if found is not None:
-                grown[: len(found)] = found
-            elif len(tables) >= MAX_TYPICAL:
-                tables.clear()
-            found = tables[key] = grown
-        return found
-
-    def device_scores(self, request: Request, state: State, after: int) -> dict[int, int]:
-        """For a pod that shares a GPU: the score of each that it fits on, by what is free on it."""
-        number = self.number_of(state)
-        key = (request.milli, number, after)
+    def device_scores(self, request: Request, number: int, before: int, after: int) -> dict[int, int]:
+        """For a pod that shares a GPU of a node: the score of each that it fits on, by what is free on it."""
+        key = (request.milli, number)
         found = self._by_device.get(key)
         if found is None:
             if len(self._by_device) > MAX_SHAPES:
                 self._by_device.clear()
-            scores = self._compute(request, np.array([number]), np.array([after]))[0].tolist()
-            found = self._by_device[key] = dict(zip(state.free, scores, strict=False))
+            found = self._by_device[key] = self._compute(request, np.array([number]))[:, 0]
+        scores = self.workload.score(self._fragments[number, before] - found[:, after]).tolist()
+        return dict(zip(self.states[number].free, scores, strict=False))
+
+    def _table(self, request: Request) -> Floats:
+        """The fragments with the pod as far as they are known, NO_FIT where it does not fit."""
+        key = (request.gpus, request.milli)
+        found = self._after.get(key)
+        if found is None or len(found) < len(self.states):
+            if found is None and (len(self._after) + 1) * self._fragments.nbytes > MAX_BYTES:
+                self._after.clear()
+            known = self._fragments[:0] if found is None else found
+            found = self._after[key] = _longer(known, len(self._fragments))
         return found
 
-    def _compute(self, request: Request, states: NDArray[np.intp], after: NDArray[np.intp]) -> Scores:
-        """By state and GPU for a pod that shares one, -1 where it does not fit; else in one column."""
-        free, size = self._free[states], self._size[states]
-        milli = np.where(self.workload.milli == WHOLE, size[:, None], self.workload.milli)[:, None, :]
-        fits = free[:, :, None] >= milli
-        part = np.maximum(free, 0)[:, :, None]
+    def _fill(self, request: Request, table: Floats, states: NDArray[np.intp]) -> None:
+        is_full, _ = self.lacking(request, states)
+        table[states[is_full]] = NO_FIT
+        fitting = states[~is_full]
+        if len(fitting):
+            table[fitting] = self._compute(request, fitting).min(axis=0)
+
+    def _compute(self, request: Request, states: NDArray[np.intp]) -> Floats:
+        """By GPU for a pod that shares one, NO_FIT where it does not fit, else in one line: the fragments
+        with the pod, by state and CPUs."""
+        work, free, size = self.workload, self._free[:, states], self._size[states, None]
+        milli = np.where(work.milli == WHOLE, size, work.milli)
+        part = np.maximum(free, 0)[..., None]
+        fits = free[..., None] >= milli
         small = np.where(fits, 0, part)
-        left, fitting, smalls = part.sum((1, 2)), fits.sum(1), small.sum(1)
-        before = self._before[states]
-        if np.isnan(before).any():
-            before = self._fragments(states, self._steps[states], left[:, None], fitting, smalls)
-            self._before[states] = before
-        if request.is_shared:
-            rest = part - request.milli
-            fits_after = rest >= milli
-            fitting = fitting[:, None, :] - fits + fits_after
-            smalls = smalls[:, None, :] - small + np.where(fits_after, 0, rest)
-            left = left - request.milli
-        else:
-            left = left - size * request.gpus
-            fitting, smalls = (
-                (fitting - request.gpus * (size[:, None] >= milli[:, 0]))[:, None],
-                smalls[:, None],
-            )
-        change = before[:, None] - self._fragments(states, after, left[:, None, None], fitting, smalls)
-        # Divided only now: sums of whole numbers are exact, and no change must be exactly none.
-        scores = (MAX_SCORE / (1 + np.exp(-change / self.workload.weight / WHOLE))).astype(np.int64)
-        return np.where(free >= request.milli, scores, -1) if request.is_shared else scores
-
-    def _fragments(
-        self, states: NDArray[np.intp], steps: NDArray[np.intp], left: Ints, fitting: Ints, small: Ints
-    ) -> Floats:
-        """The fragments for all typical pods together; all states of a row are of one node."""
-        work = self.workload
-        runs = self._allowed[states] & (steps[:, None] > work.cpu)
-        runs = (runs if fitting.ndim == 2 else runs[:, None, :]) & (fitting[..., work.place] >= work.count)
-        fragments = np.where(runs, small[..., work.place], left)
-        found: Floats = fragments @ work.weights + left[..., 0] * work.weight_without_gpu
+        left, fitting, smalls = part.sum(0), fits.sum(0), small.sum(0)
+        allowed = self._allowed[states]
+        if np.isnan(self._fragments[states, 0]).any():
+            self._fragments[states] = self._weigh(allowed, left, fitting, smalls)
+        if not request.gpus:
+            return self._fragments[None, states]
+        if not request.is_shared:
+            fitting = fitting - request.gpus * (size >= milli)
+            return self._weigh(allowed, left - request.gpus * size, fitting, smalls)[None]
+        rest = part - request.milli
+        still = rest >= milli
+        fitting = fitting - fits + still
+        smalls = smalls - small + np.where(still, 0, rest)
+        found = self._weigh(allowed, left - request.milli, fitting, smalls)
+        found[free < request.milli] = NO_FIT
         return found
+
+    def _weigh(self, allowed: NDArray[np.bool_], left: Ints, fitting: Ints, small: Ints) -> Floats:
+        """The fragments for all typical pods: what is `left`, or where they can run what is `small`."""
+        work = self.workload
+        runs = allowed & (fitting[..., work.place] >= work.count)
+        found: Floats = (runs * (small[..., work.place] - left)) @ work.weights + left * work.weight
+        return found
+
+
+def _longer(fragments: Floats, length: int) -> Floats:
+    grown = np.full((length, fragments.shape[1]), UNKNOWN)
+    grown[: len(fragments)] = fragments
+    return grown
 
 
 def _distinct(numbers: NDArray[np.integer[Any]], limit: int) -> NDArray[np.intp]:

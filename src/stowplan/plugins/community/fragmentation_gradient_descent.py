@@ -11,7 +11,6 @@ ResourceClaims for a capacity that several claims may consume, and DynamicResour
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -43,11 +42,9 @@ from stowplan.framework import (
 from stowplan.plugins.devices.ledger import ClaimLedger
 from stowplan.plugins.devices.pools import DeviceId
 from stowplan.plugins.gpu_fragments import (
-    FITS,
     MAX_DEVICES,
     MAX_SHAPES,
     MAX_TYPICAL,
-    SMALL,
     WHOLE,
     Request,
     State,
@@ -322,29 +319,24 @@ class FragmentationGradientDescent(Plugin):
         return found  # type: ignore[no-any-return]
 
     def _compute_states(self, nodes: NodeTable) -> tuple[NDArray[np.int32]]:
-        steps = self._states.workload.steps(nodes.allocatable["cpu"] - nodes.requested["cpu"]).tolist()
         models = nodes.label(self.args.model_label)
         counts = nodes.allocatable[self.args.gpu_resource].tolist()
         names, found = (*models.values, ""), np.empty(len(nodes), np.int32)
-        for row, (step, model, count) in enumerate(zip(steps, models.ids.tolist(), counts, strict=True)):
-            found[row] = self._state_of(nodes, row, step, names[model], count)
+        for row, (model, count) in enumerate(zip(models.ids.tolist(), counts, strict=True)):
+            found[row] = self._state_of(nodes, row, names[model], count)
         return (found,)
 
     def _compute_state(self, node: NodeRow) -> tuple[int]:
-        nodes, row = node.live, node.rows
-        models = nodes.label(self.args.model_label)
-        model = int(models.ids[row])
-        step = bisect_right(self._states.workload.cpu_list, node.allocatable["cpu"] - node.requested["cpu"])
-        name = models.values[model] if model >= 0 else ""
-        return (self._state_of(nodes, row, step, name, node.allocatable[self.args.gpu_resource]),)
+        model = _model_on(node.live, node.rows, self.args.model_label)
+        return (self._state_of(node.live, node.rows, model, node.allocatable[self.args.gpu_resource]),)
 
-    def _state_of(self, nodes: NodeTable, row: int, step: int, model: str, count: int) -> int:
+    def _state_of(self, nodes: NodeTable, row: int, model: str, count: int) -> int:
         if self._slices is not None:
             free, size = self._slices.free_on(nodes.names[row])
         else:
             free, size = self._free_on(nodes.pods_on(row), count), WHOLE
         free.sort(reverse=True)
-        return self._states.number_of(State(tuple(free), size, model, step))
+        return self._states.number_of(State(tuple(free), size, model))
 
     def _free_on(self, pods: Iterable[Pod], count: int) -> list[int]:
         """What is free on each of a node's GPUs."""
@@ -411,10 +403,10 @@ class FragmentationGradientDescent(Plugin):
             models = nodes.label(self.args.model_label)
             allowed = np.array([*(value in request.models for value in models.values), False])
             yield Reject(~allowed[models.ids], "node(s) had another GPU model", unresolvable=True)
-        lacking = self._states.lacking(request, self._states_of(nodes))
+        is_full, is_small = self._states.lacking(request, self._states_of(nodes))
         what = f"with {request.milli} thousandths free" if request.is_shared else "free"
         reason = f"node(s) had fewer than {request.gpus} GPU(s) {what}"
-        yield Reject(lacking > FITS, reason, unresolvable=lacking == SMALL)
+        yield Reject(is_full, reason, unresolvable=is_small)
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
         request = self._ask(pod)
@@ -426,7 +418,8 @@ class FragmentationGradientDescent(Plugin):
             free = allocatable.take(nodes.rows) - requested.take(nodes.rows)
         else:
             free = nodes.allocatable["cpu"] - nodes.requested["cpu"]
-        return self._states.scores(request, numbers, self._states.workload.steps(free - request.cpu))
+        steps = self._states.workload.steps
+        return self._states.scores(request, numbers, steps(free), steps(free - request.cpu))
 
     # The devices of the chosen node
 
@@ -451,16 +444,17 @@ class FragmentationGradientDescent(Plugin):
         if not request.is_shared:
             places = tuple(place for place, amount in enumerate(free) if amount == WHOLE)[: request.gpus]
             return places if len(places) == request.gpus else ()
-        nodes, workload = self.handle.cluster.nodes, self._states.workload
-        models = nodes.label(self.args.model_label)
+        fitting = [place for place, amount in enumerate(free) if amount >= request.milli]
+        if len({free[place] for place in fitting}) < 2:
+            return tuple(fitting[:1])
+        nodes, states = self.handle.cluster.nodes, self._states
         used = int(nodes.requested["cpu"][row]) - request.cpu  # the pod is on it already
-        before = int(nodes.allocatable["cpu"][row]) - used
-        steps, after = workload.steps(np.array([before, before - request.cpu])).tolist()
-        model = (*models.values, "")[models.ids[row]]
-        found = State(tuple(sorted(free, reverse=True)), WHOLE, model, steps)
-        scores = self._states.device_scores(request, found, after)
-        best = max(range(len(free)), key=lambda place: scores[free[place]], default=0)
-        return (best,) if free and scores[free[best]] >= 0 else ()
+        left = int(nodes.allocatable["cpu"][row]) - used
+        before, after = states.workload.steps(np.array([left, left - request.cpu])).tolist()
+        model = _model_on(nodes, row, self.args.model_label)
+        number = states.number_of(State(tuple(sorted(free, reverse=True)), WHOLE, model))
+        scores = states.device_scores(request, number, before, after)
+        return (max(fitting, key=lambda place: scores[free[place]]),)
 
     def unreserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
         self._taken.pop(pod.uid, None)
@@ -480,6 +474,12 @@ class FragmentationGradientDescent(Plugin):
                 Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL
             ),
         )
+
+
+def _model_on(nodes: NodeTable, row: int, label: str) -> str:
+    models = nodes.label(label)
+    number = int(models.ids[row])
+    return models.values[number] if number >= 0 else ""
 
 
 def _is_live(nodes: NodeTable) -> bool:
