@@ -51,9 +51,10 @@ TieBreak = Callable[[LiveNodeTable, Rows, NDArray[Any]], int]
 
 def first_by_name(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
     if feasible is nodes.rows:
-        return int(nodes.by_name[totals[nodes.by_name].argmax()])
-    best = np.flatnonzero(totals == totals.max())
-    return int(best[nodes.name_ranks[feasible[best]].argmin()])
+        by_name = nodes.by_name
+        return int(by_name[totals.take(by_name).argmax()])
+    (best,) = (totals == totals[totals.argmax()]).nonzero()
+    return int(best[nodes.name_ranks.take(feasible.take(best)).argmin()])
 
 
 def draw_ties(generator: Random, *, by_name: bool = False) -> TieBreak:

@@ -394,6 +394,7 @@ class PodFollowers:
     def __init__(self, observer: Observer = UNOBSERVED) -> None:
         self._observer = observer
         self._plugins: tuple[Plugin, ...] = ()
+        self._by_method: dict[str, tuple[Plugin, ...]] = {}
         self._pods: dict[str, Pod] = {}
         """The pods that they were told of, as they were then, by uid; empty while there are no followers."""
 
@@ -401,12 +402,15 @@ class PodFollowers:
         """Tell these plugins from now on. New ones are told of all pods that are `known` already."""
         before, found = self._plugins, dict.fromkeys(each for each in plugins if overrides(each, *METHODS))
         self._plugins = tuple(found)
+        self._by_method = {
+            method: tuple(each for each in found if overrides(each, method)) for method in METHODS
+        }
         if found and not before:
             self._pods = {pod.uid: pod for pod in known() if not pod.is_finished}
         elif not found:
             self._pods = {}
-        for plugin in self._plugins:
-            if plugin not in before and overrides(plugin, "pod_added"):
+        for plugin in self._by_method["pod_added"]:
+            if plugin not in before:
                 for pod in tuple(self._pods.values()):
                     self._call(plugin, "pod_added", pod)
 
@@ -426,17 +430,18 @@ class PodFollowers:
             self._call_all("pod_updated", old, pod)
 
     def _call_all(self, method: str, *pods: Pod) -> None:
-        for plugin in self._plugins:
-            if overrides(plugin, method):
-                self._call(plugin, method, *pods)
+        for plugin in self._by_method[method]:
+            self._call(plugin, method, *pods)
 
     def _call(self, plugin: Plugin, method: str, *pods: Pod) -> None:
         try:
-            with self._observer.calling(method, plugin):
-                try:
-                    getattr(plugin, method)(*pods)
-                except BaseException as error:  # its text is the plugin's code, too
-                    raise RaisedError(error, (plugin, method)) from None
+            self._observer.enter(method, plugin)
+            try:
+                getattr(plugin, method)(*pods)
+            except BaseException as error:  # its text is the plugin's code, too
+                raise RaisedError(error, (plugin, method)) from None
+            finally:
+                self._observer.leave(method, plugin)
         except BaseException as error:
             raise_interrupt(error)
             said = f"{describe(error)}{where_text(error)}"
