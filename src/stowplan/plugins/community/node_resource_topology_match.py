@@ -53,8 +53,8 @@ from stowplan.plugins.quotas import amount_text
 
 MAX_SETS = 1000
 """If there are more sets of so many NUMA nodes than this, they are not looked at."""
-MAX_CELLS = 2**15
-"""So many sets of NUMA nodes, over all nodes, are looked at in one go."""
+MAX_CELLS = 2**14
+"""So many NUMA nodes, or sets of them, over all nodes, are looked at in one go."""
 EXACT = 2**46
 """A hundredfold of it is less than 2**53, up to which floats are exact."""
 FARTHEST = 255
@@ -143,7 +143,7 @@ class Room(NamedTuple):
     has a column. Operations on a few long lines are much faster than on many short rows."""
 
     amounts: NDArray[np.int64]
-    """-1 where a NUMA node does not list it."""
+    """-1 where a NUMA node does not list it, and -2 where the node does not have so many NUMA nodes."""
     usable: NDArray[np.int64]
     """The same, but -1 where the node itself does not offer it."""
     is_listed: Mask
@@ -153,6 +153,8 @@ class Room(NamedTuple):
     whole: NDArray[np.float64]
     """What scores are computed from: whole CPUs, rounded up, and 0.5, less than any request, where there is
     nothing."""
+    is_empty: Mask
+    """Where a NUMA node has nothing of it."""
 
 
 class NodeResourceTopologyMatch(ExplainingPlugin):
@@ -211,13 +213,13 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
         width = self._width
 
         def compute(part: NodeTable) -> tuple[NDArray[np.int64], Mask, NDArray[np.int16]]:
-            room = np.full((len(part), width), -1, np.int64)
+            room = np.full((len(part), width), -2, np.int64)
             for row, name in enumerate(part.names):
                 topology = self._topologies.find(name)
                 taken = self._topologies.held(name, resource)
                 for place, numa in enumerate(topology.numa_nodes if topology else ()):
-                    if (amount := numa.available.get(resource)) is not None:
-                        room[row, place] = max(0, amount - taken)
+                    amount = numa.available.get(resource)
+                    room[row, place] = -1 if amount is None else max(0, amount - taken)
             return room, part.allocatable[resource] > 0, self._scope_numbers(part)
 
         def finish(columns: Columns) -> dict[int, Room]:
@@ -230,7 +232,8 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
                 is_listed = reduce(np.maximum, amounts) >= 0
                 usable = amounts if is_offered.all() else np.where(is_offered, amounts, -1)
                 elsewhere = is_offered & ~is_listed
-                rooms[number] = Room(amounts, usable, is_listed, elsewhere, np.maximum(whole, 0.5))
+                is_empty = (whole < 1) & (amounts > -2)
+                rooms[number] = Room(amounts, usable, is_listed, elsewhere, np.maximum(whole, 0.5), is_empty)
             return rooms
 
         found: dict[int, Room] = nodes.keep((self.serial, resource, width), compute, finish=finish)
@@ -297,45 +300,31 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
 
     def _allocation_score(self, nodes: NodeTable, scope: Scope, part: Part) -> Scores:
         """The lowest score of a NUMA node that is not 0; 0 if all are."""
-        strategy = self.args.scoring_strategy.type
-        points, weights, shares = np.zeros((scope.width, len(scope.rows))), 0, []
-        for name, amount in part.request:
-            found = self._room(nodes, name, scope)
-            room = found.whole
-            asked = -(-amount // 1000) if name == "cpu" else amount
-            if strategy == "BalancedAllocation":
-                share = asked / room
-                share[room < 1] = 1.0
-                shares.append(share)
-                continue
-            weight = self._weights.get(name, 1)
-            if asked < EXACT:  # then what is rounded here is right, too
-                percent = asked * MAX_SCORE / room
-                percent = MAX_SCORE - np.ceil(percent) if strategy == "LeastAllocated" else np.floor(percent)
+        rooms = [self._room(nodes, name, scope) for name, _ in part.request]
+        asked = [-(-amount // 1000) if name == "cpu" else amount for name, amount in part.request]
+        if not asked:
+            return np.zeros(len(scope.rows), np.int64)
+        if self.args.scoring_strategy.type == "BalancedAllocation":
+            # A block of nodes at a time: memory for larger columns would come from the kernel each time,
+            # which takes longer than to compute them.
+            size = max(MAX_CELLS // scope.width, 1)
+            blocks = (slice(start, start + size) for start in range(0, len(scope.rows), size))
+            return np.concatenate([_least_balance(asked, rooms, block) for block in blocks])
+        weights = [self._weights.get(name, 1) for name, _ in part.request]
+        points = np.zeros((scope.width, len(scope.rows)))
+        for amount, found, weight in zip(asked, rooms, weights, strict=True):
+            prefers_empty = self.args.scoring_strategy.type == "LeastAllocated"
+            if amount < EXACT:  # then what is rounded here is right, too
+                percent = amount * MAX_SCORE / found.whole
+                percent = MAX_SCORE - np.ceil(percent) if prefers_empty else np.floor(percent)
             else:
                 exact = np.maximum(found.amounts, 1)
-                left = exact - asked if strategy == "LeastAllocated" else np.full_like(exact, asked)
+                left = exact - amount if prefers_empty else np.full_like(exact, amount)
                 percent = (np.maximum(left, 0) * MAX_SCORE // exact).astype(np.float64)
-            percent *= room >= asked
+            percent *= found.whole >= amount
             points += percent if weight == 1 else percent * weight
-            weights += weight
-        if shares:
-            lacks = reduce(np.maximum, shares) > 1
-            mean = reduce(np.add, shares)
-            mean /= len(shares)
-            for (
-                each
-            ) in shares:  # in place: with many NUMA nodes, new columns take longer than what is in them
-                each -= mean
-                each *= each
-            spread = reduce(np.add, shares)
-            spread /= max(len(shares) - 1, 1)
-            np.subtract(1, spread, out=points)
-            points *= MAX_SCORE
-            np.trunc(points, out=points)
-            points[lacks] = 0
-        elif weights > 1:
-            points = np.floor(points / weights)  # at most 100 times the weights, so exact
+        if sum(weights) > 1:
+            points = np.floor(points / sum(weights))  # at most 100 times the weights, so exact
         lowest = reduce(np.minimum, np.where(points > 0, points, MAX_SCORE + 1))
         return np.where(lowest > MAX_SCORE, 0, lowest).astype(np.int64)
 
@@ -362,6 +351,9 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
                 _take_from_first(room, zones, part.request)
             asks = reduce(np.logical_or, [known[name].is_listed for name, _ in part.request])
             todo = np.flatnonzero(fits & asks & ~found)
+            able = _all_hold({name: room[name].take(todo, axis=1) for name, _ in part.request}, part.request)
+            fits[todo[~able]] = False
+            todo = todo[able]
             for size in range(2, scope.width + 1):
                 if not len(todo) or math.comb(scope.width, size) > MAX_SETS:
                     break
@@ -554,6 +546,13 @@ def _numbers_in(column: NDArray[np.int16]) -> list[int]:
     return found
 
 
+def _all_hold(room: Mapping[str, NDArray[np.int64]], request: Sequence[tuple[str, int]]) -> Mask:
+    """Whether all NUMA nodes of a node hold the request together; if not, no set of them does."""
+    listed = reduce(np.logical_and, [room[name] >= 0 for name, _ in request])
+    totals = [(reduce(np.add, np.where(listed, room[name], 0)), amount) for name, amount in request]
+    return reduce(np.logical_and, [total >= amount for total, amount in totals])
+
+
 def _nearest_sets(
     room: Mapping[str, NDArray[np.int64]],
     sets: Sets,
@@ -576,6 +575,24 @@ def _nearest_sets(
         choice = np.where(nearest < best, start + number, choice)
         best = np.minimum(nearest, best)
     return sets.members.take(choice, axis=1), best <= sets.nearest[kinds]
+
+
+def _least_balance(asked: Sequence[int], rooms: Sequence[Room], block: slice) -> Scores:
+    """By node of the block, the lowest score of a NUMA node that has room, 0 if none has: 100 if the request
+    takes equal shares of all resources there, and less the more they differ."""
+    shares = []
+    for amount, room in zip(asked, rooms, strict=True):
+        share = amount / room.whole[:, block]
+        if (is_empty := room.is_empty[:, block]).any():
+            share[is_empty] = 1.0
+        shares.append(share)
+    lacks = reduce(np.maximum, shares) > 1
+    mean = reduce(np.add, shares) / len(shares)
+    spread = reduce(np.add, [(share - mean) ** 2 for share in shares]) / max(len(shares) - 1, 1)
+    spread[lacks] = -1
+    # The larger the spread the lower the score, which is at least 50: no two shares differ by more than 1.
+    largest = reduce(np.maximum, spread)
+    return np.where(largest < 0, 0, (1 - largest) * MAX_SCORE).astype(np.int64)
 
 
 def _take(room: NDArray[np.int64], rows: NDArray[np.intp], chosen: Mask, amount: int) -> None:
