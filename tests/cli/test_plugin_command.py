@@ -93,6 +93,15 @@ def test_a_new_plugin_passes_its_test_and_all_checks_at_once(here, kind):
         assert definition in manifests
 
 
+def test_common_mistakes_are_all_reported(here):
+    text = (Path(__file__).parents[1] / "framework" / "plugin_mistakes.py").read_text()
+    here.write("mistakes.py", text)
+    checked = here.stowplan("plugin", "check", "mistakes.py")
+    places = re.findall(r"^mistakes\.py:(\d+): ", checked.stdout + checked.stderr, re.MULTILINE)
+    expected = [str(n) for n, line in enumerate(text.splitlines(), 1) if line.endswith("# mistake")]
+    assert (checked.returncode, len(expected), places) == (1, 10, expected)
+
+
 def test_a_readme_that_is_there_is_kept(here):
     here.write("README.md", "mine")
     run = here.stowplan_process("plugin", "new", "GreenNodes")
