@@ -93,13 +93,24 @@ def protobuf_status(status: int, reason: str = "", message: str = "") -> Step:
 
 
 def refusal(
-    status: int, reason: str = "", message: str = "", headers: Mapping[str, str] | None = None
+    status: int,
+    reason: str = "",
+    message: str = "",
+    headers: Mapping[str, str] | None = None,
+    cause: str = "",
 ) -> Step:
-    return answer(status_of(status, reason, message), status, headers)
+    return answer(status_of(status, reason, message, cause), status, headers)
 
 
-def status_of(code: int, reason: str = "", message: str = "") -> Json:
-    return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+def status_of(code: int, reason: str = "", message: str = "", cause: str = "") -> Json:
+    details = {"details": {"causes": [{"reason": cause}]}} if cause else {}
+    return {
+        "kind": "Status",
+        "status": "Failure",
+        "code": code,
+        "reason": reason,
+        "message": message,
+    } | details
 
 
 def page(*items: Json, version: int, more: str = "") -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from aiohttp import web
@@ -236,6 +237,17 @@ async def test_bindings_are_json_for_those_who_want_that(server: ScriptedServer,
     for _ in range(2):
         await api.create_binding(make_pod("p"), "n1")
     assert {asked.headers["Accept"] for asked in server.asked} == {"application/json"}
+
+
+def test_causes_are_read_from_json_and_protobuf():
+    causes = [{"reason": "NamespaceTerminating", "message": "ns"}, {"message": "no reason"}]
+    plain = json.dumps({"kind": "Status", "code": 403, "details": {"causes": causes}}).encode()
+    cause = encode_message((1, "NamespaceTerminating"), (2, "ns"))
+    details = encode_message((1, "web"), (4, cause), (4, encode_message((2, "no reason"))))
+    status = encode_object("v1", "Status", encode_message((5, details), (6, 403)))
+    for data in plain, status:
+        assert error_of(403, data).causes == {"NamespaceTerminating"}
+    assert error_of(403, b'{"details": {"causes": null}}').causes == error_of(403, b"{}").causes == set()
 
 
 async def test_rejections_in_protobuf(server: ScriptedServer):

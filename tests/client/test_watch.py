@@ -160,7 +160,7 @@ async def test_resumes_where_it_was(server: ScriptedServer, api: ApiClient, firs
         pytest.param(watch(EXPIRED), id="within the watch"),
         pytest.param(refusal(410, "Expired", "too old resource version"), id="as the watch's answer"),
         pytest.param(
-            refusal(504, "Timeout", "Too large resource version: 10, current: 3"),
+            refusal(504, "Timeout", "10 > 3", cause="ResourceVersionTooLarge"),
             id="the server has gone back",
         ),
     ],

@@ -22,15 +22,27 @@ import msgspec
 from stowplan.api import protobuf
 from stowplan.errors import StowplanError
 
+NAMESPACE_TERMINATING = "NamespaceTerminating"
+"""The cause of an error: the namespace is being deleted, and nothing can be created in it."""
+
 
 class ApiError(StowplanError):
     """A request that failed. `str()` gives the server's message; `advice` says what to do about it."""
 
     advice = ""
 
-    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        retry_after: float | None = None,
+        causes: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__(message)
         self.status, self.reason, self.message, self.retry_after = status, reason, message, retry_after
+        self.causes = causes
+        """The reasons of `details.causes`, such as NamespaceTerminating."""
 
     @property
     def may_pass(self) -> bool:
@@ -93,12 +105,26 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 }
 
 
+class _Cause(msgspec.Struct):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct):
+    causes: list[_Cause] | None = None
+
+
 class _Status(msgspec.Struct):
     """The Status object that explains an error."""
 
     message: str = ""
     reason: str = ""
     code: int = 0
+    details: _Details | None = None
+
+    @property
+    def causes(self) -> frozenset[str]:
+        found = None if self.details is None else self.details.causes
+        return frozenset(each.reason for each in found or () if each.reason)
 
 
 def error_of(status: int, data: bytes, retry_after: float | None = None) -> ApiError:
@@ -111,13 +137,21 @@ def error_of(status: int, data: bytes, retry_after: float | None = None) -> ApiE
         found = _Status(message=data[:1024].decode(errors="replace").strip())
     status = status or found.code
     message = found.message or f"the API server answered with status {status}"
-    return _BY_STATUS.get(status, ApiError)(status, found.reason, message, retry_after)
+    return _BY_STATUS.get(status, ApiError)(status, found.reason, message, retry_after, found.causes)
 
 
 def _decode_protobuf(data: bytes) -> _Status:
     found = _fields(_fields(data[len(protobuf.MAGIC) :]).get((2, bytes), b""))
     message, reason = (found.get((number, bytes), b"").decode(errors="replace") for number in (3, 4))
-    return _Status(message, reason, found.get((6, int), 0))
+    details = found.get((5, bytes), b"")
+    causes = [field.value for field in protobuf.fields(details) if field.number == 4]
+    reasons = [_fields(each).get((1, bytes), b"") for each in causes if isinstance(each, bytes)]
+    return _Status(
+        message,
+        reason,
+        found.get((6, int), 0),
+        _Details([_Cause(each.decode(errors="replace")) for each in reasons]),
+    )
 
 
 def _fields(message: bytes) -> dict[tuple[int, type], Any]:

@@ -250,7 +250,7 @@ FAILURES_COUNTED = 8
 FAILURES_UNREACHABLE = 3  # retrying a server that is down every few seconds is cheap
 MISSING_SECONDS = (1.0, 3.0)  # between two looks for a kind that the server does not have yet
 
-TOO_LARGE = "Too large resource version"
+TOO_LARGE = "ResourceVersionTooLarge"
 
 EventKind = Literal["added", "modified", "deleted"]
 OnEvent = Callable[[EventKind, Watched | None, Watched | None], None]
@@ -583,7 +583,7 @@ class Reflector:
 def _asks_for_a_new_list(error: Exception) -> bool:
     """The version we have is too old, or the server has gone back to before it (restored from a backup)."""
     return isinstance(error, Gone) or (
-        isinstance(error, ApiError) and (error.status == 400 or TOO_LARGE in error.message)
+        isinstance(error, ApiError) and (error.status == 400 or TOO_LARGE in error.causes)
     )
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, ClassVar
 
 from stowplan import log
-from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound
+from stowplan.client.errors import NAMESPACE_TERMINATING, ApiError, Conflict, NotFound
 from stowplan.controllers.clock import Clock
 from stowplan.controllers.kinds import K, Kind, Known, reference_to
 from stowplan.controllers.stores import Store, Stores
@@ -151,7 +151,7 @@ class Controller(ABC):
             except (Conflict, NotFound) as error:  # others were faster; a watch is about to say so
                 log.log(4, "Trying again", controller=type(self).__name__, key=key, err=error.message)
             except ApiError as error:
-                if isinstance(error, Forbidden) and error.message.endswith("because it is being terminated"):
+                if NAMESPACE_TERMINATING in error.causes:
                     failed = False  # the namespace goes, and all that is in it
                     continue
                 log.warn(

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from stowplan.api.meta import Json, LabelSelector, decode, parse_time
 from stowplan.api.selectors import NOTHING, Selector, selector_of, selector_of_map
-from stowplan.client.errors import ApiError, Forbidden, NotFound
+from stowplan.client.errors import NAMESPACE_TERMINATING, ApiError
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.kinds import K, Kind, Known, Plain, PodView, plain
 from stowplan.controllers.stores import Store, by_namespace, owner_keys
@@ -70,7 +70,7 @@ class OwnedPods:
         try:
             made = await self.store.create(owner.namespace, pod)
         except ApiError as error:
-            if not (isinstance(error, Forbidden | NotFound) and "being terminated" in error.message):
+            if NAMESPACE_TERMINATING not in error.causes:
                 self._record(owner, "FailedCreate", f"Error creating: {error.message}", "Warning")
             raise
         self._record(owner, "SuccessfulCreate", f"Created pod: {made.name}")
