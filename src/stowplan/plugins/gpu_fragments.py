@@ -131,6 +131,12 @@ class States:
         """By GPU and state."""
         self._size: Ints = np.zeros(64, np.int64)
         self._allowed: NDArray[np.bool_] = np.zeros((64, len(workload.count)), np.bool_)
+        self._left: Ints = np.zeros((64, 1), np.int64)
+        """All that is free."""
+        self._fitting: Ints = np.zeros((64, len(workload.milli)), np.int64)
+        """By each part of a GPU: how many GPUs have it free."""
+        self._small: Ints = np.zeros((64, len(workload.milli)), np.int64)
+        """By each part of a GPU: what is free on GPUs that have less."""
         self._fragments: Floats = np.full((64, workload.width), UNKNOWN)
         self._after: dict[tuple[int, int], Floats] = {}
         """By the number and the part of GPUs asked for: the fragments once the pod has the best ones."""
@@ -144,10 +150,19 @@ class States:
             self.states.append(state)
             if found == len(self._size) or len(state.free) > len(self._free):
                 self._grow(found, len(state.free))
-            self._free[: len(state.free), found] = state.free
-            self._size[found] = state.size
-            self._allowed[found] = self.workload.allowed(state.model)
+            self._put(found, state)
         return found
+
+    def _put(self, number: int, state: State) -> None:
+        work, free = self.workload, np.array(state.free, np.int64)[:, None]
+        fits = free >= np.where(work.milli == WHOLE, state.size, work.milli)
+        self._free[: len(free), number] = state.free
+        self._size[number], self._left[number] = state.size, sum(state.free)
+        self._fitting[number], self._small[number] = fits.sum(0), (free * ~fits).sum(0)
+        self._allowed[number] = work.allowed(state.model)
+        self._fragments[number] = self._weigh(
+            self._allowed[number], self._left[number], self._fitting[number], self._small[number]
+        )
 
     def _grow(self, count: int, devices: int) -> None:
         length, devices = max(2 * count, 64), max(devices, len(self._free))
@@ -155,9 +170,9 @@ class States:
         free[: len(self._free), :count] = self._free[:, :count]
         self._free = free
         self._fragments = _longer(self._fragments, length)
-        self._size, self._allowed = (
+        self._size, self._allowed, self._left, self._fitting, self._small = (
             np.concatenate([column[:count], np.zeros((length - count, *column.shape[1:]), column.dtype)])
-            for column in (self._size, self._allowed)
+            for column in (self._size, self._allowed, self._left, self._fitting, self._small)
         )
 
     def lacking(
@@ -223,30 +238,25 @@ class States:
     def _compute(self, request: Request, states: NDArray[np.intp]) -> Floats:
         """By GPU for a pod that shares one, NO_FIT where it does not fit, else in one line: the fragments
         with the pod, by state and CPUs."""
-        work, free, size = self.workload, self._free[:, states], self._size[states, None]
-        milli = np.where(work.milli == WHOLE, size, work.milli)
-        part = np.maximum(free, 0)[..., None]
-        fits = free[..., None] >= milli
-        small = np.where(fits, 0, part)
-        left, fitting, smalls = part.sum(0), fits.sum(0), small.sum(0)
-        allowed = self._allowed[states]
-        if np.isnan(self._fragments[states, 0]).any():
-            self._fragments[states] = self._weigh(allowed, left, fitting, smalls)
         if not request.gpus:
             return self._fragments[None, states]
+        work, allowed, size = self.workload, self._allowed[states], self._size[states, None]
+        left, fitting, small = self._left[states], self._fitting[states], self._small[states]
+        milli = np.where(work.milli == WHOLE, size, work.milli)
         if not request.is_shared:
             fitting = fitting - request.gpus * (size >= milli)
-            return self._weigh(allowed, left - request.gpus * size, fitting, smalls)[None]
-        rest = part - request.milli
-        still = rest >= milli
+            return self._weigh(allowed, left - request.gpus * size, fitting, small)[None]
+        free = self._free[:, states, None]
+        rest = free - request.milli
+        fits, still = free >= milli, rest >= milli
         fitting = fitting - fits + still
-        smalls = smalls - small + np.where(still, 0, rest)
-        found = self._weigh(allowed, left - request.milli, fitting, smalls)
-        found[free < request.milli] = NO_FIT
+        small = small - free * ~fits + rest * ~still
+        found = self._weigh(allowed, left - request.milli, fitting, small)
+        found[rest[..., 0] < 0] = NO_FIT
         return found
 
     def _weigh(self, allowed: NDArray[np.bool_], left: Ints, fitting: Ints, small: Ints) -> Floats:
-        """The fragments for all typical pods: what is `left`, or where they can run what is `small`."""
+        """The fragments for all typical pods: what is left, or for those that can run what is too small."""
         work = self.workload
         runs = allowed & (fitting[..., work.place] >= work.count)
         found: Floats = (runs * (small[..., work.place] - left)) @ work.weights + left * work.weight
