@@ -167,6 +167,11 @@ class SchedulingQueue:
             self._take_out(queued)
             self._forget_rejectors(queued)
 
+    @property
+    def listens(self) -> bool:
+        """Whether a change can matter: a pod waits for one, or is being attempted."""
+        return len(self._unschedulable) > 0 or len(self.in_flight) > 0
+
     def on_change(self, change: ObjectChange, *, only: Callable[[Pod], bool] | None = None) -> None:
         """Something changed in the cluster: requeue the pods that it may help, if `only` lets them."""
         event = change.event

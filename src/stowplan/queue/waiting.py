@@ -215,6 +215,9 @@ class UnschedulablePods:
     def __iter__(self) -> Iterator[QueuedPod]:
         return iter(self._waits_for)
 
+    def __len__(self) -> int:
+        return len(self._waits_for)
+
     def push(self, queued: QueuedPod) -> None:
         """A gated pod waits for its gating plugin alone, any other for all plugins that rejected it."""
         plugins = (queued.gating_plugin,) if queued.gating_plugin else queued.rejectors

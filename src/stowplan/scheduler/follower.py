@@ -275,8 +275,9 @@ class EventHandlers:
         self._notify(pod, None)
 
     def _notify(self, old: object, new: object) -> None:
-        for change in object_changes(old, new):
-            self._queue.on_change(change)
+        if self._queue.listens:
+            for change in object_changes(old, new):
+                self._queue.on_change(change)
 
 
 class KindWatches:
