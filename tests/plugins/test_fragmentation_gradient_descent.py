@@ -225,7 +225,10 @@ def slow_score(cpu, free, model, wanted, typical):
     return max(slow_choices(cpu, free, model, wanted, typical).values())
 
 
-REQUESTS = st.sampled_from([(0, 0), (1, 100), (1, 300), (1, 500), (1, 999), (1, 1000), (2, 1000), (4, 1000)])
+REQUESTS = st.tuples(
+    st.sampled_from([(0, 0), (1, 100), (1, 300), (1, 500), (1, 999), (1, 1000), (2, 1000), (4, 1000)]),
+    st.sampled_from([1, 5, 12]),
+)
 NODES = st.tuples(
     st.sampled_from([0, 1, 2, 4, 8, 16]),
     st.sampled_from([2, 8, 20, 64]),
@@ -249,8 +252,8 @@ def test_scores_and_rejections_like_one_node_at_a_time(shapes, requests):
                 objects.append(pod(f"{name}-{each}", milli, 1, index=place, node=name))
         state[name] = [cpu, free, model]
     found = planner(*objects)
-    for number, (count, milli) in enumerate(requests):
-        wanted = pod(f"new-{number}", milli, count)
+    for number, ((count, milli), cpus) in enumerate(requests):
+        wanted, needs = pod(f"new-{number}", milli, count, cpu=cpus), 1000 * cpus
         decision = found.decide(wanted)
         least = milli if count == 1 else 1000
         fits = {
@@ -261,21 +264,38 @@ def test_scores_and_rejections_like_one_node_at_a_time(shapes, requests):
         assert set(state) - set(refusals(decision)) == fits
         if len(fits) > 1:
             expected = {
-                name: slow_score(cpu, free, model, (count, milli, 1000), TYPICAL)
+                name: slow_score(cpu, free, model, (count, milli, needs), TYPICAL)
                 for name, (cpu, free, model) in state.items()
                 if name in fits
             }
             assert scores(decision) == expected
-        if decision.chosen and state[decision.chosen][0] >= 1000:
+        if decision.chosen and state[decision.chosen][0] >= needs:
             cpu, free, model = state[decision.chosen]
-            before = slow_choices(cpu, free, model, (count, milli, 1000), TYPICAL)
+            before = slow_choices(cpu, free, model, (count, milli, needs), TYPICAL)
             name, places = place_pod(found, wanted)
             assert places == max(before, key=before.get)
             for each in places:
                 state[name][1][each] -= least
                 assert state[name][1][each] >= 0
             assert len(places) == count
-            state[name][0] -= 1000
+            state[name][0] -= needs
+
+
+def test_hundreds_of_different_nodes():
+    free = {f"n{number}": [1000 - 3 * number, 1000] for number in range(1, 300)}
+    running = (pod(f"on-{name}", 1000 - first, 1, index=0, node=name) for name, (first, _) in free.items())
+    found = planner(*(node(name, 2) for name in free), *running)
+    for count, milli in ((1, 300), (1, 1000), (0, 0)):
+        expected = {
+            name: slow_score(31_000, each, "", (count, milli, 1000), TYPICAL) for name, each in free.items()
+        }
+        assert scores(found.decide(pod(milli=milli, count=count))) == expected
+
+
+def test_no_change_is_exactly_none_for_any_weights():
+    typical = [{**each, "weight": each["weight"] / 7} for each in TYPICAL]
+    found = planner(node("a", 4), node("b", 8, cpu=64), pod("p", 330, index=2, node="a"), typicalPods=typical)
+    assert scores(found.decide(pod(cpu=1))) == {"a": 50, "b": 50}
 
 
 def test_a_pod_prefers_the_gpu_that_it_fills():
