@@ -436,6 +436,21 @@ def test_pods_of_other_schedulers(detect, guaranteed, expected):
     assert refusals(planner.decide(pod(need(3)))) == {}
 
 
+@pytest.mark.parametrize(("detect", "expected"), [("All", STALE), ("None", {})])
+def test_pods_of_other_schedulers_that_are_known_before_the_object(detect, expected):
+    planner = caching(foreignPodsDetect=detect)
+    other = pod(need(2), name="other", schedulerName="x").on("n")
+    planner.cluster.add_pod(other)
+    planner.followers.tell(other)
+    planner.cluster.apply(written_for())
+    assert refusals(planner.decide(pod(need(3)))) == expected
+    planner.cluster.apply(written_for(other, zones=LESS))
+    assert refusals(planner.decide(pod(need(3)))) == {}
+    planner.cluster.remove(topology())
+    planner.cluster.apply(written_for(other, zones=LESS))  # which has it at once
+    assert refusals(planner.decide(pod(need(3)))) == {}
+
+
 def test_pods_of_other_schedulers_without_fingerprints_are_subtracted():
     planner = caching(topology(*TWO))
     other = pod(need(5), name="other", schedulerName="x").on("n")

@@ -278,6 +278,17 @@ def scheduling(plane: ControlPlane, *flags: str, **config: Any) -> Iterator[Sche
 
 
 @contextmanager
+def started(plane: ControlPlane, kind: str, **config: Any) -> Iterator[Schedules]:
+    """One of the two: scheduler-plugins or stowplan."""
+    if kind == "scheduler-plugins":
+        with scheduling(plane, **config) as scheduler:
+            yield scheduler
+    else:
+        with plane.stowplan(**config) as process:
+            yield Schedules(plane, process)
+
+
+@contextmanager
 def waiting_to_lead(plane: ControlPlane, **config: Any) -> Iterator[tuple[Schedules, Callable[[], None]]]:
     """A scheduler that knows the cluster, and begins to schedule when it is told to."""
     path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"

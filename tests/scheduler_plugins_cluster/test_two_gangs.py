@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 from random_clusters import GROUP, Json, container, pod
-from real_scheduler import Schedules, key_of, scheduling
+from real_scheduler import Schedules, key_of, started
 
 from controlplane.control_plane import ControlPlane
 from controlplane.process import wait_until
@@ -44,16 +42,6 @@ def config(**args: Any) -> Json:
     return {"profiles": [{**profile, "pluginConfig": [{"name": "Coscheduling", "args": args}]}]}
 
 
-@contextmanager
-def started(plane: ControlPlane, kind: str, **args: Any) -> Iterator[Schedules]:
-    if kind == "scheduler-plugins":
-        with scheduling(plane, **config(**args)) as scheduler:
-            yield scheduler
-    else:
-        with plane.stowplan(**config(**args)) as process:
-            yield Schedules(plane, process)
-
-
 def create_gangs(scheduler: Schedules, gangs: Gangs) -> list[Json]:
     amounts = {"cpu": str(gangs.cpus), "memory": "16Gi", "pods": "110"}
     status = {"capacity": amounts, "allocatable": amounts}
@@ -84,7 +72,7 @@ def start_after(plane: ControlPlane, kind: str, gangs: Gangs) -> float:
     def counts() -> list[int]:
         return sorted(count_by_group(pods, map(key_of, bound(scheduler))).values())
 
-    with started(plane, kind, podGroupRejectPercentage=gangs.percentage) as scheduler:
+    with started(plane, kind, **config(podGroupRejectPercentage=gangs.percentage)) as scheduler:
         begin = time.monotonic()
         wait_until(lambda: any(counts()), lambda: "no gang has started", 4 * TIME_OUT)
         took = time.monotonic() - begin
@@ -98,7 +86,7 @@ def test_ours_starts_one_at_once_and_the_other_when_there_is_room(plane, gangs):
     assert start_after(plane, "stowplan", gangs) < TIME_OUT / 2
     scheduler = Schedules(plane)
     first = bound(scheduler)
-    with started(plane, "stowplan"):
+    with started(plane, "stowplan", **config()):
         for item in first:
             scheduler.delete(item)
         wait_until(

@@ -242,6 +242,8 @@ class Topologies:
         """The uids of pods that another scheduler placed and that the object may not have yet, by node."""
         self._to_check: set[str] = set()
         """Nodes of which the object or the pods changed, so that they may agree by now."""
+        self._appeared: set[str] = set()
+        """Nodes of which the object came after pods: it may not have those that other schedulers placed."""
         self._reported: dict[str, str] = {}
 
     @property
@@ -255,6 +257,9 @@ class Topologies:
                 known.pop(name, None)
         elif self._subtracts:
             held = self._held.get(name, {})
+            if old is None and fingerprint_of(new):
+                self._appeared.add(name)
+                self._to_check.add(name)
             if not fingerprint_of(new):
                 before = self._handle.now() - self._period
                 for uid in [uid for uid, each in held.items() if each.bound_at <= before]:
@@ -289,8 +294,20 @@ class Topologies:
         nodes = self._handle.cluster.nodes
         for name in names:
             item, row = self._items.get(name), nodes.row_of(name)
-            if item is not None and row is not None and self._has_all(item, nodes.pods_on(row)):
+            if item is None:
+                continue
+            if row is None:
+                self._to_check.add(name)  # until the node is known
+                continue
+            pods = nodes.pods_on(row)
+            if self._has_all(item, pods):
                 self._accept(name)
+            elif name in self._appeared and (
+                foreign := {pod.uid for pod in pods if self._is_foreign(pod, item)}
+            ):
+                self._foreign[name] = foreign
+                nodes.touch(name)
+            self._appeared.discard(name)
 
     def _has_all(self, item: NodeResourceTopology, pods: Sequence[Pod]) -> bool:
         method = self._settings.resync_method
@@ -320,13 +337,8 @@ class Topologies:
 
     def pod_added(self, pod: Pod) -> None:
         name = pod.node_name
-        if not name or not self._subtracts or pod.scheduler_name in self._handle.scheduler_names:
-            return
-        detect = self._settings.foreign_pods_detect
-        item = self._items.get(name)
-        if item is None or detect == "None" or not demand_of(pod).is_any:
-            return
-        if detect == "OnlyExclusiveResources" and not self._has_exclusive(pod, item):
+        item = self._items.get(name) if name and self._subtracts else None
+        if item is None or not self._is_foreign(pod, item):
             return
         if fingerprint_of(item):
             self._foreign.setdefault(name, set()).add(pod.uid)
@@ -335,6 +347,15 @@ class Topologies:
             request = dict(demand_of(pod).pod.request)
             self._held.setdefault(name, {})[pod.uid] = Held(request, self._handle.now())
         self._handle.cluster.nodes.touch(name)
+
+    def _is_foreign(self, pod: Pod, item: NodeResourceTopology) -> bool:
+        """Whether another scheduler placed the pod, and it counts."""
+        detect = self._settings.foreign_pods_detect
+        if detect == "None" or pod.scheduler_name in self._handle.scheduler_names:
+            return False
+        if detect == "OnlyExclusiveResources":
+            return self._has_exclusive(pod, item)
+        return demand_of(pod).is_any
 
     def pod_updated(self, old: Pod, pod: Pod) -> None:
         if pod.node_name and not old.node_name:
