@@ -104,9 +104,11 @@ def read_object(
         raise unsupported_media()
     if validation != "Strict" and media == "application/json":
         found = codec.decode(body)
-        given = (found or {}).get("kind", kind), (found or {}).get("apiVersion", group_version)
-        if found is not None and given == (kind, group_version):
-            found["kind"], found["apiVersion"] = kind, group_version
+        if (
+            found is not None
+            and found.setdefault("kind", kind) == kind
+            and found.setdefault("apiVersion", group_version) == group_version
+        ):
             return found, []
     value = parse_body(body, kind, media)
     check_kind(value, codec, group_version, kind)

@@ -15,6 +15,9 @@ MAX_GENERATED_BASE = 58
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _UID_MASK = ~(0xF << 76 | 0x3 << 62)
 _UID_VERSION = 0x4 << 76 | 0x2 << 62
+_SET_BY_SERVER = frozenset(
+    ("selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "generation")
+)
 _IMMUTABLE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
@@ -25,14 +28,8 @@ def generate_name(meta: Json) -> None:
 
 def fill_for_create(meta: Json, namespace: str, has_generation: bool) -> None:
     """Fill in the metadata of a new object, after removing what only the server may set."""
-    for field in (
-        "selfLink",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "managedFields",
-        "generation",
-    ):
-        meta.pop(field, None)
+    for field in _SET_BY_SERVER & meta.keys():
+        del meta[field]
     if namespace:
         meta["namespace"] = namespace
     meta["uid"] = _random_uid()

@@ -46,6 +46,9 @@ class Query:
     def __init__(self, text: str) -> None:
         self._values = parse_qs(text, keep_blank_values=True) if text else {}
 
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
     def __call__(self, name: str) -> str:
         return self._values[name][0] if name in self._values else ""
 
@@ -68,6 +71,8 @@ class WriteOptions(msgspec.Struct):
 
 def write_options(request: Request, query: Query, kind: str, is_apply: bool = False) -> WriteOptions:
     """Read the options of a write; raises a 422 about `kind` if they are invalid."""
+    if not query and not is_apply:
+        return WriteOptions(False, "", _manager_of(request.headers.get("user-agent", "")))
     errors: list[FieldError] = []
     dry_run, validation, manager = query.all("dryRun"), query("fieldValidation"), query("fieldManager")
     if dry_run and any(each != "All" for each in dry_run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,6 +15,7 @@ from stowplan.apiserver.strategies.groups import are_served
 from stowplan.config.gates import NO_GATES, FeatureGates
 
 _EMPTY: Json = {}
+_TEXT = {str}
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -42,6 +44,15 @@ class Column(msgspec.Struct, frozen=True):
     format: str = ""
     priority: int = 0
     path: str = ""
+
+
+class Selectable(NamedTuple):
+    """Fields that selectors may name in one part of an object, with the texts for those it does not have."""
+
+    part: tuple[str, ...]
+    fields: tuple[str, ...]
+    keys: tuple[str, ...]
+    zeros: tuple[str, ...]
 
 
 class Resource(msgspec.Struct, kw_only=True, eq=False):
@@ -75,18 +86,18 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
     """The version of a custom resource's definition: what was written before may not follow its schema."""
     stored_as: Resource | None = None
     """The resource in the version that a custom resource is stored in, if that is another one."""
-    _selectable: dict[tuple[str, ...], list[tuple[str, str, str]]] = {}
-    """Fields that selectors may name, by the part of the object that they are in, with their zero values."""
+    _selectable: list[Selectable] = []
 
     def __post_init__(self) -> None:
         self.name = f"{self.plural}.{self.group}" if self.group else self.plural
         self.collection = self.collection or self.name
         self.group_version = f"{self.group}/{self.version}" if self.group else self.version
         self.prefix = f'{{"kind":"{self.kind}","apiVersion":"{self.group_version}",'.encode()
-        self._selectable = {}
+        found: dict[tuple[str, ...], list[tuple[str, str, str]]] = {}
         for field, path in self.strategy.fields.items():
             *parts, key = path.split(".")
-            self._selectable.setdefault(tuple(parts), []).append((field, key, _zero_text(self.schema, path)))
+            found.setdefault(tuple(parts), []).append((field, key, _zero_text(self.schema, path)))
+        self._selectable = [Selectable(part, *zip(*keys, strict=True)) for part, keys in found.items()]
 
     @property
     def root(self) -> str:
@@ -107,13 +118,14 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         found = {"metadata.name": meta.get("name", "")}
         if self.namespaced:
             found["metadata.namespace"] = meta.get("namespace", "")
-        for parts, keys in self._selectable.items():
+        for parts, fields, keys, zeros in self._selectable:
             inner = data
             for part in parts:
                 inner = inner.get(part) or _EMPTY
-            for field, key, zero in keys:
-                value = inner.get(key)
-                found[field] = value if isinstance(value, str) else zero if value is None else _text(value)
+            values = list(map(inner.get, keys, zeros))
+            if not set(map(type, values)) <= _TEXT:
+                values = list(map(_text, values, zeros))
+            found.update(zip(fields, values, strict=True))
         if self.collection == "events" and not found.get("source"):
             found["source"] = data.get("reportingComponent") or ""
         return found
@@ -131,7 +143,9 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         return {"metadata.name", "metadata.namespace", *self.strategy.fields}
 
 
-def _text(value: object) -> str:
+def _text(value: object, zero: str) -> str:
+    if value is None:
+        return zero
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

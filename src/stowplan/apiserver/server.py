@@ -109,6 +109,7 @@ class ApiServer:
         self.faults = Faults()
         """What goes wrong on purpose."""
         self.resources = Resources(gates)
+        self._below_namespace = frozenset(self.resources.kept_in("namespaces").subresources)
         self.objects = Objects(self.store, self.resources)
         self.access = Access(self.objects, rbac=rbac, now=now)
         for resource in self.resources:
@@ -216,7 +217,7 @@ class ApiServer:
             request.body, request.duplicates = bodies.yaml_to_json(request.body)
 
     def _answer(self, request: Request) -> Response | Stream:
-        parts = [part for part in request.path.split("/") if part]
+        parts = list(filter(None, request.path.split("/")))
         match parts:
             case ["api", version, *rest] if rest:
                 return self._serve(request, "", version, rest)
@@ -257,7 +258,7 @@ class ApiServer:
         if (
             rest[0] == "namespaces"
             and len(rest) > 2
-            and (len(rest) > 3 or not self._is_below_namespace(rest[2]))
+            and (len(rest) > 3 or rest[2] not in self._below_namespace)
         ):
             namespace, rest = rest[1], rest[2:]
         plural, name, below = rest[0], rest[1] if len(rest) > 1 else "", "/".join(rest[2:])
@@ -311,10 +312,6 @@ class ApiServer:
         watch.request = context.request
         self.faults.watches.add(watch)
         return Stream(watch.chunks())
-
-    def _is_below_namespace(self, part: str) -> bool:
-        namespaces = self.resources.find("", "v1", "namespaces")
-        return namespaces is not None and part in namespaces.subresources
 
 
 def _list(context: RequestContext) -> Response:
