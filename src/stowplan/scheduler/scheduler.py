@@ -374,7 +374,8 @@ def settle_memory() -> None:
 
     Hardly any of our objects are in cycles; with Python's own settings a tenth of the CPU goes into looking.
     """
-    gc.unfreeze()  # of a scheduler before this one, if the configuration was read again
-    gc.collect()
-    gc.freeze()
+    if gc.get_freeze_count():  # of a scheduler before this one, if the configuration was read again
+        gc.unfreeze()
+        gc.collect()
+    gc.freeze()  # a first start leaves some hundred dead objects, and finding them would take it 50 ms
     gc.set_threshold(20_000, 20, 50)
