@@ -6,8 +6,8 @@ import asyncio
 import secrets
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,6 @@ from stowplan.api.group_crds import PUBLISHED
 from stowplan.api.manifests import Found
 from stowplan.api.meta import Json
 from stowplan.apiserver import Store
-from stowplan.apiserver.durable import DurableStore
 from stowplan.apiserver.http import Endpoint, Pair, make_certificate, serve
 from stowplan.client import kubeconfig as kubeconfigs
 from stowplan.client.connection import Connection
@@ -199,10 +198,9 @@ def _check_manifests(manifests: list[Found]) -> None:
 
 @asynccontextmanager
 async def _running(options: UpOptions, pair: Pair) -> AsyncIterator[EmbeddedCluster]:
-    store = DurableStore(options.data) if options.data is not None else Store()
-    try:
-        certificate = pair.certificate.decode()
-        behaviour = Behaviour(missing_images=options.missing_images)
+    certificate = pair.certificate.decode()
+    behaviour = Behaviour(missing_images=options.missing_images)
+    with _opened(options.data) as store:
         async with EmbeddedCluster(
             store,
             speed=options.speed,
@@ -213,9 +211,17 @@ async def _running(options: UpOptions, pair: Pair) -> AsyncIterator[EmbeddedClus
         ) as cluster:
             await cluster.apply(*options.definitions)
             yield cluster
-    finally:
-        if isinstance(store, DurableStore):
-            store.close()
+
+
+@contextmanager
+def _opened(data: Path | None) -> Iterator[Store]:
+    if data is None:
+        yield Store()
+        return
+    from stowplan.apiserver.durable import DurableStore  # SQLite takes 5 ms to import
+
+    with closing(DurableStore(data)) as store:
+        yield store
 
 
 @asynccontextmanager
