@@ -11,6 +11,11 @@ CONFIG = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfigu
     ("flags", "said"),
     [
         pytest.param(["--nodes", "{cpus: 4}"], "nodes[0]: ", id="a template with an unknown field"),
+        pytest.param(
+            ["--nodes", "ten"],
+            "ten: cannot be read: No such file or directory; --nodes takes a number, a template or a file",
+            id="nodes as a word",
+        ),
         pytest.param(["-f", "nowhere.yaml"], "nowhere.yaml: cannot be read", id="a file that is not there"),
         pytest.param(["--config", "nowhere.yaml"], "nowhere.yaml", id="a configuration that is not there"),
         pytest.param(

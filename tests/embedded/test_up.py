@@ -300,6 +300,12 @@ async def test_pods_that_no_profile_schedules_are_announced(tmp_path):
         assert "schedulerName: mine" in said
 
 
+def test_a_warning_about_a_flag_is_given_once(tmp_path):
+    with running_up(tmp_path, "--feature-gates=Nope=true", "--nodes=1"):
+        said = (tmp_path / "up.errors").read_text()
+        assert said.count("Nope=true has no effect") == 1
+
+
 async def test_the_kubeconfig_of_a_running_cluster_is_not_overwritten(tmp_path):
     with running_up(tmp_path, "--nodes=1") as up:
         before = up.kubeconfig.read_text()

@@ -294,7 +294,7 @@ def _scheduler_options(
         argv += [f"--{what}-kubeconfig={options.kubeconfig}" for what in ("authentication", "authorization")]
         argv += ["--authentication-skip-lookup=true"]
     found, said = parse(argv, registry=registry)
-    for warning in said:
+    for warning in () if port else said:  # they were given when the options were first checked
         log.warn(warning)
     client = msgspec.structs.replace(found.config.client_connection, qps=0)
     return msgspec.structs.replace(

@@ -72,7 +72,8 @@ def read_templates(source: str) -> list[NodeTemplate]:
         try:
             text = Path(source).read_text()
         except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}", where=where) from None
+            takes = "--nodes takes a number, a template or a file of templates"
+            raise InputError(f"cannot be read: {error.strerror}; {takes}", where=where) from None
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:
