@@ -435,13 +435,49 @@ def test_an_object_that_cannot_be_read_is_named():
         replay(trace_of(add(3, broken)), registry=REGISTRY)
 
 
-def test_a_backlog_of_equal_pods_is_decided_once_for_each_change(monkeypatch):
+WEB = {"matchLabels": {"app": "web"}}
+
+
+@pytest.mark.parametrize(
+    "special",
+    [
+        pytest.param({"nodeSelector": {"zone": "west"}}, id="a selector"),
+        pytest.param(
+            {
+                "affinity": {
+                    "podAntiAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [
+                            {"labelSelector": WEB, "topologyKey": "kubernetes.io/hostname"}
+                        ]
+                    }
+                }
+            },
+            id="anti-affinity",
+        ),
+        pytest.param(
+            {
+                "topologySpreadConstraints": [
+                    {
+                        "maxSkew": 1,
+                        "topologyKey": "kubernetes.io/hostname",
+                        "whenUnsatisfiable": "DoNotSchedule",
+                        "labelSelector": WEB,
+                    }
+                ]
+            },
+            id="hard spread",
+        ),
+    ],
+)
+def test_a_backlog_of_equal_pods_is_decided_once_for_each_change(monkeypatch, special):
     """Whenever a pod leaves, all that wait are attempted, and for all but the first nothing has changed."""
     events = [add(0, node("a", "4")), add(0, node("b", "4", zone="west"))]
     for number in range(60):
-        size, more = ("1", {}) if number % 3 else ("3", {"nodeSelector": {"zone": "west"}})
-        name = f"pod-{number}"
-        events.append(add(1 + number, pod(name, size, **more), run_seconds=100.0 + 7 * (number % 5)))
+        size, more = ("1", {}) if number % 3 else ("3", special)
+        made = pod(f"pod-{number}", size, **more)
+        if more:
+            made["metadata"]["labels"] = {"app": "web"}
+        events.append(add(1 + number, made, run_seconds=100.0 + 7 * (number % 5)))
     decided = []
 
     def count_decisions(profile, pod, *args):

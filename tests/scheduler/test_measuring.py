@@ -300,6 +300,22 @@ async def test_one_decision_in_ten_is_measured_plugin_by_plugin():
         assert value(stage, "plugin_evaluation_total", **labels) == 40
 
 
+async def test_equal_pods_that_fit_nowhere_are_decided_once_and_each_counted():
+    async with staged() as stage:
+        stage.see(node("n1"), pod("p0", cpu="9"))
+        await stage.settle()
+        decided = value(stage, "plugin_evaluation_total", **asked("Filter", "NodeResourcesFit"))
+        stage.see(*(pod(f"p{number}", cpu="9") for number in range(1, 5)))
+        await stage.settle()
+        assert value(stage, "plugin_evaluation_total", **asked("Filter", "NodeResourcesFit")) == decided
+        assert value(stage, "schedule_attempts_total", result="unschedulable") == 5
+        assert value(stage, "preemption_attempts_total") == 5
+        assert len(stage.notes("FailedScheduling")) == 5
+        stage.see(node("n2", cpu="20"))  # from now on, nothing of that holds
+        await stage.settle()
+        assert set(stage.api.bound.values()) == {"n2"}
+
+
 async def test_counts_outlive_the_configuration_they_were_made_under():
     async with staged() as stage:
         await bound(stage)

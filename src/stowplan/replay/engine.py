@@ -51,7 +51,6 @@ from stowplan.replay.order import RecordedOrder, in_queue_order, recorded_nodes
 from stowplan.replay.results import PodResult, Results, Samples
 from stowplan.replay.trace import PREEMPTION, Event, Trace
 from stowplan.scheduler.guard import Guard
-from stowplan.scheduler.loop import FailedPods
 from stowplan.scheduler.scheduler import FLUSH_UNSCHEDULABLE_SECONDS, Scheduler, Settings
 
 Departures = Literal["run-time", "recorded", "never"]
@@ -295,7 +294,6 @@ class Replay:
         self._tasks = self.scheduler.shared.tasks
         self._tasks.defers_plain = True
         self.scheduler.binder.write_at_once = lambda pod, node_name: self.bind(pod.uid, node_name)
-        self.scheduler.loop.failed_pods = FailedPods(self.scheduler.shared)
         self._names = frozenset(self.scheduler.profiles)
         self._kinds = self._decoders()
         self._objects: dict[tuple[type[Object], str], Object] = {}

@@ -144,8 +144,7 @@ class SchedulingLoop:
         self._groups = GroupScheduler(shared, queue, binder, failures)
         self._taken: Sequence[QueuedPod] = ()
         """The members of the group that is being decided."""
-        self.failed_pods: FailedPods | None = None
-        """Set for a replay, where all of a backlog may be attempted whenever a pod leaves."""
+        self._failed_pods = FailedPods(shared)
         shared.metrics.before_render()  # of a configuration before this one
         shared.metrics.before_render = profiles.hand_in
 
@@ -185,14 +184,14 @@ class SchedulingLoop:
         if profile is None:
             return
         began = shared.clock()
-        known = None if self.failed_pods is None else self.failed_pods.find(profile, pod)
+        known = self._failed_pods.find(profile, pod)
         if known is not None:
             decision, failure = known
+            self._profiles.observers[profile.scheduler_name].repeat(decision)
             self._failures.handle_decision(self._attempt_of(queued, profile, decision, began), failure)
             return
         decision = self.decide(profile, pod, self._profiles.sampling.get(profile.scheduler_name))
-        if self.failed_pods is not None:
-            self.failed_pods.keep(profile, decision)
+        self._failed_pods.keep(profile, decision)
         self._hand_on(self._attempt_of(queued, profile, decision, began))
 
     def decide(
@@ -339,8 +338,16 @@ class SchedulingLoop:
         self._failures.handle_decision(attempt)
 
 
+MAX_FAILED_KINDS = 1000
+MAX_FAILED_ROWS = 1_000_000
+"""How many nodes the decisions that are kept may have, all together: each takes some bytes."""
+
+
 class FailedPods:
-    """Decisions that found no node: as long as nothing changes, they hold for equal pods, too."""
+    """Decisions that found no node: as long as nothing changes, they hold for equal pods, too.
+
+    A change that may help one pod of a backlog lets all that are like it be attempted.
+    """
 
     def __init__(self, shared: Shared) -> None:
         self._cluster, self._nominations = shared.cluster, shared.nominations
@@ -348,19 +355,12 @@ class FailedPods:
         self._version: Hashable = None
 
     def find(self, profile: Profile, pod: Pod) -> tuple[Decision, Failure] | None:
-        nodes, kept = self._cluster.nodes, self._cluster.nodes.kept
-        version = (
-            nodes.layout,
-            kept.node_changes.position,
-            kept.usage_changes.position,
-            kept.pod_changes.position,
-            self._cluster.pdbs.version,
-        )
+        version = self._read_version()
         if version != self._version:
             self._version = version
             self._known.clear()
-        found = self._known.get((profile, pod.shape, pod.label_set))
-        if found is None or pod.nominated_node_name or self._nominations:
+        found = self._known.get(_kind_of(profile, pod)) if self._known else None
+        if found is None or self._has_exceptions(pod):
             return None
         decision = copy(found[0])
         decision.pod, decision.state = pod, CycleState()
@@ -370,15 +370,46 @@ class FailedPods:
         """Keep a decision that `find` was asked for before, if it depends on nothing else."""
         pod, state = decision.pod, decision.state
         has_failed = decision.chosen is None and decision.error is None and decision.nominated is None
-        if not has_failed or state is None or pod.nominated_node_name or self._nominations:
+        if not has_failed or state is None or self._has_exceptions(pod):
             return
-        if terms_of(pod) or pod.spec.volumes or pod.spec.resource_claims or len(self._cluster.device_classes):
+        if pod.spec.volumes or pod.spec.resource_claims or len(self._cluster.device_classes):
             return
         plugins = [plugin for _, plugin, _ in (*profile.pre_filters, *profile.post_filters)]
         filters = [step for step in profile.filters if step.name not in state.skipped_filters]
         plugins += [step.plugin for step in filters]
-        if all(step.is_cached for step in filters) and all(map(is_trusted, map(type, plugins))):
-            self._known[profile, pod.shape, pod.label_set] = (decision, failure_of(decision))
+        if not all(step.tries_many for step in filters) or not all(map(is_trusted, map(type, plugins))):
+            return
+        limit = min(MAX_FAILED_KINDS, MAX_FAILED_ROWS // max(decision.node_count, 1))
+        if limit > 0:
+            while len(self._known) >= limit:
+                del self._known[next(iter(self._known))]
+            self._known[_kind_of(profile, pod)] = (decision, failure_of(decision))
+
+    def _has_exceptions(self, pod: Pod) -> bool:
+        """Whether nominated pods count, which depends on the pod, or groups that are evicted as a whole."""
+        groups = self._cluster.groups
+        return bool(pod.nominated_node_name or self._nominations or (groups.families and groups.whole()))
+
+    def _read_version(self) -> Hashable:
+        """What differs after any change on which the decision for a pod without volumes can depend."""
+        cluster, kept = self._cluster, self._cluster.nodes.kept
+        return (
+            cluster.nodes.layout,
+            kept.node_changes.position,
+            kept.usage_changes.position,
+            kept.pod_changes.position,
+            cluster.namespaces.version,
+            cluster.services.version,
+            cluster.replication_controllers.version,
+            cluster.replica_sets.version,
+            cluster.stateful_sets.version,
+            cluster.pdbs.version,
+        )
+
+
+def _kind_of(profile: Profile, pod: Pod) -> Hashable:
+    """Pods that differ in nothing else are decided alike."""
+    return profile, pod.shape, pod.label_set, pod.controller
 
 
 async def _let_others_run(turns: int) -> None:

@@ -162,6 +162,15 @@ class CycleObserver(Observer):
         if self.is_measuring:
             self._record_plugins(profile, decision)
 
+    def repeat(self, decision: Decision) -> None:
+        """A decision holds for another pod, without asking plugins again."""
+        if not self._metrics.are_read:
+            return
+        self.is_measuring = False
+        self._count_batch(decision)
+        if self._looked_for_victims(decision):
+            self._metrics.preemption_attempted()
+
     def _record_points(self, decision: Decision) -> None:
         """Record the time of each extension point; one that ran more than once counts as one."""
         laps, last = self._laps, len(self._laps) - 2
