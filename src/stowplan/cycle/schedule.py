@@ -61,15 +61,16 @@ def draw_ties(generator: Random, *, by_name: bool = False) -> TieBreak:
     """Choose one of the best nodes at random.
 
     With `by_name` the same seed chooses the same node in whatever order the nodes were read, which takes
-    sorting them.
+    their ranks.
     """
 
     def draw(nodes: LiveNodeTable, feasible: Rows, totals: NDArray[Any]) -> int:
         (best,) = (totals == totals[totals.argmax()]).nonzero()
-        if by_name:
-            best = best[np.argsort(nodes.name_ranks[feasible[best]])]
         # Only random() is guaranteed to give the same numbers in every version of Python.
-        return int(best[int(generator.random() * len(best))])
+        place = int(generator.random() * len(best))
+        if by_name:
+            place = nodes.name_ranks.take(feasible.take(best)).argpartition(place)[place]
+        return int(best[place])
 
     return draw
 
