@@ -27,10 +27,11 @@ from stowplan.api.storage import (
     StorageClass,
     VolumeAttachment,
 )
+from stowplan.cluster.pod_table import PodQuery
 from stowplan.framework.answers import events_of, hint_of, join_with_or, plugin_error, raise_interrupt
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
 from stowplan.framework.observer import Observer
-from stowplan.framework.plugin import Plugin, overrides
+from stowplan.framework.plugin import AwaitingPlugin, Plugin, overrides
 from stowplan.framework.profile import Profile
 
 RESOURCES: Mapping[type[Object], Resource] = {
@@ -113,6 +114,12 @@ class QueueingHints:
                 continue
             self._registered[name] = _register(wanted, _asking(name, plugin, profile.observer))
         self._listeners: dict[ClusterEvent, dict[str, AskHint]] = {}
+        self._awaiting = {
+            name: plugin
+            for name, plugin in profile.plugins.items()
+            if isinstance(plugin, AwaitingPlugin)
+            and "awaited_pods" in vars(_first_with(plugin, "awaited_pods", "queueing_hint"))
+        }
 
     def events_of(self, plugin: str) -> tuple[ClusterEvent, ...]:
         """What a plugin registered for; nothing if it does not reject pods."""
@@ -138,6 +145,20 @@ class QueueingHints:
             return names, ()
         return names.keys() - self._by_group, self._groups.members_of(item)
 
+    def awaited_pods(self, plugin: str, pod: Pod) -> tuple[PodQuery, ...] | None:
+        """The pods of which one must change for the plugin to be asked about a pod that it rejected.
+
+        None if it is asked about all changes of pods.
+        """
+        found = self._awaiting.get(plugin)
+        if found is None:
+            return None
+        try:
+            queries = found.awaited_pods(pod)
+            return None if queries is None else tuple(queries)
+        except Exception:  # its hint fails as well, and will be reported
+            return None
+
     def answers(self, pod: Pod, change: ObjectChange) -> dict[str, Hint]:
         """For each plugin that registered for it: whether it would queue a pod that it rejected."""
         event, old, new = change
@@ -152,9 +173,14 @@ def _promising(profile: Profile, what: str, *, by_default: bool = False) -> Iter
     `by_default` holds for plugins without a hint.
     """
     for name, plugin in profile.plugins.items():
-        decisive = next(each for each in type(plugin).__mro__ if {what, "queueing_hint"} & vars(each).keys())
+        decisive = _first_with(plugin, what, "queueing_hint")
         if by_default if decisive is Plugin else vars(decisive).get(what):
             yield name
+
+
+def _first_with(plugin: Plugin, *names: str) -> type[object]:
+    """The first class of the plugin's, from its own on, that defines one of these names."""
+    return next(each for each in type(plugin).__mro__ if not vars(each).keys().isdisjoint(names))
 
 
 def _read_events(name: str, plugin: Any) -> Iterable[ClusterEvent]:

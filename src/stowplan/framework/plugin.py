@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stowplan.api.groups import Group
     from stowplan.api.pod import Pod
     from stowplan.cluster import Node, NodeTable
+    from stowplan.cluster.pod_table import PodQuery
     from stowplan.framework.decision import Decision
     from stowplan.framework.handle import Handle
     from stowplan.framework.scores import Scores
@@ -357,6 +358,19 @@ class Plugin:
 
     async def run(self) -> None:
         """Work in the background, such as reading metrics. Restarted if it raises, cancelled at the end."""
+
+
+class AwaitingPlugin(Plugin):
+    """A plugin that says which pods can help one that it rejected, so that it is not asked about others."""
+
+    def awaited_pods(self, pod: Pod) -> Iterable[PodQuery] | None:
+        """Queries of which a pod with a node must match one to help; None if any may help.
+
+        After a change of such a pod, `queueing_hint` is called only if it matches one before or after it, or
+        if it is deleted and had required anti-affinity, which may have kept the waiting pod away. A class
+        that overrides `queueing_hint` must override this, too.
+        """
+        return None
 
 
 class ReservingPlugin(Plugin):

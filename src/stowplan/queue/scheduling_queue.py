@@ -14,7 +14,9 @@ from time import perf_counter
 from typing import Any
 
 from stowplan import log
-from stowplan.api.pod import Pod
+from stowplan.api.affinity import terms_of
+from stowplan.api.pod import LabelSet, Pod
+from stowplan.cluster.pod_table import PodQuery
 from stowplan.errors import PluginError
 from stowplan.framework.answers import NO_KEY, SortKey, check_key, plugin_error
 from stowplan.framework.events import Action, Resource
@@ -84,7 +86,7 @@ class SchedulingQueue:
         self._held: dict[str, float] = {}
         """Until when the slow pods of a namespace are held back."""
         self._backoff = BackoffQueue(self._order, clock=clock, initial=initial_backoff, longest=max_backoff)
-        self._unschedulable = UnschedulablePods()
+        self._unschedulable = UnschedulablePods(self._awaited_pods)
         self._stores: dict[Place, Heap | BackoffQueue | UnschedulablePods] = {
             Place.ACTIVE: self._active,
             Place.BACKOFF: self._backoff,
@@ -181,11 +183,11 @@ class SchedulingQueue:
         if event == WILDCARD:
             waiting.update(dict.fromkeys(self._unschedulable))
         else:
-            is_heard = False
+            is_heard, changed = False, _changed_labels(change)
             for profile in self._profile_names:
                 is_heard = is_heard or bool(self._listeners.of(profile, event))
                 plugins, pods = self._listeners.helped_by(profile, change)
-                waiting.update(dict.fromkeys(self._unschedulable.waiting_for(profile, plugins)))
+                waiting.update(dict.fromkeys(self._unschedulable.waiting_for(profile, plugins, changed)))
                 found = (self._pods.get(pod.uid) for pod in pods)
                 waiting.update(dict.fromkeys(each for each in found if each and each.place in _HELD))
             if not is_heard:
@@ -361,6 +363,10 @@ class SchedulingQueue:
         if queued.place in _READY:
             self._stores[queued.place].push(queued)
             return
+        if old.shape is not new.shape or old.label_set is not new.label_set:
+            # It may wait for other pods now.
+            self._unschedulable.remove(queued)
+            self._unschedulable.push(queued)
         for change in news:
             strategy = self._listeners.answer(queued, change)
             if strategy is not Strategy.SKIP:
@@ -462,6 +468,9 @@ class SchedulingQueue:
 
     # Plugins
 
+    def _awaited_pods(self, profile: str, plugin: str, pod: Pod) -> tuple[PodQuery, ...] | None:
+        return self._listeners.awaited_pods(profile, plugin, pod)
+
     def _order(self, queued: QueuedPod) -> tuple[bool, Any]:
         if self._sorts_plainly:
             return (False, self._queue_sort(queued))
@@ -524,6 +533,15 @@ class SchedulingQueue:
         if self._recorder is not None:
             for plugin in queued.rejectors:
                 self._recorder.unschedulable(plugin, queued.pod.scheduler_name, change)
+
+
+def _changed_labels(change: ObjectChange) -> set[LabelSet] | None:
+    """The labels of the pod that changed, before and after; None if pods may be helped that do not ask for
+    such a pod."""
+    event, old, new = change
+    if event.resource is not Resource.ASSIGNED_POD or (new is None and terms_of(old).required_anti):
+        return None
+    return {each.label_set for each in (old, new) if each is not None}
 
 
 def _own_changes(old: Pod, new: Pod) -> Iterator[ObjectChange]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import cache
@@ -13,7 +13,9 @@ from itertools import count, islice
 from typing import Any, Literal, NamedTuple, Protocol
 
 from stowplan import log
-from stowplan.api.pod import Pod
+from stowplan.api.pod import LabelSet, Pod
+from stowplan.api.selectors import Selector
+from stowplan.cluster.pod_table import PodQuery, SelectorIndex
 from stowplan.errors import PluginError
 from stowplan.framework.answers import plugin_error, status_of
 from stowplan.framework.events import Action, ClusterEvent, Hint, Resource
@@ -206,11 +208,27 @@ class BackoffQueue:
         return math.ldexp(self._initial, doublings)
 
 
+AwaitedPods = Callable[[str, str, Pod], tuple[PodQuery, ...] | None]
+"""The pods that can help one that a plugin of a profile rejected; None for any."""
+ANY_POD = PodQuery(None, Selector())
+
+
+class Awaiting(NamedTuple):
+    """A pod that waits, and pods that can help it."""
+
+    queued: QueuedPod
+    query: PodQuery
+
+
 class UnschedulablePods:
-    def __init__(self) -> None:
+    def __init__(self, awaited_pods: AwaitedPods) -> None:
+        self._awaited_pods = awaited_pods
         self._waits_for: dict[QueuedPod, tuple[tuple[str, str], ...]] = {}
         self._waiting: defaultdict[tuple[str, str], dict[QueuedPod, None]] = defaultdict(dict)
         """By profile and plugin, in order of arrival."""
+        self._by_labels: dict[tuple[str, str], SelectorIndex[Awaiting]] = {}
+        """The same for plugins that say which pods can help, by the labels of these."""
+        self._indexed: dict[QueuedPod, list[tuple[SelectorIndex[Awaiting], Awaiting]]] = {}
 
     def __iter__(self) -> Iterator[QueuedPod]:
         return iter(self._waits_for)
@@ -225,16 +243,45 @@ class UnschedulablePods:
         self._waits_for[queued] = keys
         for key in keys:
             self._waiting[key][queued] = None
+            queries = self._awaited_pods(*key, queued.pod)
+            if queries is not None or key in self._by_labels:
+                self._index(key, queued, (ANY_POD,) if queries is None else queries)
+
+    def _index(self, key: tuple[str, str], queued: QueuedPod, queries: Iterable[PodQuery]) -> None:
+        index = self._by_labels.get(key)
+        if index is None:
+            index = self._by_labels[key] = SelectorIndex()
+            for other in self._waiting[key]:
+                if other is not queued:
+                    self._index(key, other, (ANY_POD,))
+        for query in queries:
+            entry = Awaiting(queued, query)
+            index.add(query.selector, query.namespaces, entry)
+            self._indexed.setdefault(queued, []).append((index, entry))
 
     def remove(self, queued: QueuedPod) -> None:
         for key in self._waits_for.pop(queued):
             del self._waiting[key][queued]
+        for index, entry in self._indexed.pop(queued, ()):
+            index.remove(entry)
 
-    def waiting_for(self, profile: str, plugins: Iterable[str]) -> Iterator[QueuedPod]:
-        """Pods that wait for any of these plugins; those that wait for several come more than once."""
+    def waiting_for(
+        self, profile: str, plugins: Iterable[str], changed: Collection[LabelSet] | None
+    ) -> Iterator[QueuedPod]:
+        """Pods that wait for any of these plugins; those that wait for several come more than once.
+
+        `changed` has the labels of the pod that changed, before and after; None if something else did.
+        """
         if self._waits_for:
             for plugin in plugins:
-                yield from self._waiting.get((profile, plugin), ())
+                index = None if changed is None else self._by_labels.get((profile, plugin))
+                if index is None or changed is None:
+                    yield from self._waiting.get((profile, plugin), ())
+                else:
+                    for labels in changed:
+                        for queued, query in index.candidates(labels):
+                            if query.matches(labels):
+                                yield queued
 
 
 class Flight(NamedTuple):
@@ -328,6 +375,11 @@ class Listeners:
         """The plugins to ask about all pods that they rejected, and the pods to ask the others about."""
         plugins, pods = self._hints[profile].helped_by(change)
         return (*plugins, *self.of(profile, change.event).keys() & {EXTENDER}), pods
+
+    def awaited_pods(self, profile: str, plugin: str, pod: Pod) -> tuple[PodQuery, ...] | None:
+        """The pods that can help one that a plugin of the profile rejected; None for any."""
+        hints = self._hints.get(profile)
+        return None if hints is None else hints.awaited_pods(plugin, pod)
 
     def strategy(self, queued: QueuedPod, change: ObjectChange) -> Strategy:
         """Whether the change makes the pod worth another attempt."""

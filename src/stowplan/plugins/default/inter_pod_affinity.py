@@ -25,12 +25,12 @@ from stowplan.framework import (
     Hint,
     Mask,
     Node,
-    Plugin,
     Reject,
     Resource,
     Scores,
     Status,
 )
+from stowplan.framework.plugin import AwaitingPlugin
 from stowplan.plugins.args import InterPodAffinityArgs
 
 Ints = NDArray[np.int64]
@@ -68,7 +68,7 @@ class SoftState(NamedTuple):
     points: Counts
 
 
-class InterPodAffinity(Plugin):
+class InterPodAffinity(AwaitingPlugin):
     args: InterPodAffinityArgs
     takes_trials = True
     hints_by_spec = True
@@ -285,6 +285,13 @@ class InterPodAffinity(Plugin):
             ClusterEvent(Resource.POD, Action.ADD | Action.UPDATE_POD_LABEL | Action.DELETE),
             ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
         )
+
+    def awaited_pods(self, pod: Pod) -> Iterable[PodQuery]:
+        # All terms of a kind must match, so the first is enough to rule others out.
+        terms = terms_of(pod)
+        for term in (*terms.required[:1], *terms.required_anti[:1]):
+            is_named = term.namespace_selector.nothing
+            yield PodQuery(term.namespaces if is_named else None, term.selector)
 
     def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
         terms = terms_of(pod)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -26,12 +26,12 @@ from stowplan.framework import (
     Hint,
     Mask,
     Node,
-    Plugin,
     Reject,
     Resource,
     Scores,
     Status,
 )
+from stowplan.framework.plugin import AwaitingPlugin
 from stowplan.plugins.args import PodTopologySpreadArgs
 from stowplan.plugins.node_matching import find_untolerated, node_affinity_key, required_nodes
 
@@ -102,7 +102,7 @@ class SoftState(NamedTuple):
     require_all: bool
 
 
-class PodTopologySpread(Plugin):
+class PodTopologySpread(AwaitingPlugin):
     args: PodTopologySpreadArgs
     takes_trials = True
     hints_by_spec = True
@@ -325,6 +325,12 @@ class PodTopologySpread(Plugin):
         pods = Action.ADD | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATION | Action.DELETE
         nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
         return (ClusterEvent(Resource.POD, pods), ClusterEvent(Resource.NODE, nodes))
+
+    def awaited_pods(self, pod: Pod) -> Iterable[PodQuery] | None:
+        if not pod.spec.topology_spread_constraints:
+            return None  # what the profile's constraints select depends on objects that may change
+        namespaces = frozenset((pod.namespace,))
+        return [PodQuery(namespaces, each.selector) for each in self.constraints_of(pod, HARD)]
 
     def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
         constraints = self.constraints_of(pod, HARD)
