@@ -2,8 +2,10 @@
 
 import pytest
 
+from stowplan.config import load
 from stowplan.config.document import parse, repeated_keys
 from stowplan.errors import ConfigError
+from stowplan.framework.registry import Registry
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,27 @@ def test_repeated_keys(text, paths):
 def test_what_is_no_document(text, words):
     with pytest.raises(ConfigError, match=words):
         parse(text)
+
+
+GROUP = "kubescheduler.config.k8s.io"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param("kind: [Pod]", id="a list as its kind"),
+        pytest.param("kind: {a: b}", id="an object as its kind"),
+        pytest.param("kind: ConfigMap\nmetadata: text", id="text as its metadata"),
+        pytest.param("kind: ConfigMap\nmetadata: [text]", id="a list as its metadata"),
+        pytest.param("kind: ConfigMap\ndata: {a: 'kind: [Pod]', b: 'kind: {}'}", id="such data"),
+        pytest.param("- text", id="no object"),
+    ],
+)
+@pytest.mark.parametrize("version", ["v1", "v1alpha1"])
+def test_what_other_documents_contain_does_not_matter(version, other):
+    config = f"apiVersion: {GROUP}/{version}\nkind: KubeSchedulerConfiguration\n"
+    if version == "v1alpha1":
+        config += "algorithmSource: {policy: {configMap: {namespace: kube-system, name: p}}}\n"
+    found = load(f"{config}---\n{other}\n", Registry.installed())
+    assert [each.scheduler_name for each in found.config.profiles] == ["default-scheduler"]
+    assert "other documents of the file" in found.warnings[0]

@@ -57,7 +57,9 @@ class Documents(NamedTuple):
         """The ConfigMap `namespace/name` among the other documents."""
         for each in self.others:
             if isinstance(each, dict) and each.get("kind") == "ConfigMap":
-                metadata = each.get("metadata") or {}
+                metadata = each.get("metadata")
+                if not isinstance(metadata, dict):
+                    continue
                 if f"{metadata.get('namespace', 'default')}/{metadata.get('name')}" == key:
                     return each
         return None
@@ -118,7 +120,11 @@ def _kind_within(document: object) -> str | None:
         kind = _unwrap(document, CONFIGURATION).get("kind")
     except ConfigError:
         return None
-    return kind if kind in KINDS else None
+    return str(kind) if _is_our_kind(kind) else None
+
+
+def _is_our_kind(kind: object) -> bool:
+    return isinstance(kind, str) and kind in KINDS
 
 
 def _unwrap(plain: dict[str, object], kind: str) -> dict[str, object]:
@@ -142,7 +148,7 @@ def _is_ours(text: str) -> bool:
         found = parse(text)
     except ConfigError:
         return False
-    return isinstance(found, dict) and found.get("kind") in KINDS
+    return isinstance(found, dict) and _is_our_kind(found.get("kind"))
 
 
 def parse(text: str | bytes) -> object:
