@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,11 @@ class World:
 
 @asynccontextmanager
 async def shadowing(
-    tmp_path: Path, *flags: str, profile: Json | None = None, **config: Any
+    tmp_path: Path,
+    *flags: str,
+    profile: Json | None = None,
+    on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+    **config: Any,
 ) -> AsyncIterator[World]:
     file = tmp_path / "b.yaml"
     profiles = [profile or {"schedulerName": "default-scheduler"}]
@@ -121,12 +125,17 @@ async def shadowing(
     argv = [f"--config={file}", "--secure-port=0", *flags]
     registry = Registry.installed([tmp_path])
     verdicts: list[Verdict] = []
+
+    def keep(verdict: Verdict) -> None:
+        verdicts.append(verdict)
+        on_verdict(verdict)
+
     async with EmbeddedCluster() as cluster:
         service = ShadowService(
             parse(argv, registry=registry).options,
             registry,
             cluster.connection,
-            on_verdict=verdicts.append,
+            on_verdict=keep,
             owns_process=False,
         )
         task = asyncio.create_task(service.run())

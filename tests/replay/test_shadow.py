@@ -332,6 +332,20 @@ async def test_a_plugin_that_raises_is_an_error_and_the_next_pods_are_judged(tmp
             assert (found.result, "out of order" in found.reason) == ("error", True)
 
 
+async def test_verdicts_that_cannot_be_written_stop_nothing(tmp_path, caplog):
+    def fill_disk(verdict):
+        raise OSError(28, "No space left on device")
+
+    profile = {"schedulerName": "default-scheduler", "pluginConfig": [PACKING], **ONLY_FIT}
+    async with shadowing(tmp_path, profile=profile, on_verdict=fill_disk) as world:
+        await world.create(node("a", "4"), node("b", "16"))
+        await world.known("b")
+        for name in ("web", "next"):
+            assert (await world.place(pod(name), "b")).result == "policy"
+        assert world.service.shadow.summary().results["policy"] == 2
+    assert "Verdict cannot be written" in caplog.text
+
+
 async def test_nothing_is_written_to_the_cluster(tmp_path):
     async with shadowing(tmp_path) as world:
         await world.create(node("a", "1"))

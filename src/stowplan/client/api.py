@@ -499,7 +499,7 @@ class ApiClient:
             raise NotAllowed("this scheduler is no longer the leader, so nothing is written")
 
     def on_request(self, method: str, size: int) -> None:
-        """A request with a body of so many bytes is about to be sent; for those who count them."""
+        """Called before a request is sent, with the size of its body in bytes."""
 
     def on_throttled(self, method: str, seconds: float) -> None:
         """Called with the time that a request waits because of the rate limit, mostly zero."""

@@ -159,7 +159,7 @@ NO_GATES: FeatureGates = frozenset()
 
 
 class Features(NamedTuple):
-    """What differs from the defaults of kube-scheduler 1.36."""
+    """The feature gates that differ from the defaults of kube-scheduler 1.36."""
 
     enabled: FeatureGates = NO_GATES
     disabled: FeatureGates = NO_GATES

@@ -17,7 +17,7 @@ from stowplan.framework.profile import Profile
 from stowplan.framework.status import Status
 
 MAX_SINGLE_NODES = 100
-"""So many nodes are looked at for victims on the same node, in addition to those on others."""
+"""How many nodes are searched for victims on the same node, in addition to those on others."""
 
 
 def preempt_across(

@@ -36,9 +36,9 @@ from stowplan.replay.trace import PREEMPTION, Event, Trace, event_of, read_own, 
 FLUSH_SECONDS = 1.0
 POLL_SECONDS = 0.1
 STOP_SECONDS = 10.0
-"""So long a scheduler that ends waits for the trace to be written."""
+"""How long a scheduler that ends waits for the trace to be written."""
 LIST_SECONDS = 10.0
-"""So long what was listed first waits for the lists of other kinds."""
+"""How long the first lists wait for those of other kinds."""
 ROTATE_BYTES, ROTATE_SECONDS = 64 * 2**20, 3600.0
 OF_CONTAINERS = ("name", "image", "resources", "ports", "restartPolicy", "restartPolicyRules")
 """The fields of a container that are recorded; others, such as its environment, may hold secrets."""

@@ -61,7 +61,7 @@ MAX_KEPT = 1000
 MAX_OPEN = 256
 """Disagreements that wait for the bindings around them; beyond it the oldest is judged at once."""
 RECENT = 4
-"""So many bindings after a pod arrived, the live scheduler may have decided when it did."""
+"""How many bindings after the arrival of a pod the live scheduler may still have decided it as it arrived."""
 MAX_NAMES = 100
 """Names of schedulers without a profile that are counted one by one."""
 OTHER_NAMES = "(others)"
@@ -532,7 +532,10 @@ class Shadow:
             self._causes[cause] += 1
         if result != "same":
             self.disagreements.append(verdict)
-        self._on_verdict(verdict)
+        try:
+            self._on_verdict(verdict)
+        except OSError as error:  # such as a full disk; the summary and the page have it all the same
+            log.error("Verdict cannot be written", error, pod=pod.key)
 
 
 def _version(scheduler: Scheduler) -> tuple[int, ...]:

@@ -22,19 +22,20 @@ from stowplan.framework.profile import Profile
 from stowplan.scheduler.scheduler import Scheduler
 
 SETTLE_SECONDS, MAX_SETTLE_SECONDS, MAX_BURST_SECONDS = 1.0, 5.0, 30.0
-"""So long after a binding those of pods that were decided before it are expected. As long as pods that were
-pending then are not bound, until no pod was bound for the second, and at most for the third."""
+"""A binding is judged after SETTLE_SECONDS: those of pods that were decided before it may follow. While pods
+that were pending then are not bound, it waits until there was no binding for MAX_SETTLE_SECONDS, and at most
+MAX_BURST_SECONDS."""
 IN_FLIGHT = 256
 """How many bindings before and after one may have been decided in another order."""
 FEW = (1, 4)
 """How many bindings just before or after one are tried the other way round."""
 MIN_BURST, NEAR, MIN_EXPLAINED, MAX_ORDER_SECONDS = 8, 32, 0.85, 2.0
-"""For so many pods or more that were pending at once, an order of decisions is searched for, at most so many
-places away from that of the bindings. It must explain this share of them, within so much CPU time."""
-
+"""If at least MIN_BURST pods were pending at once, an order of decisions is searched for, in which a pod is
+at most NEAR places away from its binding. It must explain the share MIN_EXPLAINED of them, and the search
+takes at most MAX_ORDER_SECONDS of CPU time."""
 MAX_COMPARED, DEVIATIONS = 64, 2.0
-"""So many pods of a burst are tried at other times to tell what happens by chance, and by so many standard
-deviations there must be more."""
+"""How many pods of a burst are tried at other times to find out what happens by chance, and how many
+standard deviations above that the number of explained pods must be."""
 Decide = Callable[[Profile, Pod, Sampling | None, str], Decision]
 """Decides a pod on the cluster as it is now. The text is the node that it is compared with."""
 
@@ -91,7 +92,7 @@ class _Around(NamedTuple):
     """Bindings of other pods, seen from that of one."""
 
     before: list[Placement]
-    """Those since it arrived."""
+    """Bindings since it arrived."""
     after: list[Placement]
     in_flight: list[Placement]
     """The placements in `after` whose pods had arrived by then."""
