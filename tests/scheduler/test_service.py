@@ -122,6 +122,22 @@ async def test_features_follow_an_older_server(configure, caplog, monkeypatch, m
         assert found == ([line] if line and follows else [])
 
 
+async def test_an_api_server_that_starts_meanwhile_is_asked_again(configure, api_server, caplog):
+    caplog.set_level(logging.INFO, "stowplan")
+    asked = 0
+
+    async def answer(request: Request) -> Response:
+        nonlocal asked
+        asked += 1
+        return Response(503, b"") if asked == 1 else Response(200, b'{"major": "1", "minor": "35"}')
+
+    api_server.proxied["version"] = answer
+    async with running(f"--config={configure()}") as service:
+        await until(lambda: service.is_synced and "NodeDeclaredFeatures" not in plugins_of(service))
+    assert len(said(caplog, "API server's version not known, scheduling as kube-scheduler 1.36")) == 1
+    assert said(caplog, "API server is older, using its features") == [{"server": "1.35"}]
+
+
 @pytest.mark.parametrize(
     "body",
     [

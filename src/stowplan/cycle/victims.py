@@ -41,25 +41,25 @@ class Budgets:
         row, left = -1, [0]
         for number, slot in enumerate(slots.tolist()):
             if pods.row[slot] != row:
-                row, left = pods.row[slot], [budget.status.disruptions_allowed for budget, _ in self._budgets]
-            pod = pods.pods[slot]
-            for index in self._covers(pod.label_set):
-                if pod.name not in self._budgets[index][0].status.disrupted_pods:
-                    left[index] -= 1
-                    violating[number] |= left[index] < 0
+                row, left = pods.row[slot], self._allowed()
+            violating[number] = self._violates(pods.pods[slot], left)
         return violating
 
     def protect(self, pods: Iterable[Pod]) -> list[bool]:
         """Given pods of any nodes by importance, whether evicting each as well would violate a budget."""
-        left = [budget.status.disruptions_allowed for budget, _ in self._budgets]
-        found = []
-        for pod in pods:
-            is_protected = False
-            for index in self._covers(pod.label_set):
-                if pod.name not in self._budgets[index][0].status.disrupted_pods:
-                    left[index] -= 1
-                    is_protected |= left[index] < 0
-            found.append(is_protected)
+        left = self._allowed()
+        return [self._violates(pod, left) for pod in pods]
+
+    def _allowed(self) -> list[int]:
+        return [budget.status.disruptions_allowed for budget, _ in self._budgets]
+
+    def _violates(self, pod: Pod, left: list[int]) -> bool:
+        """Take an eviction off what is left of each budget; whether one of them has none left."""
+        found = False
+        for index in self._covers(pod.label_set):
+            if pod.name not in self._budgets[index][0].status.disrupted_pods:
+                left[index] -= 1
+                found |= left[index] < 0
         return found
 
     def _covers(self, labels: LabelSet) -> list[int]:

@@ -57,6 +57,9 @@ from stowplan.serving.server import Server
 GRACE_SECONDS = 20.0
 VERSION_SECONDS = 5.0
 """How long we wait for the API server's version at the start."""
+FIRST_VERSION_PAUSE, MAX_VERSION_PAUSE = 1.0, 60.0
+"""Seconds until we ask for it again, if it is not known; they double each time."""
+UNKNOWN_VERSION = f"API server's version not known, scheduling as kube-scheduler 1.{RELEASE_MINOR}"
 END_SECONDS = 5.0
 """How long we wait for tasks to end that were cancelled."""
 EXIT_SECONDS = 5.0
@@ -202,11 +205,11 @@ class Service:
     async def _run(self, api: ApiClient, events_api: ApiClient) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
             asyncio.get_running_loop().add_signal_handler(number, self._signals.put_nowait, number)
-        elected = None
+        elected = asking = None
         if self._election is not None:
             elected = asyncio.create_task(self._election.run(), name="leader election")
         try:
-            await self._follow_server_version(api)
+            asking = await self._follow_server_version(api)
             while True:
                 ending = await self._run_once(api, events_api, elected)
                 if ending is Ending.STOPPED:
@@ -219,8 +222,9 @@ class Service:
                     log.error("Scheduler failed, exiting", self._fault)
                     return 1
         finally:
-            if elected is not None:
-                elected.cancel()
+            for task in (elected, asking):
+                if task is not None:
+                    task.cancel()
             if self._election is not None:
                 await self._election.release()
 
@@ -448,34 +452,52 @@ class Service:
             self.options.argv, registry=registry, policy=self._policy, server_minor=self._server_minor
         )
 
-    async def _follow_server_version(self, api: ApiClient) -> None:
-        """Without --emulated-version, an older API server says which features there are."""
+    async def _follow_server_version(self, api: ApiClient) -> asyncio.Task[None] | None:
+        """Without --emulated-version, an older API server says which features there are.
+
+        If it does not answer, returns a task that asks again: it may be starting just as we are.
+        """
         if self.options.emulated_minor is not None:
-            return
-        why: Exception | None = None
+            return None
         try:
-            async with asyncio.timeout(VERSION_SECONDS):
-                minor = read_server_minor((await api.request("GET", "/version")).data)
+            minor = await _read_version(api)
         except (ApiError, TimeoutError) as error:
-            minor, why = None, error
+            log.warn(UNKNOWN_VERSION, err=error)
+            return asyncio.create_task(self._ask_again_for_version(api), name="server version")
+        if self._take_version(minor):
+            config = self._keep_fixed(self._parse(self.registry).options.config)
+            self.options = msgspec.structs.replace(self.options, config=config)
+        return None
+
+    async def _ask_again_for_version(self, api: ApiClient) -> None:
+        pause = FIRST_VERSION_PAUSE
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                minor = await _read_version(api)
+            except (ApiError, TimeoutError):
+                pause = min(2 * pause, MAX_VERSION_PAUSE)
+                continue
+            if self._take_version(minor):
+                self._signals.put_nowait(signal.SIGHUP)  # from now on with its features
+            return
+
+    def _take_version(self, minor: int | None) -> bool:
+        """Whether the features are to be those of an older API server."""
         if minor is None:
-            text = f"API server's version not known, scheduling as kube-scheduler 1.{RELEASE_MINOR}"
-            log.warn(text, err=why or "/version does not say 1.x")
-            return
-        if minor == RELEASE_MINOR:
-            return
-        if minor > RELEASE_MINOR:
+            log.warn(UNKNOWN_VERSION, err="/version does not say 1.x")
+        elif minor > RELEASE_MINOR:
             log.log(
                 0,
                 f"API server is newer, scheduling as kube-scheduler 1.{RELEASE_MINOR}",
                 server=f"1.{minor}",
                 missingFeatures=",".join(missing_features(minor)),
             )
-            return
+        if minor is None or minor >= RELEASE_MINOR:
+            return False
         self._server_minor = minor
-        config = self._keep_fixed(self._parse(self.registry).options.config)
-        self.options = msgspec.structs.replace(self.options, config=config)
         log.log(0, "API server is older, using its features", server=f"1.{minor}")
+        return True
 
     def _journal(self) -> AbstractContextManager[None]:
         """Decisions go to disk, where that is asked for, until all that was decided is written."""
@@ -558,6 +580,11 @@ def _changes(part: str, old: msgspec.Struct, new: msgspec.Struct) -> Iterator[tu
         before, after = getattr(old, field.name), getattr(new, field.name)
         if before != after:
             yield f"{part}.{field.encode_name}", before, after
+
+
+async def _read_version(api: ApiClient) -> int | None:
+    async with asyncio.timeout(VERSION_SECONDS):
+        return read_server_minor((await api.request("GET", "/version")).data)
 
 
 def reviewer(
