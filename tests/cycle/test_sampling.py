@@ -6,7 +6,8 @@ import pytest
 from staging import feasible, plan, planner_of, profile, refusals
 
 from make import make_node, make_pod
-from stowplan.cycle.sampling import nodes_to_find
+from stowplan.cycle.sampling import Sampling, nodes_to_find
+from stowplan.cycle.schedule import EqualPods, first_by_name, schedule, schedule_equal
 from stowplan.framework import Plugin, Status
 
 ZONE = "topology.kubernetes.io/zone"
@@ -163,3 +164,30 @@ def test_a_nominated_node_that_was_rejected_counts_as_one_the_search_came_by():
     assert list(refusals(decision)) == ["n149"]
     after = numbers(feasible(planner.decide(make_pod("q"))))
     assert after == [*range(52), *range(101, 149)]
+
+
+def test_a_search_for_an_equal_pod_that_is_started_over_counts_once():
+    """A member of a group with a label that another pod looks for is decided from the beginning."""
+    selector = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
+    preferred = [{"weight": 1, "podAffinityTerm": selector}]
+    affinity = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    nodes = [
+        make_node(f"n{number:03}", labels={"kubernetes.io/hostname": f"n{number:03}"})
+        for number in range(150)
+    ]
+    looking = make_pod("looking", node="n000", affinity=affinity)
+    plain, wanted = make_pod("plain"), make_pod("wanted", labels={"app": "web"})
+    starts = []
+    for is_equal in (True, False):
+        planner = plan([*nodes, looking], "NodeResourcesFit", "InterPodAffinity")
+        (profile,) = planner.profiles.values()
+        table, sampling = planner.cluster.nodes, Sampling(10)
+        first = schedule(profile, plain, table, first_by_name, sampling)
+        assert EqualPods.looks_alone(profile, first)
+        if is_equal:
+            equal = EqualPods(profile, first)
+            second = schedule_equal(equal, profile, wanted, table, first_by_name, sampling)
+        else:
+            second = schedule(profile, wanted, table, first_by_name, sampling)
+        starts.append((sampling.start.index, second.chosen, feasible(second)))
+    assert starts[0] == starts[1]

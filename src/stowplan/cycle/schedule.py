@@ -132,9 +132,12 @@ def schedule_equal(
     within: Rows | None = None,
 ) -> Decision:
     """Decide a pod as `schedule` does, after pods were placed that change only what nodes have free."""
+    start = 0 if sampling is None else sampling.start.index
     decision = Cycle(profile, pod, nodes, sampling, within).decide_equal(equal, tie_break)
     if decision is not None:
         return decision
+    if sampling is not None:
+        sampling.start.index = start  # the search is made once more, not a second one
     return schedule(profile, pod, nodes, tie_break, sampling, preempts=False, within=within)
 
 
