@@ -59,3 +59,30 @@ def test_a_plugin_that_cannot_be_built():
     said = 'initializing plugin "Unbuildable": OSError: no such device (at '
     assert refused.value.message.startswith(said)
     assert "test_planner.py:" in refused.value.message
+
+
+class Evicting(Plugin):
+    """Evicts pods of several nodes where nothing else helps."""
+
+    def post_filter(self, state, pod, decision):
+        return self.handle.preempt_across(pod, [list(self.handle.cluster.pods())], 10**9)
+
+
+def test_plugins_of_others_have_all_of_the_handle():
+    planner = plan([make_node("a", allocatable={"cpu": 2, "pods": 9})], "NodeResourcesFit", Evicting)
+    (used,) = planner.profiles.values()
+    given = used.plugins["Evicting"].handle
+    assert given is not used.handle
+    names = {name for name in dir(used.handle) if not name.startswith("_")} - {"api"}
+    assert {name for name in names if not hasattr(given, name)} == set()
+    assert tuple(given.scheduler_names) == ("default-scheduler",)
+    assert given.disabled_gates == used.handle.disabled_gates
+
+
+def test_plugins_of_others_may_evict_pods_of_several_nodes():
+    room = [make_node(name, allocatable={"cpu": 2, "pods": 9}) for name in "ab"]
+    pods = [make_pod(f"on-{name}", node=name, requests={"cpu": 2}) for name in "ab"]
+    planner = plan([*room, *pods], "NodeResourcesFit", Evicting)
+    decision = planner.decide(make_pod("high", requests={"cpu": 2}, priority=5))
+    assert decision.error is None, decision.post_filter
+    assert [each.name for each in decision.victims] == [f"on-{decision.nominated}"]

@@ -287,6 +287,7 @@ class Handle:
         self.preempt: Preempt = _no_preemption
         """Search for pods to evict, as DefaultPreemption does."""
         self.preempt_across: PreemptAcross = _no_preemption_across
+        """Search for pods to evict on several nodes, as CrossNodePreemption does."""
         self.scheduler_name = ""
         """The name of the profile."""
         self.scheduler_names: Collection[str] = ()

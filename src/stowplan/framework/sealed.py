@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from stowplan.api.meta import FrozenDict, FrozenList, ReadOnly, assign
 from stowplan.api.pod import Pod
 from stowplan.cluster.node_table import NodeRow
 from stowplan.cluster.sealed import SealedCluster, sealed_array, sealed_row, sealed_table
+from stowplan.config.gates import FeatureGates
 from stowplan.framework.decision import Decision, ScoreColumn, Statuses, Verdicts
 from stowplan.framework.handle import Handle, Nominations, WaitingPod
 from stowplan.framework.plugin import Nomination, Plugin, Queued, SortKey
@@ -30,6 +31,8 @@ from stowplan.framework.status import Status
 T = TypeVar("T")
 N = TypeVar("N")
 A = TypeVar("A")
+MAX_TRIALS = 10_000
+"""How often filters may run in a search for pods to evict, which cannot be interrupted."""
 DEPTH_LEFT = 200
 """So many calls must be possible still for a change that must not end halfway."""
 
@@ -185,6 +188,18 @@ class SealedHandle(ReadOnly, Handle):
         return self._handle.scheduler_name
 
     @property
+    def scheduler_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(self._handle.scheduler_names)
+
+    @property
+    def gates(self) -> FeatureGates:  # type: ignore[override]
+        return self._handle.gates
+
+    @property
+    def disabled_gates(self) -> FeatureGates:  # type: ignore[override]
+        return self._handle.disabled_gates
+
+    @property
     def pending_pods(self) -> Iterable[Pod]:
         return self._handle.pending_pods
 
@@ -192,6 +207,10 @@ class SealedHandle(ReadOnly, Handle):
         pods = list(pods)
         _check_depth()
         self._handle.activate(pods)
+
+    @property
+    def record_device_wait(self) -> Callable[[str, str, str, float], None]:  # type: ignore[override]
+        return self._handle.record_device_wait
 
     def preempt(
         self,
@@ -206,6 +225,12 @@ class SealedHandle(ReadOnly, Handle):
         if may_evict is not None:
             may_evict = frozenset(may_evict)
         return self._handle.preempt(own, pod, decision, percentage, absolute, may_evict)
+
+    def preempt_across(
+        self, pod: Pod, pools: Iterable[Sequence[Pod]], max_trials: int
+    ) -> Status | Nomination:
+        _check_depth()
+        return self._handle.preempt_across(pod, [tuple(pool) for pool in pools], min(max_trials, MAX_TRIALS))
 
 
 def _check_depth() -> None:
