@@ -9,6 +9,7 @@ from staging import nodes, plan, planner_of, profile, scores, totals
 from make import make_node, make_pod
 from stowplan.cycle import schedule
 from stowplan.framework import Plugin, Reads, Status, scale_to_max
+from stowplan.framework.plugin import ExplainingPlugin
 
 
 def sized(*sizes):
@@ -182,3 +183,28 @@ def test_what_is_kept_of_a_plugin_counts_by_the_weight_of_the_profile_that_asks(
     for times, asked in ((1, own), (weight, own.with_weight("ByName", weight)), (1, own)):
         decision = schedule(asked, pod, planner.cluster.nodes)
         assert totals(decision) == {"a": 100 * times, "b": 50 * times}
+
+
+@pytest.mark.parametrize(
+    ("notes", "found", "error"),
+    [
+        pytest.param(("metrics are old",), ("metrics are old",), None, id="a sentence"),
+        pytest.param((), (), None, id="nothing"),
+        pytest.param((5,), (), "expected a str", id="a number"),
+        pytest.param("text", (), "expected", id="text in place of a list"),
+        pytest.param(None, (), "expected", id="None"),
+    ],
+)
+def test_notes_about_scores_are_checked(notes, found, error):
+    """Whatever is not text would only fail when the decision is recorded."""
+
+    class Talking(ExplainingPlugin):
+        def score(self, state, pod, node):
+            return 1
+
+        def explain_scores(self, pod):
+            return notes
+
+    decision = plan(nodes("a", "b"), Talking).decide(make_pod())
+    assert decision.notes == found
+    assert (error in decision.error) if error else decision.error is None

@@ -386,18 +386,24 @@ def add_up_scores(profile: Profile, state: CycleState, decision: Decision, nodes
                 weighted = weighted * profile.total_type(step.weight)
             total = weighted if total is None else total + weighted
     if profile.explaining:
-        decision.notes = tuple(_notes(profile, state, pod))
+        decision.notes = tuple(_notes(profile, state, pod, observer))
     decision.has_scorers = bool(profile.scores)
     return np.zeros(len(nodes), profile.total_type) if total is None else total
 
 
-def _notes(profile: Profile, state: CycleState, pod: Pod) -> Iterator[str]:
+def _notes(profile: Profile, state: CycleState, pod: Pod, observer: Observer | None) -> Iterator[str]:
     for step, explain in profile.explaining:
-        if step.name not in state.skipped_scores:
-            try:
-                yield from explain(pod)
-            except BaseException as error:
-                raise _score_failure(step, error, pod) from error
+        if step.name in state.skipped_scores:
+            continue
+        if observer is not None:
+            observer.enter("Score", step.plugin)
+        try:
+            yield from map(reason_of, iterable_of(explain(pod)))
+        except BaseException as error:
+            raise _score_failure(step, error, pod) from error
+        finally:
+            if observer is not None:
+                observer.leave("Score", step.plugin)
 
 
 def run_pre_scores(profile: Profile, state: CycleState, pod: Pod, nodes: NodeTable) -> None:
