@@ -233,9 +233,12 @@ def resource_of(kind):
     return found
 
 
-def seen(name, message="", **labels):
+def seen(name, message="", *containers, **labels):
     """An object as a Reflector would hand it on; with a message, a pod that was rejected."""
-    data = {"metadata": {"name": name, "uid": name, "labels": labels}, "spec": {}}
+    data = {
+        "metadata": {"name": name, "uid": name, "labels": labels},
+        "spec": {"containers": list(containers)},
+    }
     if message:
         condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": message}
         data["status"] = {"conditions": [condition]}
@@ -254,6 +257,16 @@ def test_a_list_that_follows_a_change_is_newer_than_it():
     recorder.release(all_listed=True)
     found = [msgspec.json.decode(each.object)["metadata"] for each in events]
     assert [each["labels"]["version"] for each in found[1:]] == ["1", "2", "3"]
+
+
+def test_all_that_plugins_read_of_a_container_is_recorded_and_no_more():
+    profile = {"type": "Localhost", "localhostProfile": "operator/default/web.json"}
+    read = {"name": "main", "image": "web", "securityContext": {"seccompProfile": profile}}
+    context = {"runAsUser": 1, "seccompProfile": profile}
+    events = []
+    whole = {**read, "securityContext": context, "env": [{"name": "PASSWORD", "value": SECRET}]}
+    Recorder(events.append).see(resource_of("Pod"), None, seen("web", "", whole))
+    assert msgspec.json.decode(events[0].object)["spec"]["containers"] == [read]
 
 
 def test_a_rejection_is_not_recorded_again_after_a_restart():

@@ -23,7 +23,7 @@ import msgspec
 from stowplan import log
 from stowplan.api.custom import CustomResource
 from stowplan.api.meta import Json, Object, parse_time
-from stowplan.api.pod import LAST_APPLIED
+from stowplan.api.pod import LAST_APPLIED, Container, SecurityContext
 from stowplan.client.api import RESOURCES, ApiClient, WatchedResource, custom
 from stowplan.client.connection import Connection
 from stowplan.client.core_tasks import CoreTasks
@@ -40,8 +40,12 @@ STOP_SECONDS = 10.0
 LIST_SECONDS = 10.0
 """How long the first lists wait for those of other kinds."""
 ROTATE_BYTES, ROTATE_SECONDS = 64 * 2**20, 3600.0
-OF_CONTAINERS = ("name", "image", "resources", "ports", "restartPolicy", "restartPolicyRules")
-"""The fields of a container that are recorded; others, such as its environment, may hold secrets."""
+OF_CONTAINERS, OF_SECURITY = (
+    frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+    for kind in (Container, SecurityContext)
+)
+"""The fields of a container and of its security context that are recorded, which are those that plugins can
+read; others, such as its environment, may hold secrets."""
 OF_METADATA = (
     "name",
     "namespace",
@@ -400,7 +404,9 @@ class Recorder:
         return found
 
     def _slim_container(self, container: Json) -> Json:
-        found = {name: container[name] for name in OF_CONTAINERS if name in container}
+        found = {name: value for name, value in container.items() if name in OF_CONTAINERS}
+        if context := found.pop("securityContext", None):
+            found["securityContext"] = {name: context[name] for name in context.keys() & OF_SECURITY}
         if self._privacy.hashes_images and "image" in found:
             found["image"] = self._privacy.hashed(found["image"])
         return found
