@@ -266,6 +266,22 @@ def test_a_pod_that_is_not_preempted_here_stays_and_is_not_replaced(departures):
     assert (found["low"].bound, found["low"].ended) == (1, 90)
 
 
+def test_a_pod_that_is_preempted_here_too_and_takes_time_to_end_is_replaced():
+    found = results_by_name(recorded_preemption(), eviction_seconds=30.0)
+    assert sorted(found) == ["again", "high", "low"]
+    assert (found["high"].bound, found["low"].ended) == (50, 50)
+
+
+@pytest.mark.parametrize("departures", ["run-time", "recorded"])
+def test_a_pod_that_is_not_preempted_here_can_be_preempted_later(departures):
+    trace = recorded_preemption(add(30, pod("higher", "2", priority=20)))
+    room = [msgspec.structs.replace(each) for each in trace.events]
+    room[0] = add(0, node("a", "2"))
+    found = results_by_name(trace_of(*room), departures=departures)
+    assert found["low"].is_evicted
+    assert (found["higher"].node, found["higher"].bound) == ("a", 30)
+
+
 @pytest.mark.parametrize("departures", ["run-time", "recorded"])
 def test_a_pod_that_was_preempted_and_is_pending_here_is_replaced(departures):
     trace = recorded_preemption()

@@ -49,7 +49,7 @@ from stowplan.metrics import Metrics
 from stowplan.queue.waiting import QueuedPod
 from stowplan.replay.order import RecordedOrder, in_queue_order, recorded_nodes
 from stowplan.replay.results import PodResult, Results, Samples
-from stowplan.replay.trace import PREEMPTION, Event, Trace
+from stowplan.replay.trace import Event, Trace
 from stowplan.scheduler.guard import Guard
 from stowplan.scheduler.scheduler import FLUSH_UNSCHEDULABLE_SECONDS, Scheduler, Settings
 
@@ -300,7 +300,7 @@ class Replay:
         self._pods: dict[str, Pod] = {}
         """Pods that are there, as an API server would have them, by uid."""
         self._run_times = trace.run_times() if options.departures == "run-time" else {}
-        self._replacements = trace.replacements()
+        self._preempted, self._replacements = trace.preempted(), trace.replacements()
         self._victims = {made: victim for victim, made in self._replacements.items()}
         self._continued: dict[str, str] = {}
         """Pods that did not arrive, because the pod that they were made for was not evicted in the replay."""
@@ -452,8 +452,8 @@ class Replay:
 
     def _apply_pod(self, event: Event) -> None:
         match event.verb:
-            case "add" if not self._is_as_recorded(victim := self._victims.get(event.id, "")):
-                self._continued[event.id] = victim  # which is not evicted here
+            case "add" if self._is_continued(event.id):
+                self._continued[event.id] = self._victims[event.id]
             case "add":
                 pod: Pod = self._decoded(partial(Pod.decode, bytes(event.object)), event)  # type: ignore[type-var]
                 if not pod.is_finished:
@@ -470,22 +470,28 @@ class Replay:
                         "phase": known.phase,
                         "start_time": known.start_time,
                     }
-                    if event.id in self._run_times and not self._is_of_others(known):
-                        kept["deletion_timestamp"] = known.deletion_timestamp  # it ends at another time
+                    ends_otherwise = event.id in self._run_times and not self._is_of_others(known)
+                    if ends_otherwise or self._runs_on(event.id):
+                        kept["deletion_timestamp"] = known.deletion_timestamp
                     self._put_pod(msgspec.structs.replace(new, **kept))
             case "bind":
                 known = self._pods.get(event.id)
                 if known is not None and not known.node_name and self._is_of_others(known):
                     self.bind(event.id, event.node)
-            case "delete" if event.by == PREEMPTION and not self._is_as_recorded(event.id):
+            case "delete" if self._runs_on(event.id):
                 pass  # here it ends if this scheduler evicts it
             case "delete" | "finish":
                 self._end(self._continued.get(event.id, event.id))
 
-    def _is_as_recorded(self, uid: str) -> bool:
-        """Whether a pod that was preempted ends as recorded; one that runs here ends otherwise."""
-        pod = self._pods.get(uid)
-        return pod is None or not pod.node_name or self._is_of_others(pod)
+    def _is_continued(self, uid: str) -> bool:
+        """Whether a pod was made for one that was preempted when recorded, and is not evicted here."""
+        victim = self._victims.get(uid, "")
+        return self._runs_on(victim) and not self._pods[victim].is_terminating
+
+    def _runs_on(self, uid: str) -> bool:
+        """Whether a pod was preempted when recorded, and has a node here: it does not end as recorded."""
+        pod = self._pods.get(uid) if uid in self._preempted else None
+        return pod is not None and bool(pod.node_name) and not self._is_of_others(pod)
 
     def _is_of_others(self, pod: Pod) -> bool:
         """Whether the replay binds the pod as it was recorded."""

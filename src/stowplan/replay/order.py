@@ -21,7 +21,7 @@ from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.schedule import TieBreak
 from stowplan.queue.waiting import QueuedPod
-from stowplan.replay.trace import PREEMPTION, Event, Trace, node_of
+from stowplan.replay.trace import Event, Trace, node_of
 from stowplan.scheduler.scheduler import Scheduler
 
 MAX_LATENCY = 5.0
@@ -80,9 +80,7 @@ class RecordedOrder:
         ]
         self._first_outcomes: dict[int, list[float]] = {}
         """By priority: for each arrival, the first outcome of it and later ones with a higher priority."""
-        self._victims = frozenset(
-            event.id for event in trace.events if event.verb == "delete" and event.by == PREEMPTION
-        )
+        self._victims = frozenset(trace.preempted())
 
     def follow(self, scheduler: Scheduler) -> None:
         """Decide with this scheduler."""

@@ -156,12 +156,16 @@ class Trace(msgspec.Struct):
                 found.setdefault(event.id, event.time - started[event.id])
         return found
 
+    def preempted(self) -> set[str]:
+        """The ids of pods that a scheduler evicted."""
+        return {event.id for event in self.events if event.verb == "delete" and event.by == PREEMPTION}
+
     def replacements(self) -> dict[str, str]:
         """The pods that controllers made in the place of preempted ones, by the id of those.
 
         A preempted pod that nothing was made for is missing; in the values, each pod is there once.
         """
-        preempted = {event.id for event in self.events if event.verb == "delete" and event.by == PREEMPTION}
+        preempted = self.preempted()
         owners: dict[str, str] = {}
         waiting: dict[str, list[str]] = {}
         found: dict[str, str] = {}
