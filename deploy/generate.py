@@ -40,18 +40,37 @@ profiles:
 {{ end }}
 {{- end }}
 
+{{- /* What the plugins that the configuration names need besides the default ones, as JSON. */}}
+{{- define "stowplan.plugins" -}}
+{{- $found := list }}{{- $config := include "stowplan.config" . }}
+{{- range $plugin, $needed := (.Files.Get "files/permissions.yaml" | fromYaml).plugins }}
+{{- if regexMatch (printf "name[\\"']?\\\\s*:\\\\s*[\\"']?%s\\\\b" $plugin) $config }}
+{{- $found = append $found $needed }}
+{{- end }}
+{{- end }}
+{{- $found | toJson }}
+{{- end }}
+
 {{- /* Rules as JSON: of the values, or of the default plugins and others that the configuration names. */}}
 {{- define "stowplan.rules" -}}
 {{- $root := index . 0 }}{{- $account := index . 1 }}
 {{- if $root.Values.rules }}{{ $root.Values.rules | toJson }}{{ else }}
-{{- $permissions := $root.Files.Get "files/permissions.yaml" | fromYaml }}
-{{- $rules := get $permissions $account }}
-{{- range $plugin, $needed := $permissions.plugins }}
-{{- if regexMatch (printf "name: *[\\"']?%s\\\\b" $plugin) (include "stowplan.config" $root) }}
-{{- $rules = concat $rules (get $needed $account) }}
-{{- end }}
+{{- $rules := get ($root.Files.Get "files/permissions.yaml" | fromYaml) $account }}
+{{- range include "stowplan.plugins" $root | fromJsonArray }}
+{{- $rules = concat $rules (get . $account) }}
 {{- end }}
 {{- $rules | toJson }}
+{{- end }}
+{{- end }}
+"""
+CHECKS = """\
+{{- if and (has .Values.mode (list "scheduler" "replacement")) (gt (int .Values.replicas) 1) }}
+{{- $is_off := regexMatch "(?m)^[^#\\n]*leaderElect[\\"']?\\\\s*:\\\\s*false" (include "stowplan.config" .) }}
+{{- if or $is_off (not .Values.lease.enabled) }}
+{{- fail "replicas: without leader election several would schedule the same pods: set replicas to 1" }}
+{{- end }}
+{{- if .Values.journal.claim }}
+{{- fail "journal.claim: replicas cannot share a journal: set replicas to 1, or use journal.enabled" }}
 {{- end }}
 {{- end }}
 """
@@ -60,10 +79,8 @@ DEFINITIONS = """\
 {{- if or (eq .Values.mode "scheduler") (eq .Values.mode "replacement") }}
 {{- $found := .Values.customResourceDefinitions }}
 {{- if not .Values.rules }}
-{{- range $plugin, $needed := (.Files.Get "files/permissions.yaml" | fromYaml).plugins }}
-{{- if regexMatch (printf "name: *[\\"']?%s\\\\b" $plugin) (include "stowplan.config" $) }}
-{{- $found = concat $found $needed.definitions }}
-{{- end }}
+{{- range include "stowplan.plugins" . | fromJsonArray }}
+{{- $found = concat $found .definitions }}
 {{- end }}
 {{- end }}
 {{- $keep := dict "metadata" (dict "annotations" (dict "helm.sh/resource-policy" "keep")) }}
@@ -133,6 +150,7 @@ def write_chart(folder: Path) -> None:
     (folder / "values.schema.json").write_text(json.dumps(_schema(), indent=1) + "\n")
     (folder / "templates/_helpers.tpl").write_text(HELPERS)
     (folder / "templates/custom-resource-definitions.yaml").write_text(DEFINITIONS)
+    (folder / "templates/checks.yaml").write_text(CHECKS)
     (folder / "templates/NOTES.txt").write_text(NOTES)
     for mode in get_args(Mode):
         body = as_yaml(render(cast("Values", ChartValues(mode))))

@@ -132,6 +132,8 @@ def test_without_printed_values_the_chart_finds_the_rights_of_plugins_by_their_n
     name = "stowplan:stowplan"
     assert rules_of(found, name) == rules_of(expected, name)
     assert found.keys() == expected.keys()
+    (tmp_path / "config.yaml").write_text(json.dumps(yaml.safe_load(GROUPS), indent=1))
+    assert rules_of(by_name(helm("template", "stowplan", str(CHART), *words)), name) == rules_of(found, name)
     plain = by_name(
         helm("template", "stowplan", str(CHART), "--set=image=stowplan:test", "--namespace=stowplan")
     )
@@ -145,6 +147,12 @@ def test_without_printed_values_the_chart_finds_the_rights_of_plugins_by_their_n
         pytest.param("replicas=0", "replicas", id="no replicas"),
         pytest.param("tolerance=1", "tolerance", id="an unknown value"),
         pytest.param("image=", "image: set it to the image", id="no image"),
+        pytest.param("lease.name=a # b", "lease", id="no lease's name"),
+        pytest.param("lease.enabled=false", "replicas: without leader election", id="two, and no lease"),
+        pytest.param(
+            "config=leaderElection: {leaderElect: false}", "without leader election", id="by config"
+        ),
+        pytest.param("journal.claim=kept", "replicas cannot share a journal", id="two on one volume"),
     ],
 )
 def test_the_chart_rejects_what_cannot_work(setting, message):

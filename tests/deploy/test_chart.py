@@ -133,6 +133,10 @@ def test_options_take_precedence_over_the_file(tmp_path):
             id="more than its limit",
         ),
         pytest.param(
+            {"lease": {"name": "a # b"}}, "lease.name: Expected `str` matching", id="no lease's name"
+        ),
+        pytest.param({"lease": {"namespace": "a:\n b"}}, "lease.namespace: Expected", id="no namespace"),
+        pytest.param(
             {"resources": {"request": {}}}, "resources.request: unknown field", id="an unknown field"
         ),
         pytest.param(
@@ -212,6 +216,12 @@ def test_an_extender_binds_nothing_and_may_have_a_certificate(tmp_path):
     assert {"name": "tls", "secret": {"secretName": "extender-tls"}} in pod["volumes"]
     assert "--client-ca-file=/etc/stowplan-tls/ca.crt" in container["command"]
     assert container["livenessProbe"]["httpGet"]["port"] == "health"
+
+
+def test_a_journal_without_a_size_has_the_default_one(tmp_path):
+    values = {"image": "a:1", "journal": {"enabled": True, "size": ""}}
+    (deployment,) = (each for each in rendered(tmp_path, values) if each["kind"] == "Deployment")
+    assert "--journal-size=1Gi" in deployment["spec"]["template"]["spec"]["containers"][0]["command"]
 
 
 def test_a_recorder_writes_to_its_volume(tmp_path):

@@ -31,6 +31,7 @@ from stowplan.deploy.rights import (
 )
 from stowplan.deploy.setup import (
     CONFIG,
+    JOURNAL_SIZE,
     MAX_CONFIG_MAP_BYTES,
     PORT,
     REPLICATED,
@@ -584,7 +585,8 @@ def _has_journal(values: Values) -> Any:
 
 
 def journal_flags(values: Values) -> list[str]:
-    flags = [f"--journal={JOURNAL_FOLDER}", f"--journal-size={values.journal.size}"]
+    size = choose(values.journal.size, values.journal.size, JOURNAL_SIZE)
+    flags = [f"--journal={JOURNAL_FOLDER}", f"--journal-size={size}"]
     return when(_has_journal(values), flags)
 
 

@@ -33,6 +33,7 @@ _LABEL = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 Mode = Literal["scheduler", "replacement", "extender", "shadow", "recorder"]
 REPLICATED: tuple[Mode, ...] = ("scheduler", "replacement")
 """Modes in which replicas stand by; extenders all answer, and there is one of the others."""
+Name = Annotated[str, Meta(pattern=f"^({_LABEL.pattern})?$", max_length=63)]
 Size = Annotated[str, Meta(pattern=r"^([0-9]+(\.[0-9]+)?([EPTGMk]|[EPTGMK]i)?)?$")]
 
 
@@ -115,8 +116,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
 
 class Lease(Section, frozen=True):
     enabled: bool = True
-    name: str = ""
-    namespace: str = ""
+    name: Annotated[str, Meta(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$", max_length=253)] = ""
+    namespace: Name = ""
 
 
 class Journal(Section, frozen=True):
@@ -148,7 +149,7 @@ class Values(Section, frozen=True):
     mode: Mode = "scheduler"
     image: str = ""
     image_pull_secrets: list[dict[str, str]] = []
-    name: Annotated[str, Meta(pattern=f"^({_LABEL.pattern})?$", max_length=63)] = ""
+    name: Name = ""
     namespace: str = ""
     replicas: Annotated[int, Meta(ge=1)] = 2
     verbosity: Annotated[int, Meta(ge=0)] = 0

@@ -7,16 +7,24 @@ profiles:
 {{ end }}
 {{- end }}
 
+{{- /* What the plugins that the configuration names need besides the default ones, as JSON. */}}
+{{- define "stowplan.plugins" -}}
+{{- $found := list }}{{- $config := include "stowplan.config" . }}
+{{- range $plugin, $needed := (.Files.Get "files/permissions.yaml" | fromYaml).plugins }}
+{{- if regexMatch (printf "name[\"']?\\s*:\\s*[\"']?%s\\b" $plugin) $config }}
+{{- $found = append $found $needed }}
+{{- end }}
+{{- end }}
+{{- $found | toJson }}
+{{- end }}
+
 {{- /* Rules as JSON: of the values, or of the default plugins and others that the configuration names. */}}
 {{- define "stowplan.rules" -}}
 {{- $root := index . 0 }}{{- $account := index . 1 }}
 {{- if $root.Values.rules }}{{ $root.Values.rules | toJson }}{{ else }}
-{{- $permissions := $root.Files.Get "files/permissions.yaml" | fromYaml }}
-{{- $rules := get $permissions $account }}
-{{- range $plugin, $needed := $permissions.plugins }}
-{{- if regexMatch (printf "name: *[\"']?%s\\b" $plugin) (include "stowplan.config" $root) }}
-{{- $rules = concat $rules (get $needed $account) }}
-{{- end }}
+{{- $rules := get ($root.Files.Get "files/permissions.yaml" | fromYaml) $account }}
+{{- range include "stowplan.plugins" $root | fromJsonArray }}
+{{- $rules = concat $rules (get . $account) }}
 {{- end }}
 {{- $rules | toJson }}
 {{- end }}
