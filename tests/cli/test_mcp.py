@@ -18,6 +18,7 @@ from mcp import Client, StdioServerParameters
 from stowplan.cli import cluster_source, scheduler_client
 from stowplan.cli import mcp as command
 from stowplan.cli.options import ClusterSource, SchedulerSource
+from stowplan.client.connection import Connection
 from stowplan.replay import read_trace
 from up_process import STOWPLAN, running_up
 
@@ -212,6 +213,26 @@ async def test_a_server_that_does_not_answer_keeps_nobody_waiting(
                 answer = await call(client, tool)
                 assert f"GET {server}/" in answer
                 assert answer.endswith(": no response in time")
+
+
+@pytest.mark.parametrize("body", ["<html>", "{}", "[]", '{"pods": 5}', '{"pods": [{}]}'])
+async def test_an_assistant_is_told_that_a_server_is_no_scheduler(body: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        source = command.RunningScheduler(Connection(url), "default")
+        async with assistant_here(source) as client:
+            for tool, more in (("why_pending", {}), ("what_if", {}), ("compare_configs", {"config": PACKED})):
+                answered = await call(client, tool, **more)
+                assert f"{url}: " in answered
+                assert answered.endswith(
+                    "has an unexpected answer; is this a Stowplan scheduler of this version?"
+                )
 
 
 async def test_an_assistant_is_told_what_is_wrong_with_files(tmp_path: Path) -> None:

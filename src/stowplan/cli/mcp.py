@@ -79,6 +79,17 @@ class Source(Protocol):
     def what_if(self, question: FormQuestion) -> Json: ...
 
 
+class AnsweredPod(msgspec.Struct):
+    pod: str
+    message: str
+
+
+class SchedulerAnswer(msgspec.Struct):
+    """What the answers of a scheduler have in common."""
+
+    pods: list[AnsweredPod]
+
+
 class RunningScheduler:
     """A Stowplan scheduler, asked by the endpoints of its web page."""
 
@@ -102,11 +113,14 @@ class RunningScheduler:
                 return bytes((await api.request(method, path, body)).data)
 
         try:
-            answer = msgspec.json.decode(asyncio.run(request()))
+            data = asyncio.run(request())
+            msgspec.json.decode(data, type=SchedulerAnswer)
         except ApiError as error:
             raise InputError(str(error), where=self._connection.server) from None
-        if not isinstance(answer, dict):
-            raise InputError("is this a Stowplan scheduler?", where=self._connection.server, what=path)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            text = f"{path} has an unexpected answer; is this a Stowplan scheduler of this version?"
+            raise InputError(text, where=self._connection.server) from None
+        answer: Json = msgspec.json.decode(data)
         return answer
 
 
