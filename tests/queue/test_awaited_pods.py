@@ -10,9 +10,8 @@ from waiting_room import POD_ADD, POD_DELETE, Room
 
 from example_share import share_of
 from make import make_node, make_pod, planner
-from stowplan.api.affinity import terms_of
 from stowplan.api.selectors import selector_of_map
-from stowplan.cluster.pod_table import PodQuery
+from stowplan.cluster.pod_table import PodQuery, terms_of
 from stowplan.framework import QUEUE, Action, ClusterEvent, Hint, Resource
 from stowplan.framework.hints import ObjectChange, QueueingHints
 from stowplan.framework.plugin import AwaitingPlugin

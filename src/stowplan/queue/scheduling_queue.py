@@ -14,9 +14,8 @@ from time import perf_counter
 from typing import Any
 
 from stowplan import log
-from stowplan.api.affinity import terms_of
 from stowplan.api.pod import LabelSet, Pod
-from stowplan.cluster.pod_table import PodQuery
+from stowplan.cluster.pod_table import PodQuery, terms_of
 from stowplan.errors import PluginError
 from stowplan.framework.answers import NO_KEY, SortKey, check_key, plugin_error
 from stowplan.framework.events import Action, Resource

@@ -12,7 +12,6 @@ from typing import Any
 from stowplan import log
 from stowplan.api.groups import GroupKey
 from stowplan.api.pod import Pod
-from stowplan.cluster.pod_table import terms_of
 from stowplan.cycle.cross_node import preempt_across
 from stowplan.cycle.preempt import preempt
 from stowplan.cycle.sampling import Sampling
