@@ -53,8 +53,10 @@ from stowplan.plugins.quotas import amount_text
 
 MAX_SETS = 1000
 """If there are more sets of so many NUMA nodes than this, they are not looked at."""
-MAX_CELLS = 2**14
-"""So many NUMA nodes, or sets of them, over all nodes, are looked at in one go."""
+MAX_CELLS = 2**15
+"""So many sets of NUMA nodes, over all nodes, are looked at in one go."""
+MAX_BLOCK = 2**13
+"""So many NUMA nodes are scored in one go."""
 EXACT = 2**46
 """A hundredfold of it is less than 2**53, up to which floats are exact."""
 FARTHEST = 255
@@ -302,31 +304,19 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
         """The lowest score of a NUMA node that is not 0; 0 if all are."""
         rooms = [self._room(nodes, name, scope) for name, _ in part.request]
         asked = [-(-amount // 1000) if name == "cpu" else amount for name, amount in part.request]
-        if not asked:
-            return np.zeros(len(scope.rows), np.int64)
-        if self.args.scoring_strategy.type == "BalancedAllocation":
-            # A block of nodes at a time: memory for larger columns would come from the kernel each time,
-            # which takes longer than to compute them.
-            size = max(MAX_CELLS // scope.width, 1)
-            blocks = (slice(start, start + size) for start in range(0, len(scope.rows), size))
-            return np.concatenate([_least_balance(asked, rooms, block) for block in blocks])
         weights = [self._weights.get(name, 1) for name, _ in part.request]
-        points = np.zeros((scope.width, len(scope.rows)))
-        for amount, found, weight in zip(asked, rooms, weights, strict=True):
-            prefers_empty = self.args.scoring_strategy.type == "LeastAllocated"
-            if amount < EXACT:  # then what is rounded here is right, too
-                percent = amount * MAX_SCORE / found.whole
-                percent = MAX_SCORE - np.ceil(percent) if prefers_empty else np.floor(percent)
+        strategy = self.args.scoring_strategy.type
+        found = np.zeros(len(scope.rows), np.int64)
+        # A block of nodes at a time: memory for larger columns would come from the kernel each time, which
+        # takes longer than to compute them.
+        size = max(MAX_BLOCK // scope.width, 1)
+        for start in range(0, len(found) if asked else 0, size):
+            block = slice(start, start + size)
+            if strategy == "BalancedAllocation":
+                found[block] = _least_balance(asked, rooms, block)
             else:
-                exact = np.maximum(found.amounts, 1)
-                left = exact - amount if prefers_empty else np.full_like(exact, amount)
-                percent = (np.maximum(left, 0) * MAX_SCORE // exact).astype(np.float64)
-            percent *= found.whole >= amount
-            points += percent if weight == 1 else percent * weight
-        if sum(weights) > 1:
-            points = np.floor(points / sum(weights))  # at most 100 times the weights, so exact
-        lowest = reduce(np.minimum, np.where(points > 0, points, MAX_SCORE + 1))
-        return np.where(lowest > MAX_SCORE, 0, lowest).astype(np.int64)
+                found[block] = _least_share(asked, rooms, block, weights, strategy == "LeastAllocated")
+        return found
 
     def _least_numa_nodes(self, nodes: NodeTable, scope: Scope, parts: Sequence[Part]) -> Scores:
         """The fewer NUMA nodes a part needs the better; half a step more if no such set is nearer."""
@@ -575,6 +565,29 @@ def _nearest_sets(
         choice = np.where(nearest < best, start + number, choice)
         best = np.minimum(nearest, best)
     return sets.members.take(choice, axis=1), best <= sets.nearest[kinds]
+
+
+def _least_share(
+    asked: Sequence[int], rooms: Sequence[Room], block: slice, weights: Sequence[int], counts_left: bool
+) -> Scores:
+    """By node of the block, the lowest score of a NUMA node that is not 0, 0 if all are: how much of it the
+    request leaves, or takes, in percent."""
+    points = np.zeros(rooms[0].whole[:, block].shape)
+    for amount, room, weight in zip(asked, rooms, weights, strict=True):
+        whole = room.whole[:, block]
+        if amount < EXACT:  # then what is rounded here is right, too
+            percent = amount * MAX_SCORE / whole
+            percent = MAX_SCORE - np.ceil(percent) if counts_left else np.floor(percent)
+        else:
+            exact = np.maximum(room.amounts[:, block], 1)
+            left = exact - amount if counts_left else np.full_like(exact, amount)
+            percent = (np.maximum(left, 0) * MAX_SCORE // exact).astype(np.float64)
+        percent *= whole >= amount
+        points += percent if weight == 1 else percent * weight
+    if (total := sum(weights)) > 1:
+        points = np.floor(points / total)  # at most 100 times the weights, so exact
+    lowest = reduce(np.minimum, np.where(points > 0, points, MAX_SCORE + 1))
+    return np.where(lowest > MAX_SCORE, 0, lowest).astype(np.int64)
 
 
 def _least_balance(asked: Sequence[int], rooms: Sequence[Room], block: slice) -> Scores:
