@@ -81,9 +81,9 @@ class NumaNode:
             time.sleep(1)
         return re.sub(r"^0/\d+ nodes are available: |\. .*|\.$", "", answer["message"])
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, phase: str = "Running") -> None:
         path = f"{PATHS['Pod'].format('default')}/{name}/status"
-        self.scheduler.request("PATCH", path, {"status": {"phase": "Running"}})
+        self.scheduler.request("PATCH", path, {"status": {"phase": phase}})
 
     def place_by_another(self, name: str, cpu: str = "3", **spec: Any) -> None:
         """A pod that another scheduler placed."""
@@ -337,7 +337,22 @@ def before_it_has_started(node: NumaNode) -> list[str]:
     return [*found, node.place("c")]
 
 
+def after_a_pod_has_ended(node: NumaNode) -> list[str]:
+    """Kubelets from 1.34 on tell exporters only of pods that have not ended."""
+    found = [node.place("a"), node.place("b", "1")]
+    node.start("a", phase="Succeeded")
+    time.sleep(1)
+    node.write(3, 4, pods=["b"])
+    return [*found, node.place("c", "4")]
+
+
 PURPOSE = {
+    "a pod that has ended": (
+        after_a_pod_has_ended,
+        written,
+        [PLACED, PLACED, MISFIT],
+        [PLACED, PLACED, PLACED],
+    ),
     "a deleted pod": (after_a_pod_is_deleted, written, [PLACED, MISFIT, MISFIT], [PLACED, PLACED, PLACED]),
     "no fingerprints": (
         without_fingerprints,

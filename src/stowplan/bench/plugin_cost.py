@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import isgenerator
 from statistics import median
-from time import perf_counter_ns, thread_time_ns
+from time import thread_time_ns
 from typing import Any
 
 import msgspec
@@ -67,15 +67,27 @@ def cost_of(
 ) -> PluginCost:
     """Measures on a cluster of that many nodes, all of them scored, on one thread."""
     workload = next(each for each in read_workloads() if each.name == WORKLOAD)
-    cluster, pods = build(workload, nodes), list(pending(workload, 2 * (decisions + WARM_UP)))
-    without, whole = _planner(cluster, plugin, None), _planner(cluster, plugin, args or {})
+    pods = list(pending(workload, 2 * (decisions + WARM_UP)))
+    return cost_among(build(workload, nodes), pods, plugin, args or {})
+
+
+def cost_among(
+    cluster: Cluster,
+    pods: Sequence[Pod],
+    plugin: type[Plugin],
+    args: Mapping[str, object],
+    prepare: Callable[[Planner], None] = lambda planner: None,
+) -> PluginCost:
+    """Measures the decisions of these pods in a cluster; `prepare` is called with each planner first."""
+    without, whole = _planner(cluster, plugin, None), _planner(cluster, plugin, args)
+    prepare(whole)
     with _no_garbage_collection():
         times = [_in_turn(without, whole, pod, number) for number, pod in enumerate(pods[::2])][WARM_UP:]
-        methods = _methods(cluster, plugin, args or {}, pods[1::2])
+        methods = _methods(cluster, plugin, args, pods[1::2], prepare)
     return PluginCost(
         plugin.__name__,
-        nodes,
-        decisions,
+        len(cluster.nodes),
+        len(times),
         round(median(one for one, _ in times), 1),
         round(median(other for _, other in times), 1),
         methods,
@@ -122,11 +134,16 @@ def _place_pods(planner: Planner, pod: Pod, decision: Decision) -> float:
 
 
 def _methods(
-    cluster: Cluster, plugin: type[Plugin], args: Mapping[str, object], pods: list[Pod]
+    cluster: Cluster,
+    plugin: type[Plugin],
+    args: Mapping[str, object],
+    pods: Sequence[Pod],
+    prepare: Callable[[Planner], None],
 ) -> list[MethodCost]:
     """What each method costs by itself, from decisions of their own: a clock in between costs time too."""
     spent: dict[str, list[int]] = defaultdict(list)
     planner = _planner(cluster, _with_clocks(plugin, spent), args)
+    prepare(planner)
     (profile,) = planner.profiles.values()
     timed: object = profile.plugins[plugin.__name__]
     rows: dict[str, list[tuple[int, float]]] = defaultdict(list)
@@ -151,14 +168,14 @@ def _methods(
 
 def _with_clocks(plugin: type[Plugin], spent: dict[str, list[int]]) -> type[Plugin]:
     """A subclass of the plugin that measures each call of its methods."""
-    own = min(-perf_counter_ns() + perf_counter_ns() for _ in range(1000))
+    own = min(-thread_time_ns() + thread_time_ns() for _ in range(1000))
 
     def timed(name: str, method: Callable[..., object]) -> Callable[..., Any]:
         def call(*given: object) -> Any:
-            began = perf_counter_ns()
+            began = thread_time_ns()
             answer = method(*given)
             answer = list(answer) if isgenerator(answer) else answer
-            spent[name].append(perf_counter_ns() - began - own)
+            spent[name].append(thread_time_ns() - began - own)
             return answer
 
         return call
