@@ -291,6 +291,16 @@ def test_a_pod_that_was_preempted_and_is_pending_here_is_replaced(departures):
     assert sorted(found) == ["again", "high", "low"]
 
 
+@pytest.mark.parametrize("departures", ["run-time", "recorded"])
+def test_a_pod_that_is_not_preempted_here_can_be_preempted_later(departures):
+    """When recorded it was about to end by then."""
+    trace = recorded_preemption(add(30, pod("top", priority=10)))
+    trace.events[0] = add(0, node("a", "2"))
+    found = results_by_name(trace, departures=departures)
+    assert (found["top"].node, found["top"].bound) == ("a", 30)
+    assert (found["low"].is_evicted, found["low"].ended) == (True, 30)
+
+
 def test_preemption_takes_the_recorded_node_where_the_harm_is_equal():
     pods = [add(1, pod(f"on-{name}", "4", nodeName=name)) for name in ("a", "b", "c")]
     urgent = pod("high", "4", priority=10)
@@ -359,6 +369,26 @@ def test_of_pods_that_are_equally_important_those_give_way_that_did_when_recorde
     )
     found = results_by_name(trace, prefers_recorded=True, departures="recorded")
     assert [name for name, each in found.items() if each.is_evicted] == [victim]
+
+
+@pytest.mark.parametrize(("chosen", "victims"), [("a", ["large"]), ("b", ["one", "two"])])
+def test_preemption_takes_the_recorded_node_if_the_others_may_have_been_worse(chosen, victims):
+    """Node a has one victim or two, depending on which of its equally important pods may stay first."""
+    urgent = pod("high", "2", priority=10)
+    trace = trace_of(
+        *(add(0, node(name)) for name in ("a", "b")),
+        *(add(0, with_start(pod(name, nodeName="a"), 2)) for name in ("small", "other")),
+        add(0, with_start(pod("large", "2", nodeName="a"), 2)),
+        add(0, with_start(pod("old", "2", nodeName="b"), 1)),
+        *(add(0, with_start(pod(name, nodeName="b"), 2)) for name in ("one", "two")),
+        add(5, urgent),
+        change(6, "reject", urgent, node=chosen, by="live"),
+        *(change(6, "delete", pod(name), by="preemption") for name in victims),
+        change(7, "bind", urgent, node=chosen, by="live"),
+    )
+    found = results_by_name(trace, prefers_recorded=True, departures="recorded")
+    assert found["high"].node == chosen
+    assert [name for name, each in found.items() if each.is_evicted] == victims
 
 
 def test_pods_of_other_schedulers_go_where_they_were():

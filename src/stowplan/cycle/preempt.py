@@ -240,7 +240,8 @@ def kind_of(profile: Profile, state: CycleState, pod: Pod) -> Hashable | None:
     if any(not (step.is_cached and step.takes_columns) for step in steps):
         return None
     try:
-        kind = (pod.priority, *((step.plugin.serial, step.sign(pod)) for step in steps))
+        shuffle = profile.handle.cluster.nodes.pods.shuffle
+        kind = (shuffle, pod.priority, *((step.plugin.serial, step.sign(pod)) for step in steps))
         hash(kind)
     except BaseException:  # who asks the plugin for its answer will say what is wrong with it
         return None

@@ -181,6 +181,8 @@ def _importance(pods: PodTable, slots: Slots) -> tuple[NDArray[np.generic], ...]
     start, place = pods.start[slots], pods.place[slots]
     # parity: pods that have not started come in the reverse order of their node
     place = np.where(np.isinf(start), -place, place)
+    if pods.shuffle:
+        place = np.random.default_rng(pods.shuffle).permutation(len(pods)).astype(np.int32)[slots]
     if pods.favoured_victims:
         is_favoured = np.array([pods.pods[slot].uid in pods.favoured_victims for slot in slots], np.bool_)
         return place, is_favoured, start, -pods.priority[slots]

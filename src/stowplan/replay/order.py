@@ -31,6 +31,8 @@ WINDOWS = (1, 8, 64)
 recorded node unexplained."""
 MAX_TRIALS = 10_000
 """How many decisions are made in vain, at most, to find the order of pods that were pending at the start."""
+MAX_SHUFFLES = 32
+"""How many orders of equally important pods are tried to find the one by which a pod preempted others."""
 TRIALS_PER_POD = 20
 """How many of them in one of the likely orders."""
 MAX_DISPLACEMENT = 0.1
@@ -42,13 +44,14 @@ OUTCOMES = ("reject", "bind")
 class RecordedOrder:
     """Hands out the pods of a replay's queue, each at a moment and in an order that the recording allows.
 
-    Three things are unknown, and the recorded nodes tell about them:
+    Four things are unknown, and the recorded nodes tell about them:
 
     - When between its arrival and its binding a pod was decided. If its recorded node is the best only after
       a change in between, the pod is decided after it.
     - The order of pods that were pending at the start. Neither their creation nor their bindings show it for
       sure: many bindings are under way at once, and overtake each other. `_plan` looks for an order in which
       the recorded node of each is the best.
+    - Which of equally important pods were evicted first on nodes other than the recorded one.
     - How far behind the scheduler was. A pod that has no outcome yet when one of higher priority, which
       arrived later, has its own was overtaken in the queue, and is decided after that one.
     """
@@ -81,6 +84,10 @@ class RecordedOrder:
         self._first_outcomes: dict[int, list[float]] = {}
         """By priority: for each arrival, the first outcome of it and later ones with a higher priority."""
         self._victims = frozenset(trace.preempted())
+        self._nominated = {
+            event.id: event.node for event in reversed(trace.events) if event.verb == "reject" and event.node
+        }
+        """The node that was first nominated for each pod that preempted others."""
 
     def follow(self, scheduler: Scheduler) -> None:
         """Decide with this scheduler."""
@@ -127,7 +134,24 @@ class RecordedOrder:
         if found is not None:
             self._current = found.pod.uid
             self._cluster.nodes.favoured = self._cluster.nodes.row_of(self._nodes.get(found.pod.uid, ""))
+            self._shuffle_victims(found.pod)
         return found
+
+    def _shuffle_victims(self, pod: Pod) -> None:
+        """Find an order of equally important pods by which preemption takes the recorded node.
+
+        A node lists pods in the order in which a scheduler heard of them last, which no recording has.
+        """
+        pods, wanted = self._cluster.nodes.pods, self._nominated.get(pod.uid)
+        profile = self._scheduler.profiles.get(pod.scheduler_name)
+        pods.shuffle = 0
+        if wanted is None or profile is None or pod.nominated_node_name:
+            return
+        for pods.shuffle in range(MAX_SHUFFLES):
+            decision = self._scheduler.loop.decide(profile, pod, None)
+            if decision.nominated == wanted or decision.nominated is None:
+                return
+        pods.shuffle = 0
 
     def _next_planned(self) -> QueuedPod | None:
         while self._planned:
