@@ -27,4 +27,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(import_module("stowplan.framework"))})
+    return sorted({*_MODULES, *import_module("stowplan.framework.exports").__all__})

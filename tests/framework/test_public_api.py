@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_dir_lists_what_can_be_imported():
-    assert set(exports.__all__) <= set(dir(stowplan))
+    assert set(dir(stowplan)) == {*exports.__all__, "errors", "log", "metrics"}
     for name in exports.__all__:
         assert getattr(stowplan, name) is getattr(exports, name)
 
