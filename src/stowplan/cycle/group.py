@@ -173,8 +173,10 @@ class _GroupCycle:
         """Whether equal members can share a rejection: plugins of others may look at names."""
         self._has_network_topology = group.key.family == VOLCANO and group.topology is not None
         self._scorers = profile.placement_scores
-        if not self._scorers and (fit := profile.plugins.get("NodeResourcesFit")) is not None:
-            self._scorers = [("NodeResourcesFit", fit, 1)]  # without the gate of placementScore
+        self._fits = {name: plugin for name, plugin in profile.plugins.items() if plugin.fits_resources}
+        """The plugins that compare requests with free resources; mostly one."""
+        if not self._scorers:  # without the gate of placementScore
+            self._scorers = [(name, plugin, 1) for name, plugin in self._fits.items()]
 
     def decide(self) -> GroupDecision:
         if gap := resource_gap(self._group, self._host.nodes, self._placed):
@@ -254,7 +256,7 @@ class _GroupCycle:
         decision = next((each for each in decisions if each.filters), None)
         rows = self._host.nodes.rows if within is None else within
         if decision is not None:
-            ruled_out = [each.fails for each in decision.filters if each.plugin != "NodeResourcesFit"]
+            ruled_out = [each.fails for each in decision.filters if each.plugin not in self._fits]
             others = decision.looked_at[np.any(ruled_out, axis=0)] if ruled_out else decision.looked_at[:0]
             rows = np.setdiff1d(np.intersect1d(rows, decision.looked_at), others)
         return lacking_text(lacking(self._host.nodes, self._pods, self._needed, rows))
@@ -401,9 +403,12 @@ class _GroupCycle:
 
     def _capacity(self, placements: Mapping[str, Rows]) -> dict[str, int]:
         """The most members that each domain could take by its free resources alone."""
-        fit = self._host.profile.plugins.get("NodeResourcesFit")
-        is_checked = "NodeResourcesFit" in self._host.profile.points.get("filter", ())
-        if fit is None or not is_checked or fit.args.as_json().get("ignoredResources"):
+        filters = self._host.profile.points.get("filter", ())
+        exact = (
+            name in filters and not fit.args.as_json().get("ignoredResources")
+            for name, fit in self._fits.items()
+        )
+        if not any(exact):
             return dict.fromkeys(placements, len(self._pods))  # other rules than those below
         kinds: dict[Hashable, list[Pod]] = {}
         for pod in self._pods:

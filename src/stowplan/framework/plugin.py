@@ -152,6 +152,9 @@ class Plugin:
     """Whether `post_filter` looks for pods to evict: its runs are counted as attempts to preempt."""
     limits_daemons: ClassVar[bool] = False
     """Whether the DaemonSet controller creates no pod for a node that this plugin rejects."""
+    fits_resources: ClassVar[bool] = False
+    """Whether `filter_nodes` rejects the nodes with too few free resources for the pod, as NodeResourcesFit
+    does. Domains of nodes that are too small for a pod group are then skipped."""
     rights: ClassVar[tuple[Right, ...]] = ()
     """What the plugin writes through `handle.api`, for `stowplan manifests`; `watches` need no entry."""
     controllers: ClassVar[tuple[str, ...]] = ()

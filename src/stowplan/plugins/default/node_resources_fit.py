@@ -56,6 +56,7 @@ class NodeResourcesFit(Plugin):
     reads = Reads.USAGE
     hints_by_spec = True
     takes_rows = True
+    fits_resources = True
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         super().__init__(args, handle)
