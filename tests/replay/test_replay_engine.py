@@ -291,16 +291,6 @@ def test_a_pod_that_was_preempted_and_is_pending_here_is_replaced(departures):
     assert sorted(found) == ["again", "high", "low"]
 
 
-@pytest.mark.parametrize("departures", ["run-time", "recorded"])
-def test_a_pod_that_is_not_preempted_here_can_be_preempted_later(departures):
-    """When recorded it was about to end by then."""
-    trace = recorded_preemption(add(30, pod("top", priority=10)))
-    trace.events[0] = add(0, node("a", "2"))
-    found = results_by_name(trace, departures=departures)
-    assert (found["top"].node, found["top"].bound) == ("a", 30)
-    assert (found["low"].is_evicted, found["low"].ended) == (True, 30)
-
-
 def test_preemption_takes_the_recorded_node_where_the_harm_is_equal():
     pods = [add(1, pod(f"on-{name}", "4", nodeName=name)) for name in ("a", "b", "c")]
     urgent = pod("high", "4", priority=10)
