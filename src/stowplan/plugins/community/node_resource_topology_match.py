@@ -55,8 +55,6 @@ MAX_SETS = 1000
 """If there are more sets of so many NUMA nodes than this, they are not looked at."""
 MAX_CELLS = 2**15
 """So many sets of NUMA nodes, over all nodes, are looked at in one go."""
-MAX_BLOCK = 2**13
-"""So many NUMA nodes are scored in one go."""
 EXACT = 2**46
 """A hundredfold of it is less than 2**53, up to which floats are exact."""
 FARTHEST = 255
@@ -306,17 +304,11 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
         asked = [-(-amount // 1000) if name == "cpu" else amount for name, amount in part.request]
         weights = [self._weights.get(name, 1) for name, _ in part.request]
         strategy = self.args.scoring_strategy.type
-        found = np.zeros(len(scope.rows), np.int64)
-        # A block of nodes at a time: memory for larger columns would come from the kernel each time, which
-        # takes longer than to compute them.
-        size = max(MAX_BLOCK // scope.width, 1)
-        for start in range(0, len(found) if asked else 0, size):
-            block = slice(start, start + size)
-            if strategy == "BalancedAllocation":
-                found[block] = _least_balance(asked, rooms, block)
-            else:
-                found[block] = _least_share(asked, rooms, block, weights, strategy == "LeastAllocated")
-        return found
+        if not asked:
+            return np.zeros(len(scope.rows), np.int64)
+        if strategy == "BalancedAllocation":
+            return _least_balance(asked, rooms)
+        return _least_share(asked, rooms, weights, strategy == "LeastAllocated")
 
     def _least_numa_nodes(self, nodes: NodeTable, scope: Scope, parts: Sequence[Part]) -> Scores:
         """The fewer NUMA nodes a part needs the better; half a step more if no such set is nearer."""
@@ -568,43 +560,59 @@ def _nearest_sets(
 
 
 def _least_share(
-    asked: Sequence[int], rooms: Sequence[Room], block: slice, weights: Sequence[int], counts_left: bool
+    asked: Sequence[int], rooms: Sequence[Room], weights: Sequence[int], counts_left: bool
 ) -> Scores:
-    """By node of the block, the lowest score of a NUMA node that is not 0, 0 if all are: how much of it the
+    """By node, the lowest score of a NUMA node that is not 0, 0 if all are: how much of it the
     request leaves, or takes, in percent."""
-    points = np.zeros(rooms[0].whole[:, block].shape)
-    for amount, room, weight in zip(asked, rooms, weights, strict=True):
-        whole = room.whole[:, block]
+    # Memory for columns of this size comes from the kernel, which takes longer than to compute them: so all
+    # is computed in as few as possible.
+    points, percent = np.empty((2, *rooms[0].whole.shape))
+    for number, (amount, room, weight) in enumerate(zip(asked, rooms, weights, strict=True)):
+        out = percent if number else points
         if amount < EXACT:  # then what is rounded here is right, too
-            percent = amount * MAX_SCORE / whole
-            percent = MAX_SCORE - np.ceil(percent) if counts_left else np.floor(percent)
+            np.divide(amount * MAX_SCORE, room.whole, out=out)
+            if counts_left:
+                np.minimum(np.ceil(out, out=out), MAX_SCORE, out=out)
+            else:
+                np.floor(out, out=out)
+                out *= room.whole >= amount
         else:
-            exact = np.maximum(room.amounts[:, block], 1)
+            exact = np.maximum(room.amounts, 1)
             left = exact - amount if counts_left else np.full_like(exact, amount)
-            percent = (np.maximum(left, 0) * MAX_SCORE // exact).astype(np.float64)
-        percent *= whole >= amount
-        points += percent if weight == 1 else percent * weight
-    if (total := sum(weights)) > 1:
-        points = np.floor(points / total)  # at most 100 times the weights, so exact
-    lowest = reduce(np.minimum, np.where(points > 0, points, MAX_SCORE + 1))
-    return np.where(lowest > MAX_SCORE, 0, lowest).astype(np.int64)
+            shares = np.maximum(left, 0) * MAX_SCORE // exact * (exact >= amount)
+            out[:] = MAX_SCORE - shares if counts_left else shares
+        if weight != 1:
+            out *= weight
+        if number:
+            points += percent
+    total = sum(weights)
+    if counts_left:
+        np.subtract(MAX_SCORE * total, points, out=points)
+    # Sums are at most 100 times the weights, so exact. Only the lowest one of each node has to be divided.
+    np.copyto(points, math.inf, where=points < total)
+    lowest = np.minimum.reduce(points)
+    return np.where(lowest < math.inf, np.floor(lowest / total), 0).astype(np.int64)
 
 
-def _least_balance(asked: Sequence[int], rooms: Sequence[Room], block: slice) -> Scores:
-    """By node of the block, the lowest score of a NUMA node that has room, 0 if none has: 100 if the request
+def _least_balance(asked: Sequence[int], rooms: Sequence[Room]) -> Scores:
+    """By node, the lowest score of a NUMA node that has room, 0 if none has: 100 if the request
     takes equal shares of all resources there, and less the more they differ."""
-    shares = []
-    for amount, room in zip(asked, rooms, strict=True):
-        share = amount / room.whole[:, block]
-        if (is_empty := room.is_empty[:, block]).any():
-            share[is_empty] = 1.0
-        shares.append(share)
-    lacks = reduce(np.maximum, shares) > 1
-    mean = reduce(np.add, shares) / len(shares)
-    spread = reduce(np.add, [(share - mean) ** 2 for share in shares]) / max(len(shares) - 1, 1)
-    spread[lacks] = -1
+    shares, mean = np.empty((len(asked), *rooms[0].whole.shape)), np.empty(rooms[0].whole.shape)
+    for amount, room, share in zip(asked, rooms, shares, strict=True):
+        np.divide(amount, room.whole, out=share)
+        if (is_empty := room.is_empty).any():
+            np.copyto(share, 1.0, where=is_empty)
+    lacks = np.maximum.reduce(shares, out=mean) > 1
+    np.add.reduce(shares, out=mean)
+    mean /= len(shares)
+    shares -= mean
+    shares *= shares
+    spread = np.add.reduce(shares, out=mean)
+    if len(shares) > 2:
+        spread /= len(shares) - 1
+    np.copyto(spread, -1, where=lacks)
     # The larger the spread the lower the score, which is at least 50: no two shares differ by more than 1.
-    largest = reduce(np.maximum, spread)
+    largest = np.maximum.reduce(spread)
     return np.where(largest < 0, 0, (1 - largest) * MAX_SCORE).astype(np.int64)
 
 
