@@ -430,7 +430,16 @@ async def test_a_second_write_starts_from_the_answer_to_the_first(server: Script
     assert [(asked.method, asked.path.rpartition("/")[2], asked.body) for asked in server.asked] == [
         ("GET", "c", None),
         ("PATCH", "c", {"metadata": {"finalizers": ["f"], "resourceVersion": "1"}}),
-        ("PATCH", "status", {"metadata": {"resourceVersion": "2"}, "status": {"allocation": allocation}}),
+        (
+            "PUT",
+            "status",
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": second["metadata"],
+                "status": {"allocation": allocation},
+            },
+        ),
         ("PATCH", "status", {"metadata": {"resourceVersion": "3"}, "status": {"allocation": None}}),
     ]
 

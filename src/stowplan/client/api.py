@@ -26,7 +26,7 @@ from stowplan.api.meta import Object, Wire, decode, decode_partly
 from stowplan.api.nesting import decode_deep, members
 from stowplan.api.pod import Pod, PodObject
 from stowplan.api.quantity import encode_hook
-from stowplan.api.resource import ResourceClaim
+from stowplan.api.resource import ResourceClaim, ResourceClaimStatus
 from stowplan.client import claim_edits
 from stowplan.client.connection import Connection, Pool
 from stowplan.client.errors import ApiError, NotAllowed, NotFound, Unreachable, error_of
@@ -460,16 +460,18 @@ class ApiClient:
         """Send a merge patch of the differences, so that fields we do not decode stay as they are."""
         path = resource_of(item).item(item.namespace, item.name)
         base = await self._base_of(item, path)
-        if claim_edits.must_edit(base, item, status=bool(subresource)):
+        answer: Reply | None = None
+        if subresource and _is_first_status(base, item):
+            answer = await self.request("PUT", path + subresource, _status_alone(item))
+        elif claim_edits.must_edit(base, item, status=bool(subresource)):
             answer = await self._edit(item, path, subresource)
-            if answer is not None:
-                return self._remember(decode(type(item), answer.data))
-        # A part that is at its defaults now may still have fields that we do not decode: it is not removed.
-        parts = dict.fromkeys(("metadata", "spec", "status"), Raw(b"{}"))
-        before, after = parts | _fields(base), parts | _fields(item)
-        patch = {field: value for field, value in _difference(before, after).items() if concerns(field)}
-        patch.setdefault("metadata", {})["resourceVersion"] = item.metadata.resource_version
-        answer = await self.request("PATCH", path + subresource, patch, content_type=MERGE_PATCH)
+        if answer is None:
+            # A part at its defaults now may still have fields that we do not decode: it is not removed.
+            parts = dict.fromkeys(("metadata", "spec", "status"), Raw(b"{}"))
+            before, after = parts | _fields(base), parts | _fields(item)
+            patch = {field: value for field, value in _difference(before, after).items() if concerns(field)}
+            patch.setdefault("metadata", {})["resourceVersion"] = item.metadata.resource_version
+            answer = await self.request("PATCH", path + subresource, patch, content_type=MERGE_PATCH)
         return self._remember(decode(type(item), answer.data))
 
     async def _edit(self, item: Object, path: str, subresource: str) -> Reply | None:
@@ -542,6 +544,20 @@ def _fields(item: Object) -> dict[str, Raw]:
 def _whole(item: Object) -> dict[str, Any]:
     resource = resource_of(item)
     return {"apiVersion": resource.api_version, "kind": resource.kind, **_fields(item)}
+
+
+def _is_first_status(base: Object, item: Object) -> bool:
+    """Whether a claim gets its first status: there is nothing to keep, and a PUT costs the server less."""
+    return (
+        isinstance(base, ResourceClaim)
+        and isinstance(item, ResourceClaim)
+        and base.status == ResourceClaimStatus() != item.status
+    )
+
+
+def _status_alone(item: Object) -> dict[str, Any]:
+    """The body of a PUT of the status: the API server takes the spec from the stored object."""
+    return {field: value for field, value in _whole(item).items() if field != "spec"}
 
 
 def _difference(before: dict[str, Raw], after: dict[str, Raw]) -> dict[str, Any]:
