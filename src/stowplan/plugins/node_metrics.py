@@ -626,11 +626,12 @@ class RecentPods:
             return 0.0
         if len(nodes) < len(self._sums):
             return nodes.lookup(self._sums)
-        found = np.zeros(len(nodes))
+        # Looked up in the live table, since a table of some rows has to search all its names for each.
+        found, live = np.zeros(len(nodes.live)), nodes.live
         for name, amount in self._sums.items():
-            if (row := nodes.row_of(name)) is not None:
+            if (row := live.row_of(name)) is not None:
                 found[row] = amount
-        return found
+        return found if nodes is live else found[nodes.rows]
 
     def _add_up(self, node_name: str) -> None:
         """Drop what the last reading has counted, and add up the rest."""

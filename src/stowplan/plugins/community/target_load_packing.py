@@ -76,9 +76,14 @@ class TargetLoadPacking(LoadPlugin):
             return np.full(len(nodes), NO_DATA, np.int64)
         load, target = self.source.columns(nodes), self.args.target_utilization
         capacity = load.cpu_capacity
-        used = load.last_cpu / 100 * capacity + self._predict(pod) + self._recent.column(nodes)
-        predicted = np.zeros(len(nodes))
-        np.divide(100 * used, capacity, out=predicted, where=capacity > 0)
+        predicted = load.last_cpu / 100 * capacity
+        predicted += self._predict(pod)
+        predicted += self._recent.column(nodes)
+        predicted *= 100
+        if capacity.all():
+            predicted /= capacity
+        else:
+            predicted = np.divide(predicted, capacity, out=np.zeros(len(nodes)), where=capacity > 0)
         below = (100 - target) * predicted / target + target
         above = target * (100 - predicted) / max(100 - target, 1)
         points = np.where(predicted <= target, below, np.where(predicted <= 100, above, 0))
