@@ -152,7 +152,7 @@ def test_a_bad_configuration_is_a_line_and_exit_status_1(config, message, stowpl
 
 
 PLUGINS = """
-from stowplan.framework import Plugin
+from stowplan.framework import Plugin, Status
 
 class Raises(Plugin):
     def filter(self, state, pod, node):
@@ -165,6 +165,10 @@ class Exaggerates(Plugin):
 class Interferes(Plugin):
     def post_filter(self, state, pod, decision):
         raise ValueError("boom")
+
+class Mimics(Plugin):
+    def post_filter(self, state, pod, decision):
+        return Status.unschedulable("preemption: this pod is not eligible")
 """
 
 
@@ -193,6 +197,14 @@ def test_a_failing_plugin_is_a_line_and_exit_status_1(plugin, point, pod, where,
     (line,) = run.err.splitlines()
     assert f"failing:{plugin}" in line
     assert where in line
+
+
+def test_words_of_a_plugin_are_not_taken_for_a_search_for_victims(stowplan, file, monkeypatch):
+    monkeypatch.syspath_prepend(file(PLUGINS, "mimicking.py").parent)
+    plugins = {"postFilter": {"enabled": [{"name": "mimicking:Mimics"}], "disabled": [{"name": "*"}]}}
+    config = file(CONFIG + json.dumps({"profiles": [{"plugins": plugins}]})[1:-1], "config.yaml")
+    run = stowplan("p", "-f", "-", "--config", config, "-o", "json", stdin=NODE + NO_FIT)
+    assert json.loads(run.out)["preemption"]["why"] == "No plugin of this profile preempts pods."
 
 
 @pytest.mark.parametrize("pods", [("p", "q"), ("q", "p")], ids=" ".join)

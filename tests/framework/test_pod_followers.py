@@ -62,6 +62,21 @@ def test_each_change_is_told_once():
     ]
 
 
+def test_a_method_that_cannot_be_looked_up_stops_nothing(caplog):
+    class Broken(Follower):
+        @property
+        def pod_added(self):
+            raise RuntimeError("no such method today")
+
+    other = Follower(None, None)
+    followers = PodFollowers()
+    followers.take_plugins([Broken(None, None), other], lambda: [make_pod("old", node="b")])
+    followers.tell(make_pod("web"))
+    assert other.told == [("added", "old", "b"), ("added", "web", "")]
+    failed = [record.fields for record in caplog.records if record.getMessage() == "Plugin failed"]
+    assert [each["method"] for each in failed] == ["pod_added", "pod_added"]
+
+
 def test_the_kit_tells_of_pods():
     cluster = a_cluster(Follower).node("a").pod("old", "a")
     follower = cluster.instance(Follower)

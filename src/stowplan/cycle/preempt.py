@@ -41,9 +41,9 @@ from stowplan.framework.handle import Nominations
 from stowplan.framework.plugin import Nomination, Reads
 from stowplan.framework.profile import Profile
 from stowplan.framework.state import CycleState
-from stowplan.framework.status import Code, Status
+from stowplan.framework.status import Code, Preemption, Status
 
-__all__ = ["NOT_HELPFUL", "NO_VICTIMS", "Candidates", "Victims", "pick", "preempt"]
+__all__ = ["Candidates", "Victims", "pick", "preempt"]
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 
@@ -214,11 +214,12 @@ def _no_node(live: LiveNodeTable, rows: Slots, rejections: Counter[Status]) -> S
     if errors:
         text = next(iter(errors)) if len(errors) == 1 else f"[{', '.join(errors)}]"
         return Status.error(text, next((status.stack for status in rejections if status.stack), ""))
-    return Status.unschedulable(_message(live, rows, rejections))
+    found = Preemption(not_helpful=len(live) - len(rows), no_victims=rejections[NO_VICTIMS])
+    return Status(Code.UNSCHEDULABLE, (_message(live, found.not_helpful, rejections),), preemption=found)
 
 
-def _message(live: LiveNodeTable, rows: Slots, rejections: Counter[Status]) -> str:
-    counts = {NOT_HELPFUL: len(live) - len(rows)} if len(live) > len(rows) else {}
+def _message(live: LiveNodeTable, not_helpful: int, rejections: Counter[Status]) -> str:
+    counts = {NOT_HELPFUL: not_helpful} if not_helpful else {}
     for status, count in rejections.items():
         for reason in status.reasons:
             counts[reason] = counts.get(reason, 0) + count

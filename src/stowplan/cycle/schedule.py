@@ -329,7 +329,7 @@ class Cycle:
         """
         profile, state, decision = self.profile, self.state, self.decision
         reasons: list[str] = []
-        keeps_nomination = False
+        keeps_nomination, preemption = False, None
         observer = profile.observer.start("PostFilter")
         for name, plugin, post_filter in profile.post_filters:
             if observer is not None:
@@ -353,9 +353,13 @@ class Cycle:
                 return reasons
             reasons += answer.reasons
             keeps_nomination = keeps_nomination or answer.keeps_nomination
+            preemption = answer.preemption or preemption
         if profile.post_filters:
             decision.post_filter = Status(
-                Code.UNSCHEDULABLE, tuple(reasons), keeps_nomination=keeps_nomination
+                Code.UNSCHEDULABLE,
+                tuple(reasons),
+                keeps_nomination=keeps_nomination,
+                preemption=preemption,
             )
         return reasons
 
@@ -474,7 +478,9 @@ class Cycle:
             return
         decision.nominated, decision.victims = None, ()
         why = preemption_status(Status.unschedulable(NO_CANDIDATE))
-        decision.post_filter = Status(Code.UNSCHEDULABLE, (*reasons, *why.reasons), keeps_nomination=True)
+        decision.post_filter = Status(
+            why.code, (*reasons, *why.reasons), keeps_nomination=True, preemption=why.preemption
+        )
 
 
 def _errors(decision: Decision, rejections: Rejections) -> dict[int, Status]:

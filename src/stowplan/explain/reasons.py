@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -100,28 +99,22 @@ def preemption_text(decision: Decision) -> str:
     pod, status = decision.pod, decision.post_filter
     if status is not None and status.code is not Code.UNSCHEDULABLE:
         return f"Preemption was not attempted: {status.plugin} returned {status.message!r}."
-    if status is None or "preemption: " not in status.message:
+    found = None if status is None else status.preemption
+    if found is None:
         return "No plugin of this profile preempts pods." if decision.node_count else ""
-    if "not eligible" in status.message:
-        return f"Preemption was not attempted: {status.message.rpartition('preemption: ')[2]}"
+    if found.not_eligible:
+        return f"Preemption was not attempted: {found.not_eligible}"
     candidates = int((decision.codes() == Code.UNSCHEDULABLE).sum())
     if not candidates:
         return "Preemption cannot help: no node was rejected for a reason that evicting pods would resolve."
-    from stowplan.cycle.preempt import NO_VICTIMS, NOT_HELPFUL  # few explanations need it
-
-    hopeless = _count_in(NOT_HELPFUL, status.message)
-    spared = _count_in(NO_VICTIMS.message, status.message)
-    # What PreemptionToleration adds: pods that are safe, by their PriorityClass.
-    _, has_safe, safe = status.message.partition(". Pods that ")
-    lower = "may be evicted" if has_safe else f"has a priority below {pod.priority}"
+    lower = "may be evicted" if found.protected else f"has a priority below {pod.priority}"
     parts = (
-        (hopeless, "for reasons that evicting pods would not resolve"),
-        (spared, f"where no pod {lower}"),
-        (candidates - spared, "even without all pods of lower priority"),
+        (found.not_helpful, "for reasons that evicting pods would not resolve"),
+        (found.no_victims, f"where no pod {lower}"),
+        (candidates - found.no_victims, "even without all pods of lower priority"),
     )
     listed = "; ".join(f"on {_nodes(count)} {why}" for count, why in parts if count)
-    text = f"Preemption cannot help. The pod does not fit {listed}."
-    return f"{text} Pods that {safe}" if has_safe else text
+    return f"Preemption cannot help. The pod does not fit {listed}. {found.protected}".rstrip()
 
 
 def taint_text(key: str, value: str, effect: str) -> str:
@@ -211,11 +204,6 @@ def requirement_text(each: LabelSelectorRequirement | NodeSelectorRequirement) -
         "Lt": "<",
     }
     return f"{each.key} {words[each.operator]}{values}"
-
-
-def _count_in(reason: str, message: str) -> int:
-    found = re.search(rf"(\d+) {re.escape(reason)}", message)
-    return int(found[1]) if found else 0
 
 
 def _nodes(count: int) -> str:

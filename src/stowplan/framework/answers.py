@@ -31,7 +31,7 @@ from stowplan.errors import PluginError, StowplanError
 from stowplan.framework.events import Action, ClusterEvent, Hint
 from stowplan.framework.plugin import FilterError, Mask, Nomination, Plugin, Reject
 from stowplan.framework.scores import Scores
-from stowplan.framework.status import SKIP, Code, Status
+from stowplan.framework.status import SKIP, Code, Preemption, Status
 
 MAX_TEXT: Final = 1000
 """Characters of a plugin's message that are kept: an event does not hold more."""
@@ -362,13 +362,17 @@ def status_of(method: str, answer: object) -> Status | None:
         _expect("a Status whose plugin is a str", status.plugin)
     if type(status.stack) is not str:
         _expect("a Status whose stack is a str", status.stack)
+    if status.preemption is not None and type(status.preemption) is not Preemption:
+        _expect("a Status whose preemption is a Preemption", status.preemption)
     if code is Code.SUCCESS:
         return None
     cut = tuple(map(reason_of, reasons))
     if cut != reasons or code is Code.WAIT:
         seconds, stack = _seconds(status.timeout), status.stack[-MAX_STACK:]
         keeps = status.keeps_nomination is True
-        return Status(code, cut, status.plugin, seconds, stack, keeps_nomination=keeps)
+        return Status(
+            code, cut, status.plugin, seconds, stack, keeps_nomination=keeps, preemption=status.preemption
+        )
     return status
 
 

@@ -35,7 +35,7 @@ from stowplan.framework.decision import Decision
 from stowplan.framework.observer import UNOBSERVED, Observer
 from stowplan.framework.plugin import Nomination, Plugin, name_of, overrides
 from stowplan.framework.state import CycleState
-from stowplan.framework.status import Status
+from stowplan.framework.status import Code, Preemption, Status
 from stowplan.log import logger_of
 from stowplan.metrics import Numbers, Page
 
@@ -50,6 +50,15 @@ def preemption_status(status: Status) -> Status:
         (f"preemption: {status.message}",),
         stack=status.stack,
         keeps_nomination=status.keeps_nomination,
+        preemption=status.preemption or Preemption(),
+    )
+
+
+def not_eligible(reason: str, *, keeps_nomination: bool = False) -> Status:
+    """Why pods to evict are not searched, as the pod's condition says it."""
+    found = Preemption(not_eligible=reason)
+    return preemption_status(
+        Status(Code.UNSCHEDULABLE, (reason,), keeps_nomination=keeps_nomination, preemption=found)
     )
 
 
@@ -413,7 +422,7 @@ class PodFollowers:
         for plugin in self._by_method["pod_added"]:
             if plugin not in before:
                 for pod in tuple(self._pods.values()):
-                    self._call(plugin, "pod_added", pod)
+                    self._call(plugin, "pod_added", _adding(pod), pod)
 
     def tell(self, pod: Pod, *, is_gone: bool = False) -> None:
         """Tell of a pod as it is now, or that it is gone. A pod that has ended is gone, too."""
@@ -422,23 +431,24 @@ class PodFollowers:
         old = self._pods.get(pod.uid)
         if is_gone or pod.is_finished:
             if self._pods.pop(pod.uid, None) is not None:
-                self._call_all("pod_deleted", pod)
+                self._call_all("pod_deleted", lambda plugin: plugin.pod_deleted(pod), pod)
             return
         self._pods[pod.uid] = pod
         if old is None:
-            self._call_all("pod_added", pod)
+            self._call_all("pod_added", _adding(pod), pod)
         elif old is not pod:
-            self._call_all("pod_updated", old, pod)
+            self._call_all("pod_updated", lambda plugin: plugin.pod_updated(old, pod), pod)
 
-    def _call_all(self, method: str, *pods: Pod) -> None:
+    def _call_all(self, method: str, call: Callable[[Plugin], None], pod: Pod) -> None:
         for plugin in self._by_method[method]:
-            self._call(plugin, method, *pods)
+            self._call(plugin, method, call, pod)
 
-    def _call(self, plugin: Plugin, method: str, *pods: Pod) -> None:
+    def _call(self, plugin: Plugin, method: str, call: Callable[[Plugin], None], pod: Pod) -> None:
+        """Only `call` looks up the method: a plugin may have a property there that raises."""
         try:
             self._observer.enter(method, plugin)
             try:
-                getattr(plugin, method)(*pods)
+                call(plugin)
             except BaseException as error:  # its text is the plugin's code, too
                 raise RaisedError(error, (plugin, method)) from None
             finally:
@@ -447,6 +457,8 @@ class PodFollowers:
             raise_interrupt(error)
             said = f"{describe(error)}{where_text(error)}"
             name = name_of(plugin)
-            log.error(
-                "Plugin failed", said, plugin=name, method=method, pod=pods[-1], stacktrace=stack_of(error)
-            )
+            log.error("Plugin failed", said, plugin=name, method=method, pod=pod, stacktrace=stack_of(error))
+
+
+def _adding(pod: Pod) -> Callable[[Plugin], None]:
+    return lambda plugin: plugin.pod_added(pod)

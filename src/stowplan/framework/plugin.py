@@ -155,6 +155,16 @@ class Plugin:
     fits_resources: ClassVar[bool] = False
     """Whether `filter_nodes` rejects the nodes with too few free resources for the pod, as NodeResourcesFit
     does. Domains of nodes that are too small for a pod group are then skipped."""
+    ignores_resources: bool = False
+    """With `fits_resources`: whether it ignores some resources, so that no domain may be skipped."""
+    only_creates_binding: ClassVar[bool] = False
+    """Whether `bind` does nothing but `handle.api.create_binding`; a replay then writes it without a task."""
+    group_families: ClassVar[tuple[str, ...]] = ()
+    """The API groups whose pod groups this plugin keeps out of the queue until they can be attempted. What
+    it registers for may help any member of a group that does not fit."""
+    reports_gate: ClassVar[bool] = False
+    """Whether a pod that `pre_enqueue` keeps out of the queue says so in an event and a condition, after two
+    seconds and unless it has a condition already."""
     rights: ClassVar[tuple[Right, ...]] = ()
     """What the plugin writes through `handle.api`, for `stowplan manifests`; `watches` need no entry."""
     controllers: ClassVar[tuple[str, ...]] = ()
@@ -376,8 +386,21 @@ class AwaitingPlugin(Plugin):
         return None
 
 
+class GroupPreemptingPlugin(Plugin):
+    """A plugin that can look for pods to evict for a pod group that preempts as one."""
+
+    preempts_for_groups: ClassVar[bool] = True
+
+    def preempt_for_group(self, state: CycleState, pod: Pod, decision: Decision) -> Nomination | Status:
+        """Do what `post_filter` does for a member; `pod` has the priority of its group."""
+        raise NotImplementedError
+
+
 class ReservingPlugin(Plugin):
     """A plugin that can say what its `reserve` would take, for `stowplan decide --reserve`."""
+
+    reservation_name: ClassVar[str] = ""
+    """The field of the output that has it."""
 
     def reservation(self, state: CycleState, node_name: str) -> Any:
         """What it would reserve on the node, in plain data; empty if nothing."""

@@ -162,6 +162,10 @@ class Profile:
         self.binds_plainly = all(is_trusted(type(plugin)) for plugin in binding)
         """Whether no plugin of others takes part in bindings."""
 
+    def plugins_holding(self, family: str) -> frozenset[str]:
+        """The names of the plugins that keep incomplete pod groups of this API group out of the queue."""
+        return frozenset(name for name, plugin in self.plugins.items() if family in plugin.group_families)
+
     def with_weight(self, name: str, weight: int) -> Profile:
         """The same profile, but for what the scores of one plugin count."""
         found = copy(self)

@@ -46,6 +46,19 @@ _WIRE_NAMES = {
 }
 
 
+class Preemption(msgspec.Struct, frozen=True):
+    """What a search for pods to evict found where it did not help, for people who read a decision."""
+
+    not_eligible: str = ""
+    """Why pods were not searched at all."""
+    not_helpful: int = 0
+    """On how many nodes the pod was rejected for reasons that evicting pods would not resolve."""
+    no_victims: int = 0
+    """On how many nodes there is no pod that may be evicted."""
+    protected: str = ""
+    """A sentence about pods of lower priority that may not be evicted."""
+
+
 class Status(msgspec.Struct, frozen=True):
     """The answer of a plugin. None means success wherever a Status is expected."""
 
@@ -62,6 +75,8 @@ class Status(msgspec.Struct, frozen=True):
     """With ERROR: the plugin raised it instead of returning it."""
     keeps_nomination: bool = False
     """From post_filter: no other node was looked for, so the pod stays nominated to the one it has."""
+    preemption: Preemption | None = None
+    """From post_filter of a plugin that preempts: what it found; `handle.preempt` sets it."""
 
     @classmethod
     def unschedulable(cls, *reasons: str) -> Status:
@@ -98,6 +113,10 @@ class Status(msgspec.Struct, frozen=True):
         time is over.
         """
         return cls(Code.WAIT, reasons, timeout=timeout)
+
+    @property
+    def is_error(self) -> bool:
+        return self.code is Code.ERROR
 
     @property
     def message(self) -> str:

@@ -32,7 +32,7 @@ from stowplan.framework import (
     Right,
     Status,
 )
-from stowplan.framework.handle import preemption_status
+from stowplan.framework.handle import not_eligible, preemption_status
 from stowplan.plugins.group_members import not_alone
 from stowplan.plugins.quotas import (
     amounts_of,
@@ -305,14 +305,12 @@ class CapacityScheduling(Plugin):
 
     def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Nomination | Status:
         if refusal := not_alone(self.handle, pod):
-            return preemption_status(Status.unschedulable(refusal))
+            return not_eligible(refusal)
         if pod.spec.preemption_policy == "Never":
-            return preemption_status(Status.unschedulable("not eligible due to preemptionPolicy=Never."))
+            return not_eligible("not eligible due to preemptionPolicy=Never.")
         if self._is_clearing(pod):
             text = "not eligible due to a terminating pod on the nominated node."
-            return preemption_status(
-                msgspec.structs.replace(Status.unschedulable(text), keeps_nomination=True)
-            )
+            return not_eligible(text, keeps_nomination=True)
         groups = self.handle.cluster.groups
         victims = choose_victims(self.handle.cluster.nodes, pod, decision, self._victims(pod))
         answer = self.handle.preempt(state, pod, decision, 100, 0, victims)

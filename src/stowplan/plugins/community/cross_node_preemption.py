@@ -38,7 +38,7 @@ from stowplan.framework import (
     Resource,
     Status,
 )
-from stowplan.framework.handle import preemption_status
+from stowplan.framework.handle import not_eligible, preemption_status
 from stowplan.plugins.args import DefaultPreemptionArgs
 from stowplan.plugins.default.default_preemption import DefaultPreemption, is_leaving_for
 from stowplan.plugins.quotas import with_broken_gangs
@@ -139,7 +139,7 @@ class CrossNodePreemption(DefaultPreemption):
             return answer
         if any(is_leaving_for(pod, pods[slot]) for slot in np.concatenate([everywhere, *by_key.values()])):
             text = "not eligible due to terminating pods that stand in the way on other nodes."
-            return preemption_status(Status(Code.UNSCHEDULABLE, (text,), keeps_nomination=True))
+            return not_eligible(text, keeps_nomination=True)
         pools = [[pods[slot] for slot in pool] for pool in self._pools(decision, everywhere, by_key)]
         found = self.handle.preempt_across(pod, pools, self.args.max_trials)
         if isinstance(found, Nomination):
@@ -148,7 +148,8 @@ class CrossNodePreemption(DefaultPreemption):
             return Nomination(found.node_name, with_broken_gangs(groups, found.victims))
         if found.code is Code.ERROR:
             return preemption_status(found)
-        return Status(answer.code, (f"{answer.message} {found.message.capitalize()}",))
+        text = f"{answer.message} {found.message.capitalize()}"
+        return Status(answer.code, (text,), preemption=answer.preemption)
 
     def _conflicts(self, pod: Pod) -> tuple[Slots, dict[str, Slots]]:
         """Pods of lower priority that may keep this one from all nodes, and by topology key those that keep

@@ -15,6 +15,7 @@ import re
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from stowplan.framework import (
     Code,
@@ -25,6 +26,7 @@ from stowplan.framework import (
     Pod,
     Status,
 )
+from stowplan.framework.status import Preemption
 from stowplan.plugins.args import DefaultPreemptionArgs
 from stowplan.plugins.default.default_preemption import DefaultPreemption
 from stowplan.plugins.priority_classes import PriorityClass
@@ -47,6 +49,8 @@ class Toleration(NamedTuple):
 
 class PreemptionToleration(DefaultPreemption):
     args: PreemptionTolerationArgs
+    # parity: groups preempt only with DefaultPreemption itself
+    preempts_for_groups = False
     watches = (PriorityClass,)
 
     def __init__(self, args: PreemptionTolerationArgs, handle: Handle) -> None:
@@ -68,8 +72,9 @@ class PreemptionToleration(DefaultPreemption):
             f"{count} of PriorityClass {name} (priority {self._known[name].minimum} or more may)"
             for name, count in sorted(self._safe.items())
         )
-        text = f"{answer.message} Pods that priority {pod.priority} may not evict: {', '.join(texts)}."
-        return Status(answer.code, (text,), keeps_nomination=answer.keeps_nomination)
+        protected = f"Pods that priority {pod.priority} may not evict: {', '.join(texts)}."
+        found = replace(answer.preemption or Preemption(), protected=protected)
+        return replace(answer, reasons=(f"{answer.message} {protected}",), preemption=found)
 
     def may_evict(self, pod: Pod, decision: Decision) -> frozenset[str] | None:
         minimums = self._tolerations()

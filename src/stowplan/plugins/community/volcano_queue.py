@@ -32,7 +32,7 @@ from stowplan.framework import (
     SortKey,
     Status,
 )
-from stowplan.framework.handle import preemption_status
+from stowplan.framework.handle import not_eligible, preemption_status
 from stowplan.plugins.priority_classes import PriorityClass
 from stowplan.plugins.queue_shares import (
     QueueNode,
@@ -259,6 +259,7 @@ def _listed(text: str, word: str, names: list[str]) -> str:
 class VolcanoQueue(Plugin):
     args: VolcanoQueueArgs
     hints_by_group = True
+    reports_gate = True
     watches = (Queue, VolcanoPodGroup, PriorityClass)
     rights = (
         Right("pods", ("delete",)),  # which the host does for it
@@ -472,7 +473,7 @@ class VolcanoQueue(Plugin):
             return None
         victims = choose_victims(self.handle.cluster.nodes, pod, decision, self._victims(node, tree))
         if not victims:
-            return preemption_status(Status.unschedulable("no queue uses more than it deserves"))
+            return not_eligible("no queue uses more than it deserves")
         answer = self.handle.preempt(state, pod, decision, 100, 0, victims)
         return answer if isinstance(answer, Nomination) else preemption_status(answer)
 

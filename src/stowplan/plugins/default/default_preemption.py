@@ -14,18 +14,18 @@ from stowplan.framework import (
     Decision,
     Hint,
     Nomination,
-    Plugin,
     Pod,
     Resource,
     Right,
     Status,
 )
-from stowplan.framework.handle import preemption_status
+from stowplan.framework.handle import not_eligible, preemption_status
+from stowplan.framework.plugin import GroupPreemptingPlugin
 from stowplan.plugins.args import DefaultPreemptionArgs
 from stowplan.plugins.group_members import not_alone
 
 
-class DefaultPreemption(Plugin):
+class DefaultPreemption(GroupPreemptingPlugin):
     args: DefaultPreemptionArgs
     preempts = True
     hints_by_spec = True
@@ -44,7 +44,7 @@ class DefaultPreemption(Plugin):
     def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Status | Nomination:
         rejection = self._not_eligible(pod, decision)
         if rejection:
-            return preemption_status(Status(Code.UNSCHEDULABLE, (rejection,), keeps_nomination=True))
+            return not_eligible(rejection, keeps_nomination=True)
         try:
             answer = self.handle.preempt(
                 state,
@@ -59,6 +59,12 @@ class DefaultPreemption(Plugin):
         if isinstance(answer, Nomination):
             return answer
         return preemption_status(answer)
+
+    def preempt_for_group(self, state: CycleState, pod: Pod, decision: Decision) -> Nomination | Status:
+        args = self.args
+        return self.handle.preempt(
+            state, pod, decision, args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
+        )
 
     def may_evict(self, pod: Pod, decision: Decision) -> frozenset[str] | None:
         """The uids of the pods that may be evicted; None for all pods of a lower priority."""
