@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from groups_staging import TOPOLOGY, UNSCHEDULABLE, group_condition, last_text, member, members, pod_group
 
 from scheduler_staging import node, pod, staged
@@ -51,6 +52,25 @@ async def test_scenario_47_no_rack_takes_all():
         assert short
         refused = "preemption: not eligible due to placement-based pod group scheduling limitation"
         assert all(each.endswith(refused) for each in short)
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        pytest.param({"ignoredResources": ["example.com/licence"]}, id="by name"),
+        pytest.param({"ignoredResourceGroups": ["example.com"]}, id="by prefix"),
+    ],
+)
+async def test_a_resource_that_the_scheduler_ignores_rules_out_no_rack(ignored):
+    config = {"profiles": [{"pluginConfig": [{"name": "NodeResourcesFit", "args": ignored}]}]}
+    wanted = [{"name": "c", "resources": {"requests": {"cpu": "1", "example.com/licence": "2"}}}]
+    nodes = racks()
+    for each in nodes:
+        each["status"]["allocatable"]["example.com/licence"] = "1"
+    async with topology_stage(config=config) as stage:
+        stage.see(*nodes, pod_group(least=2, schedulingConstraints=RACK), *members(2, containers=wanted))
+        await stage.settle()
+        assert len(stage.api.bound) == 2
 
 
 async def test_scenario_48_a_label_that_no_node_has():

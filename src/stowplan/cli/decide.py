@@ -28,8 +28,6 @@ from stowplan.framework.registry import Registry
 
 Case = dict[str, Any]
 NO_KINDS: Mapping[tuple[Any, Any], type[CustomResource]] = {}
-RESERVED = {"DynamicResources": "allocations", "VolumeBinding": "bindings"}
-"""The name under which the reservations of a plugin are printed."""
 
 
 @click.command()
@@ -75,8 +73,7 @@ def _answer(scenario: Case, registry: Registry, reserve: bool) -> dict[str, Any]
                 continue
             decision = planner.decide(pod)
             reserved = planner.reservations(decision) if reserve else {}
-            named = {RESERVED[plugin]: by_node for plugin, by_node in reserved.items() if by_node}
-            decisions.append(decision.as_golden() | named)
+            decisions.append(decision.as_golden() | reserved)
             planner.carry_out(decision)
     except StowplanError as error:
         return {"decisions": decisions, "error": str(error)}

@@ -404,11 +404,7 @@ class _GroupCycle:
     def _capacity(self, placements: Mapping[str, Rows]) -> dict[str, int]:
         """The most members that each domain could take by its free resources alone."""
         filters = self._host.profile.points.get("filter", ())
-        exact = (
-            name in filters and not fit.args.as_json().get("ignoredResources")
-            for name, fit in self._fits.items()
-        )
-        if not any(exact):
+        if not any(name in filters and not fit.ignores_resources for name, fit in self._fits.items()):
             return dict.fromkeys(placements, len(self._pods))  # other rules than those below
         kinds: dict[Hashable, list[Pod]] = {}
         for pod in self._pods:

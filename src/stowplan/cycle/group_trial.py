@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from copy import copy
-from typing import Any
+from typing import Protocol
 
 import msgspec
 
@@ -22,12 +22,21 @@ from stowplan.cycle.sampling import Sampling
 from stowplan.cycle.schedule import EqualPods, TieBreak, schedule, schedule_equal
 from stowplan.cycle.victims import is_lower
 from stowplan.framework.decision import Decision
-from stowplan.framework.plugin import Nomination, ReservingPlugin
+from stowplan.framework.plugin import GroupPreemptingPlugin, Nomination, ReservingPlugin
 from stowplan.framework.profile import Profile
 from stowplan.framework.status import Code, Status
 
 UNSCHEDULABLE = "pod group is unschedulable"
 OTHER_FAILED = "failed to schedule other pod from a pod group"
+
+
+class PlacingFailure(Protocol):
+    """Why a pod was not placed on the node that was chosen for it."""
+
+    @property
+    def message(self) -> str: ...
+    @property
+    def is_error(self) -> bool: ...
 
 
 class GroupHost:
@@ -50,12 +59,14 @@ class GroupHost:
         self._reserving = [
             (name, plugin) for name, plugin in profile.at("reserve") if isinstance(plugin, ReservingPlugin)
         ]
+        able = (each for each in profile.plugins.values() if isinstance(each, GroupPreemptingPlugin))
+        self._preempting = next((each for each in able if each.preempts_for_groups), None)
 
     @property
     def nodes(self) -> LiveNodeTable:
         return self.cluster.nodes
 
-    def place(self, decision: Decision, node_name: str) -> Any:
+    def place(self, decision: Decision, node_name: str) -> PlacingFailure | None:
         """Count the pod as placed; returns what rejected it, if something did, and has undone it then."""
         pod = decision.pod
         placed = self.cluster.assume_pod(pod, node_name)
@@ -99,7 +110,7 @@ class GroupHost:
 
     def rejection(self, pods: Sequence[Pod]) -> str:
         """Why the group with these members does not preempt; empty if it does."""
-        if "DefaultPreemption" not in self.profile.plugins:
+        if self._preempting is None:
             return "default preemption plugin is not registered, workload aware preemption is disabled"
         if self.group.topology is not None and self.group.topology.keys:
             return "workload aware preemption is not supported for pod groups with scheduling constraints"
@@ -113,15 +124,10 @@ class GroupHost:
 
     def preempt(self, decision: Decision) -> Nomination | Status:
         """Look for pods to evict, with the priority of the group."""
-        args: Any = self.profile.plugins["DefaultPreemption"].args
         assert decision.state is not None
-        return self.profile.handle.preempt(
-            decision.state,
-            ranked(decision.pod, self.group.priority),
-            decision,
-            args.min_candidate_nodes_percentage,
-            args.min_candidate_nodes_absolute,
-        )
+        assert self._preempting is not None
+        pod = ranked(decision.pod, self.group.priority)
+        return self._preempting.preempt_for_group(decision.state, pod, decision)
 
     def is_clearing(self, pod: Pod) -> bool:
         """Whether pods that were evicted for the member are still on their way out."""
@@ -151,7 +157,7 @@ class Member(msgspec.Struct):
     decision: Decision
     node_name: str = ""
     """Where it fits, whether or not the group does."""
-    failure: Any = None
+    failure: PlacingFailure | None = None
     """What rejected it after its node was chosen."""
     is_preempting: bool = False
     """Whether it fits only once victims are gone."""
@@ -240,7 +246,7 @@ class Trial:
         if member.failure is None:
             member.node_name = node_name
             self.placed.append(member.pod)
-        elif getattr(member.failure, "is_error", False):
+        elif member.failure.is_error:
             raise GroupError(f"{OTHER_FAILED}: {member.failure.message}", member)
 
     def preempt(self, within: Rows | None, enough: int) -> None:

@@ -129,14 +129,15 @@ class Planner:
                 self.nominations.put(pod, pod.nominated_node_name)
 
     def reservations(self, decision: Decision) -> dict[str, dict[str, object]]:
-        """For each plugin that reserves something, what that would be on each feasible node."""
+        """What plugins would reserve on each feasible node, by the name that they give it."""
         found: dict[str, dict[str, object]] = {}
         names = [decision.names[row] for row in decision.feasible.tolist()]
-        for plugin_name, plugin in self.profile_of(decision.pod).at("reserve"):
+        for _, plugin in self.profile_of(decision.pod).at("reserve"):
             if isinstance(plugin, ReservingPlugin) and decision.state is not None:
                 state = decision.state
                 answers = {name: plugin.reservation(state, name) for name in names}
-                found[plugin_name] = {name: answer for name, answer in answers.items() if answer}
+                if by_node := {name: answer for name, answer in answers.items() if answer}:
+                    found[plugin.reservation_name or plugin.name] = by_node
         return found
 
     def carry_out(self, decision: Decision) -> None:

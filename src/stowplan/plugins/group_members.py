@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from stowplan.api.groups import IN_TREE, Group, GroupKey, GroupObject
 from stowplan.config.gates import PREEMPTION, TOPOLOGY
@@ -22,18 +22,17 @@ from stowplan.framework import (
 class GroupPlugin(Plugin):
     """Keeps pods of some API groups' pod groups out of the queue until their group can be attempted."""
 
-    families: ClassVar[tuple[str, ...]] = ()
-    """The API groups whose pod groups it reads; `watches` has their kinds."""
     hints_by_group = True
+    reports_gate = True
 
     def __init__(self, args: PluginArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self.groups = handle.cluster.groups
-        self.groups.use(self.families, handle.scheduler_name)
+        self.groups.use(self.group_families, handle.scheduler_name)
 
     def pre_enqueue(self, pod: Pod) -> Status | None:
         key = self.groups.key_of(pod)
-        if key is None or key.family not in self.families:
+        if key is None or key.family not in self.group_families:
             return None
         return self.check_group(pod, key, self.groups.find(key))
 

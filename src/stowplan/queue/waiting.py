@@ -443,11 +443,11 @@ def _always_queue(pod: Pod, event: ClusterEvent, old: object, new: object) -> Hi
 OnFault = Callable[[Pod, PluginError], None]
 
 
-OnGated = Callable[[Pod, str], None]
-"""Called with a pod that a plugin holds back, and the plugin's name."""
+OnGated = Callable[[Pod, Plugin], None]
+"""Called with a pod that a plugin holds back, and the plugin."""
 
 
-def ignore_gate(pod: Pod, plugin: str) -> None:
+def ignore_gate(pod: Pod, plugin: Plugin) -> None:
     pass
 
 
@@ -497,7 +497,7 @@ class Gates:
         if status is not None and status.code is Code.ERROR:
             self._on_fault(pod, PluginError(f"{_doing(name)}: {status.message} (pod {pod.key})"))
         elif status is not None:
-            self._on_gated(pod, name)
+            self._on_gated(pod, plugin)
         return status is None
 
 

@@ -47,7 +47,6 @@ from stowplan.replay.shadow_timing import (
     Tracked,
     agrees,
 )
-from stowplan.scheduler.groups import PLUGINS
 from stowplan.scheduler.main import MorePages, Service
 from stowplan.scheduler.options import RunOptions
 from stowplan.scheduler.scheduler import Scheduler, Settings
@@ -312,8 +311,7 @@ class Shadow:
         decisions = [self._cycle.settle(found, pod, members.get(pod.uid)) for pod in pods]
         failed = [failure_of(each) for each in decisions if each.chosen is None and each.filters]
         # What helps any member may help all of them.
-        rejectors = frozenset((PLUGINS.get(key.family, "Coscheduling"),))
-        rejectors = rejectors.union(*(each.rejectors for each in failed))
+        rejectors = profile.plugins_holding(key.family).union(*(each.rejectors for each in failed))
         for each, decision in zip(taken, decisions, strict=True):
             self._keep(scheduler, Attempt(each, profile, decision, began), rejectors)
 

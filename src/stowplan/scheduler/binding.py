@@ -81,7 +81,8 @@ class PodBinder:
         profile = attempt.profile
         if profile.at("postBind") or self._extenders or self._shared.waiting.find(placed.uid) is not None:
             return False
-        if [name for name, _ in profile.at("bind")] != ["DefaultBinder"]:
+        binders = profile.at("bind")
+        if len(binders) != 1 or not binders[0][1].only_creates_binding:
             return False
         planned = self._pre_flight(attempt, placed, node_name)
         if isinstance(planned, Failure) or planned[0]:

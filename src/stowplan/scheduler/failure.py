@@ -16,6 +16,7 @@ from stowplan.client.events import EventRecorder, truncate
 from stowplan.errors import PluginError
 from stowplan.framework.answers import stack_of
 from stowplan.framework.decision import Decision
+from stowplan.framework.plugin import Plugin
 from stowplan.framework.profile import Profile
 from stowplan.framework.status import Code
 from stowplan.queue.scheduling_queue import SchedulingQueue
@@ -24,8 +25,6 @@ from stowplan.scheduler.shared import Attempt, Failure, RetryDelay, Shared, fail
 
 UNCHANGED: None = None
 NOBODY = ""
-GROUP_PLUGINS = frozenset(("GangScheduling", "Coscheduling", "VolcanoQueue"))
-"""Plugins whose gates are reported: people would not know what the pod waits for."""
 GATED_SECONDS = 2.0
 """A pod that waits for the rest of its group says so after this time."""
 MAX_MESSAGE_BYTES = 2**18
@@ -105,9 +104,9 @@ class PodReporter:
             return error
         return None
 
-    def note_gated(self, pod: Pod, plugin: str) -> None:
-        """Remember a member of a pod group that is not attempted, unless the pod says something already."""
-        if plugin in GROUP_PLUGINS and pod.condition("PodScheduled") is None:
+    def note_gated(self, pod: Pod, plugin: Plugin) -> None:
+        """Remember a pod that is not attempted, unless its status gives a reason already."""
+        if type(plugin).reports_gate is True and pod.condition("PodScheduled") is None:
             self.gated.setdefault(pod.uid, self._shared.clock())
 
     def report_gated(self, gate_message: Callable[[str], str]) -> None:

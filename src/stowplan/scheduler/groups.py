@@ -42,8 +42,6 @@ WAIT = (
     "one or more plugins asked to wait and no plugin rejected pod"
 )
 OTHER_NAMES = "all pods in a single pod group should have the same .spec.schedulerName set"
-PLUGINS = {IN_TREE: "GangScheduling"}
-"""The plugin that holds the members of a group; Coscheduling for all others."""
 
 
 MAX_UNSEEN = 1000
@@ -145,8 +143,8 @@ class GroupScheduler:
         for member in found.members:
             if member.node_name:
                 continue
-            if member.failure is not None:
-                self._failures.handle(host.attempt(member.pod, member.decision), member.failure, NOBODY)
+            if (failure := _placing_failure(member)) is not None:
+                self._failures.handle(host.attempt(member.pod, member.decision), failure, NOBODY)
             else:  # it waits, and may preempt, like a pod without a group, but in the group's domain
                 decision = host.decide(member.pod, found.within, preempts=True)
                 if decision.chosen is not None:  # sampled nodes may differ
@@ -174,8 +172,8 @@ class GroupScheduler:
             if kind not in known or member.failure is not None:
                 known[kind] = _failure(found, member)
             failures[member.pod.uid] = known[kind]
-        plugin = PLUGINS.get(found.group.key.family, "Coscheduling")
-        rejectors = frozenset((plugin,)).union(*(failure.rejectors for failure in failures.values()))
+        holding = host.profile.plugins_holding(found.group.key.family)
+        rejectors = holding.union(*(failure.rejectors for failure in failures.values()))
         if found.members and not any(map(_was_looked_at, found.members)):
             rejectors |= {name for name, _ in host.profile.at("placementGenerate")}
         is_waiting = found.result is Result.WAITING
@@ -221,8 +219,8 @@ class GroupScheduler:
             pod, member = queued.pod, known.get(queued.pod.uid)
             decision = Decision(pod, host.nodes) if member is None else member.decision
             failure = Failure(found.message)
-            if member is not None and member.failure is not None:
-                failure = member.failure
+            if member is not None and (placing := _placing_failure(member)) is not None:
+                failure = placing
             elif member is not None and decision.error is not None:
                 failure = failure_of(decision)
             else:
@@ -232,10 +230,15 @@ class GroupScheduler:
             )
 
 
+def _placing_failure(member: Member) -> Failure | None:
+    """What `LiveHost.place` returned."""
+    assert member.failure is None or isinstance(member.failure, Failure)
+    return member.failure
+
+
 def _failure(found: GroupDecision, member: Member) -> Failure:
     """What a member of a group that was not placed says."""
-    if member.failure is not None:
-        failure: Failure = member.failure
+    if (failure := _placing_failure(member)) is not None:
         return failure
     if not member.decision.names:
         return failure_of(member.decision)

@@ -49,7 +49,7 @@ class CoschedulingArgs(PluginArgs):
 
 class Coscheduling(GroupPlugin):
     args: CoschedulingArgs
-    families = (COSCHEDULING, VOLCANO)
+    group_families = (COSCHEDULING, VOLCANO)
     watches = (*KINDS_OF_FAMILY[COSCHEDULING], *KINDS_OF_FAMILY[VOLCANO], HyperNode)
     rights = (
         Right("podgroups/status", ("patch", "update"), COSCHEDULING),

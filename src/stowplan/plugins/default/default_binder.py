@@ -7,6 +7,7 @@ from stowplan.framework import CycleState, Plugin, Pod, Right, Status
 
 
 class DefaultBinder(Plugin):
+    only_creates_binding = True
     rights = (Right("pods/binding", ("create",)),)
 
     async def bind(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:

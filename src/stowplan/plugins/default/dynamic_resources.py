@@ -66,6 +66,7 @@ from stowplan.plugins.devices.writer import (
 
 class DynamicResources(ReservingPlugin):
     args: DynamicResourcesArgs
+    reservation_name = "allocations"
     reads = Reads.OBJECTS
     rights = (
         Right("resourceclaims", ("create", "delete", "get", "patch", "update"), "resource.k8s.io"),

@@ -8,7 +8,7 @@ from stowplan.plugins.group_members import GroupPlugin
 
 
 class GangScheduling(GroupPlugin):
-    families = (IN_TREE,)
+    group_families = (IN_TREE,)
     watches = KINDS_OF_FAMILY[IN_TREE]
     rights = (Right("podgroups/status", ("patch", "update"), IN_TREE),)  # which the host writes for it
 

@@ -60,6 +60,7 @@ class NodeResourcesFit(Plugin):
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         super().__init__(args, handle)
+        self.ignores_resources = bool(args.ignored_resources or args.ignored_resource_groups)
         ratio = args.scoring_strategy.requested_to_capacity_ratio
         self.curve = None if ratio is None else curve_of(ratio.shape)
         self.devices = DeviceCounts(handle)

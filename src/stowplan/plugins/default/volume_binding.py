@@ -118,6 +118,7 @@ class PodClaims:
 
 class VolumeBinding(ReservingPlugin):
     args: VolumeBindingArgs
+    reservation_name = "bindings"
     reads = Reads.OBJECTS
     rights = tuple(
         Right(resource, ("get", "patch")) for resource in ("persistentvolumes", "persistentvolumeclaims")
