@@ -292,6 +292,40 @@ def test_hundreds_of_different_nodes():
         assert scores(found.decide(pod(milli=milli, count=count))) == expected
 
 
+def test_many_typical_pods_and_a_node_with_many_gpus():
+    typical = [
+        {
+            "weight": 1 + 7 * number % 50,
+            "cpu": 300 * number,
+            "count": 2 if number % 9 == 0 else 1,
+            "milli": 1000 if number % 3 == 0 else 8 * number,
+            "models": ["T4"] if number % 5 == 0 else [],
+        }
+        for number in range(1, 121)
+    ]
+    free = {f"n{number}": [1000] * 5 + [1000 - 31 * number, 500, 10 * number] for number in range(30)}
+    free["large"] = [17 * number % 1001 for number in range(63)] + [1000]
+    running = (
+        pod(f"{name}-{place}", 1000 - each, 1, index=place, node=name, cpu=0)
+        for name, all_free in free.items()
+        for place, each in enumerate(all_free)
+        if each < 1000
+    )
+    models = {name: "T4" if name.endswith("3") else "" for name in free}
+    found = planner(
+        *(node(name, len(each), model=models[name]) for name, each in free.items()),
+        *running,
+        typicalPods=typical,
+    )
+    for count, milli in ((1, 300), (1, 999), (1, 1000), (2, 1000), (0, 0)):
+        expected = {
+            name: slow_score(32_000, sorted(each, reverse=True), models[name], (count, milli, 9000), typical)
+            for name, each in free.items()
+            if not count or sum(one >= milli for one in each) >= count
+        }
+        assert scores(found.decide(pod(milli=milli, count=count, cpu=9))) == expected
+
+
 def test_no_change_is_exactly_none_for_any_weights():
     typical = [{**each, "weight": each["weight"] / 7} for each in TYPICAL]
     found = planner(node("a", 4), node("b", 8, cpu=64), pod("p", 330, index=2, node="a"), typicalPods=typical)

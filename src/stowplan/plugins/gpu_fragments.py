@@ -27,6 +27,10 @@ MAX_SHAPES = 4096
 """If more shapes of pods were seen, all counts are halved and those below one are forgotten."""
 MAX_BYTES = 2**27
 """Of all tables of fragments; if they were to take more, they are computed again."""
+MAX_PRODUCTS = 2**20
+"""Up to so many products, fragments are computed for all amounts of CPU at once."""
+MAX_CELLS = 2**18
+"""Otherwise only those that are needed, so many groups of pods and GPUs at once."""
 UNKNOWN, NO_FIT = math.nan, math.inf
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -74,6 +78,7 @@ class Workload:
         for each in asking:
             milli = each.milli if each.count == 1 else WHOLE
             groups.setdefault((milli, each.count, frozenset(each.models)), []).append(each)
+        groups = dict(sorted(groups.items(), key=lambda item: item[0][0]))
         self.count: Ints = np.array([count for _, count, _ in groups], np.int64)
         self.milli, self.place = np.unique(
             np.array([milli for milli, _, _ in groups], np.int64), return_inverse=True
@@ -84,6 +89,12 @@ class Workload:
         for line, group in zip(self.weights, groups.values(), strict=True):
             for each in group:
                 line[self.cpus.searchsorted(each.cpu, "right") :] += each.weight
+        self.by_step: Floats = np.ascontiguousarray(self.weights.T)
+        parts = [milli for milli, _, _ in groups if milli < WHOLE]
+        self.parts = len(parts)
+        """How many groups ask for a part of a GPU. They come first, by how much they ask for."""
+        self.fitting: Ints = np.searchsorted(parts, np.arange(WHOLE + 1), "right")
+        """By what is free on a GPU: how many of these groups it has enough for."""
         self._models = [models for _, _, models in groups]
         self._allowed: dict[str, NDArray[np.bool_]] = {}
 
@@ -102,9 +113,11 @@ class Workload:
     def score(self, change: Floats) -> Scores:
         """The scores of nodes whose fragments shrink by so much."""
         # Divided only now: sums of whole numbers are exact, and no change must be exactly none.
-        share = -change / (self.weight or 1.0) / WHOLE
-        scores: Scores = (MAX_SCORE / (1 + np.exp(share))).astype(np.int64)
-        return scores
+        share = change / -(self.weight or 1.0)
+        share /= WHOLE
+        np.exp(share, out=share)
+        share += 1
+        return np.divide(MAX_SCORE, share, out=share).astype(np.int64)
 
 
 class State(NamedTuple):
@@ -130,6 +143,8 @@ class States:
         self._free: Ints = np.full((1, 64), -1, np.int64)
         """By GPU and state."""
         self._size: Ints = np.zeros(64, np.int64)
+        self._devices: Ints = np.zeros(64, np.int64)
+        """How many GPUs there are."""
         self._allowed: NDArray[np.bool_] = np.zeros((64, len(workload.count)), np.bool_)
         self._left: Ints = np.zeros((64, 1), np.int64)
         """All that is free."""
@@ -158,6 +173,7 @@ class States:
         fits = free >= np.where(work.milli == WHOLE, state.size, work.milli)
         self._free[: len(free), number] = state.free
         self._size[number], self._left[number] = state.size, sum(state.free)
+        self._devices[number] = len(free)
         self._fitting[number], self._small[number] = fits.sum(0), (free * ~fits).sum(0)
         self._allowed[number] = work.allowed(state.model)
         self._fragments[number] = self._weigh(
@@ -170,9 +186,9 @@ class States:
         free[: len(self._free), :count] = self._free[:, :count]
         self._free = free
         self._fragments = _longer(self._fragments, length)
-        self._size, self._allowed, self._left, self._fitting, self._small = (
+        self._size, self._devices, self._allowed, self._left, self._fitting, self._small = (
             np.concatenate([column[:count], np.zeros((length - count, *column.shape[1:]), column.dtype)])
-            for column in (self._size, self._allowed, self._left, self._fitting, self._small)
+            for column in (self._size, self._devices, self._allowed, self._left, self._fitting, self._small)
         )
 
     def lacking(
@@ -198,10 +214,12 @@ class States:
         """The scores of nodes, by their states, and the CPUs free without and with the pod, in steps."""
         width, table = self.workload.width, self._table(request)
         first = states * width
-        found = table.take(first + after)
+        cells = first + after
+        found = table.take(cells)
         if len(found) and math.isnan(found[found.argmin()]):  # which is the first that is not a number
-            self._fill(request, table, _distinct(states[np.isnan(found)], len(table)))
-            found = table.take(first + after)
+            missing = np.isnan(found)
+            self._fill(request, table, states[missing], after[missing])
+            found = table.take(cells)
         change = self._fragments.take(first + before) - found
         change[found == NO_FIT] = 0  # no pod is placed there
         return self.workload.score(change)
@@ -228,12 +246,29 @@ class States:
             found = self._after[key] = _longer(known, len(self._fragments))
         return found
 
-    def _fill(self, request: Request, table: Floats, states: NDArray[np.intp]) -> None:
-        is_full, _ = self.lacking(request, states)
-        table[states[is_full]] = NO_FIT
-        fitting = states[~is_full]
-        if len(fitting):
-            table[fitting] = self._compute(request, fitting).min(axis=0)
+    def _fill(
+        self, request: Request, table: Floats, states: NDArray[np.integer[Any]], steps: NDArray[np.intp]
+    ) -> None:
+        """Compute what is not known of a table, for these states and CPUs, in steps."""
+        groups, width = len(self.workload.count), self.workload.width
+        distinct = _distinct(states, len(table))
+        devices = int(self._devices[distinct].max())
+        is_full, _ = self.lacking(request, distinct)
+        table[distinct[is_full]] = NO_FIT
+        fitting = distinct[~is_full]
+        if len(fitting) * groups * width * devices <= MAX_PRODUCTS or not request.gpus:
+            if len(fitting):
+                table[fitting] = self._compute(request, fitting).min(axis=0)
+            return
+        cells = _distinct(states * width + steps, table.size)
+        states, steps = np.divmod(cells[np.isnan(table.take(cells))], width)
+        # Few states with many GPUs must not make the others slow.
+        order = np.argsort(self._devices[states], kind="stable")
+        states, steps = states[order], steps[order]
+        size = MAX_CELLS // max(groups, MAX_DEVICES)
+        for start in range(0, len(states), size):
+            some, at = states[start : start + size], steps[start : start + size]
+            table[some, at] = self._compute_cells(request, some, at)
 
     def _compute(self, request: Request, states: NDArray[np.intp]) -> Floats:
         """By GPU for a pod that shares one, NO_FIT where it does not fit, else in one line: the fragments
@@ -246,7 +281,7 @@ class States:
         if not request.is_shared:
             fitting = fitting - request.gpus * (size >= milli)
             return self._weigh(allowed, left - request.gpus * size, fitting, small)[None]
-        free = self._free[:, states, None]
+        free = self._free[: self._devices[states].max(), states, None]
         rest = free - request.milli
         fits, still = free >= milli, rest >= milli
         fitting = fitting - fits + still
@@ -254,6 +289,40 @@ class States:
         found = self._weigh(allowed, left - request.milli, fitting, small)
         found[rest[..., 0] < 0] = NO_FIT
         return found
+
+    def _compute_cells(self, request: Request, states: NDArray[Any], steps: NDArray[Any]) -> Floats:
+        """The fragments with the pod on the best GPUs, for states and CPUs, in steps.
+
+        What a pod that shares a GPU changes depends only on what is free on that GPU: groups that fit on it
+        before and after gain the part that the pod takes; groups that do not fit any more gain all that was
+        free, if they still fit on enough other GPUs, and stop running if not. So sums over groups, in the
+        order of what they ask for, are the same for all GPUs of a node."""
+        work, milli, size = self.workload, request.milli, self._size[states]
+        left, weights = self._left[states], work.by_step[steps] * self._allowed[states]
+        spare = self._fitting[states][:, work.place] - work.count
+        if not request.is_shared:
+            left = left - request.gpus * size[:, None]
+            parts = np.where(work.milli == WHOLE, size[:, None], work.milli)[:, work.place]
+            weights *= spare >= request.gpus * (size[:, None] >= parts)
+        running, lasting = weights * (spare >= 0), weights * (spare > 0)
+        lost = self._small[states][:, work.place] - left
+        total: Floats = (running * lost).sum(axis=1) + left[:, 0] * work.weight
+        if not request.is_shared:
+            return total
+        sums = np.zeros((3, len(states), len(work.count) + 1))
+        for line, part in zip(sums, (running, lasting, (running - lasting) * lost), strict=True):
+            np.cumsum(part, axis=1, out=line[:, 1:])
+        ran, lasts, stops = sums
+        free = self._free[: self._devices[states].max(), states]
+        rest = free - milli
+        row, low, high = np.arange(len(states)), work.fitting[np.maximum(rest, 0)], work.fitting[free]
+        found = milli * (ran[row, low] - work.weight) + stops[row, low] - stops[row, high]
+        found += free * (lasts[row, high] - lasts[row, low])
+        whole_lasts, whole_stops = (each[:, -1] - each[:, work.parts] for each in (lasts, stops))
+        found += (free >= size) * (free * whole_lasts - whole_stops)
+        found[rest < 0] = NO_FIT
+        best: Floats = total + found.min(axis=0)
+        return best
 
     def _weigh(self, allowed: NDArray[np.bool_], left: Ints, fitting: Ints, small: Ints) -> Floats:
         """The fragments for all typical pods: what is left, or for those that can run what is too small."""
