@@ -124,7 +124,9 @@ async def test_an_assistant_cannot_make_it_import_code_or_end_it() -> None:
         for text in hostile:
             assert (await call(client, "compare_configs", config=text)).startswith("error: ")
             assert (await call(client, "what_if", config=text)).startswith("error: ")
-        assert (await call(client, "what_if", manifests="- [")).startswith("error: ")
+        said = await call(client, "what_if", manifests="- [")
+        assert said.startswith("error: ")
+        assert ": the manifests: is not YAML" in said
         assert (await call(client, "what_if", more_nodes={"worker-1": 10**9})).startswith("error: ")
         assert (await call(client, "why_pending")) == "0 pods are pending."
 

@@ -1,5 +1,7 @@
 """Text into plain data."""
 
+import json
+
 import pytest
 
 from stowplan.config import load
@@ -56,6 +58,19 @@ def test_what_is_no_document(text, words):
 
 
 GROUP = "kubescheduler.config.k8s.io"
+
+
+@pytest.mark.parametrize(
+    "more", [pytest.param("", id="alone"), pytest.param("kind: Pod\n---\n", id="beside")]
+)
+def test_a_configmap_in_a_configmap_is_rejected(more):
+    def wrap(document):
+        return {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"config.yaml": json.dumps(document)}}
+
+    config = {"apiVersion": f"{GROUP}/v1", "kind": "KubeSchedulerConfiguration"}
+    assert load(more + json.dumps(wrap(config)), Registry.installed()).config.profiles
+    with pytest.raises(ConfigError, match="ConfigMap that contains"):
+        load(more + json.dumps(wrap(wrap(config))), Registry.installed())
 
 
 @pytest.mark.parametrize(

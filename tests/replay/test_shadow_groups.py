@@ -51,8 +51,9 @@ def member(name, cpu="2"):
 
 
 @asynccontextmanager
-async def with_group(tmp_path, least, *nodes):
-    async with shadowing(tmp_path, profile=GROUPS) as world:
+async def with_group(tmp_path, least, *nodes, **points):
+    profile = GROUPS | {"plugins": GROUPS["plugins"] | points}
+    async with shadowing(tmp_path, f"--plugin-dir={tmp_path}", profile=profile) as world:
         plugins = [
             each for profile in world.service.scheduler.profiles.values() for each in profile.plugins.values()
         ]
@@ -72,6 +73,28 @@ async def test_a_group_that_does_not_fit_as_one_has_no_node(tmp_path):
             await world.reject(f"m{number}")
             found = await world.verdict(f"m{number}")
             assert (found.result, found.live, found.chosen) == ("same", "", "")
+
+
+RESERVING = """
+from stowplan.framework.plugin import ReservingPlugin
+
+class Reserving(ReservingPlugin):
+    def reserve(self, state, pod, node_name):
+        raise RuntimeError("out of order")
+"""
+
+
+async def test_a_group_that_cannot_be_decided_stops_no_other_pod(tmp_path, caplog):
+    (tmp_path / "reserving.py").write_text(RESERVING)
+    enabled = {"reserve": {"enabled": [{"name": "Reserving"}]}}
+    async with with_group(tmp_path, 2, node("a", "8"), **enabled) as world:
+        await world.create(*(member(f"m{number}") for number in range(2)))
+        await world.until(lambda: caplog.text.count("Pod cannot be judged") == 2)
+        for name in ("m0", "m1"):
+            await world.bind(name, "a")
+            found = await world.verdict(name)
+            assert (found.result, "out of order" in found.reason) == ("error", True)
+        assert (await world.place(pod("alone"), "a")).result == "same"
 
 
 async def test_members_of_a_group_are_decided_with_each_other(tmp_path):

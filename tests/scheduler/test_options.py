@@ -682,6 +682,15 @@ def test_an_older_server_sets_the_defaults_of_features():
     assert found.gates == {"GenericWorkload"}
 
 
+def test_a_gate_that_needs_what_the_server_lacks_has_no_effect():
+    flag = "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true"
+    found = parse([flag], server_minor=33)
+    assert found.options.config.gates == {"GenericWorkload"}
+    (said,) = [each for each in found.warnings if "DRAWorkloadResourceClaims" in each]
+    assert "1.33 API server" in said
+    assert "DRAWorkloadResourceClaims" in parse([flag], server_minor=34).options.config.gates
+
+
 def test_what_an_older_version_lacks_and_stays_on_is_named():
     (said,) = warnings("--emulated-version=1.35")
     assert said.startswith(

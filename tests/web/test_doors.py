@@ -208,7 +208,7 @@ async def test_what_if(asked, expected):
     [
         pytest.param({"drain": ["x"]}, "node x not found (known: a, b, c)", id="a node that is not there"),
         pytest.param({"shutdown": True}, "unknown field `shutdown`", id="something else"),
-        pytest.param({"manifests": "kind: ["}, "standard input", id="no YAML"),
+        pytest.param({"manifests": "kind: ["}, "the manifests: ", id="no YAML"),
         pytest.param(
             {"more": [{"name": "default/web", "count": 20_000}]}, "not more than 10000 can be", id="too many"
         ),

@@ -285,6 +285,11 @@ def read_into(manifests: Manifests, sources: Iterable[str], stdin: BinaryIO) -> 
     manifests.add(objects_in(sources, stdin, manifests.faults))
 
 
+def read_text(manifests: Manifests, name: str, text: str) -> None:
+    """Add the objects of a text that came from no file; errors begin with `name`."""
+    manifests.add(list(_objects(name, text.encode(), manifests.faults)))
+
+
 def objects_in(sources: Iterable[str], stdin: BinaryIO, faults: list[InputError]) -> list[Found]:
     """All objects in the files; errors are added to `faults`."""
     found: list[Found] = []

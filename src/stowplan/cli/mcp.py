@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import io
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import click
 import msgspec
 
-from stowplan.api.manifests import STDIN, Manifests, read_into
+from stowplan.api.manifests import Manifests, read_text
 from stowplan.api.meta import Json
 from stowplan.cli.cluster_source import GROUP_KINDS, config_of, kinds_of, read_manifests, with_groups_of
 from stowplan.cli.explain import (
@@ -194,7 +193,7 @@ class ReadCluster:
 
         def read_more(known: Manifests) -> None:
             if question.manifests.strip():
-                read_into(known, (STDIN,), io.BytesIO(question.manifests.encode()))
+                read_text(known, "the manifests", question.manifests)
             _raise_faults(known.faults)
 
         found = as_json(ask(what_if, question, manifests, read_more, MAX_ADDED))

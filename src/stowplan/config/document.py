@@ -65,30 +65,33 @@ class Documents(NamedTuple):
         return None
 
 
-def read_documents(source: Source, kind: str = CONFIGURATION) -> Documents:
-    """Read a source, which may have several documents if one of them is of this kind."""
+def read_documents(source: Source, kind: str = CONFIGURATION, *, in_config_map: bool = False) -> Documents:
+    """Read a source, which may have several documents if one of them is of this kind.
+
+    What a ConfigMap contains must not be another ConfigMap.
+    """
     if isinstance(source, Path):
         try:
             source = source.read_bytes()
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}") from None
     found = [source] if isinstance(source, dict) else parse_all(source)
-    chosen = found[0] if len(found) == 1 else _choose(found, kind)
+    chosen = found[0] if len(found) == 1 else _choose(found, kind, in_config_map)
     if not isinstance(chosen, dict):
         raise ConfigError("is not a scheduler configuration: expected an object with apiVersion and kind")
     others = [each for each in found if each is not chosen]
-    return Documents(_unwrap(chosen, kind), describe(chosen), others)
+    return Documents(_unwrap(chosen, kind, in_config_map), describe(chosen), others)
 
 
 def read_document(source: Source, kind: str = CONFIGURATION) -> dict[str, object]:
     return read_documents(source, kind).chosen
 
 
-def _choose(documents: list[Any], kind: str) -> Any:
+def _choose(documents: list[Any], kind: str, in_config_map: bool) -> Any:
     """The document of the given kind; if there is none, the one of the other kind."""
     if not documents:
         return None
-    kinds = [_kind_within(each) for each in documents]
+    kinds = [_kind_within(each, in_config_map) for each in documents]
     for wanted in (kind, *(KINDS - {kind})):
         found = [each for each, kind_found in zip(documents, kinds, strict=True) if kind_found == wanted]
         if len(found) > 1:
@@ -113,11 +116,11 @@ def describe(document: object) -> str:
     return f"{kind} {name}" if name else str(kind)
 
 
-def _kind_within(document: object) -> str | None:
+def _kind_within(document: object, in_config_map: bool) -> str | None:
     if not isinstance(document, dict):
         return None
     try:
-        kind = _unwrap(document, CONFIGURATION).get("kind")
+        kind = _unwrap(document, CONFIGURATION, in_config_map).get("kind")
     except ConfigError:
         return None
     return str(kind) if _is_our_kind(kind) else None
@@ -127,10 +130,12 @@ def _is_our_kind(kind: object) -> bool:
     return isinstance(kind, str) and kind in KINDS
 
 
-def _unwrap(plain: dict[str, object], kind: str) -> dict[str, object]:
+def _unwrap(plain: dict[str, object], kind: str, in_config_map: bool) -> dict[str, object]:
     """The document itself, or the one in the ConfigMap."""
     if plain.get("kind") != "ConfigMap":
         return plain
+    if in_config_map:
+        raise ConfigError("is a ConfigMap that contains another ConfigMap; expected a configuration in it")
     data = plain.get("data")
     texts = {key: text for key, text in data.items() if text} if isinstance(data, dict) else {}
     if POLICY_KEY in texts:
@@ -140,7 +145,7 @@ def _unwrap(plain: dict[str, object], kind: str) -> dict[str, object]:
     text = next(iter(texts.values())) if len(texts) == 1 else None
     if not isinstance(text, str):
         raise ConfigError(f"is a ConfigMap without key {POLICY_KEY}")
-    return read_document(text, kind)
+    return read_documents(text, kind, in_config_map=True).chosen
 
 
 def _is_ours(text: str) -> bool:
@@ -154,7 +159,7 @@ def _is_ours(text: str) -> bool:
 def parse(text: str | bytes) -> object:
     """Parse JSON or YAML; raise a ConfigError if it is neither. Of several documents, our configuration."""
     found = parse_all(text)
-    return found[0] if len(found) == 1 else _choose(found, CONFIGURATION)
+    return found[0] if len(found) == 1 else _choose(found, CONFIGURATION, in_config_map=False)
 
 
 def parse_all(text: str | bytes) -> list[object]:

@@ -199,7 +199,23 @@ def choose_features(given: Mapping[str, bool], minor: int, server: int | None = 
     )
     undone = {name for name, (since, _) in CHANGES.items() if server is not None and followed < since}
     off = dict.fromkeys(disabled & {DEVICES}, False)
+    if DEVICES not in given and followed < minor:  # off only because of the server: so is what needs it
+        given = {name: is_on and name not in _needing_devices(followed) for name, is_on in given.items()}
     return Features(enabled_gates({**off, **given}), disabled | undone)
+
+
+def unserved_gates(given: Mapping[str, bool], server: int | None) -> list[str]:
+    """The gates that are on but have no effect, because the API server lacks the devices that they need."""
+    if server is None or DEVICES in given:
+        return []
+    return sorted(name for name in _needing_devices(max(MIN_MINOR, server)) if given.get(name))
+
+
+def _needing_devices(minor: int) -> list[str]:
+    """The gates that cannot be on in a minor that has dynamic resource allocation off by default."""
+    if GATES[DEVICES].is_on(minor):
+        return []
+    return [name for name, needed in DEPENDENCIES.items() if DEVICES in needed]
 
 
 def _expanded(given: Mapping[str, bool], minor: int) -> dict[str, bool]:

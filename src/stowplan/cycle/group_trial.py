@@ -71,11 +71,15 @@ class GroupHost:
         pod = decision.pod
         placed = self.cluster.assume_pod(pod, node_name)
         self._reserved[pod.uid] = (decision, placed)
-        for _, plugin in self._reserving:  # else the next member would be offered the same devices
-            status = None if decision.state is None else plugin.reserve(decision.state, placed, node_name)
-            if status is not None:
-                self.undo(pod)
-                return status
+        try:
+            for _, plugin in self._reserving:  # else the next member would be offered the same devices
+                status = None if decision.state is None else plugin.reserve(decision.state, placed, node_name)
+                if status is not None:
+                    self.undo(pod)
+                    return status
+        except BaseException:
+            self.undo(pod)
+            raise
         return None
 
     def undo(self, pod: Pod) -> None:

@@ -15,7 +15,7 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from signal import SIGTERM
 from typing import Any, Literal, get_args
@@ -30,6 +30,7 @@ from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
 from stowplan.config import KubeSchedulerConfiguration
 from stowplan.cycle.sampling import Sampling, SearchStart, nodes_to_find
+from stowplan.framework.answers import describe, stack_of, where_text
 from stowplan.framework.decision import Decision
 from stowplan.framework.profile import Profile
 from stowplan.framework.registry import Registry
@@ -139,6 +140,8 @@ class Shadow:
         self._unmatched: Counter[str] = Counter()
         self._tracked: dict[str, Tracked] = {}
         self._open: deque[OpenCase] = deque()
+        self._taken: Sequence[QueuedPod] = ()
+        """The members of a group that the queue handed out together."""
         self._timing = Timing()
         self._placed = self._arrived = 0
         self._scheduler: Scheduler | None = None
@@ -179,7 +182,12 @@ class Shadow:
                 await scheduler.follower.sync()
                 turn_ends = time.monotonic() + TURN_SECONDS
                 while (queued := await scheduler.queue.pop()) is not None:
-                    await self._decide_queued(queued)
+                    try:
+                        await self._decide_queued(queued)
+                    except Exception as error:  # what nobody foresaw for one pod must not stop the others
+                        for each in self._taken or (queued,):
+                            self._give_up(scheduler, each, error)
+                    self._taken = ()
                     if time.monotonic() >= turn_ends:
                         await asyncio.sleep(0)
                         turn_ends = time.monotonic() + TURN_SECONDS
@@ -296,6 +304,15 @@ class Shadow:
             decision = self._cycle.decide(profile, pod, sampling)
             self._keep(scheduler, Attempt(queued, profile, decision, began))
 
+    def _give_up(self, scheduler: Scheduler, queued: QueuedPod, error: Exception) -> None:
+        """Count a pod that could not be decided as an error once the live scheduler is done with it."""
+        said = f"{describe(error)}{where_text(error)}"
+        log.error("Pod cannot be judged", said, pod=queued.pod, stacktrace=stack_of(error))
+        tracked = self._tracked.get(queued.pod.uid)
+        if tracked is not None:
+            tracked.is_decided, tracked.chosen, tracked.error = True, None, said
+        scheduler.queue.done(queued.pod.uid)
+
     def _decide_group(self, scheduler: Scheduler, profile: Profile, key: GroupKey, queued: QueuedPod) -> None:
         """Decide all pending members of a group as one."""
         pending, uid, began = scheduler.shared.pending, queued.pod.uid, scheduler.shared.clock()
@@ -304,7 +321,7 @@ class Shadow:
             for each in scheduler.cluster.groups.members(key).values()
             if each.uid != uid and each.uid in pending and each.scheduler_name == profile.scheduler_name
         ]
-        taken = [queued, *scheduler.queue.take_members(others)]
+        taken = self._taken = [queued, *scheduler.queue.take_members(others)]
         pods = [each.pod for each in taken]
         found = self._cycle.decide_group(profile, key, pods, self._sampling.get(profile.scheduler_name))
         members = {each.pod.uid: each for each in found.members}

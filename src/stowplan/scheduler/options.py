@@ -33,6 +33,7 @@ from stowplan.config.gates import (
     gate_warnings,
     kept_features,
     read_versions,
+    unserved_gates,
 )
 from stowplan.config.load import LoadedConfig
 from stowplan.config.types import (
@@ -196,7 +197,12 @@ def parse(
         feature_gates=values["feature-gates"],
         emulated_minor=emulated,
     )
-    emulation = _emulation_warnings(emulated, values["feature-gates"])
+    emulation = [*_emulation_warnings(emulated, values["feature-gates"])]
+    emulation += (
+        f"--feature-gates: {name}=true has no effect: a Kubernetes 1.{server} API server does not serve "
+        "the ResourceClaims that it needs by default"
+        for name in unserved_gates(values["feature-gates"], server)
+    )
     return Parsed(options, [*_warnings(given, config), *emulation, *loaded.warnings])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+import unicodedata
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
@@ -92,7 +93,8 @@ def _class_name_fault(name: str) -> str:
         return "is a name that plugins import or that Python reserves; choose another name"
     if re.fullmatch(r"[A-Z][A-Za-z0-9]{0,61}", name):
         return ""
-    words = re.findall(r"[A-Za-z][A-Za-z0-9]*", name)
+    plain = "".join(each for each in unicodedata.normalize("NFKD", name) if not unicodedata.combining(each))
+    words = re.findall(r"[A-Za-z][A-Za-z0-9]*", plain)
     better = "".join(word[0].upper() + word[1:] for word in words) or "GreenNodes"
     return f"is not a class name; use CapWords, such as {better}"
 

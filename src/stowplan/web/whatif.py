@@ -7,7 +7,6 @@ time, and only for a limited time, because each takes CPU time from the schedule
 from __future__ import annotations
 
 import asyncio
-import io
 import math
 import threading
 import time
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.groups import GroupKey
-from stowplan.api.manifests import STDIN, WORKLOADS, Manifests, read_into
+from stowplan.api.manifests import WORKLOADS, Manifests, read_text
 from stowplan.api.meta import Object
 from stowplan.api.names import kind_and_name
 from stowplan.api.nesting import TOO_DEEP, cut_deep_values
@@ -216,7 +215,7 @@ def answer_what_if(copy: ClusterCopy, question: FormQuestion) -> Mapping[str, ob
 
     def read_more(manifests: Manifests) -> None:
         if question.manifests.strip():
-            read_into(manifests, (STDIN,), io.BytesIO(question.manifests.encode()))
+            read_text(manifests, "the manifests", question.manifests)
         if manifests.faults:
             raise InputError("\n".join(str(fault) for fault in manifests.faults))
         for each in question.more:
