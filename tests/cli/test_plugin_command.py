@@ -113,6 +113,7 @@ def test_a_readme_that_is_there_is_kept(here):
     ("kind", "words"),
     [
         ("node-use", "such as NodeUse"),
+        ("Ünï", "such as Uni"),
         ("GreenNodes", "is the plugin's name, too"),
         ("Pod", "choose another name"),
         ("Literal", "choose another name"),
