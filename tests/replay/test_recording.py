@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import threading
 import time
 
 import msgspec
@@ -291,6 +293,33 @@ def test_files_are_rotated(tmp_path):
     assert len(files) > 3
     assert files[0] == "trace-000001.parquet"
     assert len(read_trace(tmp_path).events) == len(busy_trace().events)
+
+
+def test_events_are_written_while_a_full_file_is_packed(tmp_path):
+    target, (first, second, *_) = TraceFolder(tmp_path, size=1), busy_trace().events
+    full = tmp_path / "trace-000001.jsonl"
+    full.unlink()
+    os.mkfifo(full)  # so that packing waits until the test writes the events to the pipe
+    writing = threading.Thread(target=target.write, args=(first,), daemon=True)
+    writing.start()
+    writing.join(timeout=30)
+    assert not writing.is_alive()
+    target.write(second)
+    full.write_bytes(msgspec.json.encode(first) + b"\n")
+    target.close()
+    assert [each.uid for each in read_trace(tmp_path).events] == [first.uid, second.uid]
+
+
+def test_a_full_file_that_cannot_be_packed(tmp_path):
+    target = TraceFolder(tmp_path, size=1)
+    (tmp_path / "trace-000001.parquet.part").mkdir()
+    with pytest.raises(InputError, match=r"cannot be written: "):
+        try:
+            for event in busy_trace().events:
+                target.write(event)
+        finally:
+            target.close()
+    assert (tmp_path / "trace-000001.jsonl").exists()
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):

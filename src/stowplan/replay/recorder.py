@@ -11,7 +11,9 @@ import hashlib
 import hmac
 import re
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from operator import itemgetter
@@ -78,10 +80,16 @@ class Privacy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceFolder:
-    """A folder of trace files to which events are appended."""
+    """A folder of trace files to which events are appended.
+
+    Full files are packed in a thread: it takes about a second, in which a scheduler that records must go on.
+    If that fails, the next call that writes raises the error.
+    """
 
     def __init__(self, folder: Path, *, size: float = ROTATE_BYTES, age: float = ROTATE_SECONDS) -> None:
         self._folder, self._size, self._age = folder, size, age
+        self._packer = ThreadPoolExecutor(1, "trace packer")
+        self._packing: deque[Future[None]] = deque()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for left in sorted(folder.glob("*.jsonl")):
@@ -108,6 +116,7 @@ class TraceFolder:
 
     def flush(self) -> None:
         try:
+            self._raise_failed()
             self._stream.flush()
             if time.monotonic() - self._opened >= self._age and self._stream.tell():
                 self.rotate()
@@ -115,17 +124,25 @@ class TraceFolder:
             raise self._error(error) from None
 
     def rotate(self) -> None:
-        """Pack the file, and begin another."""
+        """Begin another file, and pack this one meanwhile."""
+        self._raise_failed()
         self._stream.close()
-        self._pack(self._file)
+        self._packing.append(self._packer.submit(self._pack, self._file))
         self._open()
 
     def close(self) -> None:
+        """Pack what is left, and wait for that."""
         try:
             self._stream.close()
-            self._pack(self._file)
+            self._packing.append(self._packer.submit(self._pack, self._file))
+            self._packer.shutdown()
+            self._raise_failed()
         except OSError as error:
             raise self._error(error) from None
+
+    def _raise_failed(self) -> None:
+        while self._packing and self._packing[0].done():
+            self._packing.popleft().result()
 
     def _pack(self, file: Path) -> None:
         """Rewrite a file of JSON lines as Parquet; a last line that was not written to its end is left
