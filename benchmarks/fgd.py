@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import multiprocessing
 import os
 import random
 import statistics
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -463,9 +465,21 @@ def measure_all(runs: Sequence[Run], folder: Path, jobs: int) -> Iterator[Outcom
     if jobs == 1:
         yield from (measure(run, folder) for run in runs)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, initializer=end_with_parent) as pool:
         for future in as_completed([pool.submit(measure, run, folder) for run in runs]):
             yield future.result()
+
+
+def end_with_parent() -> None:
+    """In a worker: end as soon as the process that started it has, however that ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 if __name__ == "__main__":
