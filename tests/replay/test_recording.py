@@ -313,12 +313,9 @@ def test_events_are_written_while_a_full_file_is_packed(tmp_path):
 def test_a_full_file_that_cannot_be_packed(tmp_path):
     target = TraceFolder(tmp_path, size=1)
     (tmp_path / "trace-000001.parquet.part").mkdir()
+    target.write(busy_trace().events[0])
     with pytest.raises(InputError, match=r"cannot be written: "):
-        try:
-            for event in busy_trace().events:
-                target.write(event)
-        finally:
-            target.close()
+        target.close()
     assert (tmp_path / "trace-000001.jsonl").exists()
 
 
