@@ -11,6 +11,10 @@ OR_JSON = f"{CONTENT_TYPE},application/json"
 MAGIC = b"k8s\0"
 """How every object begins."""
 _LENGTH_DELIMITED = 2
+_SHORT_HEADS = [
+    [bytes((number << 3 | _LENGTH_DELIMITED, size)) for size in range(128)] for number in range(16)
+]
+"""What stands before a field of this number and size; looked up, because events and bindings have many."""
 
 
 class Field(NamedTuple):
@@ -55,15 +59,16 @@ def encode_message(*values: tuple[int, bytes | str | int]) -> bytes:
     """A message of fields that are strings, numbers, or messages themselves."""
     found = b""
     for number, value in values:
-        if isinstance(value, int):
+        if isinstance(value, str):
+            value = value.encode()
+        elif isinstance(value, int):
             found += _varint(number << 3) + _varint(value)
             continue
-        data = value.encode() if isinstance(value, str) else value
-        size = len(data)
+        size = len(value)
         if size < 128 and number < 16:  # nearly all are
-            found += bytes((number << 3 | _LENGTH_DELIMITED, size)) + data
+            found += _SHORT_HEADS[number][size] + value
         else:
-            found += _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size) + data
+            found += _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size) + value
     return found
 
 
