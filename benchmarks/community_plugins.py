@@ -175,6 +175,12 @@ def share_gpus(made: Json, number: int) -> None:
     made["metadata"]["annotations"] = {GPU_MILLI: str(100 + number % 9 * 100)}
 
 
+def vary_cpus(made: Json, number: int) -> None:
+    """For plugins that score by CPU alone."""
+    for amounts in made["spec"]["containers"][0]["resources"].values():
+        amounts["cpu"] = f"{1000 + number}m"
+
+
 # Metrics
 
 
@@ -248,10 +254,10 @@ def setups(nodes: int, watcher: str) -> list[Setup]:
             Setup(numa, {"scoringStrategy": {"type": each}}, numa_topologies, says=each)
             for each in strategies
         ),
-        Setup("TargetLoadPacking", load),
+        Setup("TargetLoadPacking", load, dress=vary_cpus),
         Setup("LoadVariationRiskBalancing", load),
         Setup("LowRiskOverCommitment", load),
-        Setup("Peaks", {"WatcherAddress": watcher, "NodePowerModel": models}),
+        Setup("Peaks", {"WatcherAddress": watcher, "NodePowerModel": models}, dress=vary_cpus),
         Setup("NetworkOverhead", topology, network, join_application),
         Setup("SySched", {}, profiles, confine),
         Setup("FragmentationGradientDescent", {}, dress=share_gpus),

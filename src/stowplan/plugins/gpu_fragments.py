@@ -218,7 +218,10 @@ class States:
         found = table.take(cells)
         if len(found) and math.isnan(found[found.argmin()]):  # which is the first that is not a number
             missing = np.isnan(found)
-            self._fill(request, table, states[missing], after[missing])
+            if missing.all():  # as for the first pod of its kind
+                self._fill(request, table, states, after)
+            else:
+                self._fill(request, table, states[missing], after[missing])
             found = table.take(cells)
         change = self._fragments.take(first + before) - found
         change[found == NO_FIT] = 0  # no pod is placed there
@@ -342,9 +345,7 @@ def _distinct(numbers: NDArray[np.integer[Any]], limit: int) -> NDArray[np.intp]
     """The different ones of these numbers, which are below a limit."""
     if 16 * len(numbers) < limit:
         return np.array(list({*numbers.tolist()}))
-    is_there = np.zeros(limit, np.bool_)
-    is_there[numbers] = True
-    return np.flatnonzero(is_there)
+    return np.flatnonzero(np.bincount(numbers))
 
 
 def typical_pods(seen: Mapping[Request, int], share: float = TYPICAL_SHARE) -> Iterator[TypicalPod]:

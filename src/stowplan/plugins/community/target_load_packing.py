@@ -84,9 +84,14 @@ class TargetLoadPacking(LoadPlugin):
             predicted /= capacity
         else:
             predicted = np.divide(predicted, capacity, out=np.zeros(len(nodes)), where=capacity > 0)
-        below = (100 - target) * predicted / target + target
-        above = target * (100 - predicted) / max(100 - target, 1)
-        points = np.where(predicted <= target, below, np.where(predicted <= 100, above, 0))
+        points = (100 - target) * predicted
+        points /= target
+        points += target
+        above = 100 - predicted
+        above *= target
+        above /= max(100 - target, 1)
+        np.copyto(points, above, where=predicted > target)
+        np.copyto(points, 0, where=~(predicted <= 100))  # also where it is not a number
         return np.where(np.isnan(load.last_cpu), NO_DATA, round_half_up(points))
 
     # Which pods the metrics do not show yet
