@@ -68,6 +68,8 @@ Floats = NDArray[np.float64]
 MAX_DEPENDENCIES = 256
 """Of a workload: each is a column of pods that every decision adds up. Further ones are ignored."""
 MAX_NEEDS = 10_000
+SPARE_DOMAINS = 1000
+"""With so many domains more than twice the nodes, most have no node any more, and all are numbered again."""
 Need = tuple[Dependency, PodQuery]
 """A dependency, and which pods are meant."""
 Domain = tuple[str, str]
@@ -182,6 +184,8 @@ class NetworkOverhead(ExplainingPlugin):
         self._domains: dict[Domain, int] = {}
         self._names: list[Domain] = []
         """The domains by number."""
+        self._generation = 0
+        """Grows when domains get new numbers."""
         self._to_region: dict[str, Distances] = {}
         """From every domain to a zone of a region that lists no costs of its own."""
         self._distances_for: tuple[Costs | None, int] = (None, 0)
@@ -394,7 +398,10 @@ class NetworkOverhead(ExplainingPlugin):
         def compute(part: NodeTable) -> tuple[NDArray[np.int64]]:
             return (np.array([self._domain_of(node) for node in part.objects], np.int64),)
 
-        (column,) = live.keep((self.serial, "domains"), compute)
+        if len(self._names) > 2 * len(live) + SPARE_DOMAINS:
+            self._domains, self._names, self._generation = {}, [], self._generation + 1
+            self._sums, self._distances_for = {}, (None, 0)
+        (column,) = live.keep((self.serial, "domains", self._generation), compute)
         return column  # type: ignore[no-any-return]
 
     def _domain_of(self, node: NodeObject) -> int:
