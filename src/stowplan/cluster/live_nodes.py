@@ -50,8 +50,6 @@ class LiveNodeTable(NodeTable):
         """Increases whenever rows are added, removed or moved: results for another layout are invalid."""
         self.largest = 0
         """The largest amount of any resource that a node has had."""
-        self.favoured: int | None = None
-        """A row that wins where pods can be evicted with equal harm; set by a replay."""
         self.everywhere: set[str] = set()
         """Resources that no node is, or has been, without."""
         self.taint_sets, self.feature_sets = Interned(), Interned()

@@ -160,11 +160,6 @@ class PodTable:
         self._place = np.zeros(64, np.int32)
         self._nonzero = {"cpu": np.zeros(64, np.int64), "memory": np.zeros(64, np.int64)}
         self._requests: dict[str, NDArray[np.int64]] = {}
-        self.favoured_victims: frozenset[str] = frozenset()
-        """Pods, by uid, that are evicted before others that are as important; set by a replay."""
-        self.shuffle = 0
-        """Draws which of equally important pods are evicted first; 0 goes by their place on the node. Set by
-        a replay."""
         self.followed = set(NATIVE)
         """The resources that are counted: those that nodes offer."""
 

@@ -24,10 +24,12 @@ from stowplan.cycle.trials import FEW, try_apart, try_in_turn, try_plainly, try_
 from stowplan.cycle.victims import (
     NO_RANKS,
     NO_VICTIMS,
+    USUAL_ORDER,
     WITHOUT_PODS,
     Budgets,
     Preemptor,
     Slots,
+    VictimOrder,
     Victims,
     add_harm,
     first_of_each_row,
@@ -56,6 +58,7 @@ def preempt(
     percentage: int,
     absolute: int,
     may_evict: frozenset[str] | None = None,
+    order: VictimOrder = USUAL_ORDER,
 ) -> Status | Nomination:
     """The node where evicting pods does the least harm, or a status that says why no node helps.
 
@@ -74,21 +77,22 @@ def preempt(
     if may_evict is not None and ranks:  # all of a group that is evicted as a whole, or none of it
         wholes = [{each.uid for each in groups.placed(key)} for key in groups.whole()]
         may_evict = may_evict.difference(*(members for members in wholes if not members <= may_evict))
-    kind, candidates = kind_of(profile, state, pod), state.find(Candidates)
+    kind, candidates = kind_of(profile, state, pod, order), state.find(Candidates)
     if kind is None or candidates is not None or ranks or may_evict is not None:
-        preemptor = Preemptor(profile, state, pod, Budgets(profile.handle.cluster.pdbs), ranks, may_evict)
+        budgets = Budgets(profile.handle.cluster.pdbs)
+        preemptor = Preemptor(profile, state, pod, budgets, ranks, may_evict, order)
         found = _find_victims(preemptor, _search(preemptor, rows, wanted))
         if isinstance(found, Status):
             return found
         if candidates is not None:
             candidates.victims = found
-        nomination = pick(live, found)
+        nomination = pick(live, found, order)
         if not ranks:
             return nomination
         victims = groups.evicted_with(nomination.victims)
         return Nomination(nomination.node_name, tuple(each for each in victims if not each.is_terminating))
     memory = Memory.of(live, profile.handle.cluster.pdbs, nominations)
-    preemptor = Preemptor(profile, state, pod, memory.budgets)
+    preemptor = Preemptor(profile, state, pod, memory.budgets, order=order)
     search = _search(preemptor, rows, wanted)
     prospects = memory.prospects(kind, len(live))
     # Its own nomination counts for all pods of its kind but this one.
@@ -102,7 +106,7 @@ def preempt(
     helped = rows[prospects.harm.victims[rows] > 0]
     if not len(helped):
         return _no_node(live, search.rows, prospects.rejections(rows))
-    row = least(live, helped, prospects.harm)
+    row = least(live, helped, prospects.harm, order)
     return _nomination(live, row, prospects.victims_on(live, row))
 
 
@@ -145,11 +149,11 @@ def _find_victims(preemptor: Preemptor, search: _Search) -> Status | Victims:
     return victims
 
 
-def pick(live: LiveNodeTable, victims: Victims) -> Nomination:
+def pick(live: LiveNodeTable, victims: Victims, order: VictimOrder = USUAL_ORDER) -> Nomination:
     """The node whose victims do the least harm."""
     harm = no_harm(len(live))
     add_harm(harm, live, victims)
-    row = least(live, np.unique(victims.rows), harm)
+    row = least(live, np.unique(victims.rows), harm, order)
     slots = victims.slots[victims.rows == row].tolist()
     return _nomination(live, row, [live.pods.pods[slot] for slot in slots])
 
@@ -235,14 +239,13 @@ NOT_REJECTED = -1
 MEMORY = "preemption"
 
 
-def kind_of(profile: Profile, state: CycleState, pod: Pod) -> Hashable | None:
+def kind_of(profile: Profile, state: CycleState, pod: Pod, order: VictimOrder) -> Hashable | None:
     """A key that is equal for pods with the same prospects; None if these cannot be cached."""
     steps = [step for step in profile.filters if step.name not in state.skipped_filters]
     if any(not (step.is_cached and step.takes_columns) for step in steps):
         return None
     try:
-        shuffle = profile.handle.cluster.nodes.pods.shuffle
-        kind = (shuffle, pod.priority, *((step.plugin.serial, step.sign(pod)) for step in steps))
+        kind = (order.version, pod.priority, *((step.plugin.serial, step.sign(pod)) for step in steps))
         hash(kind)
     except BaseException:  # who asks the plugin for its answer will say what is wrong with it
         return None

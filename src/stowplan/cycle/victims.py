@@ -94,6 +94,26 @@ def is_lower(live: LiveNodeTable, priority: int, ranks: Mapping[str, int]) -> ND
     return found
 
 
+class VictimOrder:
+    """Chooses among pods that are equally important, and among nodes where the harm is equal."""
+
+    version: int = 0
+    """Differs for different orders of pods: what was found with one is not used for another."""
+
+    def sort_keys(self, pods: PodTable, slots: Slots) -> tuple[NDArray[np.generic], ...]:
+        """Sort keys, last first: the first pods in this order are evicted last."""
+        place = pods.place[slots]
+        # parity: pods that have not started come in the reverse order of their node
+        return (np.where(np.isinf(pods.start[slots]), -place, place),)
+
+    def choose_row(self, live: LiveNodeTable, rows: Slots) -> int:
+        """The node to evict pods from: the first by name."""
+        return int(rows[live.name_ranks[rows].argmin()])
+
+
+USUAL_ORDER = VictimOrder()
+
+
 class Preemptor(NamedTuple):
     """The pod that preempts others, and what its trials need."""
 
@@ -105,6 +125,7 @@ class Preemptor(NamedTuple):
     """Priorities of pods on nodes that are not their own, by uid: those of their groups."""
     may_evict: frozenset[str] | None = None
     """The uids of the pods that may be evicted; None for all pods of a lower priority."""
+    order: VictimOrder = USUAL_ORDER
 
     def lower_on(self, row: int) -> list[Pod]:
         """The pods of a node that may be evicted."""
@@ -167,26 +188,18 @@ def in_order(preemptor: Preemptor, slots: Slots) -> tuple[Slots, NDArray[np.bool
 
     Those come first, then the more important ones.
     """
-    pods = preemptor.live.pods
-    slots = slots[np.lexsort((*_importance(pods, slots), pods.row[slots]))]
+    pods, order = preemptor.live.pods, preemptor.order
+    slots = slots[np.lexsort((*_importance(pods, slots, order), pods.row[slots]))]
     violating = preemptor.budgets.find_violations(pods, slots)
     if not violating.any():
         return slots, violating
-    order = np.lexsort((*_importance(pods, slots), ~violating, pods.row[slots]))
-    return slots[order], violating[order]
+    places = np.lexsort((*_importance(pods, slots, order), ~violating, pods.row[slots]))
+    return slots[places], violating[places]
 
 
-def _importance(pods: PodTable, slots: Slots) -> tuple[NDArray[np.generic], ...]:
-    """Sort keys, last first: higher priority, then earlier start, then the place on the node."""
-    start, place = pods.start[slots], pods.place[slots]
-    # parity: pods that have not started come in the reverse order of their node
-    place = np.where(np.isinf(start), -place, place)
-    if pods.shuffle:
-        place = np.random.default_rng(pods.shuffle).permutation(len(pods)).astype(np.int32)[slots]
-    if pods.favoured_victims:
-        is_favoured = np.array([pods.pods[slot].uid in pods.favoured_victims for slot in slots], np.bool_)
-        return place, is_favoured, start, -pods.priority[slots]
-    return place, start, -pods.priority[slots]
+def _importance(pods: PodTable, slots: Slots, order: VictimOrder) -> tuple[NDArray[np.generic], ...]:
+    """Sort keys, last first: higher priority, then earlier start, then the order of equal pods."""
+    return *order.sort_keys(pods, slots), pods.start[slots], -pods.priority[slots]
 
 
 class Harm(NamedTuple):
@@ -233,12 +246,10 @@ def first_of_each_row(rows: Slots) -> Slots:
     return np.flatnonzero(is_first)
 
 
-def least(live: LiveNodeTable, rows: Slots, harm: Harm) -> int:
-    """The row with the least harm; among equals the favoured one, or else the first by name."""
+def least(live: LiveNodeTable, rows: Slots, harm: Harm, order: VictimOrder = USUAL_ORDER) -> int:
+    """The row with the least harm."""
     for column in harm:
         if len(rows) > 1:
             values = column[rows]
             rows = rows[values == values.min()]
-    if live.favoured is not None and live.favoured in rows:
-        return live.favoured
-    return int(rows[live.name_ranks[rows].argmin()])
+    return order.choose_row(live, rows)

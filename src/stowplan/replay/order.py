@@ -9,17 +9,23 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from math import inf
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
 from stowplan.cluster.cluster import Cluster
 from stowplan.cluster.columns import Rows
 from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.cluster.pod_table import PodTable
+from stowplan.cycle.preempt import preempt
 from stowplan.cycle.schedule import TieBreak
+from stowplan.cycle.victims import VictimOrder
 from stowplan.queue.waiting import QueuedPod
 from stowplan.replay.trace import Event, Trace, node_of
 from stowplan.scheduler.scheduler import Scheduler
@@ -83,7 +89,7 @@ class RecordedOrder:
         ]
         self._first_outcomes: dict[int, list[float]] = {}
         """By priority: for each arrival, the first outcome of it and later ones with a higher priority."""
-        self._victims = frozenset(trace.preempted())
+        self._victim_order = _RecordedVictims(frozenset(trace.preempted()))
         self._nominated = {
             event.id: event.node for event in reversed(trace.events) if event.verb == "reject" and event.node
         }
@@ -92,7 +98,8 @@ class RecordedOrder:
     def follow(self, scheduler: Scheduler) -> None:
         """Decide with this scheduler."""
         self._scheduler, self._queue, self._cluster = scheduler, scheduler.queue, scheduler.cluster
-        self._cluster.nodes.pods.favoured_victims = self._victims
+        for profile in scheduler.profiles.values():
+            profile.handle.preempt = partial(preempt, profile, order=self._victim_order)
 
     def tie_break(self, otherwise: TieBreak) -> TieBreak:
         """Takes the recorded node where it is among the best."""
@@ -133,7 +140,7 @@ class RecordedOrder:
                 found = queued
         if found is not None:
             self._current = found.pod.uid
-            self._cluster.nodes.favoured = self._cluster.nodes.row_of(self._nodes.get(found.pod.uid, ""))
+            self._victim_order.favoured_node = self._nodes.get(found.pod.uid, "")
             self._shuffle_victims(found.pod)
         return found
 
@@ -142,16 +149,16 @@ class RecordedOrder:
 
         A node lists pods in the order in which a scheduler heard of them last, which no recording has.
         """
-        pods, wanted = self._cluster.nodes.pods, self._nominated.get(pod.uid)
+        order, wanted = self._victim_order, self._nominated.get(pod.uid)
         profile = self._scheduler.profiles.get(pod.scheduler_name)
-        pods.shuffle = 0
+        order.version = 0
         if wanted is None or profile is None or pod.nominated_node_name:
             return
-        for pods.shuffle in range(MAX_SHUFFLES):
+        for order.version in range(MAX_SHUFFLES):
             decision = self._scheduler.loop.decide(profile, pod, None)
             if decision.nominated == wanted or decision.nominated is None:
                 return
-        pods.shuffle = 0
+        order.version = 0
 
     def _next_planned(self) -> QueuedPod | None:
         while self._planned:
@@ -389,3 +396,27 @@ def _displacement(order: list[Event], known: list[Event]) -> float:
     places = {event.id: place for place, event in enumerate(known)}
     found = [places[event.id] for event in order if event.id in places]
     return sum(abs(place - here) for here, place in enumerate(found)) / len(found)
+
+
+class _RecordedVictims(VictimOrder):
+    """Evicts the pods that were evicted when recorded before others that are as important.
+
+    `version` draws an order of the others; 0 goes by their place on the node.
+    """
+
+    def __init__(self, victims: frozenset[str]) -> None:
+        self._victims = victims
+        self.favoured_node = ""
+        """The node that wins where the harm is equal."""
+
+    def sort_keys(self, pods: PodTable, slots: Rows) -> tuple[NDArray[np.generic], ...]:
+        keys = super().sort_keys(pods, slots)
+        if self.version:
+            keys = (np.random.default_rng(self.version).permutation(len(pods))[slots],)
+        if not self._victims:
+            return keys
+        return *keys, np.array([pods.pods[slot].uid in self._victims for slot in slots], np.bool_)
+
+    def choose_row(self, live: LiveNodeTable, rows: Rows) -> int:
+        row = live.row_of(self.favoured_node)
+        return row if row is not None and row in rows else super().choose_row(live, rows)
