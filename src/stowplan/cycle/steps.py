@@ -4,9 +4,9 @@ pre_score, score and normalize_score find the best of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +37,13 @@ from stowplan.framework.decision import (
     Verdicts,
 )
 from stowplan.framework.observer import Observer
-from stowplan.framework.plugin import FilterError, Reject
+from stowplan.framework.plugin import FilterError, Plugin, Reject
 from stowplan.framework.profile import FilterStep, Profile, ScoreStep, TooManyReasonsError
 from stowplan.framework.scores import MAX_SCORE, Scores
 from stowplan.framework.state import CycleState, seal_state
 from stowplan.framework.status import SKIP, Code, Status
 
+Answer = TypeVar("Answer")
 Rejections = list[Verdicts | Statuses]
 NOTHING, ONE = np.uint64(0), np.uint64(1)
 UNRESOLVABLE = ONE << np.uint64(UNRESOLVABLE_BIT)
@@ -54,20 +55,7 @@ def run_pre_filters(
     """The names that plugins narrowed the search to, None for all; a rejection goes into the decision."""
     pod, names, narrowed_by = decision.pod, None, []
     observer = profile.observer.start("PreFilter")
-    for name, plugin, pre_filter in profile.pre_filters:
-        if observer is not None:
-            observer.enter("PreFilter", plugin)
-        try:
-            answer = pre_filter(state, pod, nodes)
-            if answer is not None and answer is not SKIP:
-                answer = pre_filter_of(answer)
-        except BaseException as error:
-            raise failure(f'running PreFilter plugin "{name}"', error, (plugin, "pre_filter"), pod) from error
-        finally:
-            if observer is not None:
-                observer.leave("PreFilter", plugin)
-        if answer is None:
-            continue
+    for name, answer in _ask_plugins(_PRE_FILTER, profile.pre_filters, observer, state, pod, nodes):
         if isinstance(answer, frozenset):
             names = answer if names is None else names & answer
             narrowed_by.append(name)
@@ -85,6 +73,44 @@ def run_pre_filters(
             raise CycleError(f'running PreFilter plugin "{name}": {answer.message}')
     decision.narrowed_by = tuple(narrowed_by)
     return names
+
+
+class _Point(NamedTuple, Generic[Answer]):
+    """An extension point whose plugins are asked once before all nodes are looked at."""
+
+    name: str
+    method: str
+    check: Callable[[object], Answer | None]
+
+
+_PRE_FILTER: _Point[Status | frozenset[str]] = _Point("PreFilter", "pre_filter", pre_filter_of)
+_PRE_SCORE: _Point[Status] = _Point("PreScore", "pre_score", partial(status_of, "pre_score"))
+
+
+def _ask_plugins(
+    point: _Point[Answer],
+    steps: Iterable[tuple[str, Plugin, Callable[[CycleState, Pod, NodeTable], Answer | None]]],
+    observer: Observer | None,
+    state: CycleState,
+    pod: Pod,
+    nodes: NodeTable,
+) -> Iterator[tuple[str, Answer]]:
+    """Ask the plugins in turn; yields the names and answers of those that answer anything but success."""
+    for name, plugin, method in steps:
+        if observer is not None:
+            observer.enter(point.name, plugin)
+        try:
+            answer = method(state, pod, nodes)
+            if answer is not None and answer is not SKIP:
+                answer = point.check(answer)
+        except BaseException as error:
+            doing = f'running {point.name} plugin "{name}"'
+            raise failure(doing, error, (plugin, point.method), pod) from error
+        finally:
+            if observer is not None:
+                observer.leave(point.name, plugin)
+        if answer is not None:
+            yield name, answer
 
 
 def _nothing_left(plugins: Sequence[str]) -> str:
@@ -408,20 +434,7 @@ def _notes(profile: Profile, state: CycleState, pod: Pod, observer: Observer | N
 
 def run_pre_scores(profile: Profile, state: CycleState, pod: Pod, nodes: NodeTable) -> None:
     observer = profile.observer.start("PreScore")
-    for name, plugin, pre_score in profile.pre_scores:
-        if observer is not None:
-            observer.enter("PreScore", plugin)
-        try:
-            status = pre_score(state, pod, nodes)
-            if status is not None and status is not SKIP:
-                status = status_of("pre_score", status)
-        except BaseException as error:
-            raise failure(f'running PreScore plugin "{name}"', error, (plugin, "pre_score"), pod) from error
-        finally:
-            if observer is not None:
-                observer.leave("PreScore", plugin)
-        if status is None:
-            continue
+    for name, status in _ask_plugins(_PRE_SCORE, profile.pre_scores, observer, state, pod, nodes):
         if status.code is not Code.SKIP:
             raise CycleError(f'running PreScore plugin "{name}": {status.message}')
         state.skipped_scores.add(name)
