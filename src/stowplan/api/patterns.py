@@ -28,7 +28,7 @@ _ESCAPE = re.compile(r"\\(?:Q(?:[^\\]|\\(?!E))*(?:\\E)?|(C)|.)", re.DOTALL)
 
 
 class Pattern:
-    """A compiled pattern; `Pattern.of` makes it and keeps those used last, rejected ones too."""
+    """A compiled pattern. `Pattern.of` compiles it and caches recently used ones, also invalid ones."""
 
     __slots__ = ("_error", "_regexp", "size")
 

@@ -190,7 +190,7 @@ def _check_recorded(trace: Trace, scheduler: str) -> None:
 
 
 class _Work:
-    """Runs replays, or finds them finished."""
+    """Runs replays, except those whose results are known already."""
 
     def __init__(
         self,

@@ -155,7 +155,7 @@ def _decode_protobuf(data: bytes) -> _Status:
 
 
 def _fields(message: bytes) -> dict[tuple[int, type], Any]:
-    """By number and type, so that a field of another type than expected counts as missing."""
+    """The fields by number and type: one of an unexpected type counts as missing."""
     return {(field.number, type(field.value)): field.value for field in protobuf.fields(message)}
 
 

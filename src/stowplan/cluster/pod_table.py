@@ -142,7 +142,7 @@ class Counted(Generic[V]):
 
 
 class PodTable:
-    """A row a pod, dense; the last row fills the hole a removed pod leaves."""
+    """One row per pod, without gaps: when a pod is removed, the last row moves into its place."""
 
     def __init__(self) -> None:
         self.pods: list[Pod] = []

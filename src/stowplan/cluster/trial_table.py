@@ -56,7 +56,7 @@ class TrialTable(NodeSubset):
         self._move(slots, 1)
 
     def add_nominated(self, pods: PodTable, slots: Rows, rows: Rows) -> None:
-        """Add nominated pods, given by their slots in a table of such and the live rows of their nodes."""
+        """Add nominated pods, given by their slots in `pods` and the live rows of their nodes."""
         places = self._places[rows]
         self._added = PodChange(pods, slots, places, 1)
         self._account_all(self._added)

@@ -104,7 +104,7 @@ class Controller(ABC):
 
     workers: ClassVar[int] = 4
     component: ClassVar[str] = ""
-    """What its events name as their source."""
+    """The `source.component` of its events."""
 
     def __init__(self, stores: Stores) -> None:
         self.stores, self.clock = stores, stores.clock

@@ -215,8 +215,8 @@ class KubeCluster:
         return {"KUBECONFIG": str(self.kubeconfig)}
 
     def kubeconfig_for(self, namespace: str, service_account: str = "", expires: str = "1h") -> Path:
-        """Write a kubeconfig whose default namespace this is, for a service account in it or, without one,
-        for the administrator. The tokens of service accounts expire by the cluster's clock."""
+        """Write a kubeconfig with this default namespace, for a service account in it or, without one, for
+        the administrator. The tokens of service accounts expire by the cluster's clock."""
         token = self.token
         if service_account:
             token = self.service_account_token(service_account, namespace, expires)

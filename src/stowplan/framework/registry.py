@@ -290,7 +290,7 @@ class Registry:
             yield Registry(self._given, self._installed, files)
 
     def names(self) -> list[str]:
-        """All plugins that are here without being named as `module:Class`."""
+        """The names of the plugins that are installed or in a plugin folder."""
         return sorted({*self._classes, *self._installed})
 
     def entry_point(self, name: str) -> str:

@@ -240,9 +240,9 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """Default for all pods; their annotations kubelet.stowplan/… override it."""
 
     start_seconds: float = 0.0
-    """From when a pod is taken until it runs."""
+    """How long a pod takes to start after the node has accepted it."""
     run_seconds: float | None = None
-    """How long a run lasts; by default pods that are to end do after a second, and others run on."""
+    """How long a run lasts; by default a second for pods that are expected to end, and forever for others."""
     stop_seconds: float = 0.0
     """How long containers take to end when their pod is deleted; never longer than its grace period."""
     fail_rate: float = 0.0

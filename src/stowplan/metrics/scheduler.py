@@ -489,7 +489,7 @@ class Metrics:
         self._throttled_seconds[host, method].observe(seconds)
 
     def watch_begun(self, code: str, host: str) -> None:
-        """A watch counts when it begins, and has no time: it lasts as long as the server likes."""
+        """Count a watch when it begins, without a duration: the server decides when it ends."""
         self._requests[code, host, "GET"] += 1
 
     def health_checked(self, name: str, path: HealthPath, is_ok: bool) -> None:

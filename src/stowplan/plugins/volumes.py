@@ -240,7 +240,7 @@ def _has_capacity(waiting: Unbound, nodes: NodeTable, cluster: ClusterView) -> M
 
 
 def _accessible(capacity: CSIStorageCapacity, nodes: NodeTable) -> Mask:
-    """Rows that a capacity object speaks of; without a topology, or with one that cannot be built, none."""
+    """The rows that a CSIStorageCapacity covers; none without a topology or with an invalid one."""
     try:
         selector = selector_of(capacity.node_topology)
     except SelectorError:

@@ -583,7 +583,7 @@ async def record_beside(
     kinds: Iterable[type[CustomResource]],
     now: Callable[[], float] = time.time,
 ) -> AsyncIterator[None]:
-    """Record meanwhile, for a scheduler; if recording fails, that is logged and the scheduler goes on."""
+    """Record while a scheduler runs; if recording fails, log it and let the scheduler go on."""
 
     async def run() -> None:
         async with ApiClient(connection, qps=0, user_agent="stowplan/record") as api:

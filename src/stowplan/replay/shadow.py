@@ -480,7 +480,7 @@ class Shadow:
     def _is_sampled(
         self, scheduler: Scheduler, profile: Profile, pod: Pod, live: str, decision: Decision
     ) -> bool:
-        """Whether the node is the best of a sample that a search could have come by."""
+        """Whether a sampled search that starts at another node finds this one to be the best."""
         nodes, percentage = scheduler.cluster.nodes, profile.percentage_of_nodes_to_score
         wanted = nodes_to_find(len(nodes), percentage)
         if percentage >= 100 or wanted >= len(nodes):

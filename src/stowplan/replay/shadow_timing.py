@@ -28,7 +28,7 @@ MAX_BURST_SECONDS."""
 IN_FLIGHT = 256
 """How many bindings before and after one may have been decided in another order."""
 FEW = (1, 4)
-"""How many bindings just before or after one are tried the other way round."""
+"""How many bindings just before or after one are tried in the opposite order."""
 MIN_BURST, NEAR, MIN_EXPLAINED, MAX_ORDER_SECONDS = 8, 32, 0.85, 2.0
 """If at least MIN_BURST pods were pending at once, an order of decisions is searched for, in which a pod is
 at most NEAR places away from its binding. It must explain the share MIN_EXPLAINED of them, and the search

@@ -425,7 +425,7 @@ async def _let_others_run(turns: int) -> None:
 
 
 def is_cancelled() -> bool:
-    """Whether the current task was told to end, as opposed to a CancelledError out of the blue."""
+    """Whether the current task was cancelled, so that a CancelledError was not raised by a plugin."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

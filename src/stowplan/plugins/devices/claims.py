@@ -148,7 +148,7 @@ class Usage:
 
 
 class _Share:
-    """A share of a device. An allocation that is in flight and already seen, too, is counted once."""
+    """A share of a device. An allocation counts once, even if it is both in flight and seen."""
 
     __slots__ = ("amounts", "count")
 
