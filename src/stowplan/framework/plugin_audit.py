@@ -184,13 +184,13 @@ def _same_name(plugin: type[Plugin], known: dict[str, type[Plugin]], installed: 
     return []
 
 
-def _fault(error: ConfigError) -> Fault:
-    """From an error whose `where` is a file, or a file and a line."""
+def _fault(error: ConfigError, cause: BaseException | None = None) -> Fault:
+    """From an error whose `where` is a file, or a file and a line; `cause` if it has none of its own."""
     file, _, line = error.where.rpartition(":")
     if not line.isdigit():
         file, line = error.where, "0"
     text = error.message
-    if text.startswith("ModuleNotFoundError"):
+    if isinstance(cause or error.__cause__, ModuleNotFoundError):
         text += "; install it where stowplan is installed, or put it beside this file"
     return Fault(short_path(str(file)), int(line), text)
 
@@ -208,7 +208,7 @@ def _fault_of_import(name: str, error: ConfigError) -> Fault:
     lines = [line for frame, line in frames if spec and frame.f_code.co_filename == spec.origin]
     where = f"{spec.origin}:{lines[-1]}" if spec and lines else name
     text = f"{type(cause).__name__}: {cause}" if lines else error.message
-    return _fault(ConfigError(text, where=where)) if lines else Fault(name, 0, text)
+    return _fault(ConfigError(text, where=where), cause) if lines else Fault(name, 0, text)
 
 
 @contextmanager
