@@ -427,6 +427,13 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     group_name: str = ""
     """The pod group that its spec names; empty for a pod without one."""
 
+    @property
+    def claim_names(self) -> Iterator[str | None]:
+        """The name of each ResourceClaim in its spec; None for one that is not generated, or not yet."""
+        for use in self.spec.resource_claims:
+            is_made = use.resource_claim_template_name is not None
+            yield self.resource_claim_statuses.get(use.name) if is_made else use.resource_claim_name
+
     @classmethod
     def decode(cls, data: bytes | str | dict[str, Any]) -> Pod:
         return cls.of(decode(PodObject, data))

@@ -173,6 +173,10 @@ class ResourceClaim(Object, frozen=True):
     def allocation(self) -> Allocation | None:
         return self.status.allocation
 
+    def has_lost_allocation(self, old: ResourceClaim | None) -> bool:
+        """Whether the devices that it had before are free again."""
+        return old is not None and old.allocation is not None and self.allocation is None
+
     def is_reserved_for(self, uid: str) -> bool:
         return any(consumer.uid == uid for consumer in self.status.reserved_for)
 

@@ -105,6 +105,7 @@ class QueueingHints:
         """Plugins that give pods that are alike the same hint."""
         self._by_group = frozenset(_promising(profile, "hints_by_group"))
         self._groups = profile.handle.cluster.groups
+        self._by_claim = frozenset(_promising(profile, "hints_by_claim"))
         for name, plugin in profile.plugins.items():
             if overrides(plugin, "events_to_register"):
                 wanted = _read_events(name, plugin)
@@ -144,6 +145,13 @@ class QueueingHints:
         if not isinstance(item, GroupObject) or self._by_group.isdisjoint(names):
             return names, ()
         return names.keys() - self._by_group, self._groups.members_of(item)
+
+    def by_claim(self, change: ObjectChange) -> frozenset[str]:
+        """The plugins to ask only about pods that name the claim that has changed."""
+        event, old, new = change
+        if event.resource is not Resource.RESOURCE_CLAIM or new is None or new.has_lost_allocation(old):
+            return frozenset()
+        return self._by_claim & self.listeners(event).keys()
 
     def awaited_pods(self, plugin: str, pod: Pod) -> tuple[PodQuery, ...] | None:
         """The pods of which one must change for the plugin to be asked about a pod that it rejected.

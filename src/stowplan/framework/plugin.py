@@ -142,6 +142,9 @@ class Plugin:
     hints_by_group: ClassVar[bool] = False
     """Whether `queueing_hint` says QUEUE after a change of a PodGroup or Workload only to its own pods. It is
     then called for these alone."""
+    hints_by_claim: ClassVar[bool] = False
+    """Whether `queueing_hint` says QUEUE after a change of a ResourceClaim only to pods that name it. It is
+    then called for these alone, unless the claim has lost its allocation."""
     watches: ClassVar[tuple[type[CustomResource], ...]] = ()
     """Kinds to watch for this plugin besides those every scheduler watches; see `handle.watched`."""
     budget: ClassVar[float] = 1.0

@@ -186,6 +186,10 @@ class SchedulingQueue:
             for profile in self._profile_names:
                 is_heard = is_heard or bool(self._listeners.of(profile, event))
                 plugins, pods = self._listeners.helped_by(profile, change)
+                if by_claim := self._listeners.by_claim(profile, change):
+                    plugins = [plugin for plugin in plugins if plugin not in by_claim]
+                    naming = self._unschedulable.naming_claim(profile, by_claim, change.new.key)
+                    waiting.update(dict.fromkeys(naming))
                 waiting.update(dict.fromkeys(self._unschedulable.waiting_for(profile, plugins, changed)))
                 found = (self._pods.get(pod.uid) for pod in pods)
                 waiting.update(dict.fromkeys(each for each in found if each and each.place in _HELD))
@@ -362,8 +366,12 @@ class SchedulingQueue:
         if queued.place in _READY:
             self._stores[queued.place].push(queued)
             return
-        if old.shape is not new.shape or old.label_set is not new.label_set:
-            # It may wait for other pods now.
+        if (
+            old.shape is not new.shape
+            or old.label_set is not new.label_set
+            or old.resource_claim_statuses != new.resource_claim_statuses
+        ):
+            # It may wait for other pods or claims now.
             self._unschedulable.remove(queued)
             self._unschedulable.push(queued)
         for change in news:

@@ -229,6 +229,9 @@ class UnschedulablePods:
         self._by_labels: dict[tuple[str, str], SelectorIndex[Awaiting]] = {}
         """The same for plugins that say which pods can help, by the labels of these."""
         self._indexed: dict[QueuedPod, list[tuple[SelectorIndex[Awaiting], Awaiting]]] = {}
+        self._by_claim: defaultdict[str, dict[QueuedPod, None]] = defaultdict(dict)
+        """Those that name a claim, by its key."""
+        self._claims: dict[QueuedPod, tuple[str, ...]] = {}
 
     def __iter__(self) -> Iterator[QueuedPod]:
         return iter(self._waits_for)
@@ -241,6 +244,10 @@ class UnschedulablePods:
         plugins = (queued.gating_plugin,) if queued.gating_plugin else queued.rejectors
         keys = tuple((queued.pod.scheduler_name, plugin) for plugin in plugins)
         self._waits_for[queued] = keys
+        if names := tuple(name for name in queued.pod.claim_names if name):
+            self._claims[queued] = tuple(f"{queued.pod.namespace}/{name}" for name in names)
+            for claim in self._claims[queued]:
+                self._by_claim[claim][queued] = None
         for key in keys:
             self._waiting[key][queued] = None
             queries = self._awaited_pods(*key, queued.pod)
@@ -264,6 +271,10 @@ class UnschedulablePods:
             del self._waiting[key][queued]
         for index, entry in self._indexed.pop(queued, ()):
             index.remove(entry)
+        for claim in self._claims.pop(queued, ()):
+            self._by_claim[claim].pop(queued, None)
+            if not self._by_claim[claim]:
+                del self._by_claim[claim]
 
     def waiting_for(
         self, profile: str, plugins: Iterable[str], changed: Collection[LabelSet] | None
@@ -282,6 +293,12 @@ class UnschedulablePods:
                         for queued, query in index.candidates(labels):
                             if query.matches(labels):
                                 yield queued
+
+    def naming_claim(self, profile: str, plugins: Collection[str], claim: str) -> Iterator[QueuedPod]:
+        """Pods that wait for any of these plugins and name the claim with this key."""
+        for queued in self._by_claim.get(claim, ()):
+            if any(name == profile and plugin in plugins for name, plugin in self._waits_for[queued]):
+                yield queued
 
 
 class Flight(NamedTuple):
@@ -375,6 +392,10 @@ class Listeners:
         """The plugins to ask about all pods that they rejected, and the pods to ask the others about."""
         plugins, pods = self._hints[profile].helped_by(change)
         return (*plugins, *self.of(profile, change.event).keys() & {EXTENDER}), pods
+
+    def by_claim(self, profile: str, change: ObjectChange) -> frozenset[str]:
+        """The plugins of the profile to ask only about pods that name the claim that has changed."""
+        return self._hints[profile].by_claim(change)
 
     def awaited_pods(self, profile: str, plugin: str, pod: Pod) -> tuple[PodQuery, ...] | None:
         """The pods that can help one that a plugin of the profile rejected; None for any."""

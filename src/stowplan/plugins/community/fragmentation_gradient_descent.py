@@ -217,9 +217,7 @@ class Slices:
         return any(claim is None for claim in self._claims_of(pod))
 
     def _claims_of(self, pod: Pod) -> Iterator[ResourceClaim | None]:
-        for use in pod.spec.resource_claims:
-            is_made = use.resource_claim_template_name is not None
-            name = pod.resource_claim_statuses.get(use.name) if is_made else use.resource_claim_name
+        for name in pod.claim_names:
             yield self._ledger.get(f"{pod.namespace}/{name}") if name else None
 
 

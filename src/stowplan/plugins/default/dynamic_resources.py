@@ -68,6 +68,7 @@ class DynamicResources(ReservingPlugin):
     args: DynamicResourcesArgs
     reservation_name = "allocations"
     reads = Reads.OBJECTS
+    hints_by_claim = True
     rights = (
         Right("resourceclaims", ("create", "delete", "get", "patch", "update"), "resource.k8s.io"),
         Right("resourceclaims/status", ("patch", "update"), "resource.k8s.io"),
@@ -284,10 +285,9 @@ class DynamicResources(ReservingPlugin):
         return QUEUE
 
     def _claim_helps(self, pod: Pod, old: ResourceClaim | None, new: ResourceClaim) -> bool:
-        is_given_back = old is not None and old.allocation is not None and new.allocation is None
+        is_given_back = new.has_lost_allocation(old)
         if not is_given_back:
-            # Thousands of pods may be asked about a claim that concerns one of them.
-            if pod.namespace != new.namespace or new.name not in _names_of(pod):
+            if pod.namespace != new.namespace or new.name not in pod.claim_names:
                 return False
             if old is not None and old.status == new.status:
                 return False
@@ -343,7 +343,7 @@ class DynamicResources(ReservingPlugin):
             (use.name, use.resource_claim_name, use.resource_claim_template_name)
             for use in pod.spec.resource_claims
         )
-        names = zip(uses, _names_of(pod), strict=True)
+        names = zip(uses, pod.claim_names, strict=True)
         return {name: consumer for use, name in names if name is not None and use in shared}
 
     def _demands_of(self, claims: list[ResourceClaim]) -> Iterator[Demand]:
@@ -411,13 +411,6 @@ class DynamicResources(ReservingPlugin):
         found.special = await self.writer.bind(found.special, allocations[uid], pod)
         self.ledger.release(uid)
         await self.writer.tell_pod(pod, found.special, chosen.wanted.mappings)
-
-
-def _names_of(pod: Pod) -> Iterator[str | None]:
-    """The names of the claims that a pod uses."""
-    for use in pod.spec.resource_claims:
-        is_made = use.resource_claim_template_name is not None
-        yield pod.resource_claim_statuses.get(use.name) if is_made else use.resource_claim_name
 
 
 def _is_restricted(claim: ResourceClaim) -> bool:
