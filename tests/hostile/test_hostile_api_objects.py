@@ -298,6 +298,25 @@ async def test_an_object_does_not_grow_deep_by_patches(api: Api) -> None:
     assert depth_of(found["items"][0]["a"]) < 200
 
 
+async def test_templates_do_not_grow_deep_by_patches(api: Api) -> None:
+    """The managed fields of a template are part of the object, and may contain anything."""
+    fields = {"manager": "x", "operation": "Update", "fieldsV1": {}}
+    labels = {"app": "web"}
+    template = {
+        "metadata": {"labels": labels, "managedFields": [fields]},
+        "spec": {"containers": [{"name": "main", "image": "web"}]},
+    }
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    deployments = "/apis/apps/v1/namespaces/default/deployments"
+    await api("POST", deployments, {"metadata": {"name": "web"}, "spec": spec})
+    top = "/spec/template/metadata/managedFields/0/fieldsV1"
+    statuses = []
+    for n in range(7):
+        operation = {"op": "copy", "from": top, "path": f"{top}{'/b' * (2**n)}"}
+        statuses.append((await api("PATCH", f"{deployments}/web", [operation], PATCH))[0])
+    assert statuses == [200] * 6 + [400]
+
+
 def depth_of(value: Any) -> int:
     return 1 + max(map(depth_of, value.values()), default=0)
 

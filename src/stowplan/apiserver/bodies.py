@@ -75,11 +75,6 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower() or "application/json"
 
 
-def media_of(request: Request) -> str:
-    given = request.headers.get("content-type", "")
-    return media_type(given) if "yaml" in given else given  # the common case is quick to tell
-
-
 def parse_body(body: bytes, kind: str, media: str = "application/json") -> Json:
     """Decode a body to plain data."""
     if media == PROTOBUF:

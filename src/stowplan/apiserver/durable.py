@@ -99,7 +99,7 @@ class DurableStore(Store):
 
     def write(self, collection: Collection, change: Change) -> None:
         body = None if change.is_removal else change.record.full
-        self.count(change)
+        self.count(collection, change)
         collection.stage(change)
         self._pending.append((collection, change, (collection.name, *change.record.key, body)))
 

@@ -11,7 +11,8 @@ _PARTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 
 
 def is_too_deep(text: bytes) -> bool:
-    if text.count(b"{") + text.count(b"[") <= MAX_DEPTH:  # nearly always so, and quickly told
+    # Nearly always so, and quickly told: each level has a bracket at both ends.
+    if len(text) <= 2 * MAX_DEPTH or text.count(b"{") + text.count(b"[") <= MAX_DEPTH:
         return False
     depth = 0
     for part in _PARTS.finditer(text):

@@ -15,7 +15,6 @@ from stowplan.apiserver.strategies.groups import are_served
 from stowplan.config.gates import NO_GATES, FeatureGates
 
 _EMPTY: Json = {}
-_TEXT = {str}
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -50,9 +49,8 @@ class Selectable(NamedTuple):
     """Fields that selectors may name in one part of an object, with the texts for those it does not have."""
 
     part: tuple[str, ...]
-    fields: tuple[str, ...]
-    keys: tuple[str, ...]
-    zeros: tuple[str, ...]
+    fields: tuple[tuple[str, str, str], ...]
+    """As selectors name them, their keys in the part, and those texts."""
 
 
 class Resource(msgspec.Struct, kw_only=True, eq=False):
@@ -97,7 +95,7 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         for field, path in self.strategy.fields.items():
             *parts, key = path.split(".")
             found.setdefault(tuple(parts), []).append((field, key, _zero_text(self.schema, path)))
-        self._selectable = [Selectable(part, *zip(*keys, strict=True)) for part, keys in found.items()]
+        self._selectable = [Selectable(part, tuple(fields)) for part, fields in found.items()]
 
     @property
     def root(self) -> str:
@@ -118,14 +116,13 @@ class Resource(msgspec.Struct, kw_only=True, eq=False):
         found = {"metadata.name": meta.get("name", "")}
         if self.namespaced:
             found["metadata.namespace"] = meta.get("namespace", "")
-        for parts, fields, keys, zeros in self._selectable:
+        for parts, fields in self._selectable:
             inner = data
             for part in parts:
                 inner = inner.get(part) or _EMPTY
-            values = list(map(inner.get, keys, zeros))
-            if not set(map(type, values)) <= _TEXT:
-                values = list(map(_text, values, zeros))
-            found.update(zip(fields, values, strict=True))
+            for field, key, zero in fields:
+                value = inner.get(key, zero)
+                found[field] = value if type(value) is str else _text(value, zero)
         if self.collection == "events" and not found.get("source"):
             found["source"] = data.get("reportingComponent") or ""
         return found

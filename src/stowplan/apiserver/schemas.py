@@ -113,15 +113,44 @@ def decode(name: str, body: bytes) -> Json:
 
 def without_nulls(value: object) -> Any:
     """Remove nulls, which mean absent fields."""
+    # Most values are texts and numbers: none of them costs a call.
     if isinstance(value, dict):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
-    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {
+            key: without_nulls(each) if isinstance(each, (dict, list)) else each
+            for key, each in value.items()
+            if each is not None
+        }
+    if isinstance(value, list):
+        return [without_nulls(each) if isinstance(each, (dict, list)) else each for each in value]
+    return value
 
 
 def ref_of(schema: Json) -> str:
     """The name of the schema that this one refers to, empty if it stands for itself."""
     ref = schema.get("$ref") or next((part.get("$ref", "") for part in schema.get("allOf", ())), "")
     return str(ref).removeprefix(REF)
+
+
+def is_bounded(schema: Json) -> bool:
+    """Whether the schema limits how deeply objects are nested: only managed fields take any value."""
+    if name := ref_of(schema):
+        return _is_bounded(name)
+    match schema.get("type"):
+        case "string" | "boolean" | "integer" | "number":
+            return True
+        case "array":
+            return is_bounded(schema["items"])
+        case "object" if "additionalProperties" in schema:
+            return is_bounded(schema["additionalProperties"])
+    return False
+
+
+@cache
+def _is_bounded(name: str) -> bool:
+    if name in _SPECIAL or name == META + "FieldsV1":
+        return True
+    properties = data().schemas[name].get("properties", {})
+    return bool(properties) and name != RECURSIVE and all(map(is_bounded, properties.values()))
 
 
 def resolved(schema: Json) -> Json:

@@ -21,6 +21,7 @@ from stowplan.apiserver import (
     forms,
     openapi,
     pipeline,
+    schemas,
     times,
     webhooks,
 )
@@ -113,7 +114,7 @@ class ApiServer:
         self.objects = Objects(self.store, self.resources)
         self.access = Access(self.objects, rbac=rbac, now=now)
         for resource in self.resources:
-            self.objects.collection(resource)
+            self.objects.collection(resource).is_bounded = schemas.is_bounded(resource.schema)
         self.custom = CustomResources(self.objects)
         self.containers: containers.Containers | None = None
         """Answers for containers on nodes, if somebody simulates them."""
@@ -160,7 +161,8 @@ class ApiServer:
         answer: Response | Stream
         times.CLOCK.set(self._now)
         try:
-            if request.body and bodies.is_yaml(bodies.media_of(request), request.body):
+            given = request.headers.get("content-type", "")
+            if "yaml" in given and request.body and bodies.is_yaml(bodies.media_type(given), request.body):
                 await self._convert_yaml(request)
             if self.access.authorizer.is_enforced or impersonates(request):
                 self._authorize(request)

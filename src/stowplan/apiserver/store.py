@@ -133,6 +133,8 @@ class Collection:
         self.forgotten = 0
         """The last version that is forgotten; watches may start from it or any later one."""
         self.waiters = Waiters()
+        self.is_bounded = False
+        """Whether its kind limits how deeply all but managed fields, those of templates, are nested."""
 
     def sorted_keys(self) -> list[Key]:
         """In the order of lists."""
@@ -196,10 +198,20 @@ class Collection:
             if change.before is None:
                 self._sorted = None
             self.records[key] = record
-        self.store.version = record.version
-        self._append(change)
-        if self.name in self.store.on_published:
-            self.store.on_published[self.name](record, change.is_removal)
+        store = self.store
+        store.version = record.version
+        self._log.append(change)
+        store.oldest_version()  # ends old versions in time, if nobody lists
+        self.count_log_bytes(change, len(record.body))
+        if len(self._log) > LOG_LENGTH:
+            self.forget(LOG_LENGTH // 4)
+        if self.waiters.futures:
+            self.waiters.wake()
+        if store.waiters.futures:
+            store.waiters.wake()
+        react = store.on_published.get(self.name)
+        if react is not None:
+            react(record, change.is_removal)
 
     def restore(self, key: Key, data: Json, managed: AnyManaged | None) -> None:
         """Restore an object from disk; nobody watches yet."""
@@ -220,18 +232,6 @@ class Collection:
             else:
                 found[change.record.key] = change.before
         return found
-
-    def _append(self, change: Change) -> None:
-        store = self.store
-        self._log.append(change)
-        store.oldest_version()  # ends old versions in time, if nobody lists
-        self.count_log_bytes(change, len(change.record.body))
-        if len(self._log) > LOG_LENGTH:
-            self.forget(LOG_LENGTH // 4)
-        if self.waiters.futures:
-            self.waiters.wake()
-        if store.waiters.futures:
-            store.waiters.wake()
 
     def count_log_bytes(self, change: Change, count: int) -> None:
         """Count bytes that the log holds for a change: its object, or an event encoded for watches."""
@@ -309,11 +309,12 @@ class Store:
 
     def write(self, collection: Collection, change: Change) -> None:
         """Take a change; raises a 507 if the store has no room for it."""
-        self.count(change)
+        self.count(collection, change)
         collection.publish(change)
 
-    def count(self, change: Change) -> None:
-        if nesting.is_too_deep(change.record.body):
+    def count(self, collection: Collection, change: Change) -> None:
+        body = change.record.body
+        if (not collection.is_bounded or b'"fieldsV1"' in body) and nesting.is_too_deep(body):
             raise Failure(400, "BadRequest", f"the object {nesting.WORDS}")
         growth = change.growth
         if growth > 0 and self.size + growth > self.max_bytes:
