@@ -70,6 +70,17 @@ async def test_replicas_follow_usage(usage, behavior, replicas):
         assert (await cluster.api.get_json(DEPLOYMENT))["spec"]["replicas"] == replicas
 
 
+async def test_a_new_autoscaler_need_not_wait_for_the_next_period():
+    """It is often created together with its target, whose pods have not started yet."""
+    async with embedded_cluster(2, speed=0) as cluster:
+        await cluster.create(autoscaler(), deployment("52m", {"cpu": "100m"}))
+        await cluster.tick("5s")
+        status = (await cluster.api.get_json(f"{AUTOSCALERS.format('v2')}/web"))["status"]
+        assert [each["resource"]["current"] for each in status["currentMetrics"]] == [
+            {"averageUtilization": 52, "averageValue": "52m"}
+        ]
+
+
 async def test_a_missing_request_is_told():
     async with embedded_cluster(1, speed=60) as cluster:
         await cluster.create(deployment("10m", {}), autoscaler())

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from stowplan.api.meta import Json
+from stowplan.api.meta import Json, parse_time
 from stowplan.api.quantity import canonical, milli_units, parse
 from stowplan.client.api import MERGE_PATCH
 from stowplan.client.errors import ApiError
+from stowplan.controllers.clock import wire_time
 from stowplan.controllers.discovery import Discovered
 from stowplan.controllers.engine import Controller
 from stowplan.controllers.kinds import AUTOSCALERS, PODS, Plain, PodView
 from stowplan.controllers.owned_pods import with_condition
 from stowplan.controllers.stores import Stores, by_namespace, encode_sorted
 
-SYNC_SECONDS = 15.0
+SYNC_SECONDS, RETRY_SECONDS = 15.0, 1.0
 TOLERANCE = 0.1
 DOWN_WINDOW = 300.0
 """How long the highest recent recommendation holds before replicas are taken away."""
@@ -77,6 +78,7 @@ class Autoscalers(Controller):
             self.record(AUTOSCALERS, item, "FailedGetScale", error.message, "Warning")
             conditions = self._say(conditions, "AbleToScale", "False", "FailedGetScale", text)
             await self._write(item, {**status, "conditions": conditions})
+            self._retry_if_new(item)
             return
         current = (scale.get("spec") or {}).get("replicas", 0)
         conditions = self._say(conditions, "AbleToScale", "True", "SucceededGetScale", GOT_SCALE)
@@ -95,6 +97,7 @@ class Autoscalers(Controller):
                 text = f"the HPA was unable to compute the replica count: {error.message}"
                 self.record(AUTOSCALERS, item, error.reason, error.message, "Warning")
                 conditions = self._say(conditions, "ScalingActive", "False", error.reason, text)
+                self._retry_if_new(item)
             wanted, conditions = self._limit(item, current, wanted, conditions)
         if wanted != current:
             await self.stores.api.request(
@@ -108,6 +111,12 @@ class Autoscalers(Controller):
             status["lastScaleTime"] = self.clock.stamp()
         status |= {"currentReplicas": current, "desiredReplicas": wanted, "conditions": conditions}
         await self._write(item, status)
+
+    def _retry_if_new(self, item: Plain) -> None:
+        """Its target is often created together with it, and has no pods that run yet."""
+        now = self.clock.now()
+        if now - parse_time(item.metadata.creation_timestamp or wire_time(now)) < SYNC_SECONDS:
+            self.queue.add_after(item.key, RETRY_SECONDS)
 
     def _say(self, conditions: list[Json], kind: str, status: str, reason: str, text: str) -> list[Json]:
         return with_condition(conditions, kind, status, reason, text, self.clock.stamp())
