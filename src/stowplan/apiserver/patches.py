@@ -188,40 +188,43 @@ def _strategic(schema: Json, data: object, patch: Json) -> Any:
         merged = {key: value for key, value in merged.items() if key in retained}
     inner = resolved(schema)
     properties, others = inner.get("properties", {}), inner.get("additionalProperties")
+    orders = []
     for key, value in patch.items():
-        if key.startswith(_PRIMITIVES):
-            field = key.removeprefix(_PRIMITIVES)
-            if isinstance(value, list) and isinstance(merged.get(field), list):
-                gone = set(map(_identity, value))
-                merged[field] = [each for each in merged[field] if _identity(each) not in gone]
-        elif key in _DIRECTIVES or key.startswith(_ORDER):
-            continue
-        elif value is None:
+        if key.startswith("$"):
+            if key.startswith(_PRIMITIVES):
+                field = key.removeprefix(_PRIMITIVES)
+                if isinstance(value, list) and isinstance(merged.get(field), list):
+                    gone = set(map(_identity, value))
+                    merged[field] = [each for each in merged[field] if _identity(each) not in gone]
+                continue
+            if key.startswith(_ORDER):
+                orders.append((key.removeprefix(_ORDER), value))
+                continue
+            if key in _DIRECTIVES:
+                continue
+        if value is None:
             merged.pop(key, None)
-        else:
+        elif isinstance(value, (dict, list)):
             field_schema = properties.get(key, others if isinstance(others, dict) else {})
             merged[key] = _merged_field(field_schema, merged.get(key), value)
-    for key, order in patch.items():
-        if key.startswith(_ORDER):
-            _put_in_order(properties, merged, key.removeprefix(_ORDER), order)
+        else:
+            merged[key] = value
+    for field, order in orders:
+        _put_in_order(properties, merged, field, order)
     return merged
 
 
-def _merged_field(schema: Json, old: object, value: object) -> Any:
+def _merged_field(schema: Json, old: object, value: dict[str, Any] | list[Any]) -> Any:
     strategies = (schema.get("x-kubernetes-patch-strategy") or "").split(",")
     if isinstance(value, dict):
         if "replace" in strategies:
             return {key: each for key, each in value.items() if key not in _DIRECTIVES}
         return _strategic(schema, old, value)
-    if isinstance(value, list):
-        if "merge" not in strategies:
-            return [each for each in value if each != {"$patch": "replace"}]
-        key = schema.get("x-kubernetes-patch-merge-key")
-        kept = old if isinstance(old, list) else []
-        return (
-            _merged_items(schema.get("items", {}), kept, value, key) if key else _merged_values(kept, value)
-        )
-    return value
+    if "merge" not in strategies:
+        return [each for each in value if each != {"$patch": "replace"}]
+    key = schema.get("x-kubernetes-patch-merge-key")
+    kept = old if isinstance(old, list) else []
+    return _merged_items(schema.get("items", {}), kept, value, key) if key else _merged_values(kept, value)
 
 
 def _merged_values(old: list[Any], value: list[Any]) -> list[Any]:

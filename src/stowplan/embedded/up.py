@@ -218,7 +218,7 @@ def _opened(data: Path | None) -> Iterator[Store]:
     if data is None:
         yield Store()
         return
-    from stowplan.apiserver.durable import DurableStore  # SQLite takes 5 ms to import
+    from stowplan.apiserver.durable import DurableStore  # which loads SQLite: nothing else needs it
 
     with closing(DurableStore(data)) as store:
         yield store
