@@ -76,7 +76,7 @@ def start_after(plane: ControlPlane, kind: str, gangs: Gangs) -> float:
         begin = time.monotonic()
         wait_until(lambda: any(counts()), lambda: "no gang has started", 4 * TIME_OUT)
         took = time.monotonic() - begin
-        wait_until(lambda: counts() == [0, gangs.members], lambda: f"bound in part: {counts()}", 10)
+        wait_until(lambda: counts() == [0, gangs.members], lambda: f"bound in part: {counts()}", 4 * TIME_OUT)
     print(f"{kind}, {gangs}: {took:.1f} s")  # noqa: T201
     return took
 

@@ -127,6 +127,11 @@ class Plugins(Part, frozen=True, omit_defaults=True):
         found: PluginSet = getattr(self, _ATTRIBUTES[point])
         return found
 
+    def enabling(self, point: str, entries: Iterable[PluginEntry]) -> Plugins:
+        """The same, but with these plugins enabled at an extension point."""
+        found = msgspec.structs.replace(self.at(point), enabled=tuple(entries))
+        return msgspec.structs.replace(self, **{_ATTRIBUTES[point]: found})
+
 
 _ATTRIBUTES = {field.encode_name: field.name for field in msgspec.structs.fields(Plugins)}
 MULTI_POINT = "multiPoint"

@@ -145,6 +145,9 @@ class Plugin:
     hints_by_claim: ClassVar[bool] = False
     """Whether `queueing_hint` says QUEUE after a change of a ResourceClaim only to pods that name it. It is
     then called for these alone, unless the claim has lost its allocation."""
+    enables: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """By an extension point that a profile may enable the plugin at: the points that are then enabled, too.
+    It may lack methods for the former, where a plugin of this name in another scheduler has some."""
     watches: ClassVar[tuple[type[CustomResource], ...]] = ()
     """Kinds to watch for this plugin besides those every scheduler watches; see `handle.watched`."""
     budget: ClassVar[float] = 1.0

@@ -116,6 +116,7 @@ def resolve_profile(
     config = config or KubeSchedulerConfiguration()
     types = _TYPES | _PLACEMENT_TYPES if TOPOLOGY in config.gates else _TYPES
     multi_point = profile.plugins.multi_point.over(config.default_plugins)
+    profile = _with_enabled_points(profile, multi_point, registry)
     args, faults = _args(profile, multi_point, registry)
     faults += _explicit_faults(profile, registry, types) + _multi_point_faults(multi_point, registry)
     if faults:
@@ -173,6 +174,29 @@ def _args(
         if wrong:
             faults.append(f'initializing plugin "{name}": {join_errors(wrong)}')
     return args, faults
+
+
+def _with_enabled_points(
+    profile: ProfileConfig, multi_point: tuple[PluginEntry, ...], registry: Registry
+) -> ProfileConfig:
+    """Apply `Plugin.enables` to the plugins that single points enable; multiPoint enables all points."""
+    plugins, everywhere = profile.plugins, {entry.name for entry in multi_point}
+    for point in EXTENSION_POINTS:
+        for entry in profile.plugins.at(point).enabled:
+            try:
+                found = registry.find(entry.name).enables.get(point)
+            except ConfigError:
+                continue  # A point that enables it says so.
+            if found is None:
+                continue
+            if not registry.extends(entry.name, point):
+                kept = (each for each in plugins.at(point).enabled if each.name != entry.name)
+                plugins = plugins.enabling(point, kept)
+            for other in found if entry.name not in everywhere else ():
+                there = plugins.at(other).enabled
+                if all(each.name != entry.name for each in there):
+                    plugins = plugins.enabling(other, (*there, PluginEntry(entry.name)))
+    return msgspec.structs.replace(profile, plugins=plugins)
 
 
 def _explicit_faults(profile: ProfileConfig, registry: Registry, types: Mapping[str, str]) -> list[str]:

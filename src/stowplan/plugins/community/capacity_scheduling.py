@@ -197,6 +197,7 @@ def is_over_min(quota: Quota, used: Mapping[str, int]) -> bool:
 
 
 class CapacityScheduling(Plugin):
+    enables = {"preFilter": ("filter",), "reserve": ()}
     watches = (ElasticQuota,)
     preempts = True
     rights = (Right("pods", ("delete",)),)  # which the host does for it

@@ -50,6 +50,7 @@ class CoschedulingArgs(PluginArgs):
 class Coscheduling(GroupPlugin):
     args: CoschedulingArgs
     group_families = (COSCHEDULING, VOLCANO)
+    enables = {"preFilter": ("preEnqueue",), "postFilter": (), "reserve": ()}
     watches = (*KINDS_OF_FAMILY[COSCHEDULING], *KINDS_OF_FAMILY[VOLCANO], HyperNode)
     rights = (
         Right("podgroups/status", ("patch", "update"), COSCHEDULING),

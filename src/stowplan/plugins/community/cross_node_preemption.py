@@ -72,6 +72,7 @@ class CrossNodePreemptionArgs(DefaultPreemptionArgs):
 
 class CrossNodePreemption(DefaultPreemption):
     args: CrossNodePreemptionArgs
+    enables = {"postFilter": ("preEnqueue", "preFilter", "filter")}
 
     def __init__(self, args: CrossNodePreemptionArgs, handle: Handle) -> None:
         super().__init__(args, handle)

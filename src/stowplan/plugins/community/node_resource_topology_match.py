@@ -159,6 +159,7 @@ class Room(NamedTuple):
 
 class NodeResourceTopologyMatch(ExplainingPlugin):
     args: NodeResourceTopologyMatchArgs
+    enables = {"preFilter": ()}
     watches = (NodeResourceTopology,)
     reads = Reads.NODE
 

@@ -51,6 +51,7 @@ class PreemptionToleration(DefaultPreemption):
     args: PreemptionTolerationArgs
     # parity: groups preempt only with DefaultPreemption itself
     preempts_for_groups = False
+    enables = {"postFilter": ("preEnqueue",)}
     watches = (PriorityClass,)
 
     def __init__(self, args: PreemptionTolerationArgs, handle: Handle) -> None:

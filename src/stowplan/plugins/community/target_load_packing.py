@@ -60,6 +60,7 @@ class TargetLoadPackingArgs(LoadArgs):
 
 class TargetLoadPacking(LoadPlugin):
     args: TargetLoadPackingArgs
+    enables = {"score": ("reserve",)}
     reads = Reads.USAGE
 
     def __init__(self, args: TargetLoadPackingArgs, handle: Handle) -> None:
