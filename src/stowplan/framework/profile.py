@@ -161,6 +161,9 @@ class Profile:
         binding = (plugin for point in ("preBind", "bind", "postBind") for _, plugin in self.at(point))
         self.binds_plainly = all(is_trusted(type(plugin)) for plugin in binding)
         """Whether no plugin of others takes part in bindings."""
+        binders = [plugin.only_creates_binding for _, plugin in self.at("bind")]
+        self.binds_only = binders == [True] and not self.at("postBind")
+        """Whether bindings are written to the API server, and nothing else is done about them."""
 
     def plugins_holding(self, family: str) -> frozenset[str]:
         """The names of the plugins that keep incomplete pod groups of this API group out of the queue."""

@@ -129,6 +129,9 @@ class SchedulingQueue:
     def counts(self) -> dict[str, int]:
         return {place.value: count for place, count in self._counts.items()}
 
+    def count_in(self, place: Place) -> int:
+        return self._counts[place]
+
     def gate_message(self, uid: str) -> str:
         """Why a plugin keeps the pod out of the queue; empty if none does."""
         queued = self._pods.get(uid)
@@ -215,7 +218,7 @@ class SchedulingQueue:
         """The next pod to attempt, if any: an active one, or one in backoff that was rejected."""
         queued = self._active.first()
         if queued is None:
-            queued = self._backoff.first_rejected()
+            queued = self._backoff.first_rejected() if self._counts[Place.BACKOFF] else None
             if queued is None:
                 return None
             if self._recorder is not None:
@@ -330,8 +333,9 @@ class SchedulingQueue:
 
     def flush_backoff(self) -> None:
         """Call this every second, on the second."""
-        for queued in self._backoff.over():
-            self._to_active(queued, BACKOFF_COMPLETE)
+        if self._counts[Place.BACKOFF]:
+            for queued in self._backoff.over():
+                self._to_active(queued, BACKOFF_COMPLETE)
 
     def flush_unschedulable(self) -> None:
         """Due every half minute: attempt pods that waited too long, in case an event was missed."""

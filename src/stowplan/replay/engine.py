@@ -40,13 +40,12 @@ from stowplan.explain.report import explain_decision
 from stowplan.explain.text import render
 from stowplan.framework.decision import Decision
 from stowplan.framework.observer import OFFLINE_GUARD, OfflineOverdueError
-from stowplan.framework.plugin import Plugin
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import watched_kinds
 from stowplan.http11.client import Reply
 from stowplan.journal import Attempt, Decisions, Outcome
 from stowplan.metrics import Metrics
-from stowplan.queue.waiting import QueuedPod
+from stowplan.queue.waiting import Place, QueuedPod
 from stowplan.replay.order import RecordedOrder, in_queue_order, recorded_nodes
 from stowplan.replay.results import PodResult, Results, Samples
 from stowplan.replay.trace import Event, Trace
@@ -232,11 +231,8 @@ for _name in (
 class _OfflineGuard(Guard):
     """Interrupts plugins that loop, without signals, which belong to whoever replays."""
 
-    def enter(self, point: str, plugin: Plugin) -> None:
-        OFFLINE_GUARD.enter(point, plugin)
-
-    def leave(self, point: str, plugin: Plugin) -> None:
-        OFFLINE_GUARD.leave(point, plugin)
+    enter = staticmethod(OFFLINE_GUARD.enter)
+    leave = staticmethod(OFFLINE_GUARD.leave)
 
 
 class _NoEvents(EventRecorder):
@@ -344,7 +340,8 @@ class Replay:
                 break
             if due > self._loop.time():
                 self.samples.advance(due)
-                await self._sleep_until(due)
+                if not self._loop.jump(due):
+                    await self._sleep_until(due)
             now = self._loop.time()
             while self._departures and self._departures[0][0] <= now:
                 self._remove(heapq.heappop(self._departures)[2])
@@ -362,22 +359,21 @@ class Replay:
     # Time
 
     async def _sleep_until(self, time: float) -> None:
-        if self._loop.jump(time):
-            return
         over = self._loop.create_future()
         self._loop.call_at(time, over.set_result, None)
         await over
 
     def _next_tick(self) -> float:
         """When something is due that is in no trace: backoffs, permits, pods that waited too long."""
-        now, counts = self._loop.time(), self._queue.counts()
-        due = NEVER
+        now, due = self._loop.time(), NEVER
         if self._tasks:  # such as a pod that a permit plugin holds
             due = max(self._loop.next_timer, now)
-        if counts["backoff"] and now - self._changed_at <= MAX_IN_UNSCHEDULABLE:  # a plugin may always fail
+        if (
+            self._queue.count_in(Place.BACKOFF) and now - self._changed_at <= MAX_IN_UNSCHEDULABLE
+        ):  # a plugin may always fail
             due = min(due, math.floor(now) + 1)
         elif (
-            counts["unschedulable"]
+            self._queue.count_in(Place.UNSCHEDULABLE)
             and now - self._changed_at <= MAX_IN_UNSCHEDULABLE + FLUSH_UNSCHEDULABLE_SECONDS
         ):
             # If nothing has changed since, another attempt would end as the last one did.
@@ -393,8 +389,9 @@ class Replay:
 
     async def _schedule(self) -> None:
         """Decide pods until none is left that could be attempted now."""
-        loop = self.scheduler.loop
-        await self._settle()
+        loop, tasks = self.scheduler.loop, self._tasks
+        if tasks:
+            await self._settle()
         pop = self._queue.pop_nowait
         if self._order is not None:
             self._order.begin()
@@ -404,7 +401,8 @@ class Replay:
             began = perf_counter()
             loop.schedule_one(queued)
             self.results.decision_seconds.append(perf_counter() - began)
-            await self._settle()
+            if tasks:
+                await self._settle()
             if self._overdue:  # it would loop with the next pod as well
                 raise InputError(self._overdue, where=self.trace.source, what=f"Pod {queued.pod.key}")
             while self._dropped:

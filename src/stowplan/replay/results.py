@@ -6,7 +6,7 @@ writes the same bytes."""
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,7 @@ class Samples:
         self._results, self._nodes = results, nodes
         self.pending = 0
         """Pods without a node."""
-        self._used: Counter[str] = Counter()
+        self._used: defaultdict[str, int] = defaultdict(int)
         self._capacity: dict[str, int] | None = None
         self.allocated_seconds: dict[str, float] = {}
         """For each resource, its allocated share integrated over time."""

@@ -79,10 +79,7 @@ class PodBinder:
     def _bind_at_once(self, attempt: Attempt, placed: Pod, node_name: str) -> bool:
         """Do what `_run` does for a pod that no plugin has anything to do for; False if one may have."""
         profile = attempt.profile
-        if profile.at("postBind") or self._extenders or self._shared.waiting.find(placed.uid) is not None:
-            return False
-        binders = profile.at("bind")
-        if len(binders) != 1 or not binders[0][1].only_creates_binding:
+        if not profile.binds_only or self._extenders or self._shared.waiting.find(placed.uid) is not None:
             return False
         planned = self._pre_flight(attempt, placed, node_name)
         if isinstance(planned, Failure) or planned[0]:
@@ -427,10 +424,11 @@ class PodBinder:
             self._shared.cluster.forget_pod(placed)
 
     def _measure(self, attempt: Attempt, point: str, began: float, status: Status | None = None) -> None:
-        code = Code.SUCCESS if status is None else status.code
-        self._shared.metrics.extension_point(
-            point, attempt.profile.scheduler_name, code.wire_name, perf_counter() - began
-        )
+        if self._shared.metrics.are_read:
+            code = Code.SUCCESS if status is None else status.code
+            self._shared.metrics.extension_point(
+                point, attempt.profile.scheduler_name, code.wire_name, perf_counter() - began
+            )
 
     def _measure_plugin(
         self, attempt: Attempt, point: str, name: str, began: float, status: Status | None

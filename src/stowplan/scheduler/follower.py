@@ -137,6 +137,9 @@ class EventHandlers:
             return
         if log.is_verbose(3):
             self._log_event(old, new)
+        if not self._metrics.are_read:
+            self._apply(old, new)
+            return
         began = perf_counter()
         self._apply(old, new)
         label = _label(kind, old if new is None else new)

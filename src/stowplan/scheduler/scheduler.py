@@ -357,7 +357,7 @@ def _queue(
         max_backoff=config.pod_max_backoff_seconds,
         max_in_unschedulable=max_in_unschedulable,
         nominations=shared.nominations,
-        recorder=shared.metrics,
+        recorder=shared.metrics if shared.metrics.are_read else None,
         on_fault=reporter.report_fault,
         on_gated=reporter.note_gated,
     )
