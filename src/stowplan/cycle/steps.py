@@ -38,15 +38,17 @@ from stowplan.framework.decision import (
 )
 from stowplan.framework.observer import Observer
 from stowplan.framework.plugin import FilterError, Plugin, Reject
-from stowplan.framework.profile import FilterStep, Profile, ScoreStep, TooManyReasonsError
+from stowplan.framework.profile import MAX_REASONS, FilterStep, Profile, ScoreStep, TooManyReasonsError
 from stowplan.framework.scores import MAX_SCORE, Scores
 from stowplan.framework.state import CycleState, seal_state
 from stowplan.framework.status import SKIP, Code, Status
 
 Answer = TypeVar("Answer")
 Rejections = list[Verdicts | Statuses]
-NOTHING, ONE = np.uint64(0), np.uint64(1)
-UNRESOLVABLE = ONE << np.uint64(UNRESOLVABLE_BIT)
+UNRESOLVABLE = np.uint64(1 << UNRESOLVABLE_BIT)
+BITS = tuple(np.uint64(1 << number) for number in range(MAX_REASONS))
+"""The bit of each reason in a verdict; in HARD_BITS, with that of nodes where evicting pods does not help."""
+HARD_BITS = tuple(bit | UNRESOLVABLE for bit in BITS)
 
 
 def run_pre_filters(
@@ -129,8 +131,9 @@ def run_filters(
     """
     found: Rejections = []
     observer = profile.observer.start("Filter")
+    skipped = state.skipped_filters
     for step in profile.filters:
-        if step.name in state.skipped_filters:
+        if step.name in skipped:
             continue
         if observer is not None:
             observer.enter("Filter", step.plugin)
@@ -251,10 +254,13 @@ def _bits(step: FilterStep, rejects: Iterable[Reject], length: int) -> NDArray[n
         mask, reason, hard = reject_of(reject, length)
         number = step.reason_id(reason)
         if np.count_nonzero(mask):
-            found = mask * (ONE << np.uint64(number) | (UNRESOLVABLE if hard is True else NOTHING))
-            if not isinstance(hard, bool):
+            found = mask * (HARD_BITS if hard is True else BITS)[number]
+            if hard is not True and hard is not False:
                 found |= (mask & hard) * UNRESOLVABLE
-            bits = found if bits is None else bits | found
+            if bits is None:
+                bits = found
+            else:
+                bits |= found
     return bits
 
 

@@ -213,11 +213,14 @@ class Decision(Evidence):
 
     def _first_rejections(self) -> Iterator[tuple[Verdicts | Statuses, Mask]]:
         """Each filter with the rows that it was the first to reject."""
-        still_open = np.ones(len(self.looked_at), np.bool_)
-        still_open[list(self.overruled)] = False
+        closed: Mask | None = None
+        if self.overruled:
+            closed = np.zeros(len(self.looked_at), np.bool_)
+            closed[list(self.overruled)] = True
         for verdicts in self.filters:
-            yield verdicts, verdicts.fails & still_open
-            still_open &= ~verdicts.fails
+            fails = verdicts.fails
+            yield verdicts, fails if closed is None else fails & ~closed
+            closed = fails if closed is None else closed | fails
 
     def histogram(self) -> dict[str, int]:
         """How many nodes were rejected for each reason."""
@@ -227,7 +230,7 @@ class Decision(Evidence):
             if isinstance(verdicts, Statuses):
                 statuses += [verdicts.by_row[place] for place in np.flatnonzero(fresh).tolist()]
                 continue
-            bits = verdicts.bits[fresh]
+            bits = verdicts.bits if fresh is verdicts.fails else verdicts.bits[fresh]
             given = int(np.bitwise_or.reduce(bits)) if len(bits) else 0
             for k, reason in enumerate(verdicts.reasons):
                 if given >> k & 1:
@@ -277,7 +280,7 @@ class Decision(Evidence):
     def rejectors(self) -> frozenset[str]:
         """The plugins that rejected the pod."""
         names = {status.plugin for status in self.overruled.values()} | set(self.narrowed_by)
-        names |= {verdicts.plugin for verdicts, fresh in self._first_rejections() if fresh.any()}
+        names |= {verdicts.plugin for verdicts, fresh in self._first_rejections() if np.count_nonzero(fresh)}
         if self.pre_filter is not None:
             names.add(self.pre_filter.plugin)
         return frozenset(names - {""})
