@@ -1,15 +1,12 @@
 // All pods, with filters by name, namespace, scheduler and state.
 
 import { address, ask, count, h, nodeLink, podLink, repeated, time } from "./dom.js";
+import { PLACES } from "./queue.js";
 import { Table } from "./table.js";
 
 const REFRESH = 3000;
 const STATES = {
-  active: "next to be attempted",
-  backoff: "attempted again after a backoff",
-  unschedulable: "waiting for a change in the cluster",
-  gated: "gated before the first attempt",
-  permit: "node chosen, waiting for a permit",
+  ...PLACES,
   trying: "being decided right now",
   binding: "being bound to its node",
   bound: "on a node",

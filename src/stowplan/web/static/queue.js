@@ -4,7 +4,8 @@ import { address, ago, count, duration, podLink } from "./dom.js";
 import { live } from "./live.js";
 import { Table, searchableView } from "./table.js";
 
-const PLACES = {
+/** What the places of a waiting pod mean. */
+export const PLACES = {
   active: "next to be attempted",
   backoff: "attempted again after a backoff",
   unschedulable: "waiting for a change in the cluster",
