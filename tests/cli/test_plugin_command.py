@@ -140,7 +140,7 @@ def test_a_new_plugin_never_writes_over_a_file(here):
         pytest.param("green-nodes", "such as GreenNodes", id="kebab"),
         pytest.param("greenNodes", "such as GreenNodes", id="small first letter"),
         pytest.param("../Up", "such as Up", id="a path"),
-        pytest.param("Ünicode", "such as Nicode", id="no plain letter"),
+        pytest.param("Ünicode", "such as Unicode", id="no plain letter"),
         pytest.param("NodeAffinity", "is the name of an installed plugin", id="installed"),
         pytest.param("Plugin", "choose another name", id="the class itself"),
         pytest.param("Queue", "a module queue already exists", id="a module of Python"),
