@@ -205,6 +205,16 @@ async def test_writes_that_share_a_failed_commit_all_fail(api: Api, disk: Disk) 
     assert (await api("POST", CONFIG_MAPS, large))[0] == 201
 
 
+async def test_a_write_that_rests_on_a_failed_one_says_why_that_failed(api: Api, disk: Disk) -> None:
+    disk.fill()
+    await until_rejected(api)
+    first = asyncio.create_task(api("POST", CONFIG_MAPS, config_map("first", 200_000)))
+    for _ in range(5):
+        await asyncio.sleep(0)  # its commit has begun then, and the next write does not share it
+    answers = [await api("POST", CONFIG_MAPS, config_map("second", 200_000)), await first]
+    assert all("free" in answer["message"] for _, answer in answers), answers
+
+
 async def test_custom_resources_of_a_definition_that_failed_are_not_served(api: Api, disk: Disk) -> None:
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     schema = {"type": "object", "description": "x" * 200_000}

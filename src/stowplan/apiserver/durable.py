@@ -211,6 +211,8 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._inode: tuple[int, int] | None = None
+        self._failure = Failure(500, "InternalError", f"{path}: nothing was written: try again")
+        """Why the last write that failed did."""
         self._open()
         assert self._database is not None
         try:
@@ -279,13 +281,17 @@ class _File:
                 self._reopen()
                 if self.version != known:
                     why = "the outcome of an earlier write was unknown and has just been found out: try again"
-                    return Written(Failure(500, "InternalError", f"{self._path}: {why}"), True)
+                    self._failure = Failure(500, "InternalError", f"{self._path}: {why}")
+                    return Written(self._failure, True)
             if self.version != after:
-                return Written(_failure(self._path, OSError("a write before this one failed: try again")))
+                return Written(self._failure)  # that of the write it rests on
             self._check_unmoved()
             self._commit(rows, version)
         except Exception as error:  # whoever waits must be told
-            return Written(None if self._is_kept(version) else _failure(self._path, error))
+            if self._is_kept(version):
+                return Written()
+            self._failure = _failure(self._path, error)
+            return Written(self._failure)
         self.version = version
         return Written()
 
