@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from aiohttp import web
 from load_stage import NOW, answer, cpu, fake_watcher, planner_of, served, stage_of
 
+from certificates import Authority, server_context
 from fake_prometheus import running, until
 from make import make_node, make_pod, planner
 from stowplan.cluster import Cluster
@@ -55,9 +57,14 @@ async def test_prometheus_is_asked_for_averages_and_one_bad_query_spoils_nothing
 
     async with fake_server(respond) as url:
         provider = {"type": "Prometheus", "address": url, "tokenFile": str(token)}
-        made = planner_of(NAME, [make_node("a")], {"metricProvider": provider}, lambda: NOW)
+        nodes = [make_node("a"), make_node("b")]
+        made = planner_of(NAME, nodes, {"metricProvider": provider}, lambda: NOW)
         source = await read_once(made)
-    assert source.poller.fault == ""
+    assert source.poller.fault.startswith("avg_over_time(instance:node_memory_utilisation:ratio[15m]): not a")
+    note, _ = made.decide(make_pod()).notes
+    assert note.startswith(
+        f"{NAME} does without a part of the metrics of nodes: avg_over_time(instance:node_mem"
+    )
     assert source.loads["a"][:2] == (25, 5)
     assert math.isnan(source.loads["a"].memory)
     assert [query for query, _ in seen] == [
@@ -70,14 +77,14 @@ async def test_prometheus_is_asked_for_averages_and_one_bad_query_spoils_nothing
 
 
 @asynccontextmanager
-async def fake_server(respond: Any) -> AsyncIterator[str]:
+async def fake_server(respond: Any, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_get("/api/v1/query", respond)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield f"{'https' if context else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 
@@ -184,8 +191,72 @@ def test_certificates_are_checked_as_the_arguments_say():
     assert tls() is False  # as in scheduler-plugins
     assert tls(insecure_skip_verify=False) is True
     assert tls("https://watcher") is True
-    with pytest.raises(OSError):
-        tls(ca_file="/nowhere")
+    assert tls("https://watcher", insecure_skip_verify=True) is True
+    assert tls(ca_file="/nowhere", insecure_skip_verify=True) is False
+
+
+async def fault_of(provider: dict[str, Any]) -> tuple[str, str]:
+    """What the collector finds wrong, and what a decision says about it."""
+    args = {"metricProvider": {"type": "Prometheus"} | provider}
+    made = planner_of(NAME, [make_node("a"), make_node("b")], args, lambda: NOW)
+    source = await read_once(made)
+    assert source.reading == 0
+    (note,) = made.decide(make_pod()).notes
+    return source.poller.fault or "", note
+
+
+async def test_a_ca_file_is_read_before_each_request_and_its_faults_are_told(tmp_path):
+    authority, file = Authority(), tmp_path / "ca.crt"
+    context = server_context(tmp_path, authority.issue("prometheus", "127.0.0.1"))
+
+    async def respond(request: web.Request) -> web.Response:
+        return web.Response(text=prometheus_answer(request.query["query"]))
+
+    async with fake_server(respond, context) as url:
+        provider = {"address": url, "caFile": str(file)}
+        fault, note = await fault_of(provider)
+        assert fault == f"cannot use metricProvider.caFile {file}: No such file or directory"
+        assert note == f"{NAME} gives every node 50: metrics of nodes were not read yet ({fault})."
+        file.write_text("no certificate")
+        fault, _ = await fault_of(provider)
+        assert fault.startswith(f"cannot use metricProvider.caFile {file}: ")
+        file.write_text(Authority("another").certificate)
+        fault, _ = await fault_of(provider)
+        assert "certificate verify failed" in fault
+        args = {"metricProvider": {"type": "Prometheus"} | provider, "refreshSeconds": 0.01}
+        made = planner_of(NAME, [make_node("a")], args, lambda: NOW)
+        plugin: Any = made.profiles["default-scheduler"].plugins[NAME]
+        async with running(plugin):
+            await until(lambda: plugin.source.poller.fault is not None)
+            assert plugin.source.reading == 0
+            file.write_text(authority.certificate)
+            await until(lambda: plugin.source.reading > 0)
+    assert plugin.source.loads["a"].cpu == 25
+
+
+@pytest.mark.parametrize("content", [b"", b"two\nlines\n", b"\xff\xfe\x00", b"nul\x00byte"])
+async def test_a_token_file_that_holds_no_token_is_told(tmp_path, content):
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    fault, note = await fault_of({"address": "http://127.0.0.1:1", "tokenFile": str(file)})
+    assert fault == f"metricProvider.tokenFile {file} must hold one word of ASCII characters"
+    assert fault in note
+
+
+async def test_a_fault_of_all_queries_is_told_once():
+    async def respond(request: web.Request) -> web.Response:
+        return web.json_response({"error": "bad token"}, status=401)
+
+    async with fake_server(respond) as url:
+        fault, _ = await fault_of({"address": url})
+    assert fault == "HTTP 401 bad token"
+
+
+def test_a_reading_that_has_nothing_of_any_node_is_told():
+    stage = stage_of(NAME, [make_node("a"), make_node("b")])
+    stage.take({"x": NodeLoad(cpu=20)})
+    decision = stage.planner.decide(make_pod())
+    assert decision.notes == (f"{NAME} gives every node 50: it has no data of any node.",)
 
 
 @pytest.mark.parametrize(

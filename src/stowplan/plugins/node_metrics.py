@@ -46,6 +46,7 @@ RECENT = 60.0
 """Pods bound less than so many seconds before a reading ended are not in its averages yet."""
 MAX_BACKOFF = 8
 """How many times the usual interval to wait, at most, after reading failed again and again."""
+A_TOKEN = "one word of ASCII characters"
 Column = NDArray[np.float64]
 
 
@@ -86,16 +87,9 @@ class Poller:
         """Called by `read` when it has taken in data that are as of the time `at`."""
         self.reading, self.read_at = self.reading + 1, at
 
-    async def run(
-        self,
-        after_each: Callable[[], None],
-        *,
-        headers: Mapping[str, str] | None = None,
-        tls: ssl.SSLContext | bool = True,
-    ) -> None:
+    async def run(self, after_each: Callable[[], None]) -> None:
         timeout = aiohttp.ClientTimeout(total=self._timeout)
-        connector = aiohttp.TCPConnector(ssl=tls)
-        async with aiohttp.ClientSession(timeout=timeout, headers=headers, connector=connector) as session:
+        async with aiohttp.ClientSession(timeout=timeout) as session:
             failures = 0
             while True:
                 before = self.reading
@@ -139,7 +133,7 @@ class MetricProvider(msgspec.Struct, frozen=True, rename="camel"):
     token_file: str = ""
     """File with the token, read again before each request."""
     ca_file: str = ""
-    """File with the certificates, in PEM, that sign the server's."""
+    """File with the certificates, in PEM, that sign the server's; read again before each request."""
     insecure_skip_verify: bool | None = None
     """By default true without a `caFile`, as in scheduler-plugins."""
 
@@ -191,14 +185,21 @@ class SourceSettings(NamedTuple):
 
     @property
     def tls(self) -> ssl.SSLContext | bool:
-        """Raises OSError (ssl.SSLError among them) if the CA file cannot be used."""
+        """The CA file, or whether to check certificates. Raises SourceError if the file cannot be used."""
+        path = self.provider.ca_file
+        if not self.checks_certificate or not path:
+            return self.checks_certificate
+        try:
+            return ssl.create_default_context(cafile=path)
+        except OSError as error:  # ssl.SSLError among them, whose text does not name the file
+            raise SourceError(f"cannot use metricProvider.caFile {path}: {error.strerror or error}") from None
+
+    @property
+    def checks_certificate(self) -> bool:
         insecure = self.provider.insecure_skip_verify
-        if self.provider.ca_file:
-            context = ssl.create_default_context(cafile=self.provider.ca_file)
-            if insecure:
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            return context
-        return bool(self.watcher) or insecure is False
+        if self.watcher:
+            return True
+        return not insecure if self.provider.ca_file else insecure is False
 
 
 def source_faults(path: str, args: LoadArgs) -> Iterator[str]:
@@ -217,8 +218,8 @@ def source_faults(path: str, args: LoadArgs) -> Iterator[str]:
             yield invalid(f"{where}.address", provider.address, text)
     if provider.token and provider.token_file:
         yield invalid(f"{where}.tokenFile", provider.token_file, "must be empty if there is a token")
-    if "\n" in provider.token or "\r" in provider.token:
-        yield invalid(f"{where}.token", "(hidden)", "must be one line")
+    if provider.token and not is_token(provider.token):
+        yield invalid(f"{where}.token", "(hidden)", f"must be {A_TOKEN}")
     positive = {
         "refreshSeconds": args.refresh_seconds,
         "timeoutSeconds": args.timeout_seconds,
@@ -227,6 +228,11 @@ def source_faults(path: str, args: LoadArgs) -> Iterator[str]:
     yield from reading_errors(path, args.node_label, positive)
     if not 0 <= args.neutral_score <= 100:
         yield invalid(child(path, "neutralScore"), args.neutral_score, "must be between 0 and 100")
+
+
+def is_token(text: str) -> bool:
+    """Whether it can be sent in a header."""
+    return text.isascii() and text.isprintable() and len(text.split()) == 1
 
 
 # What sources answer
@@ -313,6 +319,8 @@ class Collector:
     def __init__(self, handle: Handle, settings: SourceSettings) -> None:
         self._handle, self.settings = handle, settings
         self.loads: Mapping[str, NodeLoad] = {}
+        self.failed_queries = ""
+        """Those that `loads` lacks the answers of, each with its fault."""
         source = settings.watcher or f"{settings.provider.type} {settings.provider.address}".rstrip()
         self.poller = Poller(
             handle,
@@ -344,18 +352,18 @@ class Collector:
     async def run(self) -> None:
         """Read for all plugins that share this; the others wait and take over when the first one ends."""
         async with self._running:
-            provider, tls = self.settings.provider, self.settings.tls
+            provider = self.settings.provider
             if (
-                tls is False
+                not self.settings.checks_certificate
                 and provider.address.startswith("https:")
                 and (provider.token or provider.token_file)
             ):
                 log.error(
                     "Sending a token to a server whose certificate is not checked",
-                    "set metricProvider.caFile, or insecureSkipVerify to false",
+                    "set metricProvider.caFile, and insecureSkipVerify to false",
                     address=provider.address,
                 )
-            await self.poller.run(self._after_each, tls=tls)
+            await self.poller.run(self._after_each)
 
     def _after_each(self) -> None:
         for user in self.users:
@@ -390,10 +398,11 @@ class Collector:
         nodes = self._handle.cluster.nodes.objects
         if nodes and all(self.load_of(node) is NOTHING for node in nodes):
             return f"the source names no node of the cluster, but {', '.join(sorted(self.loads)[:3])}"
-        return ""
+        return self.failed_queries
 
     async def _read_watcher(self, session: aiohttp.ClientSession) -> tuple[dict[str, NodeLoad], float]:
-        async with session.get(f"{self.settings.watcher.rstrip('/')}/watcher") as response:
+        url = f"{self.settings.watcher.rstrip('/')}/watcher"
+        async with session.get(url, ssl=self.settings.tls) as response:
             body = await read_body(response)
         if response.status != 200:
             raise SourceError(f"HTTP {response.status}")
@@ -413,9 +422,9 @@ class Collector:
     async def _read_prometheus(self, session: aiohttp.ClientSession) -> dict[str, NodeLoad]:
         """Read averages and deviations over 15 minutes. One query that fails does not spoil the others."""
         provider = self.settings.provider
-        headers = self._authorization(provider)
+        headers, tls = self._authorization(provider), self.settings.tls
         found: dict[str, dict[str, float]] = {}
-        faults = []
+        faults: dict[str, str] = {}
         for field, function, metric in (
             ("cpu", "avg_over_time", self.settings.cpu_metric),
             ("cpu_deviation", "stddev_over_time", self.settings.cpu_metric),
@@ -424,9 +433,9 @@ class Collector:
         ):
             query = f"{function}({metric}[15m])"
             try:
-                samples = await run_query(session, provider.address, query, headers=headers)
+                samples = await run_query(session, provider.address, query, headers=headers, tls=tls)
             except PrometheusError as error:
-                faults.append(f"{query}: {error}")
+                faults[query] = str(error)
                 continue
             for sample in samples:
                 name = without_port(sample.metric.get(self.settings.node_label, ""))
@@ -437,14 +446,20 @@ class Collector:
         for name, fields in found.items():
             cpu = fields.get("cpu", math.nan)
             loads[name] = NodeLoad(**fields, last_cpu=cpu, first_cpu=cpu)
+        if len(faults) == 4 and len(set(faults.values())) == 1:
+            raise SourceError(next(iter(faults.values())))
+        self.failed_queries = "; ".join(f"{query}: {fault}" for query, fault in faults.items())
         if not loads and faults:
-            raise SourceError("; ".join(faults))
+            raise SourceError(self.failed_queries)
         return _some(loads)
 
     def _authorization(self, provider: MetricProvider) -> dict[str, str]:
         token = provider.token
         if provider.token_file:
-            token = Path(provider.token_file).read_text().strip()  # it is replaced before it expires
+            # It is replaced before it expires. What is not ASCII is rejected below, with a text.
+            token = Path(provider.token_file).read_text("latin-1").strip()
+            if not is_token(token):
+                raise SourceError(f"metricProvider.tokenFile {provider.token_file} must hold {A_TOKEN}")
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     async def _read_metrics_api(self) -> dict[str, NodeLoad]:
@@ -562,7 +577,10 @@ class LoadPlugin(ExplainingPlugin):
     def explain_scores(self, pod: Pod) -> Iterator[str]:
         if not self.source.reading:
             yield f"{self.name} gives every node {self.neutral_score}: {self.source.poller.stale_text()}."
-        elif text := self._gaps().text:
+            return
+        if self.source.failed_queries:
+            yield f"{self.name} does without a part of the metrics of nodes: {self.source.failed_queries}."
+        if text := self._gaps().text:
             yield text
 
     def _gaps(self) -> Gaps:
@@ -574,6 +592,11 @@ class LoadPlugin(ExplainingPlugin):
 
         def describe(columns: tuple[NDArray[np.bool_]]) -> Gaps:
             rows = np.flatnonzero(columns[0])
+            if 0 < len(rows) == len(live):
+                return Gaps(
+                    len(rows),
+                    f"{self.name} gives every node {self.neutral_score}: it has no data of any node.",
+                )
             names, more = ", ".join(live.names[row] for row in rows[:3].tolist()), len(rows) - 3
             listed = f"{names} and {more} more" if more > 0 else names
             text = f"{self.name} has no data of {listed}: {self.without_data_text}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import ssl
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
@@ -48,11 +49,16 @@ class ErrorResponse(msgspec.Struct):
 
 
 async def run_query(
-    session: aiohttp.ClientSession, address: str, query: str, *, headers: Mapping[str, str] | None = None
+    session: aiohttp.ClientSession,
+    address: str,
+    query: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | bool = True,
 ) -> list[Sample]:
     """Run an instant query. The same fault always gives the same error text."""
     url = f"{address.rstrip('/')}/api/v1/query"
-    async with session.get(url, params={"query": query}, headers=headers) as response:
+    async with session.get(url, params={"query": query}, headers=headers, ssl=tls) as response:
         body = await read_body(response)
     if response.status != 200:
         raise PrometheusError(f"HTTP {response.status} {_reason(body)}".strip())
