@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from make import make_node, make_pod
 from stowplan.api.meta import decode
+from stowplan.api.node import NodeObject
 from stowplan.errors import ConfigError
 from stowplan.plugins.node_resource_topologies import NodeResourceTopology
 from stowplan.plugins.pod_fingerprint import fingerprint
@@ -182,6 +183,21 @@ def test_impossible_zones_are_reported_once_and_hold_nothing(zones, text):
         assert refusals(planner.decide(pod(need(9)))) == cannot("container")
     (note,) = events
     assert note.startswith(text)
+
+
+def test_zones_with_more_cpus_than_the_node_are_reported():
+    status = {"capacity": {"cpu": "8"}, "allocatable": ROOM}
+    whole = decode(NodeObject, {"metadata": {"name": "n"}, "status": status})
+    zones = [zone(number, cpu=4) for number in range(2)]
+    for each, cpus in zip(zones, ("4", "4500m"), strict=True):
+        each["resources"][0]["allocatable"] = cpus
+    planner, events = alone(NAME, whole, topology(*zones)), []
+    plugin = planner.profiles["default-scheduler"].plugins[NAME]
+    plugin.handle.record_event = lambda item, kind, reason, note: events.append((item.name, reason, note))
+    for _ in range(2):
+        assert refusals(planner.decide(pod({"cpu": 4}))) == {}
+    text = "its zones have 8.5 CPUs allocatable, but the node has a capacity of 8"
+    assert events == [("n", "InvalidNodeResourceTopology", text)]
 
 
 # Scores

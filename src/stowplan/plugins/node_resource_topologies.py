@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
@@ -382,12 +382,23 @@ class Topologies:
         known = self._parsed.get(name)
         if known is None or known[0] is not item:
             known = self._parsed[name] = (item, Topology.of(item))
-            text = "; ".join(known[1].faults[:5])
+            text = "; ".join((*self._surplus(item), *known[1].faults[:5]))
             if self._reported.get(name, "") != text:
                 self._reported[name] = text
                 if text:
                     self._handle.record_event(item, "Warning", "InvalidNodeResourceTopology", text)
         return known[1]
+
+    def _surplus(self, item: NodeResourceTopology) -> Iterator[str]:
+        """Say if the zones cannot be those of the node, since they have more CPUs than it has."""
+        nodes = self._handle.cluster.nodes
+        row = nodes.row_of(item.name)
+        capacity = None if row is None else nodes.objects[row].status.capacity.cpu
+        zones = (zone for zone in item.zones if zone.type == "Node")
+        total = sum(each.allocatable for zone in zones for each in zone.resources if each.name == "cpu")
+        if capacity is not None and total > capacity:
+            has, most = (f"{int(amount) / NANO:g}" for amount in (total, capacity))
+            yield f"its zones have {has} CPUs allocatable, but the node has a capacity of {most}"
 
     def is_stale(self, name: str) -> bool:
         if self._discards:
