@@ -105,18 +105,6 @@ async def test_too_few_siblings():
         )
 
 
-async def test_a_minimum_below_one_is_rejected_with_a_text():
-    now = [1000.0]
-    async with co_stage(now=lambda: now[0]) as stage:
-        stage.see(node("n1"), x_group("g", minMember=0), labelled("p0"))
-        await stage.settle()
-        await report_gated(stage, now)
-        assert last_text(stage, "p0") == "PodGroup g: spec.minMember is 0, but must be at least 1"
-        stage.see(x_group("g", minMember=1))
-        await stage.settle()
-        assert stage.api.bound == {"default/p0": "n1"}
-
-
 async def test_scenario_70_resources_above_what_is_free():
     now = [1000.0]
     async with co_stage(now=lambda: now[0]) as stage:

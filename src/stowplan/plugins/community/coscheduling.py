@@ -72,9 +72,6 @@ class Coscheduling(GroupPlugin):
             return Status.unresolvable("PodGroup not found")
         if group.limits_note:
             return Status.unresolvable(group.limits_note)
-        if group.min_count < 1 and key.family == COSCHEDULING:  # of Volcano's, 0 is the default
-            text = f"spec.minMember is {group.min_count}, but must be at least 1"
-            return Status.unresolvable(f"PodGroup {key.name}: {text}")
         members = [each for each in self.groups.members(key).values() if not each.spec.scheduling_gates]
         count = len(members) + self.groups.succeeded(key)
         if count < group.min_count:
