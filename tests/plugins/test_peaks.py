@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from alone import plugin_of
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from load_stage import NOW, answer, cpu, metric, served, stage_of
 
@@ -125,13 +125,14 @@ def slow(used: float | None, k1: float, k2: float, request: int) -> int | None:
     predicted = 100 * (used / 100 * 10_000 + request) / 10_000
     if predicted > 100:
         return None
-    return int(k1 * (math.exp(k2 * predicted) - math.exp(k2 * used)) * 1e15)
+    return min(int(k1 * (math.exp(k2 * predicted) - math.exp(k2 * used)) * 1e15), 2**63 - 1024)
 
 
 rows = st.tuples(st.none() | st.floats(0, 110), st.floats(0, 200), st.floats(0, 0.05))
 
 
 @given(st.lists(rows, min_size=2, max_size=6), st.integers(0, 3000))
+@example([(0.0, 0.0, 0.0), (0.0, 153.5, 0.040148898271444904), (80.0, 146.0, 0.046875)], 1601)
 def test_as_a_slow_version_for_one_node(found, request):
     power = {f"n{i}": {"k0": 1, "k1": k1, "k2": k2} for i, (_, k1, k2) in enumerate(found)}
     stage = stage_of(NAME, [node(f"n{i}") for i in range(len(found))], NodePowerModel=power)

@@ -19,7 +19,8 @@ from stowplan.plugins.node_metrics import LoadPlugin, MetricProvider, SourceSett
 from stowplan.plugins.prometheus import is_url
 
 UNKNOWN, OVERLOADED = -(2**63), -(2**63) + 1
-LARGEST = 2.0**62
+LARGEST = 2.0**63 - 1024
+"""The largest float that is an int64; a rise above it, of 9 kW, counts as this."""
 MODEL_FILE = "NODE_POWER_MODEL"
 
 
@@ -103,7 +104,8 @@ class Peaks(LoadPlugin):
             normalized[is_ranked] = MAX_SCORE
         else:
             # parity: rounded in this order, which may leave 1 to the worst
-            share = float(MAX_SCORE) * (ranked - least).astype(np.float64) / float(most - least)
+            rises = (ranked - least).view(np.uint64)  # which may not fit in an int64
+            share = float(MAX_SCORE) * rises.astype(np.float64) / float(most - least)
             normalized[is_ranked] = MAX_SCORE - share.astype(np.int64)
         return normalized
 
