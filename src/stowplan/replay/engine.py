@@ -368,13 +368,12 @@ class Replay:
         now, due = self._loop.time(), NEVER
         if self._tasks:  # such as a pod that a permit plugin holds
             due = max(self._loop.next_timer, now)
-        if (
-            self._queue.count_in(Place.BACKOFF) and now - self._changed_at <= MAX_IN_UNSCHEDULABLE
-        ):  # a plugin may always fail
+        count_in, unchanged = self._queue.count_in, now - self._changed_at
+        # Not for ever: a plugin may always fail.
+        if count_in(Place.BACKOFF) and unchanged <= MAX_IN_UNSCHEDULABLE:
             due = min(due, math.floor(now) + 1)
         elif (
-            self._queue.count_in(Place.UNSCHEDULABLE)
-            and now - self._changed_at <= MAX_IN_UNSCHEDULABLE + FLUSH_UNSCHEDULABLE_SECONDS
+            count_in(Place.UNSCHEDULABLE) and unchanged <= MAX_IN_UNSCHEDULABLE + FLUSH_UNSCHEDULABLE_SECONDS
         ):
             # If nothing has changed since, another attempt would end as the last one did.
             step = FLUSH_UNSCHEDULABLE_SECONDS
