@@ -3,9 +3,9 @@
     python benchmarks/scheduler_perf.py --labels short --only misc/ --rounds 3 --resume results.jsonl
 
 Every run has a control plane of its own, with nothing in it, and the scheduler's process is started before
-the first operation, as in Kubernetes. CPU is read in /proc, from the start of the metrics collection until a
-second after its end, in which the last events are written. What the scheduler asks of the API server is
-counted in an audit log that has its requests alone.
+the first operation, as in Kubernetes. CPU is that from the start of the metrics collection until a second
+after its end, in which the last events are written. What the scheduler asks of the API server is counted in
+an audit log that has its requests alone.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Runner:
             except ApiError as error:
                 result.error = error.message
             except BaseExceptionGroup as group:
-                if not group.subgroup(ApiError | FileError | OSError):
+                if not group.subgroup((ApiError, FileError, OSError)):
                     raise
                 result.error = "; ".join(sorted({str(each) for each in _leaves(group)}))[:500]
             finally:

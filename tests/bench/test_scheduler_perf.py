@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import typing
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
 import gate
 import perf_files
+from cluster import cpu_ms
 from perf_files import CreatePods, FileError, Row, Template, choose, parse_duration, read_rows
 from perf_ops import FreeDevices
 from perf_world import opcodes, write_world
@@ -231,6 +234,30 @@ def test_runs_on_the_embedded_api_server_and_resumes(rows: list[Row], tmp_path: 
     assert read_results(resume) == [ran]
     assert asyncio.run(run_all(runner, rows[:1], ["stowplan"], 1, resume, "table")) == [ran]
     assert read_results(resume) == [ran]  # nothing was run again
+
+
+def test_a_run_whose_objects_are_rejected_ends_with_the_servers_message(tmp_path: Path) -> None:
+    folder = write_world(tmp_path)
+    (folder / "topic" / "templates" / "class.yaml").write_text(
+        "{apiVersion: resource.k8s.io/v1alpha9, kind: DeviceClass, metadata: {name: gpu}}"
+    )
+    runner = Runner(tmp_path, embedded=True, before=None, timeout=100)
+    (_, _, row) = read_rows(folder)
+    ran = asyncio.run(runner.run(row, "stowplan", 1))
+    assert "class.yaml: the server could not find the requested resource" in ran.error
+
+
+def test_cpu_time_of_another_process_is_known_to_a_fraction_of_a_millisecond() -> None:
+    program = "import time; print(time.process_time_ns(), flush=True); input()"
+    with Popen([sys.executable, "-c", program], stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        own = int(process.stdout.readline()) / 1e6
+        seen = cpu_ms(process.pid)
+        process.stdin.write("\n")
+    assert own <= seen < own + 9  # what it used after it looked; a tick of /proc is 10 ms
+    assert seen % 1  # /proc has whole ticks
+    assert cpu_ms(process.pid) == 0.0  # it has ended
 
 
 def test_gate_says_what_got_slower() -> None:
