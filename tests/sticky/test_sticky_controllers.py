@@ -418,9 +418,12 @@ async def test_degraded_says_why_a_pod_waits():
     assert world.condition("Degraded") == ("True", "NodeUnschedulable")
     world.change_node(node_with_uid("n1"))
     world.pods["job-0"]["status"]["conditions"] = [
-        {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient cpu."}
+        {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available: 1 Insufficient cpu."}
     ]
     world.show_pod(world.pods["job-0"])
+    await world.reconcile()
+    assert world.condition("Degraded") == ("False", "AsWanted")  # the message is about another node
+    world.change_node(node_with_uid("n1", allocatable={"cpu": "4", "pods": "0"}))
     await world.reconcile()
     assert world.condition("Degraded") == ("True", "InsufficientResources")
 

@@ -22,6 +22,11 @@ class Taint(NamedTuple):
     def is_hard(self) -> bool:
         return self.effect in ("NoSchedule", "NoExecute")
 
+    @property
+    def text(self) -> str:
+        """As `kubectl taint` takes it."""
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
 
 class TaintWire(Wire, frozen=True):
     key: str = ""

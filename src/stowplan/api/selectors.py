@@ -173,6 +173,36 @@ def is_label_value(text: str) -> bool:
     return not text or (len(text) <= 63 and _NAME.fullmatch(text) is not None)
 
 
+def selector_text(selector: LabelSelector | None) -> str:
+    """The selector in words."""
+    if selector is None:
+        return "no matching labels"
+    parts = [labels_text(selector.match_labels)] if selector.match_labels else []
+    parts += [requirement_text(each) for each in selector.match_expressions]
+    return " and ".join(parts) or "any labels"
+
+
+def requirement_text(each: LabelSelectorRequirement | NodeSelectorRequirement) -> str:
+    if each.operator == "In" and len(each.values) == 1:
+        return f"{each.key}={each.values[0]}"
+    values = f" ({', '.join(each.values)})" if each.values else ""
+    return f"{each.key} {_OPERATOR_TEXTS[each.operator]}{values}"
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    return " and ".join(f"{key}={value}" for key, value in labels.items())
+
+
+_OPERATOR_TEXTS = {
+    "In": "in",
+    "NotIn": "not in",
+    "Exists": "present",
+    "DoesNotExist": "absent",
+    "Gt": ">",
+    "Lt": "<",
+}
+
+
 def _fields_of(key: str, name: str) -> dict[str, str]:
     return {key: name if key == "metadata.name" else ""}
 

@@ -82,11 +82,12 @@ class Explainer:
             held_back=held_back,
             notes=(*target.notes, *self._notes(target.pod, placed), *rejection_notes(profile, decision)),
             seed=self.seed,
+            plugins=profile.plugins,
         )
         if decision.chosen is None:
             found = found._replace(wakes=wakes(profile, decision.rejectors))
         if node_name is not None:
-            found = found._replace(node=explain_node(found, self.cluster.nodes, node_name))
+            found = found._replace(node=explain_node(found, self.cluster.nodes, node_name, profile.plugins))
         if changes:
             found = found._replace(changes=smallest_changes(self.planner, decision))
         if placed is not None:
@@ -151,7 +152,8 @@ def find_objections(
     decision = schedule(profile, pending, nodes)
     if decision.error is not None:
         return [decision.error]
-    found = explain_node(explain_decision(decision, nodes, profile.scheduler_name), nodes, node_name)
+    explained = explain_decision(decision, nodes, profile.scheduler_name)
+    found = explain_node(explained, nodes, node_name, profile.plugins)
     if found.place is not None:
         return list(_missing_preparations(cluster, pod))
     found_reasons = [

@@ -14,6 +14,7 @@ import numpy as np
 from stowplan.explain import reasons
 from stowplan.explain.changes import Changes, plain_changes
 from stowplan.framework.decision import Decision
+from stowplan.framework.plugin import Plugin
 from stowplan.framework.status import Code, Status
 
 if TYPE_CHECKING:
@@ -131,8 +132,10 @@ def explain_decision(
     held_back: Status | None = None,
     notes: tuple[str, ...] = (),
     seed: int | None = None,
+    plugins: Mapping[str, Plugin] = {},
 ) -> Explanation:
-    """`nodes` must be as they were when the decision was made; without them, rejections lack details."""
+    """`nodes` must be as they were when the decision was made, and `plugins` those of the profile by name;
+    without them, rejections lack details."""
     order = _order(decision, nodes)
     scores = decision.scores if decision.error is None else ()  # incomplete if scoring failed
     skipped = 0 if decision.not_looked_at is None else int(decision.not_looked_at.sum())
@@ -144,7 +147,7 @@ def explain_decision(
         ranking=[decision.names[row] for row in decision.feasible[order].tolist()],
         totals=[] if decision.totals is None else decision.totals[order].tolist(),
         columns=[Column(each.plugin, each.weight, each.weighted[order].tolist()) for each in scores],
-        rejections=_rejections(decision, nodes),
+        rejections=_rejections(decision, nodes, plugins),
         not_looked_at=skipped,
         held_back=held_back,
         notes=(*notes, *decision.notes),
@@ -168,7 +171,9 @@ def _ranks(names: list[str]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     return ranks
 
 
-def _rejections(decision: Decision, nodes: NodeTable | None) -> list[Rejection]:
+def _rejections(
+    decision: Decision, nodes: NodeTable | None, plugins: Mapping[str, Plugin]
+) -> list[Rejection]:
     """The most frequent first."""
     groups: dict[Status, list[str]] = {}
     for name, status in decision.rejected().items():
@@ -178,19 +183,25 @@ def _rejections(decision: Decision, nodes: NodeTable | None) -> list[Rejection]:
         kept = set(decision.looked_at.tolist())
         if apart := [name for row, name in enumerate(decision.names) if row not in kept]:
             groups[status] = apart
-    found = [_rejection(decision, nodes, status, sorted(names)) for status, names in groups.items()]
+    found = [_rejection(decision, nodes, status, sorted(names), plugins) for status, names in groups.items()]
     return sorted(found, key=lambda each: (-len(each.nodes), each.status.plugin, each.status.reasons))
 
 
-def _rejection(decision: Decision, nodes: NodeTable | None, status: Status, names: list[str]) -> Rejection:
+def _rejection(
+    decision: Decision,
+    nodes: NodeTable | None,
+    status: Status,
+    names: list[str],
+    plugins: Mapping[str, Plugin],
+) -> Rejection:
     if nodes is None:
         return Rejection(status, names)
     rows = [row for row in map(nodes.live.row_of, names) if row is not None]
     return Rejection(
         status,
         names,
-        reasons.detail(decision.pod, status, nodes, rows),
-        reasons.closest(decision.pod, status.reasons, nodes, rows),
+        reasons.detail(decision.pod, status, nodes, rows, plugins),
+        reasons.closest(decision.pod, status, nodes, rows, plugins),
     )
 
 
@@ -217,7 +228,9 @@ class NodeExplanation(NamedTuple):
     is_cordoned: bool
 
 
-def explain_node(explanation: Explanation, nodes: NodeTable | None, name: str) -> NodeExplanation:
+def explain_node(
+    explanation: Explanation, nodes: NodeTable | None, name: str, plugins: Mapping[str, Plugin] = {}
+) -> NodeExplanation:
     decision = explanation.decision
     row = decision.names.index(name)
     place = explanation.ranking.index(name) if name in explanation.ranking else None
@@ -234,9 +247,11 @@ def explain_node(explanation: Explanation, nodes: NodeTable | None, name: str) -
             for column in explanation.columns
             if place is not None
         ],
-        rejections=[_rejection(decision, nodes, status, [name]) for status in _statuses(decision, row)],
+        rejections=[
+            _rejection(decision, nodes, status, [name], plugins) for status in _statuses(decision, row)
+        ],
         room=[] if nodes is None else list(reasons.shortages(decision.pod, resources, nodes, row)),
-        taints=[] if node is None else [reasons.taint_text(*taint) for taint in node.taints],
+        taints=[] if node is None else [taint.text for taint in node.taints],
         is_cordoned=node is not None and node.unschedulable,
     )
 

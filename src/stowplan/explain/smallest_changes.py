@@ -32,12 +32,13 @@ from stowplan.api.pod import (
     shape_of,
 )
 from stowplan.api.quantity import Quantity
+from stowplan.api.selectors import requirement_text, selector_text
 from stowplan.cluster import Cluster
 from stowplan.cycle import Planner, first_by_name, schedule
 from stowplan.explain.changes import MAX_PER_KIND, Change, Changes, Flip
-from stowplan.explain.reasons import requirement_text, selector_text, taint_text
 from stowplan.explain.weight_changes import weight_change, weight_steps
 from stowplan.framework.decision import Decision
+from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.framework.profile import Profile
 
 SECONDS = 0.15
@@ -194,8 +195,8 @@ def add_tolerations(trial: Trial) -> Iterator[Change]:
         added = Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
         pod = _with_spec(trial.pod, tolerations=(*own, added))
         if (flip := trial.with_pod(pod)) is not None:
-            text = f"a toleration of {taint_text(*taint)}"
-            yield Change(kind="toleration", text=text, flip=flip, now=taint_text(*taint), pod=pod)
+            text = f"a toleration of {taint.text}"
+            yield Change(kind="toleration", text=text, flip=flip, now=taint.text, pod=pod)
 
 
 def drop_terms(trial: Trial) -> Iterator[Change]:
@@ -361,13 +362,15 @@ def _matching_value(requirement: NodeSelectorRequirement) -> str | None:
 
 
 def _candidates(trial: Trial) -> Iterator[NodeObject]:
-    """Nodes that only NodeAffinity rejects, by name, and the best nodes after the winner."""
+    """Nodes that lack nothing but a label, by name, and the best nodes after the winner."""
     decision, nodes = trial.decision, trial.cluster.nodes
     rejections = np.zeros(len(decision.looked_at), np.int64)
     alone = np.zeros(len(decision.looked_at), np.bool_)
     for verdicts in decision.filters:
         rejections += verdicts.fails
-        alone |= verdicts.fails if verdicts.plugin == "NodeAffinity" else False
+        plugin = trial.profile.plugins.get(verdicts.plugin)
+        if isinstance(plugin, ExplainingPlugin) and plugin.reads_node_labels:
+            alone |= verdicts.fails
     rows = decision.looked_at[alone & (rejections == 1)]
     yield from sorted((nodes.objects[row] for row in rows.tolist()), key=_name)[:NODES_TRIED]
     totals = decision.totals

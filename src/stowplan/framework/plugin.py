@@ -19,6 +19,7 @@ from stowplan.framework.status import Status
 
 if TYPE_CHECKING:
     from stowplan.api.groups import Group
+    from stowplan.api.node import NodeObject
     from stowplan.api.pod import Pod
     from stowplan.cluster import Node, NodeTable
     from stowplan.cluster.pod_table import PodQuery
@@ -416,12 +417,23 @@ class ReservingPlugin(Plugin):
 class ExplainingPlugin(Plugin):
     """A plugin that can say more than reasons and scores do, for people who read a decision."""
 
+    reads_node_labels: ClassVar[bool] = False
+    """Whether another label may be all that a node lacks to pass the filter."""
+
     def explain_scores(self, pod: Pod) -> Iterable[str]:
         """Sentences, called after each scoring: what takes longer than a few microseconds must be kept."""
         return ()
 
     def explain_rejections(self, pod: Pod, node_names: Sequence[str]) -> Iterable[str]:
         """Sentences about some of the nodes that it rejected, called when `stowplan explain` asks."""
+        return ()
+
+    def explain_reasons(self, pod: Pod, reasons: Sequence[str], nodes: Sequence[NodeObject]) -> str:
+        """Say what nodes lack that it rejected for the same reasons; empty if the reasons say it all."""
+        return ""
+
+    def insufficient_resources(self, reasons: Sequence[str]) -> Iterable[str]:
+        """The resources that nodes rejected for these reasons have too little of; `pods` for their number."""
         return ()
 
 

@@ -150,6 +150,7 @@ class Profile:
             (step, step.plugin.explain_scores)
             for step in self.scores
             if isinstance(step.plugin, ExplainingPlugin)
+            and type(step.plugin).explain_scores is not ExplainingPlugin.explain_scores
         ]
         """Plugins that may have something to say about their scores."""
         self.placement_scores = [

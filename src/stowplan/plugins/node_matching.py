@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 import msgspec
 import numpy as np
@@ -69,6 +69,12 @@ def node_affinity_key(pod: Pod) -> Hashable:
         key = _encode((pod.spec.node_selector, node_affinity(pod.spec)))
         pod.shape.memo["node affinity"] = key
     return key
+
+
+def required_text(requirements: Iterable[str]) -> str:
+    """What a pod requires of its node, as a sentence; empty without requirements."""
+    listed = ", and ".join(requirements)
+    return f"the pod requires {listed}" if listed else ""
 
 
 def find_untolerated(nodes: NodeTable, pod: Pod) -> Mask:

@@ -667,7 +667,13 @@ class Replay:
             nodes = (
                 None if attempt.outcome is Outcome.SCHEDULED else self._cluster.nodes
             )  # it is on one of them
-            explained = explain_decision(decision, nodes, attempt.profile, seed=self.options.seed)
+            explained = explain_decision(
+                decision,
+                nodes,
+                attempt.profile,
+                seed=self.options.seed,
+                plugins=self.scheduler.profiles[attempt.profile].plugins,
+            )
             self.results.explanations[pod.uid] = render(explained)
 
 

@@ -420,8 +420,11 @@ class WhatIf:
         """The same for pods that are alike and wait for the same."""
         key = (decision.pod.shape, decision.pod.label_set, decision.message)
         if key not in self._explained and len(self._explained) < EXPLAINED:
-            name = self.planner.profile_of(decision.pod).scheduler_name
-            self._explained[key] = tuple(explain_decision(decision, self.cluster.nodes, name).rejections)
+            profile = self.planner.profile_of(decision.pod)
+            found = explain_decision(
+                decision, self.cluster.nodes, profile.scheduler_name, plugins=profile.plugins
+            )
+            self._explained[key] = tuple(found.rejections)
         return self._explained.get(key, ())
 
 

@@ -12,6 +12,8 @@ import msgspec
 
 from stowplan.api.meta import Condition
 from stowplan.api.node import NodeObject
+from stowplan.api.pod import PodSpec
+from stowplan.api.requests import amounts, of_spec
 from stowplan.cluster import ClusterView
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.sticky.memory import record_binding, record_end, seconds_of, wire_time
@@ -226,8 +228,19 @@ def _why_pending(job: StickyJob, slot: Slot, pod: JobPod, nodes: LiveNodeTable) 
         return "NodeGone", f"slot {slot.index} waits for node {slot.last_node}, which no longer exists"
     if not is_available(node):
         return "NodeUnschedulable", f"slot {slot.index} waits for node {node.name}, which is unavailable"
-    said = pod.scheduled.message if pod.scheduled is not None else ""
-    return ("InsufficientResources", f"slot {slot.index}: {said}") if "Insufficient" in said else None
+    said = pod.scheduled
+    if said is None or said.status != "False" or not _lacks_resources(pod, node.name, nodes):
+        return None
+    return "InsufficientResources", f"slot {slot.index}: {said.message}"
+
+
+def _lacks_resources(pod: JobPod, node_name: str, nodes: LiveNodeTable) -> bool:
+    row = nodes.row_of(node_name)
+    wanted = amounts(of_spec(msgspec.convert(pod.spec, PodSpec)))
+    return bool(nodes.pod_count[row] >= nodes.allocatable["pods"][row]) or any(
+        amount > nodes.allocatable[resource][row] - nodes.requested[resource][row]
+        for resource, amount in wanted.items()
+    )
 
 
 def _conditions(job: StickyJob, wanted: Mapping[str, tuple[str, str, str]], at: str) -> Iterable[Condition]:

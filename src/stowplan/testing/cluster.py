@@ -167,8 +167,15 @@ class PolicyCluster:
         profile = self.planner.profile_of(found)
         decision = self.planner.decide(found)
         held_back = run_pre_enqueue(profile, found)
-        nodes = self.cluster.nodes
-        return Outcome(explain_decision(decision, nodes, profile.scheduler_name, held_back=held_back))
+        return Outcome(
+            explain_decision(
+                decision,
+                self.cluster.nodes,
+                profile.scheduler_name,
+                held_back=held_back,
+                plugins=profile.plugins,
+            )
+        )
 
     @property
     def planner(self) -> Planner:

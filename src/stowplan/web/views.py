@@ -28,7 +28,6 @@ from stowplan.api.pod import Pod
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.explain.group_report import GroupReport
 from stowplan.explain.groups import outline
-from stowplan.explain.reasons import taint_text
 from stowplan.journal.wire import WireStruct, summarize_record
 from stowplan.queue.waiting import Place, QueuedPod
 from stowplan.scheduler.scheduler import Scheduler
@@ -226,7 +225,7 @@ def describe_node(scheduler: Scheduler, name: str) -> NodeAnswer:
             for each in node.status.conditions
         ],
         labels=node.labels,
-        taints=[taint_text(*taint) for taint in node.taints],
+        taints=[taint.text for taint in node.taints],
         is_cordoned=node.unschedulable,
         amounts=[_amount(nodes, resource, row) for resource in _resources(nodes, row)],
         pod_count=len(pods),

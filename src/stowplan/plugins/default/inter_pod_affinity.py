@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.api.pod import LabelSet, Pod
-from stowplan.api.selectors import NOTHING, Selector
+from stowplan.api.node import NodeObject
+from stowplan.api.pod import Affinity, LabelSet, Pod
+from stowplan.api.selectors import NOTHING, Selector, selector_text
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cluster.pod_table import GROUPS, AffinityTerm, PodQuery, PodTerms, TermEntry, terms_of
@@ -30,12 +31,16 @@ from stowplan.framework import (
     Scores,
     Status,
 )
-from stowplan.framework.plugin import AwaitingPlugin
+from stowplan.framework.plugin import AwaitingPlugin, ExplainingPlugin
 from stowplan.plugins.args import InterPodAffinityArgs
+from stowplan.plugins.node_matching import required_text
 
 Ints = NDArray[np.int64]
 Counts = dict[str, Ints]
 """Pods by topology key and, in the column, by domain."""
+NO_AFFINITY = "node(s) didn't match pod affinity rules"
+ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
+EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
 NOBODY: Ints = np.zeros(0, np.int64)
 
 
@@ -68,7 +73,7 @@ class SoftState(NamedTuple):
     points: Counts
 
 
-class InterPodAffinity(AwaitingPlugin):
+class InterPodAffinity(AwaitingPlugin, ExplainingPlugin):
     args: InterPodAffinityArgs
     takes_trials = True
     hints_by_spec = True
@@ -107,7 +112,7 @@ class InterPodAffinity(AwaitingPlugin):
         undecided: Mask | None = None  # all
         if hard.affinity:
             undecided = self._with_partners(hard, pod, nodes, trial)
-            yield Reject(~undecided, "node(s) didn't match pod affinity rules", unresolvable=True)
+            yield Reject(~undecided, NO_AFFINITY, unresolvable=True)
         if hard.unwanted:
             if trial is None:
                 near = _any_in(hard.unwanted, nodes)
@@ -116,7 +121,7 @@ class InterPodAffinity(AwaitingPlugin):
                 near = _any_tried(zip(hard.unwanted, changes, strict=True), trial)
             if undecided is not None:
                 near &= undecided
-            yield Reject(near, "node(s) didn't match pod anti-affinity rules")
+            yield Reject(near, ANTI_AFFINITY)
             undecided = ~near if undecided is None else undecided & ~near
         rejecting = hard.rejecting
         by_key: dict[str, Ints] = {}
@@ -131,7 +136,18 @@ class InterPodAffinity(AwaitingPlugin):
                 rejected = _any_tried(changed, trial)
             if undecided is not None:
                 rejected &= undecided
-            yield Reject(rejected, "node(s) didn't satisfy existing pods anti-affinity rules")
+            yield Reject(rejected, EXISTING_ANTI_AFFINITY)
+
+    def explain_reasons(self, pod: Pod, reasons: Sequence[str], nodes: Sequence[NodeObject]) -> str:
+        if EXISTING_ANTI_AFFINITY in reasons:
+            return "pods that run there or nearby have anti-affinity to its labels"
+        affinity, is_anti = pod.spec.affinity or Affinity(), ANTI_AFFINITY in reasons
+        side = affinity.pod_anti_affinity if is_anti else affinity.pod_affinity
+        terms = side.required_during_scheduling_ignored_during_execution if side else ()
+        which = "no pod" if is_anti else "a pod"
+        return required_text(
+            f"{which} with {selector_text(each.label_selector)} in its {each.topology_key}" for each in terms
+        )
 
     def _with_partners(
         self, hard: HardState, pod: Pod, nodes: NodeTable, trial: TrialTable | None = None

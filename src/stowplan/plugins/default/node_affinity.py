@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from stowplan.api import pod as api
+from stowplan.api.node import NodeObject
 from stowplan.api.pod import PreferredSchedulingTerm
-from stowplan.api.selectors import NodeTerm, node_term_of, node_terms_of
+from stowplan.api.selectors import NodeTerm, labels_text, node_term_of, node_terms_of, requirement_text
 from stowplan.errors import SelectorError
 from stowplan.framework import (
     Action,
@@ -18,7 +19,6 @@ from stowplan.framework import (
     Handle,
     Hint,
     NodeTable,
-    Plugin,
     Pod,
     Reads,
     Reject,
@@ -27,22 +27,25 @@ from stowplan.framework import (
     Status,
     scale_to_max,
 )
+from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.args import NodeAffinityArgs
 from stowplan.plugins.node_matching import (
     node_affinity,
     node_affinity_key,
     required_nodes,
     required_selector,
+    required_text,
 )
 
 WeightedTerm = tuple[int, NodeTerm]
 
 
-class NodeAffinity(Plugin):
+class NodeAffinity(ExplainingPlugin):
     args: NodeAffinityArgs
     reads = Reads.NODE
     hints_by_spec = True
     limits_daemons = True
+    reads_node_labels = True
 
     def __init__(self, args: NodeAffinityArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -81,6 +84,17 @@ class NodeAffinity(Plugin):
             yield Reject(rejected, "node(s) didn't match scheduler-enforced node affinity", unresolvable=True)
         unmatched = ~required_nodes(pod).mask(nodes) & ~rejected
         yield Reject(unmatched, "node(s) didn't match Pod's node affinity/selector", unresolvable=True)
+
+    def explain_reasons(self, pod: Pod, reasons: Sequence[str], nodes: Sequence[NodeObject]) -> str:
+        found = [f"nodes with {labels_text(pod.spec.node_selector)}"] if pod.spec.node_selector else []
+        required = required_selector(pod.spec)
+        if required is not None:
+            terms = (
+                " and ".join(requirement_text(each) for each in (*term.match_expressions, *term.match_fields))
+                for term in required.node_selector_terms
+            )
+            found.append(f"nodes with {' or '.join(terms)}")
+        return required_text(found)
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         if _preferred_of(pod) is None and not self.added_preferred:

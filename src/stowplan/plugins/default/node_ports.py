@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from stowplan.api.node import NodeObject
 from stowplan.cluster.columns import ports_conflict
 from stowplan.framework import (
     Action,
@@ -12,15 +13,16 @@ from stowplan.framework import (
     CycleState,
     Hint,
     NodeTable,
-    Plugin,
     Pod,
     Reject,
     Resource,
     Status,
 )
+from stowplan.framework.plugin import ExplainingPlugin
+from stowplan.plugins.node_matching import required_text
 
 
-class NodePorts(Plugin):
+class NodePorts(ExplainingPlugin):
     takes_trials = True
     hints_by_spec = True
 
@@ -30,6 +32,9 @@ class NodePorts(Plugin):
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         taken = nodes.ports_taken(pod.shape.ports)
         yield Reject(taken, "node(s) didn't have free ports for the requested pod ports")
+
+    def explain_reasons(self, pod: Pod, reasons: Sequence[str], nodes: Sequence[NodeObject]) -> str:
+        return required_text(f"host port {each.port}/{each.protocol}" for each in pod.shape.ports)
 
     def events_to_register(self) -> tuple[ClusterEvent, ...]:
         return (ClusterEvent(Resource.POD, Action.DELETE), ClusterEvent(Resource.NODE, Action.ADD))

@@ -23,7 +23,6 @@ from stowplan.framework import (
     Handle,
     Hint,
     NodeTable,
-    Plugin,
     Pod,
     Reads,
     Reject,
@@ -31,7 +30,7 @@ from stowplan.framework import (
     Scores,
     Status,
 )
-from stowplan.framework.plugin import Placement
+from stowplan.framework.plugin import ExplainingPlugin, Placement
 from stowplan.plugins.args import (
     LEAST_ALLOCATED,
     NodeResourcesFitArgs,
@@ -40,6 +39,8 @@ from stowplan.plugins.args import (
 from stowplan.plugins.devices.ledger import DeviceCounts
 
 Ints = NDArray[np.int64]
+INSUFFICIENT = "Insufficient "
+TOO_MANY_PODS = "Too many pods"
 
 
 class Demand(NamedTuple):
@@ -51,7 +52,7 @@ class Demand(NamedTuple):
     """Resource, amount and weight."""
 
 
-class NodeResourcesFit(Plugin):
+class NodeResourcesFit(ExplainingPlugin):
     args: NodeResourcesFitArgs
     reads = Reads.USAGE
     hints_by_spec = True
@@ -83,7 +84,7 @@ class NodeResourcesFit(Plugin):
         # For one node the columns are plain numbers, and most of the time nothing is to be said of it.
         crowded: Any = nodes.pod_count >= nodes.allocatable["pods"]
         if crowded is not False:
-            yield Reject(crowded, "Too many pods")
+            yield Reject(crowded, TOO_MANY_PODS)
         for resource, wanted in self._demand(pod).checked:
             capacity = nodes.allocatable[resource]
             full: Any = wanted > capacity - nodes.requested[resource]
@@ -93,7 +94,12 @@ class NodeResourcesFit(Plugin):
                 full = full & (capacity > 0)
             # Evicting pods cannot help a node that is too small even when empty.
             hopeless = wanted > capacity if np.count_nonzero(full) else False
-            yield Reject(full, f"Insufficient {resource}", unresolvable=hopeless)
+            yield Reject(full, INSUFFICIENT + resource, unresolvable=hopeless)
+
+    def insufficient_resources(self, reasons: Sequence[str]) -> Iterator[str]:
+        yield from (each.removeprefix(INSUFFICIENT) for each in reasons if each.startswith(INSUFFICIENT))
+        if TOO_MANY_PODS in reasons:
+            yield "pods"
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod, TopologySpreadConstraint
-from stowplan.api.selectors import Selector, equals, selector_of, selector_of_map
+from stowplan.api.selectors import Selector, equals, selector_of, selector_of_map, selector_text
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cluster.pod_table import PodQuery, Tally
@@ -31,9 +32,14 @@ from stowplan.framework import (
     Scores,
     Status,
 )
-from stowplan.framework.plugin import AwaitingPlugin
+from stowplan.framework.plugin import AwaitingPlugin, ExplainingPlugin
 from stowplan.plugins.args import PodTopologySpreadArgs
-from stowplan.plugins.node_matching import find_untolerated, node_affinity_key, required_nodes
+from stowplan.plugins.node_matching import (
+    find_untolerated,
+    node_affinity_key,
+    required_nodes,
+    required_text,
+)
 
 Ints = NDArray[np.int64]
 HARD, SOFT = "DoNotSchedule", "ScheduleAnyway"
@@ -102,7 +108,7 @@ class SoftState(NamedTuple):
     require_all: bool
 
 
-class PodTopologySpread(AwaitingPlugin):
+class PodTopologySpread(AwaitingPlugin, ExplainingPlugin):
     args: PodTopologySpreadArgs
     takes_trials = True
     hints_by_spec = True
@@ -152,6 +158,14 @@ class PodTopologySpread(AwaitingPlugin):
             skewed = skewed & ~missing & undecided
             yield Reject(skewed, SKEWED)
             undecided &= ~(missing | skewed)
+
+    def explain_reasons(self, pod: Pod, reasons: Sequence[str], nodes: Sequence[NodeObject]) -> str:
+        return required_text(
+            f"pods with {selector_text(each.label_selector)} spread over {each.topology_key}, "
+            f"at most {each.max_skew} apart"
+            for each in pod.spec.topology_spread_constraints
+            if each.when_unsatisfiable == HARD
+        )
 
     def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: Node) -> None:
         self._follow(state, pod, added, node, 1)

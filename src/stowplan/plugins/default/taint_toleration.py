@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from stowplan.api.node import first_untolerated, is_tolerated
+from stowplan.api.node import NodeObject, first_untolerated, is_tolerated
 from stowplan.api.pod import Toleration
 from stowplan.framework import (
     Action,
@@ -15,7 +16,6 @@ from stowplan.framework import (
     CycleState,
     Hint,
     NodeTable,
-    Plugin,
     Pod,
     Reads,
     Reject,
@@ -24,10 +24,11 @@ from stowplan.framework import (
     Status,
     scale_to_max,
 )
+from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.node_matching import find_untolerated
 
 
-class TaintToleration(Plugin):
+class TaintToleration(ExplainingPlugin):
     reads = Reads.NODE
     hints_by_spec = True
     limits_daemons = True
@@ -37,6 +38,12 @@ class TaintToleration(Plugin):
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         yield Reject(find_untolerated(nodes, pod), "node(s) had untolerated taint(s)", unresolvable=True)
+
+    def explain_reasons(self, pod: Pod, reasons: Sequence[str], nodes: Sequence[NodeObject]) -> str:
+        taints = (first_untolerated(node.taints, pod.spec.tolerations) for node in nodes)
+        counts = Counter(taint.text for taint in taints if taint is not None)
+        listed = (f"{text} ({count} node{'s'[: count != 1]})" for text, count in counts.most_common(5))
+        return f"the pod does not tolerate {', '.join(listed)}" if counts else ""
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         return None
