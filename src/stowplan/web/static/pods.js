@@ -1,8 +1,8 @@
 // All pods, with filters by name, namespace, scheduler and state.
 
-import { address, ask, count, h, nodeLink, podLink, repeated, time } from "./dom.js";
+import { address, count, counted, h, nodeLink, podLink, time } from "./dom.js";
 import { PLACES } from "./queue.js";
-import { Table } from "./table.js";
+import { Table, searchableView } from "./table.js";
 
 const REFRESH = 3000;
 const STATES = {
@@ -48,76 +48,35 @@ export function podsView(query) {
       location.hash = address("pod", row.pod);
     },
   });
-  const search = h("input", {
-    id: "search",
-    type: "search",
-    value: query.get("search") ?? "",
-    placeholder: "any part of a name",
-    spellcheck: "false",
-    oninput: () => seek(),
-  });
   const choices = Object.fromEntries(
     ["namespace", "scheduler", "state"].map((name) => [
       name,
-      h("select", { id: name, onchange: () => seek() }, option(query.get(name) ?? "", name)),
+      h("select", { id: name }, option(query.get(name) ?? "", name)),
     ]),
   );
-  const below = h("p", { class: "quiet" });
-  let latest = 0;
-
-  function filters() {
-    const found = { search: search.value.trim() };
-    for (const [name, choice] of Object.entries(choices)) found[name] = choice.value;
-    return Object.fromEntries(Object.entries(found).filter(([, value]) => value));
-  }
-
-  function seek() {
-    const text = new URLSearchParams(filters()).toString();
-    history.replaceState(null, "", `#/pods${text ? `?${text}` : ""}`);
-    repeating.now();
-  }
-
-  async function update() {
-    const turn = ++latest;
-    try {
-      const found = await ask("pods", filters());
-      if (turn !== latest) return; // a newer question was asked meanwhile
+  return searchableView({
+    title: "Pods",
+    door: "pods",
+    label: "Find pods",
+    table,
+    query,
+    refresh: REFRESH,
+    choices,
+    show(found) {
       fill(choices.namespace, "namespace", found.namespaces);
       fill(choices.scheduler, "scheduler", found.schedulers);
       fill(choices.state, "state", Object.keys(STATES), (state) => `${state} (${count(found.counts[state] ?? 0)})`);
       table.show(found.pods, (a, b) => a.pod === b.pod);
+      return found.pods.length;
+    },
+    note(found) {
+      const state = choices.state.value;
       const total = Object.values(found.counts).reduce((sum, each) => sum + each, 0);
-      const { state } = filters();
       const shown = state ? (found.counts[state] ?? 0) : total;
       const left = found.leftOut ? `; the first ${count(found.pods.length)} are listed` : "";
-      below.textContent = `${count(shown)} ${shown === 1 ? "pod" : "pods"}${left}. ${state ? STATES[state] ?? "" : ""}`;
-    } catch (error) {
-      below.textContent = error.message;
-    }
-  }
-
-  const repeating = repeated(update, REFRESH);
-  return {
-    ...repeating,
-    title: "Pods",
-    element: h(
-      "section",
-      {},
-      h("h1", {}, "Pods"),
-      h(
-        "div",
-        { class: "controls" },
-        h("label", { for: "search" }, "Find pods"),
-        search,
-        Object.entries(choices).flatMap(([name, choice]) => [
-          h("label", { for: name }, name[0].toUpperCase() + name.slice(1)),
-          choice,
-        ]),
-      ),
-      table.element,
-      below,
-    ),
-  };
+      return `${counted(shown, "pod")}${left}. ${state ? (STATES[state] ?? "") : ""}`;
+    },
+  });
 }
 
 function option(value, name, text = value || `any ${name}`) {

@@ -23,8 +23,8 @@ export function queueView(query) {
       { title: "Where", width: 8.5, cell: (row) => row.place },
       { title: "Waits for", width: 12, grow: 4, cell: waitsFor },
       {
-        title: "Tries",
-        width: 4.5,
+        title: "Attempts",
+        width: 6,
         number: true,
         cell: (row) => count(row.attempts),
         sort: (row) => row.attempts,

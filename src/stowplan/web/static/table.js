@@ -227,10 +227,12 @@ function cell(column, row) {
 }
 
 /**
- * A view of rows that can be searched, with counts above them; asked for again every `refresh` milliseconds.
- * `door` is its address and what is asked, `states` explains the counts, `note` says what to write below.
+ * A view of rows that can be searched; asked for again every `refresh` milliseconds. `door` is its address and
+ * what is asked. `states` explains the counts above the table, `choices` are drop-down lists by what they choose,
+ * and `note` says what to write below.
  */
-export function searchableView({ title, heading = title, door, label, table, query, refresh, states, note, show }) {
+export function searchableView(options) {
+  const { title, heading = title, door, label, table, query, refresh, states = {}, choices = {}, note, show } = options;
   const counts = h("dl", { class: "counts" });
   const field = h("input", {
     id: "search",
@@ -241,13 +243,20 @@ export function searchableView({ title, heading = title, door, label, table, que
     oninput: () => seek(),
   });
   const below = h("p", { class: "quiet" });
-  let asking = false;
+  let latest = 0;
+  for (const choice of Object.values(choices)) choice.onchange = () => seek();
+
+  function filters() {
+    const found = Object.entries(choices).map(([name, choice]) => [name, choice.value]);
+    found.unshift(["search", field.value.trim()]);
+    return Object.fromEntries(found.filter(([, value]) => value));
+  }
 
   async function update() {
-    if (asking) return;
-    asking = true;
+    const turn = ++latest;
     try {
-      const found = await ask(door, { search: field.value });
+      const found = await ask(door, filters());
+      if (turn !== latest) return; // a newer question was asked meanwhile
       counts.replaceChildren(
         ...Object.entries(states)
           .filter(([state]) => state in found.counts)
@@ -264,14 +273,13 @@ export function searchableView({ title, heading = title, door, label, table, que
       const left = found.leftOut ? `The first ${count(rows)} are listed; search to see others.` : "";
       below.textContent = note?.(found) || left;
     } catch (error) {
-      below.textContent = error.message;
+      if (turn === latest) below.textContent = error.message;
     }
-    asking = false;
   }
 
   function seek() {
-    const text = field.value ? `?${new URLSearchParams({ search: field.value })}` : "";
-    history.replaceState(null, "", `#/${door}${text}`);
+    const text = new URLSearchParams(filters()).toString();
+    history.replaceState(null, "", `#/${door}${text ? `?${text}` : ""}`);
     repeating.now();
   }
 
@@ -284,8 +292,17 @@ export function searchableView({ title, heading = title, door, label, table, que
       "section",
       {},
       h("h1", {}, heading),
-      counts,
-      h("div", { class: "controls" }, h("label", { for: "search" }, label), field),
+      Object.keys(states).length ? counts : null,
+      h(
+        "div",
+        { class: "controls" },
+        h("label", { for: "search" }, label),
+        field,
+        Object.entries(choices).flatMap(([name, choice]) => [
+          h("label", { for: name }, name[0].toUpperCase() + name.slice(1)),
+          choice,
+        ]),
+      ),
       table.element,
       below,
     ),
