@@ -32,7 +32,7 @@ COMMANDS = {
     "replay": "Run a trace through a scheduler configuration.",
     "run": "Schedule the pods of a cluster.",
     "shadow": "Show what a configuration would do beside the live scheduler.",
-    "tune": "Search weights and plugin arguments that improve a trace.",
+    "tune": "Search for weights and plugin arguments that give better results on a trace.",
     "up": "Start a local cluster in one process.",
     "whatif": "Show the effect of a change on a cluster.",
 }

@@ -51,7 +51,7 @@ FAILED = 3
     metavar="FILE",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="KubeSchedulerConfiguration to compare. Repeatable; the first is what others are compared with.",
+    help="KubeSchedulerConfiguration to compare. Repeatable; the first is the baseline.",
 )
 @click.option(
     "--scheduler",
@@ -89,7 +89,7 @@ FAILED = 3
     "--resume",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep finished replays in this folder, and use those that are there.",
+    help="Store finished replays in this folder, and reuse those already in it.",
 )
 @EXECUTOR
 @SCHEDULER_ADDRESS

@@ -51,7 +51,7 @@ GROUP_WORDS = ("group", "podgroup")
     help="Also list the smallest changes that would alter the outcome.",
 )
 @click.option("--all-nodes", is_flag=True, help="List all nodes instead of the first few.")
-@click.option("--members", is_flag=True, help="For a group: list its pods, with the reason of each.")
+@click.option("--members", is_flag=True, help="For a group: list its pods, each with its reason.")
 @click.option("--domains", is_flag=True, help="For a group: list the domains of its topology constraint.")
 @SEED
 @OUTPUT
@@ -80,7 +80,7 @@ def explain(
     exit status is 1 if a POD could not be explained.
 
     `stowplan explain group NAMESPACE/NAME` says how many pods of a group fit, what the others lack, which
-    groups are before it, and the smallest changes that would let it start.
+    groups are ahead of it, and the smallest changes that would let it start.
     """
     if pods[0] in GROUP_WORDS and len(pods) > 1:
         for name, it in (("--node", node), ("--all-nodes", all_nodes)):

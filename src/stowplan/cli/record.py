@@ -31,7 +31,7 @@ from stowplan.framework.registry import Registry
     type=click.FloatRange(0, min_open=True),
     default=64.0,
     show_default=True,
-    help="Begin a new file when the last one has this size.",
+    help="Start a new file when the current one reaches this size.",
 )
 @click.option(
     "--rotate-minutes",
@@ -39,10 +39,10 @@ from stowplan.framework.registry import Registry
     type=click.FloatRange(0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Begin a new file when the last one is this old.",
+    help="Start a new file when the current one is this old.",
 )
 @click.option(
-    "--seconds", metavar="N", type=click.FloatRange(0, min_open=True), help="End after so many seconds."
+    "--seconds", metavar="N", type=click.FloatRange(0, min_open=True), help="Stop after this many seconds."
 )
 def record(
     folder: Path,

@@ -24,7 +24,7 @@ MAPPING = click.option(
     "--mapping",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="File that says which objects the columns of a CSV trace stand for.",
+    help="File that maps the columns of a CSV trace to objects.",
 )
 PARTIAL = click.option(
     "--partial", is_flag=True, help="Use the events before the error if the trace cannot be read to its end."

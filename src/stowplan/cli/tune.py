@@ -115,7 +115,7 @@ from stowplan.replay.tune import (
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("tuned"),
     show_default=True,
-    help="Folder for the study, the configurations and the report. A study that is there goes on.",
+    help="Folder for the study, the configurations and the report. An existing study is continued.",
 )
 @PROGRESS
 @OUTPUT

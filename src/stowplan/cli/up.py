@@ -108,7 +108,7 @@ COPIED = "set KUBECONFIG to the kubeconfig of the cluster to copy"
     "--groups",
     is_flag=True,
     help="Install the CustomResourceDefinitions of pod groups and queues of scheduler-plugins and Volcano, "
-    "and place the pods of such groups as one. Those of them that a plugin of --config watches are always "
+    "and place the pods of such groups as one. Kinds that a plugin in --config watches are always "
     "installed; install other kinds that plugins watch, such as AppGroup and NodeResourceTopology, with "
     "`stowplan crd PLUGIN | kubectl apply -f -`.",
 )

@@ -68,7 +68,7 @@ from stowplan.simulator.text import render
 @click.option(
     "--gang",
     is_flag=True,
-    help="Make a pod group of each Job or JobSet of --add: its pods start together, or not at all.",
+    help="Treat each Job or JobSet of --add as a pod group: its pods start together or not at all.",
 )
 @click.option("--more-nodes", metavar="NODE[=N]", multiple=True, help="Add N nodes like NODE. Repeatable.")
 @click.option(
