@@ -176,3 +176,16 @@ async def test_a_snapshot_brings_everything_back(cluster):
     await cluster.bound("after")
     await cluster.tick("2m")
     assert [await phase(cluster, name) for name in ("kept", "changed", "after")] == ["Running"] * 3
+
+
+async def test_controllers_go_on_after_a_deleted_object_is_restored(cluster):
+    await cluster.tick("1m")
+    await cluster.wait_for("lease/node-1", "exists", "kube-node-lease")
+    taken = cluster.snapshot()
+    await cluster.delete("Node", "node-1")
+    await cluster.wait_for("lease/node-1", "deleted", "kube-node-lease")
+    await cluster.restore(taken)
+    cluster.kubelets.kill("node-2")
+    await cluster.tick("1m")
+    assert await node_ready(cluster, "node-2") == "Unknown"
+    assert await node_ready(cluster, "node-1") == "True"

@@ -118,7 +118,8 @@ class Store(Generic[K]):
             options["gracePeriodSeconds"] = grace
         with suppress(NotFound):
             await self._api.request("DELETE", self.path_of(item), options)
-        self._going[item.key] = item.uid
+        if self._is_there(item.key, item.uid):
+            self._going[item.key] = item.uid
 
     async def read(self, namespace: str, name: str) -> K:
         """Asks the API server itself."""
@@ -132,7 +133,7 @@ class Store(Generic[K]):
             return
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
-                while self._seen < version or any(self._is_there(*each) for each in going.items()):
+                while self._seen < version or any(self._is_going(*each) for each in going.items()):
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
@@ -145,6 +146,9 @@ class Store(Generic[K]):
         known = self.get(key)
         return known is not None and known.uid == uid and not known.is_terminating
 
+    def _is_going(self, key: str, uid: str) -> bool:
+        return self._going.get(key) == uid and self._is_there(key, uid)
+
     def _note(self, data: bytes) -> K:
         item = decode(self.kind.type, data)
         self._written = max(self._written, item.version)
@@ -155,6 +159,9 @@ class Store(Generic[K]):
         newest = after if after is not None else before
         assert isinstance(newest, Known)
         self._seen = max(self._seen, newest.version)
+        if self._going and (after is None or newest.is_terminating):
+            # Not only looked for in `settled`: a snapshot may bring the object back with the same uid.
+            self._going.pop(newest.key, None)
         self._news.set()
         for listener in self._listeners:
             listener(before, after)  # type: ignore[arg-type]
