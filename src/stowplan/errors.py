@@ -14,6 +14,8 @@ StowplanError
 
 from __future__ import annotations
 
+import os
+
 
 class StowplanError(Exception):
     """Root of the tree; `str()` gives a message for users."""
@@ -25,6 +27,12 @@ class InputError(StowplanError):
     def __init__(self, message: str, *, where: str = "", what: str = "", field: str = "") -> None:
         self.message, self.where, self.what, self.field = message, where, what, field
         super().__init__(": ".join(part for part in (where, what, field, message) if part))
+
+
+def describe_os_error(error: OSError) -> str:
+    """The system's words alone: asyncio puts the address before them."""
+    number = error.errno or 0  # negative where a host name is not found
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 def missing_extra(what: str, library: str, extra: str) -> InputError:

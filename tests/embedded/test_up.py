@@ -131,13 +131,24 @@ def test_what_is_taken_is_said(tmp_path):
         port = up.said.partition("127.0.0.1:")[2].split()[0]
         for flag, said in (
             (f"--data={data}", "another process is using this file"),
-            (f"--port={port}", "cannot listen"),
+            (f"--port={port}", f"cannot listen on 127.0.0.1:{port}: Address already in use"),
+            (f"--page-port={port}", f"127.0.0.1:{port}: cannot listen: Address already in use;"),
+            (f"--secure-port={port}", f"127.0.0.1:{port}: cannot listen: Address already in use;"),
         ):
             command = [STOWPLAN, "up", f"--kubeconfig={tmp_path / 'other'}", flag]
             ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
             assert ended.returncode == 1
             assert said in ended.stderr
             assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("flag", ["--record", "--journal"])
+def test_a_library_that_is_missing_is_said_at_the_start(tmp_path, flag):
+    script = "import sys; sys.modules['pyarrow'] = None; from stowplan.cli import main; main()"
+    command = [sys.executable, "-c", script, "up", f"--kubeconfig={tmp_path / 'config'}", flag, "kept"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "needs pyarrow, which is not installed" in ended.stderr
 
 
 async def test_no_write_is_lost_that_was_acknowledged_before_a_kill(tmp_path):

@@ -79,9 +79,9 @@ def ask_if_there(
     try:
         found = _explanations(connection, pods, node, as_data, all_nodes)
     except Unreachable as error:  # then the cluster cannot be read from there either
-        is_late = isinstance(error.__cause__, TimeoutError)
-        why = f"no answer within {SECONDS:g} s" if is_late else str(error)
-        raise InputError(f"{why}; is the API server running?", where=connection.server) from None
+        late = f"no answer within {SECONDS:g} s; is the API server running?"
+        why = late if isinstance(error.__cause__, TimeoutError) else str(error)
+        raise InputError(why, where=connection.server) from None
     except ApiError:
         return "no Stowplan scheduler answers here"
     return next((each.fault for each in found if each.fault), found)

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from stowplan.client.credentials import Credential
 from stowplan.client.errors import Unreachable
-from stowplan.errors import InputError
+from stowplan.errors import InputError, describe_os_error
 from stowplan.http11.client import BrokenError, Channel, OnData, Reply, TooLargeError, header_lines
 
 IDLE_SECONDS = 60.0  # API servers close connections after 90
@@ -345,8 +345,7 @@ def _in_words(error: Exception) -> str:
         return str(error)
     if isinstance(error, (ConnectionResetError, BrokenPipeError, BrokenError, ssl.SSLError)):
         return f"the connection broke ({error or type(error).__name__})"
-    number = getattr(error, "errno", None) or 0
-    reason = os.strerror(number) if number > 0 else getattr(error, "strerror", "") or error
+    reason = describe_os_error(error) if isinstance(error, OSError) else error
     return f"cannot connect ({reason}); is the server's address right, and is it running?"
 
 

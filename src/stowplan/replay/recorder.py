@@ -33,7 +33,15 @@ from stowplan.client.errors import ApiError
 from stowplan.client.watch import PRIORITY_CLASSES, EventKind, Reflector
 from stowplan.errors import InputError, StowplanError
 from stowplan.framework.answers import describe, stack_of
-from stowplan.replay.trace import PREEMPTION, Event, Trace, event_of, read_own, write_parquet
+from stowplan.replay.trace import (
+    PREEMPTION,
+    Event,
+    Trace,
+    check_arrow,
+    event_of,
+    read_own,
+    write_parquet,
+)
 
 FLUSH_SECONDS = 1.0
 POLL_SECONDS = 0.1
@@ -515,6 +523,7 @@ async def record(
     on_progress: Callable[[int], None] = lambda written: None,
 ) -> None:
     """Record into a folder until cancelled. Raise InputError if it cannot be written to."""
+    check_arrow()
     target = TraceFolder(folder, size=size, age=age)
     recorder: Recorder | None = None
     try:
@@ -583,7 +592,11 @@ async def record_beside(
     kinds: Iterable[type[CustomResource]],
     now: Callable[[], float] = time.time,
 ) -> AsyncIterator[None]:
-    """Record while a scheduler runs; if recording fails, log it and let the scheduler go on."""
+    """Record while a scheduler runs; if recording fails, log it and let the scheduler go on.
+
+    Raise InputError at once if full files could not be packed.
+    """
+    check_arrow()
 
     async def run() -> None:
         async with ApiClient(connection, qps=0, user_agent="stowplan/record") as api:

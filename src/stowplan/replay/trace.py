@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -285,6 +286,12 @@ def _json_rows(file: Path) -> Iterator[tuple[str, Event]]:
                 is_cut = not isinstance(error, msgspec.ValidationError) and not line.endswith(b"\n")
                 cut = "; the file seems to be cut off here" if is_cut else ""
                 raise InputError(f"is not an event: {error}{cut}", where=str(file), what=place) from None
+
+
+def check_arrow() -> None:
+    """Raise InputError if pyarrow is missing, without the time that its import takes."""
+    if find_spec("pyarrow") is None:
+        raise missing_extra("a trace", "pyarrow", "journal")
 
 
 def arrow() -> Any:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stowplan.errors import InputError
+from stowplan.errors import InputError, describe_os_error
 from stowplan.log import error as log_error
 from stowplan.log import log
 from stowplan.serving import aiohttp_web as web
@@ -89,7 +89,7 @@ class Server:
         except OSError as error:
             address = f"{options.bind_address}:{options.secure_port}"
             raise InputError(
-                f"cannot listen: {error.strerror or error}; choose another --bind-address or --secure-port",
+                f"cannot listen: {describe_os_error(error)}; choose another --bind-address or --secure-port",
                 where=address,
             ) from error
         # Of our own, since those of the event loop are for it alone.

@@ -19,7 +19,7 @@ import msgspec
 
 from stowplan.client.connection import Connection, Pool
 from stowplan.client.errors import Unreachable, unreachable_scheduler
-from stowplan.errors import InputError
+from stowplan.errors import InputError, describe_os_error
 from stowplan.http11.client import Reply
 from stowplan.http11.messages import Request, Response
 from stowplan.log import error as log_error
@@ -83,7 +83,7 @@ async def serve_locally(answer: Answer, port: int = 0, token: str = "") -> Async
             await web.TCPSite(runner, HOST, port).start()
         except OSError as error:
             raise InputError(
-                f"cannot listen: {error.strerror or error}; choose another port", where=f"{HOST}:{port}"
+                f"cannot listen: {describe_os_error(error)}; choose another port", where=f"{HOST}:{port}"
             ) from error
         yield f"http://{HOST}:{runner.addresses[0][1]}/{secret}/"
     finally:
