@@ -9,6 +9,7 @@ import pytest
 from api_staging import Staged
 
 from stowplan.apiserver import Request, Response
+from stowplan.client.api import MERGE_PATCH
 
 Json = dict[str, Any]
 ROOT = "/apis/admissionregistration.k8s.io/v1"
@@ -129,3 +130,40 @@ async def test_pod_security_rejects_pods_and_warns_of_templates(api: Staged) -> 
     assert isinstance(answer, Response)
     assert answer.status == 201
     assert any('would violate PodSecurity \\"restricted:latest\\"' in value for _, value in answer.headers)
+
+
+async def test_a_stricter_level_warns_of_the_pods_that_are_there(api: Staged) -> None:
+    """In the words that kube-apiserver v1.36.4 was seen to use."""
+    await api("POST", "/api/v1/namespaces", {"metadata": {"name": "strict"}})
+    for name, spec in {"z": {}, "a": {"hostNetwork": True}, "m": {}, "h": {"hostPID": True}}.items():
+        body = {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "x"}], **spec}}
+        assert (await api("POST", "/api/v1/namespaces/strict/pods", body))[0] == 201
+
+    async def label(name: str, value: str) -> list[str]:
+        patch = {"metadata": {"labels": {f"pod-security.kubernetes.io/{name}": value}}}
+        request = Request.of("PATCH", "/api/v1/namespaces/strict", patch, content_type=MERGE_PATCH)
+        answer = await api.server.handle(request)
+        assert isinstance(answer, Response)
+        assert answer.status == 200
+        said = [value for name, value in answer.headers if name == "Warning"]
+        return [each.removeprefix('299 - "').removesuffix('"').replace('\\"', '"') for each in said]
+
+    new_level = 'existing pods in namespace "strict" violate the new PodSecurity enforce level'
+    missing = (
+        "allowPrivilegeEscalation != false, unrestricted capabilities, runAsNonRoot != true, seccompProfile"
+    )
+    assert await label("enforce", "baseline") == [
+        f'{new_level} "baseline:latest"',
+        "a (and 1 other pod): host namespaces",
+    ]
+    assert await label("enforce", "restricted") == [
+        f'{new_level} "restricted:latest"',
+        f"a (and 1 other pod): host namespaces, {missing}",
+        f"m (and 1 other pod): {missing}",
+    ]
+    assert await label("enforce", "baseline") == []
+    assert await label("enforce-version", "v1.30") == [
+        f'{new_level} "baseline:v1.30"',
+        "a (and 1 other pod): host namespaces",
+    ]
+    assert await label("warn", "restricted") == []

@@ -276,6 +276,9 @@ def reject(context: RequestContext, why: str) -> Failure:
 
 def _check_security(context: RequestContext) -> None:
     """Reject pods that the labels of their namespace forbid, and warn of those that they only warn of."""
+    if context.resource.name == "namespaces" and context.before is not None:
+        _warn_about_existing_pods(context)
+        return
     found = context.objects.find("namespaces", context.namespace) if context.namespace else None
     if found is None or len(found.labels) < 2:  # every namespace has a label with its name
         return
@@ -287,6 +290,16 @@ def _check_security(context: RequestContext) -> None:
         raise reject(context, f"violates {said}")
     if said := security.violations(labels, "warn", pod):
         context.warnings.append(f"would violate {said}")
+
+
+def _warn_about_existing_pods(context: RequestContext) -> None:
+    """Warn of pods that the new labels of their namespace would not let in."""
+    name = context.data["metadata"]["name"]
+    old, new = (each["metadata"].get("labels") or {} for each in (context.old, context.data))
+    if old != new:
+        records = (each for each in context.objects.all("pods") if each.key[0] == name)
+        pods = (each.data() for each in sorted(records, key=lambda each: each.key))
+        context.warnings += security.warnings_about_existing(name, old, new, pods)
 
 
 def _apply_service_account(context: RequestContext) -> None:

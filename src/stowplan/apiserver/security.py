@@ -6,7 +6,8 @@ The checks are those of the newest version of each level; a label may name an ol
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from stowplan.api.meta import Json
 from stowplan.apiserver.failures import FieldError, invalid
@@ -15,6 +16,8 @@ Check = Callable[[Json, Json, list[Json]], "tuple[str, str] | None"]
 
 PREFIX = "pod-security.kubernetes.io/"
 LEVELS = ("privileged", "baseline", "restricted")
+MAX_EXISTING = 3000
+"""Pods of a namespace that are checked when its labels change, as kube-apiserver does."""
 _VERSION = re.compile(r"latest|v1\.(0|[1-9][0-9]{0,8})")
 _CAPABILITIES = {
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
@@ -77,19 +80,48 @@ def template_in(resource: str, data: Json) -> Json | None:
 
 def violations(labels: Json, mode: str, pod: Json) -> str:
     """How a pod violates a mode of a namespace's labels, in the API's words; empty if it does not."""
-    level = labels.get(f"{PREFIX}{mode}", "privileged")
-    if level not in LEVELS[1:]:
+    level, version = _policy(labels, mode)
+    found = _failed_checks(level, pod)
+    if not found:
         return ""
+    shown = ", ".join(f"{reason} ({detail})" if detail else reason for reason, detail in found)
+    return f'PodSecurity "{level}:{version}": {shown}'
+
+
+def warnings_about_existing(namespace: str, old: Json, new: Json, pods: Iterable[Json]) -> list[str]:
+    """Warnings about pods that violate a stricter level of `enforce`, or another version of it."""
+    (old_level, old_version), (level, version) = _policy(old, "enforce"), _policy(new, "enforce")
+    if old_version == version and LEVELS.index(level) <= LEVELS.index(old_level):
+        return []
+    names: dict[str, list[str]] = {}
+    for pod in islice(pods, MAX_EXISTING):
+        if found := _failed_checks(level, pod):
+            names.setdefault(", ".join(reason for reason, _ in found), []).append(pod["metadata"]["name"])
+    if not names:
+        return []
+    policy = f'PodSecurity enforce level "{level}:{version}"'
+    said = [f'existing pods in namespace "{namespace}" violate the new {policy}']
+    for reasons, (first, *others) in names.items():
+        more = f" (and {len(others)} other pod{'s' * (len(others) > 1)})" if others else ""
+        said.append(f"{first}{more}: {reasons}")
+    return said
+
+
+def _policy(labels: Json, mode: str) -> tuple[str, str]:
+    """Level and version of a mode."""
+    level = labels.get(f"{PREFIX}{mode}", LEVELS[0])
+    return level if level in LEVELS else LEVELS[0], labels.get(f"{PREFIX}{mode}-version", "latest")
+
+
+def _failed_checks(level: str, pod: Json) -> list[tuple[str, str]]:
+    """Reason and detail of each check that fails."""
+    if level == LEVELS[0]:
+        return []
     spec, meta = pod.get("spec") or {}, pod.get("metadata") or {}
     kinds = ("initContainers", "containers", "ephemeralContainers")
     containers = [each for kind in kinds for each in spec.get(kind) or ()]
     checks = BASELINE if level == "baseline" else RESTRICTED
-    found = [said for check in checks if (said := check(spec, meta, containers)) is not None]
-    if not found:
-        return ""
-    version = labels.get(f"{PREFIX}{mode}-version", "latest")
-    shown = ", ".join(f"{reason} ({detail})" if detail else reason for reason, detail in found)
-    return f'PodSecurity "{level}:{version}": {shown}'
+    return [said for check in checks if (said := check(spec, meta, containers)) is not None]
 
 
 def _quoted(names: list[str]) -> str:
