@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from make import make_node, make_pod
 from stowplan.api.meta import NodeSelector, decode
 from stowplan.api.selectors import Requirement, node_terms_of
 from stowplan.cluster import Cluster
+from stowplan.cluster.columns import distinct
 
 HOST_PORT = {"name": "c", "ports": [{"hostPort": 80}]}
 HERE = {"name": "c", "ports": [{"hostPort": 80, "hostIP": "10.0.0.1"}]}
@@ -23,6 +27,11 @@ def table(*objects):
 
 def named(nodes, mask):
     return {nodes.names[row] for row in np.flatnonzero(mask)}
+
+
+@given(arrays(np.int64, st.integers(0, 8), elements=st.integers(-2, 2)))
+def test_distinct_values_are_those_of_numpy(values):
+    assert distinct(values).tolist() == np.unique(values).tolist()
 
 
 class TestRows:

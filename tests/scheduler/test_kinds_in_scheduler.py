@@ -30,8 +30,18 @@ VERSION = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedule
 NAMES = ("default-scheduler", "other")
 
 
+evaluated: list[type] = []
+
+
+def noted(kind: type) -> type:
+    """Stands in an annotation, to tell when it is evaluated."""
+    evaluated.append(kind)
+    return kind
+
+
 class Rack(CustomResource, frozen=True):
     definition: ClassVar = Definition("example.com", "v1", "racks", "Rack", namespaced=False)
+    height: noted(int) = 0  # type: ignore[valid-type]
 
 
 class WhenServed(Plugin):
@@ -118,3 +128,20 @@ async def test_profiles_share_a_watch_which_can_end_and_start_again():
         await scheduler.kinds_synced()
         assert api.listed["racks"] == 2
         assert scheduler.cluster.watched(Rack).is_served
+
+
+@in_virtual_time
+async def test_the_first_object_of_a_kind_does_not_wait_for_its_decoder():
+    api = Lists()
+    api.missing.clear()
+    async with running(api) as scheduler:
+        while not scheduler.is_synced:
+            await asyncio.sleep(1)
+        times = len(evaluated)
+        assert times > 0
+        api.lists["racks"] = [{"metadata": {"name": "r", "uid": "3", "resourceVersion": "1"}, "height": 42}]
+        scheduler.watch_kinds([])
+        scheduler.watch_kinds([Rack])
+        await scheduler.kinds_synced()
+        assert [rack.height for rack in scheduler.cluster.watched(Rack)] == [42]
+        assert len(evaluated) == times

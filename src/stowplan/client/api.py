@@ -41,6 +41,8 @@ class WatchedResource(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Path of the collection, such as /apis/apps/v1/replicasets."""
     decode: Callable[[bytes], Watched]
+    struct: type[Object] | None = None
+    """What `decode` reads objects into, if that can be prepared before there are any."""
     salvage: Callable[[bytes, str], Watched] | None = None
     """Reads what it can of an object that cannot be decoded, for the reason given. For kinds that hold what
     others must not get, so that they count whatever is wrong with them; all others count as deleted."""
@@ -87,7 +89,12 @@ def _resource(
     salvage: Callable[[bytes, str], Watched] | None = None,
 ) -> WatchedResource:
     return WatchedResource(
-        kind=kind, path=path, decode=partial(decode, KINDS[kind]), salvage=salvage, namespaced=namespaced
+        kind=kind,
+        path=path,
+        decode=partial(decode, KINDS[kind]),
+        struct=KINDS[kind],
+        salvage=salvage,
+        namespaced=namespaced,
     )
 
 
@@ -100,6 +107,7 @@ PODS = WatchedResource(
     kind="Pod",
     path=f"{CORE}/pods",
     decode=Pod.decode,
+    struct=PodObject,
     salvage=Pod.salvage,
     field_selector="status.phase!=Succeeded,status.phase!=Failed",
 )
@@ -154,6 +162,7 @@ def custom(kind: type[CustomResource]) -> WatchedResource:
         kind=where.kind,
         path=where.path,
         decode=partial(decode, kind),
+        struct=kind,
         namespaced=where.namespaced,
         label_selector=where.label_selector,
     )

@@ -19,12 +19,25 @@ Rows = NDArray[np.intp]
 Columns = tuple[NDArray[Any], ...]
 
 T = TypeVar("T")
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 MAX_ASKED = 1024
 """How many keys to remember that were asked for once."""
 
 KEPT_BYTES, KEPT_BYTES_PER_ROW = 16 * 2**20, 1024
 """Bytes of cached columns before the least recently used are dropped; little more than a CPU cache."""
+
+
+def distinct(values: NDArray[Scalar]) -> NDArray[Scalar]:
+    """The values in ascending order, each once.
+
+    `np.unique` answers the same, but imports numpy.ma with its first call, which takes longer than hundreds
+    of decisions: the first pod that needs to evict others would wait for it.
+    """
+    ordered = np.sort(values)
+    is_new = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    return ordered[is_new]
 
 
 class LabelColumn:

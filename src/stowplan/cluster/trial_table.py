@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.pod import HostPort, Pod
-from stowplan.cluster.columns import Ints, Mask, Rows, ports_conflict
+from stowplan.cluster.columns import Ints, Mask, Rows, distinct, ports_conflict
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeSubset
 from stowplan.cluster.pod_table import PodQuery, PodTable, PodTerms
@@ -95,7 +95,7 @@ class TrialTable(NodeSubset):
         for pods, slots, places, sign in self._changes():
             ids = pods.terms[slots]
             times: dict[str, NDArray[np.float64]] = {}
-            for each in np.unique(ids[ids >= 0]).tolist():
+            for each in distinct(ids[ids >= 0]).tolist():
                 terms = pods.term_sets.values[each]
                 assert terms is not None
                 for key, number in count(terms).items():
@@ -151,7 +151,7 @@ class TrialTable(NodeSubset):
             known = self._matching[key] = np.full(len(pods.label_sets.values), UNKNOWN, np.int8)
         found = known[labels]
         if np.count_nonzero(found == UNKNOWN):
-            for each in np.unique(labels[found == UNKNOWN]).tolist():
+            for each in distinct(labels[found == UNKNOWN]).tolist():
                 label_set = pods.label_sets.values[each]
                 assert label_set is not None
                 known[each] = query.matches(label_set)

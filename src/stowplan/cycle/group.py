@@ -258,7 +258,8 @@ class _GroupCycle:
         if decision is not None:
             ruled_out = [each.fails for each in decision.filters if each.plugin not in self._fits]
             others = decision.looked_at[np.any(ruled_out, axis=0)] if ruled_out else decision.looked_at[:0]
-            rows = np.setdiff1d(np.intersect1d(rows, decision.looked_at), others)
+            both = np.intersect1d(rows, decision.looked_at, assume_unique=True)
+            rows = np.setdiff1d(both, others, assume_unique=True)
         return lacking_text(lacking(self._host.nodes, self._pods, self._needed, rows))
 
     def _is_enough(self, trial: Trial) -> bool:

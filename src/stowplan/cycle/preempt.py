@@ -16,7 +16,7 @@ import numpy as np
 from stowplan.api.pod import Pod
 from stowplan.api.workloads import PodDisruptionBudget
 from stowplan.cluster.cluster import ObjectStore
-from stowplan.cluster.columns import Columns
+from stowplan.cluster.columns import Columns, distinct
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.steps import run_filters
@@ -153,7 +153,7 @@ def pick(live: LiveNodeTable, victims: Victims, order: VictimOrder = USUAL_ORDER
     """The node whose victims do the least harm."""
     harm = no_harm(len(live))
     add_harm(harm, live, victims)
-    row = least(live, np.unique(victims.rows), harm, order)
+    row = least(live, distinct(victims.rows), harm, order)
     slots = victims.slots[victims.rows == row].tolist()
     return _nomination(live, row, [live.pods.pods[slot] for slot in slots])
 

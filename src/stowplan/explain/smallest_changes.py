@@ -34,6 +34,7 @@ from stowplan.api.pod import (
 from stowplan.api.quantity import Quantity
 from stowplan.api.selectors import requirement_text, selector_text
 from stowplan.cluster import Cluster
+from stowplan.cluster.columns import distinct
 from stowplan.cycle import Planner, first_by_name, schedule
 from stowplan.explain.changes import MAX_PER_KIND, Change, Changes, Flip
 from stowplan.explain.weight_changes import weight_change, weight_steps
@@ -224,7 +225,7 @@ def raise_priority(trial: Trial) -> Iterator[Change]:
     if trial.winner is not None or trial.decision.nominated is not None:
         return
     # The outcome can only differ on either side of another pod's priority.
-    others = np.unique(trial.cluster.nodes.pods.priority)
+    others = distinct(trial.cluster.nodes.pods.priority)
     steps = [int(each) + 1 - pod.priority for each in others.tolist() if each >= pod.priority]
 
     def pod_with(priority: int) -> Pod:

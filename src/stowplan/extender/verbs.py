@@ -29,7 +29,7 @@ from stowplan.api.pod import Pod
 from stowplan.client.api import PODS
 from stowplan.client.errors import ApiError
 from stowplan.cluster import Cluster, ClusterView
-from stowplan.cluster.columns import Rows
+from stowplan.cluster.columns import Rows, distinct
 from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.schedule import Cycle
 from stowplan.errors import InputError, PluginError
@@ -205,7 +205,7 @@ def _by_reason(rejected: Verdicts | Statuses, places: Rows, fresh: Rows) -> Iter
             yield rejected.status(int(places[place])), np.array([place])
         return
     bits = rejected.bits[places[fresh]]
-    for value in np.unique(bits):
+    for value in distinct(bits):
         same = fresh[bits == value]
         yield rejected.status(int(places[same[0]])), same
 

@@ -22,6 +22,7 @@ from stowplan.api.pod import Pod
 from stowplan.client.api import Watched, WatchedResource
 from stowplan.client.extenders import Extender, ExtenderError, shorten
 from stowplan.client.watch import EventKind, OnEvent
+from stowplan.cluster.columns import distinct
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cycle.errors import CycleError
 from stowplan.cycle.preempt import Victims
@@ -171,7 +172,7 @@ def _skip_if_ignorable(extender: Extender, pod: Pod, error: ExtenderError) -> No
 
 def _victims_by_node(nodes: LiveNodeTable, victims: Victims) -> dict[str, MetaVictims]:
     found: dict[str, MetaVictims] = {}
-    for row in np.unique(victims.rows).tolist():
+    for row in distinct(victims.rows).tolist():
         mine = victims.rows == row
         pods = [MetaPod(uid=nodes.pods.pods[slot].uid) for slot in victims.slots[mine].tolist()]
         violations = int(np.sum(victims.violating[mine]))

@@ -11,7 +11,7 @@ from typing import Any
 from stowplan import log
 from stowplan.api.custom import CustomResource
 from stowplan.api.groups import GroupKey
-from stowplan.api.meta import Object
+from stowplan.api.meta import Object, prepare
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient, WatchedResource, custom
@@ -65,7 +65,10 @@ class ClusterFollower:
         core.start("watches of plugins' kinds", self.kinds.run())
 
     async def sync(self) -> None:
-        """Wait until the cluster is known."""
+        """Wait until the cluster is known, and its objects can be read without delay."""
+        for reflector in self._all():  # the requests for their lists are on their way
+            if reflector.resource.struct is not None:
+                prepare(reflector.resource.struct)
         for reflector in self.reflectors:
             await reflector.synced.wait()
         await self.kinds.sync()

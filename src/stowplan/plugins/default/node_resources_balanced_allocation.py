@@ -100,7 +100,8 @@ def _deviation(shares: list[Number], present: list[Number]) -> Number:
         having = [share for share, has in zip(shares, present, strict=True) if has]
         return _deviation_of(having) if len(having) > 1 else 0.0
     apart = np.zeros(len(shares[0]))
-    for pattern in np.unique(present, axis=1).T:
+    # The indices are not used. Without them np.unique imports numpy.ma, as `distinct` says.
+    for pattern in np.unique(present, axis=1, return_index=True)[0].T:
         if np.count_nonzero(pattern) > 1:
             rows = np.all(np.equal(present, pattern[:, None]), axis=0)
             apart[rows] = _deviation_of(
