@@ -29,6 +29,8 @@ MAX_BYTES = 2**27
 """Of all tables of fragments; if they were to take more, they are computed again."""
 MAX_PRODUCTS = 2**20
 """Up to so many products, fragments are computed for all amounts of CPU at once."""
+FEW = 64
+"""Up to so many states, fragments are computed for all of them at once."""
 MAX_CELLS = 2**18
 """Otherwise only those that are needed, so many groups of pods and GPUs at once."""
 UNKNOWN, NO_FIT = math.nan, math.inf
@@ -80,10 +82,8 @@ class Workload:
             groups.setdefault((milli, each.count, frozenset(each.models)), []).append(each)
         groups = dict(sorted(groups.items(), key=lambda item: item[0][0]))
         self.count: Ints = np.array([count for _, count, _ in groups], np.int64)
-        self.milli, self.place = np.unique(
-            np.array([milli for milli, _, _ in groups], np.int64), return_inverse=True
-        )
-        """All parts of GPUs, and the place of each group's among them."""
+        self.milli: Ints = np.array([milli for milli, _, _ in groups], np.int64)
+        """The number of GPUs that each group asks for, and the part of each."""
         self.weights: Floats = np.zeros((len(groups), self.width))
         """By group and the CPUs of a node in steps: how many of its pods have enough CPUs there."""
         for line, group in zip(self.weights, groups.values(), strict=True):
@@ -140,19 +140,23 @@ class States:
         self.workload = workload
         self._numbers: dict[State, int] = {}
         self.states: list[State] = []
-        self._free: Ints = np.full((1, 64), -1, np.int64)
+        groups = len(workload.count)
+        self._free: Ints = np.full((1, FEW), -1, np.int64)
         """By GPU and state."""
-        self._size: Ints = np.zeros(64, np.int64)
-        self._devices: Ints = np.zeros(64, np.int64)
+        self._size: Ints = np.zeros(FEW, np.int64)
+        self._devices: Ints = np.zeros(FEW, np.int64)
         """How many GPUs there are."""
-        self._allowed: NDArray[np.bool_] = np.zeros((64, len(workload.count)), np.bool_)
-        self._left: Ints = np.zeros((64, 1), np.int64)
+        self._left: Ints = np.zeros((FEW, 1), np.int64)
         """All that is free."""
-        self._fitting: Ints = np.zeros((64, len(workload.milli)), np.int64)
-        """By each part of a GPU: how many GPUs have it free."""
-        self._small: Ints = np.zeros((64, len(workload.milli)), np.int64)
-        """By each part of a GPU: what is free on GPUs that have less."""
-        self._fragments: Floats = np.full((64, workload.width), UNKNOWN)
+        self._asked: Ints = np.zeros((FEW, groups), np.int64)
+        """By group of typical pods: what must be free on a GPU."""
+        self._spare: Ints = np.zeros((FEW, groups), np.int64)
+        """By group: how many GPUs have that free besides those that it needs; less than none if it cannot
+        run there."""
+        self._gain: Ints = np.zeros((FEW, groups), np.int64)
+        """By group: what is free on GPUs that have less, without all that is free. The fragment is that
+        much more if the group can run."""
+        self._fragments: Floats = np.full((FEW, workload.width), UNKNOWN)
         self._after: dict[tuple[int, int], Floats] = {}
         """By the number and the part of GPUs asked for: the fragments once the pod has the best ones."""
         self._by_device: dict[tuple[int, int], Floats] = {}
@@ -169,26 +173,24 @@ class States:
         return found
 
     def _put(self, number: int, state: State) -> None:
-        work, free = self.workload, np.array(state.free, np.int64)[:, None]
-        fits = free >= np.where(work.milli == WHOLE, state.size, work.milli)
+        work, free, left = self.workload, np.array(state.free, np.int64)[:, None], sum(state.free)
+        asked = np.where(work.milli == WHOLE, state.size, work.milli)
+        fits = free >= asked
         self._free[: len(free), number] = state.free
-        self._size[number], self._left[number] = state.size, sum(state.free)
-        self._devices[number] = len(free)
-        self._fitting[number], self._small[number] = fits.sum(0), (free * ~fits).sum(0)
-        self._allowed[number] = work.allowed(state.model)
-        self._fragments[number] = self._weigh(
-            self._allowed[number], self._left[number], self._fitting[number], self._small[number]
-        )
+        self._size[number], self._left[number], self._devices[number] = state.size, left, len(free)
+        self._asked[number], self._gain[number] = asked, (free * ~fits).sum(0) - left
+        self._spare[number] = np.where(work.allowed(state.model), fits.sum(0) - work.count, -1)
+        self._fragments[number] = self._weigh(self._spare[number] >= 0, self._gain[number], left)
 
     def _grow(self, count: int, devices: int) -> None:
-        length, devices = max(2 * count, 64), max(devices, len(self._free))
+        length, devices = max(2 * count, FEW), max(devices, len(self._free))
         free = np.full((devices, length), -1, np.int64)
         free[: len(self._free), :count] = self._free[:, :count]
         self._free = free
         self._fragments = _longer(self._fragments, length)
-        self._size, self._devices, self._allowed, self._left, self._fitting, self._small = (
+        self._size, self._devices, self._left, self._asked, self._spare, self._gain = (
             np.concatenate([column[:count], np.zeros((length - count, *column.shape[1:]), column.dtype)])
-            for column in (self._size, self._devices, self._allowed, self._left, self._fitting, self._small)
+            for column in (self._size, self._devices, self._left, self._asked, self._spare, self._gain)
         )
 
     def lacking(
@@ -254,15 +256,18 @@ class States:
     ) -> None:
         """Compute what is not known of a table, for these states and CPUs, in steps."""
         groups, width = len(self.workload.count), self.workload.width
+        known = len(self.states)
+        if known <= FEW and known * groups * width * len(self._free) <= MAX_PRODUCTS:
+            # To compute all of them is less work than to look for those that are needed.
+            table[:known] = self._compute(request, slice(known)).min(axis=0, initial=NO_FIT)
+            return
         distinct = _distinct(states, len(table))
         devices = int(self._devices[distinct].max())
+        if len(distinct) * groups * width * devices <= MAX_PRODUCTS or not request.gpus:
+            table[distinct] = self._compute(request, distinct).min(axis=0, initial=NO_FIT)
+            return
         is_full, _ = self.lacking(request, distinct)
         table[distinct[is_full]] = NO_FIT
-        fitting = distinct[~is_full]
-        if len(fitting) * groups * width * devices <= MAX_PRODUCTS or not request.gpus:
-            if len(fitting):
-                table[fitting] = self._compute(request, fitting).min(axis=0)
-            return
         cells = _distinct(states * width + steps, table.size)
         states, steps = np.divmod(cells[np.isnan(table.take(cells))], width)
         # Few states with many GPUs must not make the others slow.
@@ -273,47 +278,50 @@ class States:
             some, at = states[start : start + size], steps[start : start + size]
             table[some, at] = self._compute_cells(request, some, at)
 
-    def _compute(self, request: Request, states: NDArray[np.intp]) -> Floats:
-        """By GPU for a pod that shares one, NO_FIT where it does not fit, else in one line: the fragments
-        with the pod, by state and CPUs."""
+    def _compute(self, request: Request, states: NDArray[np.intp] | slice) -> Floats:
+        """By GPU for a pod that shares one, else in one line: the fragments with the pod, by state and CPUs;
+        NO_FIT where it does not fit."""
         if not request.gpus:
             return self._fragments[None, states]
-        work, allowed, size = self.workload, self._allowed[states], self._size[states, None]
-        left, fitting, small = self._left[states], self._fitting[states], self._small[states]
-        milli = np.where(work.milli == WHOLE, size, work.milli)
+        spare, gain, left = self._spare[states], self._gain[states], self._left[states]
         if not request.is_shared:
-            fitting = fitting - request.gpus * (size >= milli)
-            return self._weigh(allowed, left - request.gpus * size, fitting, small)[None]
+            # Groups that can run ask for no more than a whole GPU, so that each one taken is one less.
+            size, wanted = self._size[states], request.gpus
+            taken = wanted * size[:, None]
+            found = self._weigh(spare >= wanted, gain + taken, left - taken)
+            if wanted > len(self._free):
+                found[:] = NO_FIT
+            else:
+                found[self._free[wanted - 1, states] < size] = NO_FIT
+            return found[None]
+        # On the GPU that the pod takes a part of, groups that fit before and after gain that part. Those that
+        # fit no more gain all that was free there, and have one GPU less.
         free = self._free[: self._devices[states].max(), states, None]
-        rest = free - request.milli
-        fits, still = free >= milli, rest >= milli
-        fitting = fitting - fits + still
-        small = small - free * ~fits + rest * ~still
-        found = self._weigh(allowed, left - request.milli, fitting, small)
+        rest, asked = free - request.milli, self._asked[states]
+        fits = asked <= free
+        stops = fits ^ (asked <= rest)
+        more = request.milli * fits
+        more += rest * stops
+        more += gain
+        found = self._weigh(spare >= stops, more, left - request.milli)
         found[rest[..., 0] < 0] = NO_FIT
         return found
 
     def _compute_cells(self, request: Request, states: NDArray[Any], steps: NDArray[Any]) -> Floats:
         """The fragments with the pod on the best GPUs, for states and CPUs, in steps.
 
-        What a pod that shares a GPU changes depends only on what is free on that GPU: groups that fit on it
-        before and after gain the part that the pod takes; groups that do not fit any more gain all that was
-        free, if they still fit on enough other GPUs, and stop running if not. So sums over groups, in the
-        order of what they ask for, are the same for all GPUs of a node."""
+        What a pod that shares a GPU changes depends only on what is free on that GPU (see `_compute`). So
+        sums over groups, in the order of what they ask for, are the same for all GPUs of a node."""
         work, milli, size = self.workload, request.milli, self._size[states]
-        left, weights = self._left[states], work.by_step[steps] * self._allowed[states]
-        spare = self._fitting[states][:, work.place] - work.count
+        left, weights, spare = self._left[states], work.by_step[steps], self._spare[states]
         if not request.is_shared:
-            left = left - request.gpus * size[:, None]
-            parts = np.where(work.milli == WHOLE, size[:, None], work.milli)[:, work.place]
-            weights *= spare >= request.gpus * (size[:, None] >= parts)
-        running, lasting = weights * (spare >= 0), weights * (spare > 0)
-        lost = self._small[states][:, work.place] - left
-        total: Floats = (running * lost).sum(axis=1) + left[:, 0] * work.weight
-        if not request.is_shared:
-            return total
+            taken = request.gpus * size[:, None]
+            whole: Floats = (weights * (spare >= request.gpus) * (self._gain[states] + taken)).sum(axis=1)
+            return whole + (left - taken)[:, 0] * work.weight
+        running, lasting, gain = weights * (spare >= 0), weights * (spare > 0), self._gain[states]
+        total: Floats = (running * gain).sum(axis=1) + left[:, 0] * work.weight
         sums = np.zeros((3, len(states), len(work.count) + 1))
-        for line, part in zip(sums, (running, lasting, (running - lasting) * lost), strict=True):
+        for line, part in zip(sums, (running, lasting, (running - lasting) * gain), strict=True):
             np.cumsum(part, axis=1, out=line[:, 1:])
         ran, lasts, stops = sums
         free = self._free[: self._devices[states].max(), states]
@@ -327,11 +335,10 @@ class States:
         best: Floats = total + found.min(axis=0)
         return best
 
-    def _weigh(self, allowed: NDArray[np.bool_], left: Ints, fitting: Ints, small: Ints) -> Floats:
-        """The fragments for all typical pods: what is left, or for those that can run what is too small."""
+    def _weigh(self, runs: NDArray[np.bool_], gain: Ints, left: Ints | int) -> Floats:
+        """The fragments for all typical pods: what is left, and more or less for those that can run."""
         work = self.workload
-        runs = allowed & (fitting[..., work.place] >= work.count)
-        found: Floats = (runs * (small[..., work.place] - left)) @ work.weights + left * work.weight
+        found: Floats = (runs * gain) @ work.weights + left * work.weight
         return found
 
 
