@@ -316,8 +316,9 @@ class States:
         left, weights, spare = self._left[states], work.by_step[steps], self._spare[states]
         if not request.is_shared:
             taken = request.gpus * size[:, None]
-            whole: Floats = (weights * (spare >= request.gpus) * (self._gain[states] + taken)).sum(axis=1)
-            return whole + (left - taken)[:, 0] * work.weight
+            gain = weights * (spare >= request.gpus) * (self._gain[states] + taken)
+            whole: Floats = gain.sum(axis=1) + (left - taken)[:, 0] * work.weight
+            return whole
         running, lasting, gain = weights * (spare >= 0), weights * (spare > 0), self._gain[states]
         total: Floats = (running * gain).sum(axis=1) + left[:, 0] * work.weight
         sums = np.zeros((3, len(states), len(work.count) + 1))

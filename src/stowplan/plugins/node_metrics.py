@@ -630,6 +630,11 @@ class RecentPods:
         """By node and uid: when the pod was bound, and what it will use."""
         self._reading = -1
         self._sums: dict[str, float] = {}
+        self._column: Column = np.zeros(0)
+        """The sums by row of the live table, except for nodes in `_changed`."""
+        self._layout = 0, -1
+        """Of which table, and which rows it had."""
+        self._changed: set[str] = set()
 
     def add(self, pod: Pod, node_name: str) -> None:
         since = self._now() if pod.start_time is None else pod.start_time
@@ -647,17 +652,19 @@ class RecentPods:
                 self._add_up(name)
         if not self._sums:
             return 0.0
-        if len(nodes) < len(self._sums):
-            return nodes.lookup(self._sums)
-        # Looked up in the live table, since a table of some rows has to search all its names for each.
-        found, live = np.zeros(len(nodes.live)), nodes.live
-        for name, amount in self._sums.items():
+        live = nodes.live
+        if self._layout != (id(live), live.layout):
+            self._layout = id(live), live.layout
+            self._column, self._changed = np.zeros(len(live)), {*self._sums}
+        for name in self._changed:
             if (row := live.row_of(name)) is not None:
-                found[row] = amount
-        return found if nodes is live else found[nodes.rows]
+                self._column[row] = self._sums.get(name, 0.0)
+        self._changed.clear()
+        return self._column if nodes is live else self._column.take(nodes.rows)
 
     def _add_up(self, node_name: str) -> None:
         """Drop what the last reading has counted, and add up the rest."""
+        self._changed.add(node_name)
         since = self._source.read_at - RECENT
         kept = {uid: each for uid, each in self._bound[node_name].items() if each[0] > since}
         if kept:

@@ -26,6 +26,9 @@ NO_VALUE = -(2**63)
 MAX_LENGTH = 256
 """Longer texts are no numbers and no times: an annotation may have many thousand characters."""
 
+EXACT_DIGITS = 16
+"""A whole number of fewer digits is the same as a float."""
+
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _RFC3339 = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}([.][0-9]+)?(Z|[+-][0-9:]{5})", re.ASCII)
 # What the parts of a Go time layout are to strptime; a longer part comes before one that it starts with.
@@ -93,23 +96,25 @@ class NodeMetadata(Plugin):
         if self.args.metadata_source == LABEL:
             label = nodes.label(key)
             points = [self._points(text) for text in label.values]
-            scores = np.array([*points, NO_VALUE], np.int64)[label.ids]  # the id of a node without is -1
+            scores = np.array([*points, NO_VALUE], np.int64).take(label.ids)  # -1 is the last
         else:
-            texts = [node.metadata.annotations.get(key) for node in nodes.objects]
-            by_text = {text: NO_VALUE if text is None else self._points(text) for text in set(texts)}
-            scores = np.array([by_text[text] for text in texts], np.int64)
+            (live,) = nodes.live.keep((self.serial, "annotations"), self._annotation_points)
+            scores = live.copy() if nodes is nodes.live else live.take(nodes.rows)
         self._without_value[()] += int(np.count_nonzero(scores == NO_VALUE))
         return scores
 
+    def _annotation_points(self, nodes: NodeTable) -> tuple[Scores]:
+        texts = [node.metadata.annotations.get(self.args.metadata_key) for node in nodes.objects]
+        by_text = {text: NO_VALUE if text is None else self._points(text) for text in set(texts)}
+        return (np.array([by_text[text] for text in texts], np.int64),)
+
     def normalize_score(self, state: CycleState, pod: Pod, scores: Scores) -> Scores:
-        known = scores != NO_VALUE
+        if len(scores) and scores.min() > NO_VALUE:
+            return _scale(scores)
+        known = scores > NO_VALUE
         points = np.zeros(len(scores), np.int64)
         if known.any():
-            values = scores[known]
-            lowest, highest = int(values.min()), int(values.max())
-            if highest - lowest >= 2**63 // MAX_SCORE:
-                values = values.astype(object)
-            points[known] = (values - lowest) * (MAX_SCORE - 1) // max(highest - lowest, 1) + 1
+            points[known] = _scale(scores[known])
         return points
 
     def _points(self, text: str) -> int:
@@ -125,7 +130,21 @@ class NodeMetadata(Plugin):
         return -found if self.args.scoring_strategy in ("Lowest", "Oldest") else found
 
 
+def _scale(values: Scores) -> Scores:
+    """Scores from 1 for the lowest value to 100 for the highest."""
+    lowest, highest = int(values.min()), int(values.max())
+    if highest - lowest >= 2**63 // MAX_SCORE:
+        values = values.astype(object)
+    scores = values - lowest
+    scores *= MAX_SCORE - 1
+    scores //= max(highest - lowest, 1)
+    scores += 1
+    return scores.astype(np.int64, copy=False)
+
+
 def _read_number(text: str) -> int | None:
+    if len(text) < EXACT_DIGITS and text.isascii() and text.isdecimal():
+        return int(text)
     number = float(text) if _NUMBER.fullmatch(text) else math.nan
     return int(number) if abs(number) < 2**63 else None
 

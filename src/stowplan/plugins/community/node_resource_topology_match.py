@@ -151,10 +151,10 @@ class Room(NamedTuple):
     is_elsewhere: Mask
     """By node, whether it offers the resource and no NUMA node lists it."""
     whole: NDArray[np.float64]
-    """What scores are computed from: whole CPUs, rounded up, and 0.5, less than any request, where there is
-    nothing."""
-    is_empty: Mask
-    """Where a NUMA node has nothing of it."""
+    """What requests are divided by for scores: whole CPUs, rounded up, and 0.5, less than any request, where
+    there is nothing."""
+    share_without: NDArray[np.float64]
+    """For BalancedAllocation: what a request takes of a NUMA node that has nothing, 1, and 0 for others."""
 
 
 class NodeResourceTopologyMatch(ExplainingPlugin):
@@ -174,6 +174,7 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
         """The different costs between NUMA nodes, with their numbers: machines of a kind have the same."""
         self._generation = 0
         """Grows when matrices get new numbers."""
+        self._scratch = Scratch()
         self._weights = {each.name: each.weight for each in args.scoring_strategy.resources}
 
     def _scopes(self, nodes: NodeTable) -> tuple[Mask, list[Scope]]:
@@ -233,8 +234,11 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
                 is_listed = reduce(np.maximum, amounts) >= 0
                 usable = amounts if is_offered.all() else np.where(is_offered, amounts, -1)
                 elsewhere = is_offered & ~is_listed
-                is_empty = (whole < 1) & (amounts > -2)
-                rooms[number] = Room(amounts, usable, is_listed, elsewhere, np.maximum(whole, 0.5), is_empty)
+                without = np.zeros((0, 0))
+                if self.args.scoring_strategy.type == "BalancedAllocation":
+                    is_empty = (whole < 1) & (amounts > -2)
+                    whole, without = np.where(is_empty, np.inf, whole), is_empty.astype(np.float64)
+                rooms[number] = Room(amounts, usable, is_listed, elsewhere, np.maximum(whole, 0.5), without)
             return rooms
 
         found: dict[int, Room] = nodes.keep((self.serial, resource, width), compute, finish=finish)
@@ -308,8 +312,8 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
         if not asked:
             return np.zeros(len(scope.rows), np.int64)
         if strategy == "BalancedAllocation":
-            return _least_balance(asked, rooms)
-        return _least_share(asked, rooms, weights, strategy == "LeastAllocated")
+            return _least_balance(asked, rooms, self._scratch)
+        return _least_share(asked, rooms, weights, strategy == "LeastAllocated", self._scratch)
 
     def _least_numa_nodes(self, nodes: NodeTable, scope: Scope, parts: Sequence[Part]) -> Scores:
         """The fewer NUMA nodes a part needs the better; half a step more if no such set is nearer."""
@@ -560,20 +564,39 @@ def _nearest_sets(
     return sets.members.take(choice, axis=1), best <= sets.nearest[kinds]
 
 
+class Scratch:
+    """Memory for columns that are needed for a moment. New memory of their size comes from the kernel, page
+    by page, which may take longer than to compute them."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0)
+
+    def columns(self, count: int, like: NDArray[np.float64]) -> NDArray[np.float64]:
+        """So many columns of the same shape, with anything in them. They are valid until the next call."""
+        if len(self._memory) < count * like.size:
+            self._memory = np.empty(count * like.size)
+        return self._memory[: count * like.size].reshape(count, *like.shape)
+
+
 def _least_share(
-    asked: Sequence[int], rooms: Sequence[Room], weights: Sequence[int], counts_left: bool
+    asked: Sequence[int],
+    rooms: Sequence[Room],
+    weights: Sequence[int],
+    counts_left: bool,
+    scratch: Scratch,
 ) -> Scores:
     """By node, the lowest score of a NUMA node that is not 0, 0 if all are: how much of it the
     request leaves, or takes, in percent."""
-    # Memory for columns of this size comes from the kernel, which takes longer than to compute them: so all
-    # is computed in as few as possible.
-    points, percent = np.empty((2, *rooms[0].whole.shape))
+    # A line of limits is compared faster than a single one, and to multiply by a mask is faster than to
+    # assign to where it holds, which cannot be predicted.
+    points, percent = scratch.columns(2, rooms[0].whole)
+    limits = np.full(points.shape[1], float(MAX_SCORE))
     for number, (amount, room, weight) in enumerate(zip(asked, rooms, weights, strict=True)):
         out = percent if number else points
         if amount < EXACT:  # then what is rounded here is right, too
             np.divide(amount * MAX_SCORE, room.whole, out=out)
             if counts_left:
-                np.minimum(np.ceil(out, out=out), MAX_SCORE, out=out)
+                np.minimum(np.ceil(out, out=out), limits, out=out)
             else:
                 np.floor(out, out=out)
                 out *= room.whole >= amount
@@ -586,24 +609,32 @@ def _least_share(
             out *= weight
         if number:
             points += percent
-    total = sum(weights)
+    # Sums are at most 100 times the weights, so exact. Only that of one NUMA node has to be divided: the
+    # lowest score is what is left by the most that is taken. At least something is, so 0 stands for those
+    # left out. If the score is what is taken, both are counted from the other end.
+    whole = MAX_SCORE * sum(weights)
     if counts_left:
-        np.subtract(MAX_SCORE * total, points, out=points)
-    # Sums are at most 100 times the weights, so exact. Only the lowest one of each node has to be divided.
-    np.copyto(points, math.inf, where=points < total)
-    lowest = np.minimum.reduce(points)
-    return np.where(lowest < math.inf, np.floor(lowest / total), 0).astype(np.int64)
+        points *= points <= whole - sum(weights)
+    else:
+        is_any = points >= sum(weights)
+        whole += 1
+        np.subtract(whole, points, out=points)
+        points *= is_any
+    most_taken: NDArray[np.float64] = np.maximum.reduce(points)
+    lowest = (whole - most_taken) * (most_taken > 0)
+    lowest /= sum(weights)
+    return np.floor(lowest, out=lowest).astype(np.int64)
 
 
-def _least_balance(asked: Sequence[int], rooms: Sequence[Room]) -> Scores:
+def _least_balance(asked: Sequence[int], rooms: Sequence[Room], scratch: Scratch) -> Scores:
     """By node, the lowest score of a NUMA node that has room, 0 if none has: 100 if the request
     takes equal shares of all resources there, and less the more they differ."""
-    shares, mean = np.empty((len(asked), *rooms[0].whole.shape)), np.empty(rooms[0].whole.shape)
+    columns = scratch.columns(len(asked) + 1, rooms[0].whole)
+    shares, mean = columns[:-1], columns[-1]
     for amount, room, share in zip(asked, rooms, shares, strict=True):
         np.divide(amount, room.whole, out=share)
-        if (is_empty := room.is_empty).any():
-            np.copyto(share, 1.0, where=is_empty)
-    lacks = np.maximum.reduce(shares, out=mean) > 1
+        share += room.share_without
+    has_room = np.maximum.reduce(shares, out=mean) <= 1
     np.add.reduce(shares, out=mean)
     mean /= len(shares)
     shares -= mean
@@ -611,10 +642,11 @@ def _least_balance(asked: Sequence[int], rooms: Sequence[Room]) -> Scores:
     spread = np.add.reduce(shares, out=mean)
     if len(shares) > 2:
         spread /= len(shares) - 1
-    np.copyto(spread, -1, where=lacks)
+    spread *= has_room
     # The larger the spread the lower the score, which is at least 50: no two shares differ by more than 1.
-    largest = np.maximum.reduce(spread)
-    return np.where(largest < 0, 0, (1 - largest) * MAX_SCORE).astype(np.int64)
+    scores: NDArray[np.float64] = (1 - np.maximum.reduce(spread)) * MAX_SCORE
+    scores *= np.logical_or.reduce(has_room)
+    return scores.astype(np.int64)
 
 
 def _take(room: NDArray[np.int64], rows: NDArray[np.intp], chosen: Mask, amount: int) -> None:

@@ -11,11 +11,12 @@ from collections.abc import Hashable, Iterator
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from stowplan.api.quantity import milli_units, parse
 from stowplan.config.field_errors import child, invalid
-from stowplan.framework import CycleState, Handle, NodeTable, Pod, Reads, Scores, Status
-from stowplan.plugins.node_metrics import NO_DATA, LoadArgs, LoadPlugin, RecentPods, round_half_up
+from stowplan.framework import CycleState, Handle, Mask, NodeTable, Pod, Reads, Scores, Status
+from stowplan.plugins.node_metrics import NO_DATA, Column, LoadArgs, LoadPlugin, RecentPods, round_half_up
 
 DEFAULT_TARGET = 40
 
@@ -75,25 +76,38 @@ class TargetLoadPacking(LoadPlugin):
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
         if not self.source.reading:
             return np.full(len(nodes), NO_DATA, np.int64)
-        load, target = self.source.columns(nodes), self.args.target_utilization
-        capacity = load.cpu_capacity
-        predicted = load.last_cpu / 100 * capacity
-        predicted += self._predict(pod)
+        target = self.args.target_utilization
+        used, capacity, missing = self._node_columns(nodes)
+        predicted = used + self._predict(pod)
         predicted += self._recent.column(nodes)
         predicted *= 100
-        if capacity.all():
-            predicted /= capacity
-        else:
-            predicted = np.divide(predicted, capacity, out=np.zeros(len(nodes)), where=capacity > 0)
+        predicted /= capacity
         points = (100 - target) * predicted
         points /= target
         points += target
-        above = 100 - predicted
+        above = np.subtract(100, predicted, out=used)
         above *= target
         above /= max(100 - target, 1)
-        np.copyto(points, above, where=predicted > target)
-        np.copyto(points, 0, where=~(predicted <= 100))  # also where it is not a number
-        return np.where(np.isnan(load.last_cpu), NO_DATA, round_half_up(points))
+        points = np.where(predicted > target, above, points)
+        # It is below 0 if more than all CPU would be used.
+        scores = round_half_up(np.maximum(points, 0, out=points))
+        scores[missing] = NO_DATA
+        return scores
+
+    def _node_columns(self, nodes: NodeTable) -> tuple[Column, Column, NDArray[np.intp]]:
+        """The CPU in use, which the caller may change, the capacity, and the rows without metrics."""
+
+        def compute(part: NodeTable) -> tuple[Column, Column, Mask]:
+            load = self.source.columns(part)
+            missing = np.isnan(load.last_cpu)
+            used = np.where(missing, 0, load.last_cpu / 100 * load.cpu_capacity)
+            return used, np.where(load.cpu_capacity > 0, load.cpu_capacity, math.inf), missing
+
+        used, capacity, missing = nodes.live.keep((self.serial, "load", self.source.reading), compute)
+        if nodes is nodes.live:
+            return used.copy(), capacity, np.flatnonzero(missing)
+        rows = nodes.rows
+        return used.take(rows), capacity.take(rows), np.flatnonzero(missing.take(rows))
 
     # Which pods the metrics do not show yet
 
