@@ -169,6 +169,42 @@ def test_faults_end_with_the_test(tmp_path):
     assert "2 passed" in said, said
 
 
+FAILING = """
+from stowplan.embedded import embedded_cluster
+
+POD = {"metadata": {"name": "big"}, "spec": {"containers": [{"name": "m", "image": "x"}], "nodeName": "none"}}
+
+
+def is_started(pod):
+    assert "startTime" in pod["status"], "of the condition itself"
+
+
+def test_waits(kube_cluster):
+    kube_cluster.wait_for("pod/big", timeout=0.1)
+
+
+async def test_waits_in_the_loop():
+    async with embedded_cluster() as cluster:
+        await cluster.wait_for("pod/big", timeout=0.1)
+
+
+def test_waits_by_function(kube_cluster):
+    kube_cluster.create({"apiVersion": "v1", "kind": "Pod", **POD})
+    kube_cluster.wait_for("pod/big", is_started, timeout=0.1)
+"""
+
+
+def test_a_failure_shows_the_line_that_waits_alone(tmp_path):
+    (tmp_path / "test_them.py").write_text(FAILING)
+    said = run_pytest(tmp_path, "--tb=short").stdout
+    assert "3 failed" in said
+    assert said.count("Pod default/big is not Ready after 0.1 s") >= 2
+    first, _, by_function = said.partition("test_waits_by_function")
+    assert "concurrent" not in first
+    assert "stowplan/embedded" not in first
+    assert 'assert "startTime" in pod["status"]' in by_function
+
+
 def test_runs_that_do_not_use_it_load_nothing(tmp_path):
     said = run(
         tmp_path,

@@ -281,6 +281,16 @@ class EmbeddedCluster:
         type of a condition ("Ready", "Available", "Ready=False"), a phase ("Running"), "exists", "deleted", a
         field ("spec.nodeName", "status.readyReplicas=3"), or a function of the object.
         """
+        __tracebackhide__ = True  # pytest shows the line of the test that waits, not how we wait
+        found = await self.wait_or_report(thing, condition, namespace, timeout)
+        if isinstance(found, str):
+            raise AssertionError(found)
+        return found
+
+    async def wait_or_report(
+        self, thing: object, condition: Condition, namespace: str, timeout: float
+    ) -> Json | str:
+        """Wait as `wait_for` does; return the object, or what is known about it if the time is up."""
         about = waiting.which(self.server, thing, namespace)
 
         seen: object = ()
@@ -298,8 +308,7 @@ class EmbeddedCluster:
             return (await self.until(look, seconds=timeout))[0]
         except TimeoutError:
             known = waiting.report(self.server, about, self.explain)
-            said = f"{about} is not {waiting.describe(condition)} after {timeout:g} s\n{known}"
-        raise AssertionError(said)
+            return f"{about} is not {waiting.describe(condition)} after {timeout:g} s\n{known}"
 
     def explain(self, pod: str, namespace: str = "default", *, node: str | None = None) -> str:
         """Why the scheduler decided as it did when it last attempted the pod, and what the pod waits for."""

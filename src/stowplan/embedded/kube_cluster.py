@@ -298,7 +298,11 @@ class KubeCluster:
         timeout: float = WAIT_SECONDS,
     ) -> Json:
         """Wait until an object is as expected, and return it: see `EmbeddedCluster.wait_for`."""
-        return self.run(lambda cluster: cluster.wait_for(thing, condition, namespace, timeout=timeout))
+        __tracebackhide__ = True  # pytest shows the line of the test that waits, not how we wait
+        found = self.run(lambda cluster: cluster.wait_or_report(thing, condition, namespace, timeout))
+        if isinstance(found, str):
+            raise AssertionError(found)
+        return found
 
     def explain(self, pod: str, namespace: str = "default") -> str:
         """Why the scheduler decided as it did."""
