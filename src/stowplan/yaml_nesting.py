@@ -18,7 +18,7 @@ _ANCHOR, _ALIAS = (re.compile(rf"(?:^|[\s,:\[{{]){sign}[^\s&*]") for sign in ("&
 
 
 def is_too_deep(text: str | bytes) -> bool:
-    """Whether brackets, or dashes on one line, stand within each other more often than any object needs."""
+    """Whether brackets, or dashes on one line, are nested more deeply than any object needs."""
     depth = 0
     for found in _BRACKETS.finditer(_decode(text)):
         each = found.group()

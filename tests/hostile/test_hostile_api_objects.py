@@ -15,7 +15,7 @@ from example_share import examples
 from stowplan.api.protobuf import MAGIC, encode_message
 from stowplan.apiserver import ApiServer, Request, Response, Stream
 from stowplan.apiserver.resources import Resource
-from stowplan.apiserver.schemas import resolved
+from stowplan.apiserver.schemas import resolve_ref
 from stowplan.apiserver.store import Store
 
 Json = dict[str, Any]
@@ -130,7 +130,7 @@ def paths(schema: Json, depth: int) -> list[tuple[Any, ...]]:
     """Ways to all fields of a kind; 0 stands for the first item of a list."""
     if depth == 0:
         return []
-    inner, found = resolved(schema), []
+    inner, found = resolve_ref(schema), []
     for key, each in (inner.get("properties") or {}).items():
         found += [(key,), *((key, *rest) for rest in paths(each, depth - 1))]
     if "items" in schema:

@@ -36,7 +36,7 @@ def exact_text(resource: str, amount: int) -> str:
 def amount_text(resource: str, amount: int) -> str:
     """Format millicores of cpu, bytes in their largest unit to one decimal, or a count.
 
-    Numbers that nobody reads digit by digit are rounded to a decimal unit.
+    Long numbers are rounded to a decimal unit.
     """
     if resource == "cpu":
         if abs(amount) < 1000 * MAX_EXACT:

@@ -23,7 +23,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def keyed_by(*fields: str) -> msgspec.Meta:
-    """For lists whose items are told apart by these fields: `Annotated[tuple[Zone, ...], keyed_by("name")]`.
+    """For lists whose items are identified by these fields: `Annotated[tuple[Zone, ...], keyed_by("name")]`.
 
     Several writers can then each own some of the items (server-side apply), and no two may be alike.
     """

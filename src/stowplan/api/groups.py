@@ -366,7 +366,7 @@ def named_groups(pod: Pod) -> Iterator[GroupKey]:
         yield GroupKey(VOLCANO, pod.namespace, name)
 
 
-def ranked(pod: Pod, priority: int) -> Pod:
+def with_priority(pod: Pod, priority: int) -> Pod:
     """The same pod with another priority: that of its group, which counts in preemption."""
     if pod.priority == priority:
         return pod

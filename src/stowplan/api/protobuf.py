@@ -14,7 +14,7 @@ _LENGTH_DELIMITED = 2
 _SHORT_HEADS = [
     [bytes((number << 3 | _LENGTH_DELIMITED, size)) for size in range(128)] for number in range(16)
 ]
-"""What stands before a field of this number and size; looked up, because events and bindings have many."""
+"""The bytes before a field of this number and size; cached, because events and bindings have many."""
 
 
 class Field(NamedTuple):

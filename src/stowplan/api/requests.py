@@ -118,7 +118,7 @@ def is_scalar(name: str) -> bool:
 
 
 def is_device_resource(name: str) -> bool:
-    """A name that a DeviceClass may stand behind."""
+    """A resource name that a DeviceClass may provide."""
     return is_extended(name) or name.startswith(DEVICE_CLASS_PREFIX)
 
 

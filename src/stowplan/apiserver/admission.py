@@ -72,9 +72,9 @@ def mutate(context: RequestContext) -> None:
         _apply_runtime_class(context)
     if _is_reviewed(context):
         if objects.has_any(MUTATING_POLICIES):
-            policies.mutate(action_of(context), lambda new: _replaced(context, new))
+            policies.mutate(action_of(context), lambda new: _replace_data(context, new))
         if objects.has_any(MUTATING_WEBHOOKS):
-            webhooks.mutate(action_of(context), lambda new: _replaced(context, new))
+            webhooks.mutate(action_of(context), lambda new: _replace_data(context, new))
     if resource.group in (rbac.GROUP, "certificates.k8s.io"):
         _check_grants(context)
     if resource.collection == DEFINITIONS and _converts_by_webhook(context.data):
@@ -210,7 +210,7 @@ def _keep_identity(context: RequestContext) -> None:
             meta[field] = memory.setdefault(field, meta[field])
 
 
-def _replaced(context: RequestContext, new: Json) -> Action:
+def _replace_data(context: RequestContext, new: Json) -> Action:
     """Continue with another object, in the form that is kept, and with its defaults."""
     resource, data = context.resource, context.data
     meta = data["metadata"]
@@ -230,20 +230,20 @@ def _converts_by_webhook(data: Json) -> bool:
 
 
 def _check_grants(context: RequestContext) -> None:
-    """Nobody may grant more than he has; and a signing request says who makes it."""
+    """Users cannot grant more than they have; a signing request names the user who makes it."""
     resource, data, access = context.resource, context.data, context.access
     if resource.collection == SIGNING_REQUESTS and context.before is None:
         data["spec"] |= context.user.info()
     if resource.group != rbac.GROUP or access is None:
         return
-    if context.before is not None and _granting(data) == _granting(context.old):
+    if context.before is not None and _granting_part(data) == _granting_part(context.old):
         return
     authorizer = access.authorizer
     check = authorizer.check_role if resource.plural.endswith("roles") else authorizer.check_binding
     check(context.user, resource.plural, context.namespace, data)
 
 
-def _granting(data: Json) -> Json:
+def _granting_part(data: Json) -> Json:
     """The part of a role or binding that grants rights, directly or through aggregated roles."""
     meta = data.get("metadata") or {}
     parts = ("rules", "aggregationRule", "subjects", "roleRef")

@@ -61,7 +61,7 @@ class BuiltIn(NamedTuple):
         try:
             return schemas.normalize(self.schema, value), []
         except ValueError:
-            kept, unknown = cleaned(self.schema, value)
+            kept, unknown = drop_unknown_fields(self.schema, value)
             return schemas.normalize(self.schema, schemas.without_nulls(kept)), unknown
 
     def problems(self, value: object, unknown: list[str]) -> list[str]:
@@ -107,13 +107,13 @@ def read_object(
             return found, []
     value = parse_body(body, kind, media)
     check_kind(value, codec, group_version, kind)
-    found, problems = normalize(value, codec, lambda said: _unhandled(value, kind, said))
+    found, problems = normalize(value, codec, lambda said: _unhandled_failure(value, kind, said))
     if media != PROTOBUF and validation != "Ignore":
         unknown = problems
         problems = [request.duplicates] if request.duplicates else []
         problems += codec.problems(parse_pairs(body), unknown)[:MAX_PROBLEMS]
     if problems and validation == "Strict":
-        raise _unhandled(value, kind, f"strict decoding error: {', '.join(problems)}")
+        raise _unhandled_failure(value, kind, f"strict decoding error: {', '.join(problems)}")
     found["kind"], found["apiVersion"] = kind, group_version
     return found, [] if validation == "Ignore" else problems
 
@@ -124,10 +124,10 @@ def normalize(value: Json, codec: Codec, refused: Callable[[str], Failure]) -> t
         found, unknown = codec.normalize(value)
     except ValueError as error:
         raise refused(str(error)) from error
-    return found, [_unknown(path) for path in unknown[:MAX_PROBLEMS]]
+    return found, [_unknown_field_text(path) for path in unknown[:MAX_PROBLEMS]]
 
 
-def _unknown(path: str) -> str:
+def _unknown_field_text(path: str) -> str:
     return f'unknown field "{path}"'
 
 
@@ -180,7 +180,7 @@ def decode_patch(body: bytes) -> Any:
         raise bad_request(f"error decoding patch: {json_error(error)}") from error
 
 
-def _unhandled(value: Json, kind: str, said: str) -> Failure:
+def _unhandled_failure(value: Json, kind: str, said: str) -> Failure:
     version = str(value["apiVersion"]).rpartition("/")[2]
     return bad_request(f'{value["kind"]} in version "{version}" cannot be handled as a {kind}: {said}')
 
@@ -310,7 +310,7 @@ class WrongTypeError(ValueError):
     """A value of the wrong type; the message is Go's."""
 
 
-def cleaned(name: str, value: Json) -> tuple[Json, list[str]]:
+def drop_unknown_fields(name: str, value: Json) -> tuple[Json, list[str]]:
     """The object without fields that its kind does not have, and the paths of those.
 
     Raises WrongTypeError, or the error of a quantity or a time, if a value has another type.
@@ -345,14 +345,14 @@ def duplicates(value: object, path: str = "") -> Iterator[str]:
 
 def _find_problems(schema: Json, value: object, path: str, found: dict[str, None]) -> None:
     """Unknown and duplicate fields in the order of the text; those of an unknown field do not count."""
-    schema = schemas.resolved(schema)
+    schema = schemas.resolve_ref(schema)
     if isinstance(value, _Pairs):
         properties, others = schema.get("properties"), schema.get("additionalProperties")
         seen: set[str] = set()
         for key, each in value:
             where = f"{path}.{key}" if path else key
             if properties is not None and key not in properties:
-                found[_unknown(where)] = None
+                found[_unknown_field_text(where)] = None
                 continue
             if key in seen:
                 found[f'duplicate field "{where}"'] = None

@@ -46,7 +46,7 @@ class Containers(Protocol):
         """What the container has written."""
 
     def exec(self, pod: Json, container: str, command: list[str]) -> tuple[str, str, int] | None:
-        """Output, error output and exit code of a command; None if nobody has said what it does."""
+        """Output, error output and exit code of a command; None if its behaviour is not set."""
 
     def usage(self, pod: Json) -> dict[str, tuple[int, int]]:
         """Thousandths of a CPU and bytes of memory that each running container uses."""
@@ -64,11 +64,11 @@ def answer(containers: Containers | None, context: RequestContext) -> Response:
         case "exec" | "attach":
             return _exec(containers, context, pod)
         case "portforward" | "proxy":
-            raise _simulated("nothing listens on their ports")
-    raise _simulated("there is nothing to connect to")
+            raise _simulated_failure("nothing listens on their ports")
+    raise _simulated_failure("there is nothing to connect to")
 
 
-def _simulated(what: str) -> Failure:
+def _simulated_failure(what: str) -> Failure:
     return bad_request(f"containers are simulated: {what}")
 
 
@@ -135,7 +135,7 @@ def _exec(containers: Containers | None, context: RequestContext, pod: Json) -> 
         result = containers.exec(pod, name, command)
     if result is None:
         said = "annotate the pod with kubelet.stowplan/exec to set the output of commands"
-        raise _simulated(f"no command can be run in them; {said}")
+        raise _simulated_failure(f"no command can be run in them; {said}")
     return _websocket(context, *result)
 
 
@@ -146,7 +146,7 @@ def _websocket(context: RequestContext, output: str, errors: str, code: int) -> 
     offered = [each.strip() for each in headers.get("sec-websocket-protocol", "").split(",")]
     protocol = next((each for each in _PROTOCOLS if each in offered), "")
     if not key or not protocol:
-        raise _simulated(f"commands are answered over WebSockets with {' or '.join(_PROTOCOLS)}")
+        raise _simulated_failure(f"commands are answered over WebSockets with {' or '.join(_PROTOCOLS)}")
     status: Json = {"metadata": {}, "status": "Success"}
     if code:
         text = f"command terminated with non-zero exit code: exit status {code}"
@@ -266,16 +266,16 @@ def metrics(containers: Containers | None, context: RequestContext) -> Response:
 
 def _of_pod(pod: Json, usage: dict[str, tuple[int, int]]) -> Json:
     parts = [{"name": name, "usage": _usage(*each)} for name, each in usage.items()]
-    return {**_measured("PodMetrics", pod), "containers": parts}
+    return {**_metrics_head("PodMetrics", pod), "containers": parts}
 
 
 def _of_node(containers: Containers, context: RequestContext, node: Json) -> Json:
     name = node["metadata"]["name"]
     cpu, memory = containers.usage_of_node(name)
-    return {**_measured("NodeMetrics", node), "usage": _usage(cpu, memory)}
+    return {**_metrics_head("NodeMetrics", node), "usage": _usage(cpu, memory)}
 
 
-def _measured(kind: str, item: Json) -> Json:
+def _metrics_head(kind: str, item: Json) -> Json:
     meta = {
         name: item["metadata"][name] for name in ("name", "namespace", "labels") if name in item["metadata"]
     }

@@ -18,13 +18,13 @@ def answer(resources: Resources, request: Request, parts: list[str]) -> Response
     match parts:
         case ["api"]:
             if version := _wants_aggregated(accept):
-                return _aggregated(resources, [""], version, request)
+                return _aggregate_discovery(resources, [""], version, request)
             return Response.of(
                 200, {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
             )
         case ["apis"]:
             if version := _wants_aggregated(accept):
-                return _aggregated(resources, _groups(resources), version, request)
+                return _aggregate_discovery(resources, _groups(resources), version, request)
             groups = [_group(resources, name) for name in _groups(resources)]
             return Response.of(200, {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         case ["apis", group] if group in _groups(resources):
@@ -110,13 +110,13 @@ def _wants_aggregated(accept: str) -> str:
     return ""
 
 
-def _aggregated(resources: Resources, groups: list[str], version: str, request: Request) -> Response:
+def _aggregate_discovery(resources: Resources, groups: list[str], version: str, request: Request) -> Response:
     items = []
     for group in groups:
         versions = [
             {
                 "version": each,
-                "resources": [_discovered(resource) for resource in _of(resources, group, each)],
+                "resources": [_resource_entry(resource) for resource in _of(resources, group, each)],
                 "freshness": "Current",
             }
             for each in _versions(resources, group)
@@ -137,11 +137,11 @@ def _aggregated(resources: Resources, groups: list[str], version: str, request: 
     return Response(200, body, kind, headers)
 
 
-def _discovered(resource: Resource) -> Json:
+def _resource_entry(resource: Resource) -> Json:
     empty = {"group": "", "version": ""}
     found: Json = {
         "resource": resource.plural,
-        "responseKind": {**_served(resource), "kind": resource.kind},
+        "responseKind": {**_response_kind(resource), "kind": resource.kind},
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
         "verbs": list(resource.verbs),
@@ -158,7 +158,7 @@ def _discovered(resource: Resource) -> Json:
                     **(
                         {"group": sub.group, "version": sub.version}
                         if sub.group
-                        else _served(resource) or empty
+                        else _response_kind(resource) or empty
                     ),
                     "kind": sub.kind,
                 },
@@ -169,7 +169,7 @@ def _discovered(resource: Resource) -> Json:
     return found
 
 
-def _served(resource: Resource) -> Json:
+def _response_kind(resource: Resource) -> Json:
     """Built-in kinds leave out what the document already says; custom ones name their group."""
     if resource.is_custom:
         return {"group": resource.group, "version": resource.version}

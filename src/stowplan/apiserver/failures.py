@@ -46,11 +46,11 @@ def required(field: str, detail: str = "") -> FieldError:
 
 
 def invalid(field: str, value: object, detail: str) -> FieldError:
-    return FieldError(field, "Invalid value", f"{shown(value)}: {detail}")
+    return FieldError(field, "Invalid value", f"{json_text(value)}: {detail}")
 
 
 def wrong_type(field: str, value: object, detail: str) -> FieldError:
-    return FieldError(field, "Invalid value", f"{shown(value)}: {detail}", "FieldValueTypeInvalid")
+    return FieldError(field, "Invalid value", f"{json_text(value)}: {detail}", "FieldValueTypeInvalid")
 
 
 def forbidden(field: str, detail: str) -> FieldError:
@@ -59,11 +59,11 @@ def forbidden(field: str, detail: str) -> FieldError:
 
 def unsupported(field: str, value: object, supported: Iterable[str]) -> FieldError:
     listed = ", ".join(f'"{each}"' for each in supported)
-    return FieldError(field, "Unsupported value", f"{shown(value)}: supported values: {listed}")
+    return FieldError(field, "Unsupported value", f"{json_text(value)}: supported values: {listed}")
 
 
 def duplicate(field: str, value: object) -> FieldError:
-    return FieldError(field, "Duplicate value", shown(value))
+    return FieldError(field, "Duplicate value", json_text(value))
 
 
 def too_long(field: str, limit: int) -> FieldError:
@@ -71,10 +71,10 @@ def too_long(field: str, limit: int) -> FieldError:
 
 
 def not_found_value(field: str, value: object) -> FieldError:
-    return FieldError(field, "Not found", shown(value))
+    return FieldError(field, "Not found", json_text(value))
 
 
-def shown(value: object) -> str:
+def json_text(value: object) -> str:
     """A value as messages show it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
@@ -130,18 +130,18 @@ def not_found(name: str, plural: str, group: str = "") -> Failure:
     return Failure(
         404,
         "NotFound",
-        f'{_grouped(plural, group)} "{name}" not found',
+        f'{_qualified(plural, group)} "{name}" not found',
         details=_details(name, plural, group),
     )
 
 
 def already_exists(name: str, plural: str, group: str = "") -> Failure:
-    message = f'{_grouped(plural, group)} "{name}" already exists'
+    message = f'{_qualified(plural, group)} "{name}" already exists'
     return Failure(409, "AlreadyExists", message, details=_details(name, plural, group))
 
 
 def conflict(name: str, plural: str, group: str, why: str) -> Failure:
-    message = f'Operation cannot be fulfilled on {_grouped(plural, group)} "{name}": {why}'
+    message = f'Operation cannot be fulfilled on {_qualified(plural, group)} "{name}": {why}'
     return Failure(409, "Conflict", message, details=_details(name, plural, group))
 
 
@@ -161,7 +161,7 @@ def other_uid(name: str, plural: str, group: str, place: str, given: str, found:
 
 def forbidden_request(name: str, plural: str, group: str, why: str) -> Failure:
     # Without a name the API still puts quotes where it would be only if there is one.
-    what = f'{_grouped(plural, group)} "{name}"' if name else _grouped(plural, group)
+    what = f'{_qualified(plural, group)} "{name}"' if name else _qualified(plural, group)
     return Failure(403, "Forbidden", f"{what} is forbidden: {why}", details=_details(name, plural, group))
 
 
@@ -169,7 +169,7 @@ def invalid_object(kind: str, name: str, errors: list[FieldError], group: str = 
     said = list(dict.fromkeys(f"{error.field}: {error.message}" for error in errors))
     text = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
     details = _details(name, kind, group) | {"causes": [error.cause for error in errors]}
-    return Failure(422, "Invalid", f'{_grouped(kind, group)} "{name}" is invalid: {text}', details=details)
+    return Failure(422, "Invalid", f'{_qualified(kind, group)} "{name}" is invalid: {text}', details=details)
 
 
 def method_not_allowed() -> Failure:
@@ -200,7 +200,7 @@ def too_large_version(asked: int, current: int) -> Failure:
     )
 
 
-def _grouped(plural: str, group: str) -> str:
+def _qualified(plural: str, group: str) -> str:
     return f"{plural}.{group}" if group else plural
 
 

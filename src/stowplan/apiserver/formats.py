@@ -64,10 +64,10 @@ def _is_cidr(text: str) -> bool:
 
 def _uuid(version: str = "[0-9a-f]", variant: str = "[0-9a-f]") -> Callable[[str], bool]:
     form = rf"[0-9a-f]{{8}}-?[0-9a-f]{{4}}-?{version}[0-9a-f]{{3}}-?{variant}[0-9a-f]{{3}}-?[0-9a-f]{{12}}"
-    return _matching(form, re.IGNORECASE)
+    return _matcher(form, re.IGNORECASE)
 
 
-def _matching(form: str, flags: int = 0) -> Callable[[str], bool]:
+def _matcher(form: str, flags: int = 0) -> Callable[[str], bool]:
     pattern = re.compile(form, flags)
     return lambda text: pattern.fullmatch(text) is not None
 
@@ -109,16 +109,16 @@ FORMATS: dict[str, Callable[[str], bool]] = {
     "uuid3": _uuid("3"),
     "uuid4": _uuid("4", "[89ab]"),
     "uuid5": _uuid("5", "[89ab]"),
-    "byte": _matching(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})"),
+    "byte": _matcher(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})"),
     "uri": lambda text: _URI.match(text) is not None,
-    "hexcolor": _matching(r"#?(?:[0-9a-fA-F]{3}|[0-9a-fA-F]{6})"),
-    "rgbcolor": _matching(rf"rgb\({_COLOR},{_COLOR},{_COLOR}\)"),
+    "hexcolor": _matcher(r"#?(?:[0-9a-fA-F]{3}|[0-9a-fA-F]{6})"),
+    "rgbcolor": _matcher(rf"rgb\({_COLOR},{_COLOR},{_COLOR}\)"),
     "isbn": lambda text: _is_isbn10(text) or _is_isbn13(text),
     "isbn10": _is_isbn10,
     "isbn13": _is_isbn13,
-    "ssn": _matching(r"[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}"),
+    "ssn": _matcher(r"[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}"),
     "creditcard": _is_card,
-    "bsonobjectid": _matching(r"[0-9a-fA-F]{24}"),
+    "bsonobjectid": _matcher(r"[0-9a-fA-F]{24}"),
     "k8s-short-name": lambda text: not label_errors(text),
     "k8s-long-name": lambda text: not subdomain_errors(text),
 }

@@ -102,7 +102,7 @@ def text_of(form: Form, resource: Resource, record: Record) -> bytes:
     text = record.body if form.is_bare else record.full
     if text.startswith(resource.prefix) and record.version >= resource.since:
         return text
-    return msgspec.json.encode(_served(resource, record, msgspec.json.decode(text)))
+    return msgspec.json.encode(_to_served(resource, record, msgspec.json.decode(text)))
 
 
 def render_object(
@@ -183,10 +183,10 @@ _BACK = {stored: served for served, stored in _EVENT_FIELDS.items()}
 
 def served(resource: Resource, record: Record) -> Json:
     """The object in the version of the resource; the caller may change it."""
-    return _served(resource, record, record.data())
+    return _to_served(resource, record, record.data())
 
 
-def _served(resource: Resource, record: Record, data: Json) -> Json:
+def _to_served(resource: Resource, record: Record, data: Json) -> Json:
     """Custom resources are pruned and get their defaults by the definition that is there now."""
     if resource.is_custom:
         stored = resource.stored_as or resource
@@ -242,14 +242,14 @@ def _cpu_metric(field: str, value: Json) -> Json:
 def to_stored(resource: Resource, data: Json) -> Json:
     """Convert an object to the version in which it is written; custom resources keep theirs until then."""
     if resource.name == "events.events.k8s.io":
-        data = _renamed(_EVENT_FIELDS, data)
+        data = _rename_fields(_EVENT_FIELDS, data)
         data["apiVersion"] = STORED_EVENTS
     elif resource.collection == AUTOSCALERS and resource.version == "v1":
         data = {**data, "apiVersion": "autoscaling/v2", **_newer_autoscaler(data)}
     return data
 
 
-def _renamed(names: dict[str, str], data: Json) -> Json:
+def _rename_fields(names: dict[str, str], data: Json) -> Json:
     """The same fields by other names; every event passes here three times, so it is done without a loop."""
     return dict(zip(map(names.get, data, data), data.values(), strict=True))
 
@@ -259,7 +259,7 @@ def from_stored(resource: Resource, data: Json) -> Json:
     if resource.stored_as is not None:
         data = prune(resource.schema, data, "", [])
     if resource.name == "events.events.k8s.io":
-        data = _renamed(_BACK, data)
+        data = _rename_fields(_BACK, data)
     elif resource.collection == AUTOSCALERS and resource.version == "v1":
         data = {**data, **_older_autoscaler(data)}
     data["apiVersion"] = resource.group_version

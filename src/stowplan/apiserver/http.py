@@ -68,7 +68,7 @@ async def serve(
 
 
 class _TokenAccess:
-    """Lets in whoever has the token, and service accounts with theirs."""
+    """Accepts requests with the token, and service accounts with their own."""
 
     def __init__(self, server: ApiServer, token: str) -> None:
         self._server, self._token = server, token

@@ -10,7 +10,7 @@ import msgspec
 
 from stowplan.api.meta import Json
 from stowplan.apiserver.failures import Failure, internal
-from stowplan.apiserver.schemas import resolved
+from stowplan.apiserver.schemas import resolve_ref
 
 MAX_UPDATES = 10
 MAX_PENDING = 8
@@ -32,7 +32,7 @@ _NEVER_MANAGED: FieldSet = {
 
 
 class Manager(NamedTuple):
-    """Whose fields an entry lists."""
+    """The manager whose fields an entry lists."""
 
     name: str
     operation: str
@@ -66,7 +66,7 @@ class Resolved:
     pending: int = 0
 
     def __init__(self, known: list[Entry]) -> None:
-        self._text = _packed(known)
+        self._text = _pack(known)
 
     def text(self) -> bytes:
         return self._text
@@ -94,7 +94,7 @@ class Updated:
         if self._before is not None:
             old, new = msgspec.json.decode(self._old), msgspec.json.decode(self._new)
             known = update(self._before.resolve(), self._schema, old, new, self._manager, self._time)
-            self._text = _packed(known)
+            self._text = _pack(known)
             self._before, self._old, self._new, self.pending = None, b"", b"", 0
         return self._text
 
@@ -102,7 +102,7 @@ class Updated:
         return parse_entries(msgspec.json.decode(self.text()))
 
 
-def _packed(entries: list[Entry]) -> bytes:
+def _pack(entries: list[Entry]) -> bytes:
     """Encode entries; objects with the same entries share one text."""
     text = msgspec.json.encode([entry.as_json() for entry in entries], order="sorted")
     if len(_texts) > MAX_TEXTS:
@@ -146,7 +146,7 @@ def update(
     own = union(own, changed)
     if own:
         left.append(Entry(manager, time if changed or not since else since, own))
-    return in_order(_capped(left))
+    return in_order(_limit_entries(left))
 
 
 def managed_part(fields: FieldSet, subresource: str) -> FieldSet:
@@ -161,7 +161,7 @@ def in_order(entries: list[Entry]) -> list[Entry]:
     return sorted(entries, key=lambda each: (each.manager.operation, each.time, *each.manager))
 
 
-def _capped(entries: list[Entry]) -> list[Entry]:
+def _limit_entries(entries: list[Entry]) -> list[Entry]:
     updates = [entry for entry in entries if entry.manager.operation == "Update"]
     if len(updates) <= MAX_UPDATES:
         return entries
@@ -203,11 +203,11 @@ def union(one: FieldSet, other: FieldSet) -> FieldSet:
     """The union of two sets."""
     merged = dict(one)
     for key, node in other.items():
-        merged[key] = _joined(merged[key], node) if key in merged else node
+        merged[key] = _union(merged[key], node) if key in merged else node
     return merged
 
 
-def _joined(one: FieldSet, other: FieldSet) -> FieldSet:
+def _union(one: FieldSet, other: FieldSet) -> FieldSet:
     merged = union(one, other)
     if merged and (not one or not other):
         merged["."] = {}
@@ -301,7 +301,7 @@ def is_granular(schema: Json, value: object) -> bool:
     """Whether the parts of this value are managed separately."""
     if isinstance(value, dict):
         return (
-            schema.get("x-kubernetes-map-type") or resolved(schema).get("x-kubernetes-map-type")
+            schema.get("x-kubernetes-map-type") or resolve_ref(schema).get("x-kubernetes-map-type")
         ) != "atomic"
     return isinstance(value, list) and schema.get("x-kubernetes-list-type") in ("map", "set")
 
@@ -311,7 +311,7 @@ def children_of(schema: Json, value: Any) -> list[tuple[str, Json, Any]]:
     if value is None or not is_granular(schema, value):
         return []
     if isinstance(value, dict):
-        inner = resolved(schema)
+        inner = resolve_ref(schema)
         properties, others = inner.get("properties", {}), inner.get("additionalProperties")
         others = others if isinstance(others, dict) else {}
         return [(f"f:{key}", properties.get(key, others), each) for key, each in value.items()]
@@ -322,7 +322,7 @@ def children_of(schema: Json, value: Any) -> list[tuple[str, Json, Any]]:
 
 
 def _keys(schema: Json, items: Json, value: object) -> str:
-    properties = resolved(items).get("properties", {})
+    properties = resolve_ref(items).get("properties", {})
     found = {}
     for key in schema.get("x-kubernetes-list-map-keys", ()):
         given = value.get(key) if isinstance(value, dict) else None
@@ -334,14 +334,14 @@ def _keys(schema: Json, items: Json, value: object) -> str:
 
 def paths(fields: FieldSet, prefix: str = "") -> list[str]:
     """The fields as messages name them: .spec.containers[name="c"].image"""
-    named = [(prefix + shown(key), node) for key, node in sorted(fields.items()) if key != "."]
+    named = [(prefix + element_text(key), node) for key, node in sorted(fields.items()) if key != "."]
     found = [where for where, node in named if _is_member(node)]
     for where, node in named:
         found += paths(node, where)
     return found
 
 
-def shown(element: str) -> str:
+def element_text(element: str) -> str:
     """An element of a path as messages name it."""
     kind, _, rest = element.partition(":")
     if kind == "f":
@@ -364,10 +364,10 @@ def apply(
         kept = fields
         for other in others:
             kept = union(kept, other.fields)
-        merged = _pruned(schema, merged, without(before.fields, kept), kept)
+        merged = _prune(schema, merged, without(before.fields, kept), kept)
     changed = difference(schema, live, merged)
     touched = union(changed.added, changed.modified)
-    others = _settled(others, touched, force)
+    others = _resolve_conflicts(others, touched, force)
     others = [
         each._replace(fields=left) for each in others if (left := without(each.fields, changed.removed))
     ]
@@ -382,7 +382,7 @@ def before_first(schema: Json, live: Json, api_version: str) -> Entry:
     return Entry(manager, "", managed_part(leaves(schema, live), ""))
 
 
-def _settled(others: list[Entry], touched: FieldSet, force: bool) -> list[Entry]:
+def _resolve_conflicts(others: list[Entry], touched: FieldSet, force: bool) -> list[Entry]:
     """The entries that other managers keep; a conflict if they would lose fields without force."""
     conflicts = []
     kept = []
@@ -430,7 +430,7 @@ def _conflict(conflicts: list[tuple[Manager, str]]) -> Failure:
 def merge_config(schema: Json, live: Any, config: Any) -> Any:
     if config is None or not is_granular(schema, config) or type(live) is not type(config):
         return copy.deepcopy(config)
-    inner = resolved(schema)
+    inner = resolve_ref(schema)
     if isinstance(config, dict):
         properties, others = inner.get("properties", {}), inner.get("additionalProperties")
         others = others if isinstance(others, dict) else {}
@@ -459,7 +459,7 @@ def _merged_list(schema: Json, live: list[Any], config: list[Any]) -> list[Any]:
     return merged + [theirs[key] for key in rest]
 
 
-def _pruned(schema: Json, value: object, given_up: FieldSet, kept: FieldSet) -> Any:
+def _prune(schema: Json, value: object, given_up: FieldSet, kept: FieldSet) -> Any:
     """Remove the fields that were given up, unless they contain some that are kept."""
     if not isinstance(value, (dict, list)) or not given_up:
         return value
@@ -470,7 +470,7 @@ def _pruned(schema: Json, value: object, given_up: FieldSet, kept: FieldSet) -> 
             left.append((key, each))
         elif key in kept or (node and "." not in node):
             below = {name: child for name, child in node.items() if name != "."}
-            left.append((key, _pruned(inner, each, below, kept.get(key, {}))))
+            left.append((key, _prune(inner, each, below, kept.get(key, {}))))
     if isinstance(value, dict):
         return {key.removeprefix("f:"): each for key, each in left}
     return [each for _, each in left]
@@ -478,7 +478,7 @@ def _pruned(schema: Json, value: object, given_up: FieldSet, kept: FieldSet) -> 
 
 def check_declared(schema: Json, value: object, where: str, path: str = "") -> None:
     """Reject a configuration with fields that are not in the schema."""
-    inner = resolved(schema)
+    inner = resolve_ref(schema)
     if isinstance(value, dict):
         declared, others = inner.get("properties"), inner.get("additionalProperties")
         if declared is None and not isinstance(others, dict):
@@ -498,5 +498,5 @@ def check_declared(schema: Json, value: object, where: str, path: str = "") -> N
         named = {id(one): key for key, _, one in reversed(children_of(schema, value))}
         for index, each in enumerate(value):
             key = named.get(id(each), "")
-            at = shown(key) if key else f"[{index}]"
+            at = element_text(key) if key else f"[{index}]"
             check_declared(schema["items"], each, where, f"{path}{at}")

@@ -116,7 +116,7 @@ def _selects(selector: Json, labels: Json) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _decoded(body: bytes) -> Json:
+def _decode(body: bytes) -> Json:
     found: Json = msgspec.json.decode(body)
     return found
 
@@ -124,7 +124,7 @@ def _decoded(body: bytes) -> Json:
 def all_of(context: RequestContext, plural: str) -> list[Json]:
     """All objects of a kind of configuration, by name; they are shared and must not be changed."""
     records = context.objects.store.collection(f"{plural}.{GROUP}").records
-    return [_decoded(records[key].body) for key in sorted(records)] if records else []
+    return [_decode(records[key].body) for key in sorted(records)] if records else []
 
 
 def request_facts(action: Action) -> Json:

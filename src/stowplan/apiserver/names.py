@@ -53,7 +53,7 @@ MAX_REMEMBERED = 512
 """Characters of texts that are cached, so that clients cannot fill the memory."""
 
 
-def _remembered(count: int) -> Callable[[NameCheck], NameCheck]:
+def _cache_checks(count: int) -> Callable[[NameCheck], NameCheck]:
     def wrap(check: NameCheck) -> NameCheck:
         quickly = lru_cache(count)(check)
         return wraps(check)(lambda text: quickly(text) if len(text) <= MAX_REMEMBERED else check(text))
@@ -61,9 +61,9 @@ def _remembered(count: int) -> Callable[[NameCheck], NameCheck]:
     return wrap
 
 
-@_remembered(4096)
+@_cache_checks(4096)
 def subdomain_errors(name: str) -> tuple[str, ...]:
-    return _checked(name, 253, _SUBDOMAIN, SUBDOMAIN_WORDS)
+    return _check_name(name, 253, _SUBDOMAIN, SUBDOMAIN_WORDS)
 
 
 def group_name_errors(name: str) -> tuple[str, ...]:
@@ -71,15 +71,15 @@ def group_name_errors(name: str) -> tuple[str, ...]:
     return ("must be no more than 253 characters",) if len(name) > 253 else subdomain_errors(name)
 
 
-@_remembered(4096)
+@_cache_checks(4096)
 def label_errors(name: str) -> tuple[str, ...]:
-    return _checked(name, 63, _LABEL, LABEL_WORDS)
+    return _check_name(name, 63, _LABEL, LABEL_WORDS)
 
 
-@_remembered(4096)
+@_cache_checks(4096)
 def dns1035_errors(name: str) -> tuple[str, ...]:
     """For names that must begin with a letter."""
-    return _checked(name, 63, _DNS1035, DNS1035_WORDS)
+    return _check_name(name, 63, _DNS1035, DNS1035_WORDS)
 
 
 def config_key_errors(key: str) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | str:
     return "" if "%" in text else found
 
 
-@_remembered(8192)
+@_cache_checks(8192)
 def label_key_errors(key: str) -> tuple[str, ...]:
     prefix, slash, name = key.rpartition("/")
     found: list[str] = []
@@ -157,12 +157,12 @@ def label_key_errors(key: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-@_remembered(8192)
+@_cache_checks(8192)
 def label_value_errors(value: str) -> tuple[str, ...]:
     found = ["must be no more than 63 bytes"] if len(value) > 63 else []
     return tuple(found if _VALUE.fullmatch(value) else [*found, VALUE_WORDS])
 
 
-def _checked(name: str, limit: int, form: re.Pattern[str], words: str) -> tuple[str, ...]:
+def _check_name(name: str, limit: int, form: re.Pattern[str], words: str) -> tuple[str, ...]:
     found = [f"must be no more than {limit} bytes"] if len(name) > limit else []
     return tuple(found if form.fullmatch(name) else [*found, words])

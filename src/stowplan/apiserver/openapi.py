@@ -11,7 +11,7 @@ import msgspec
 from stowplan.api.meta import Json
 from stowplan.api.protobuf import encode_message
 from stowplan.apiserver.resources import Resource, Resources
-from stowplan.apiserver.schemas import META, REF, data, gated, names, ref_of
+from stowplan.apiserver.schemas import META, REF, data, gated_data, names, ref_of
 from stowplan.apiserver.strategies.groups import are_served
 from stowplan.http11.messages import Request, Response
 
@@ -49,20 +49,20 @@ _TITLE = {"title": "Kubernetes", "version": "v1.36.4"}
 def answer(resources: Resources, request: Request, parts: list[str]) -> Response | None:
     match parts:
         case ["openapi", "v3"]:
-            return Response(200, _kept(resources, "v3", lambda: _index(resources)))
+            return Response(200, _cached_document(resources, "v3", lambda: _index(resources)))
         case ["openapi", "v3", "version"]:
-            return Response.of(200, _wrapped({"/version/": {}}, {}))
+            return Response.of(200, _openapi_document({"/version/": {}}, {}))
         case ["openapi", "v3", *rest]:
             group_version = "/".join(rest[1:])
             served = [each for each in resources if each.group_version == group_version]
             if served and rest[0] == ("apis" if served[0].group else "api"):
-                return Response(200, _kept(resources, group_version, lambda: _document(served)))
+                return Response(200, _cached_document(resources, group_version, lambda: _document(served)))
         case ["openapi", "v2"]:
             return _answer_v2(resources, request)
     return None
 
 
-def _kept(resources: Resources, name: str, make: Any) -> bytes:
+def _cached_document(resources: Resources, name: str, make: Any) -> bytes:
     """A document as JSON, made once and kept until the resources change."""
     found = resources.documents.get(name)
     if found is None:
@@ -81,7 +81,9 @@ def _index(resources: Resources) -> Json:
             served = [other for other in resources if other.group_version == each.group_version]
             tag = "BUILTIN"
             if any(other.is_custom for other in served):
-                document = _kept(resources, each.group_version, lambda served=served: _document(served))
+                document = _cached_document(
+                    resources, each.group_version, lambda served=served: _document(served)
+                )
                 tag = hashlib.sha512(document).hexdigest().upper()
             found[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={tag}"}
     return {"paths": found}
@@ -102,10 +104,10 @@ def _document(served: list[Resource]) -> Json:
             if operation.schema in data().schemas:
                 _collect(operation.schema, schemas)
             paths.setdefault(operation.path, {})[operation.method] = _operation_v3(resource, operation)
-    return _wrapped(paths, schemas)
+    return _openapi_document(paths, schemas)
 
 
-def _wrapped(paths: Json, schemas: Json) -> Json:
+def _openapi_document(paths: Json, schemas: Json) -> Json:
     return {"openapi": "3.0.0", "info": _TITLE, "paths": paths, "components": {"schemas": schemas}}
 
 
@@ -117,11 +119,11 @@ def _about(resource: Resource) -> str:
 def _collect(name: str, found: Json) -> None:
     """A schema and all that it refers to."""
     if name not in found:
-        found[name] = _described(name)
+        found[name] = _built_in_schema(name)
         _collect_below(found[name], found)
 
 
-def _described(name: str) -> Json:
+def _built_in_schema(name: str) -> Json:
     """A built-in schema; the metadata of all objects has descriptions of our own."""
     schema = data().schemas[name]
     if name != OBJECT_META:
@@ -172,9 +174,11 @@ def _custom_schemas(resource: Resource) -> Json:
         "required": ["items"],
         "properties": properties,
     }
-    declared = _published({key: value for key, value in resource.schema.items() if key != "properties"})
+    declared = _publish_schema({key: value for key, value in resource.schema.items() if key != "properties"})
     own = {
-        key: _published(each) for key, each in resource.schema["properties"].items() if key not in TYPE_META
+        key: _publish_schema(each)
+        for key, each in resource.schema["properties"].items()
+        if key not in TYPE_META
     }
     own["metadata"] = _metadata()
     return {
@@ -192,16 +196,16 @@ def _gvk(resource: Resource, kind: str) -> Json:
     return {"x-kubernetes-group-version-kind": [gvk]}
 
 
-def _published(schema: object) -> Any:
+def _publish_schema(schema: object) -> Any:
     """A declared schema with what its extensions imply."""
     if not isinstance(schema, dict):
         return schema
     found = {key: value for key, value in schema.items() if value is not None}
     for key in ("items", "additionalProperties", "not"):
         if key in found:
-            found[key] = _published(found[key])
+            found[key] = _publish_schema(found[key])
     if "properties" in found:
-        found["properties"] = {key: _published(each) for key, each in found["properties"].items()}
+        found["properties"] = {key: _publish_schema(each) for key, each in found["properties"].items()}
     if found.get("x-kubernetes-embedded-resource"):
         found["properties"] = {**TYPE_META, **found.get("properties", {}), "metadata": _metadata()}
         found["required"] = ["kind", "apiVersion", *found.get("required", [])]
@@ -314,7 +318,7 @@ _MEDIA = ["application/json", "application/yaml"]
 def _answer_v2(resources: Resources, request: Request) -> Response:
     if "proto-openapi.spec.v2" in request.headers.get("accept", ""):
         return Response(200, _protobuf(resources), PROTOBUF)
-    body = _kept(resources, "v2", lambda: _document_v2(resources))
+    body = _cached_document(resources, "v2", lambda: _document_v2(resources))
     tag = f'"{hashlib.sha512(body).hexdigest().upper()}"'
     headers = (("ETag", tag), ("Vary", "Accept"))
     if request.headers.get("if-none-match") == tag:
@@ -323,8 +327,8 @@ def _answer_v2(resources: Resources, request: Request) -> Response:
 
 
 def _document_v2(resources: Resources) -> Json:
-    hidden = gated().schemas if not are_served(resources.gates) else ()
-    definitions = {name: _v2(_described(name)) for name in data().schemas if name not in hidden}
+    hidden = gated_data().schemas if not are_served(resources.gates) else ()
+    definitions = {name: _v2(_built_in_schema(name)) for name in data().schemas if name not in hidden}
     paths: Json = {}
     for resource in resources:
         if resource.is_custom:

@@ -246,11 +246,11 @@ _OPERATORS = {"=", "==", "!=", "in", "notin", ">", "<"}
 
 def label_selector(text: str) -> Selector:
     """`a=b,c in (d,e),!f`; raises a 400."""
-    return _remembered(text) if len(text) <= MAX_REMEMBERED else _label_selector(text)
+    return _cached_selector(text) if len(text) <= MAX_REMEMBERED else _label_selector(text)
 
 
 @lru_cache(maxsize=1024)
-def _remembered(text: str) -> Selector:
+def _cached_selector(text: str) -> Selector:
     return _label_selector(text)
 
 
@@ -298,7 +298,7 @@ class _Parser:
             self.next()
         key = self.next()
         if not _is_name(key):
-            raise _unparsed(f"found '{key}', expected: identifier")
+            raise _parse_error(f"found '{key}', expected: identifier")
         if errors := label_key_errors(key):
             raise bad_request(
                 f'unable to parse requirement: <nil>: Invalid value: "{key}": {_key_words(errors)}'
@@ -307,7 +307,7 @@ class _Parser:
             return Requirement(key, "DoesNotExist" if negated else "Exists")
         operator = self.next()
         if operator not in _OPERATORS:
-            raise _unparsed(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
+            raise _parse_error(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
         values = self.values() if operator in _WORDS else {self.exact_value()}
         for value in values:
             if errors := label_value_errors(value):
@@ -318,7 +318,7 @@ class _Parser:
 
     def values(self) -> set[str]:
         if (token := self.next()) != "(":
-            raise _unparsed(f"found '{token}' expected: '('")
+            raise _parse_error(f"found '{token}' expected: '('")
         found: set[str] = set()
         while True:
             token = self.next()
@@ -328,20 +328,20 @@ class _Parser:
                 if token == ")":
                     return found
                 if token != ",":
-                    raise _unparsed(f"found '{token}', expected: ',' or ')'")
+                    raise _parse_error(f"found '{token}', expected: ',' or ')'")
             elif token in (",", ")"):
                 found.add("")
                 if token == ")":
                     return found
             else:
-                raise _unparsed(f"found '{token}', expected: ',', ')' or identifier")
+                raise _parse_error(f"found '{token}', expected: ',', ')' or identifier")
 
     def exact_value(self) -> str:
         token = self.peek()
         if token in ("", ","):
             return ""
         if not _is_name(token):
-            raise _unparsed(f"found '{token}', expected: identifier")
+            raise _parse_error(f"found '{token}', expected: identifier")
         return self.next()
 
 
@@ -353,7 +353,7 @@ def _is_name(token: str) -> bool:
     return bool(token) and token[0] not in "=!<>(),"
 
 
-def _unparsed(said: str) -> Exception:
+def _parse_error(said: str) -> Exception:
     return bad_request(f"unable to parse requirement: {said}")
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from stowplan.api.meta import Json
 from stowplan.apiserver.failures import Failure, bad_request, internal, invalid, invalid_object
-from stowplan.apiserver.schemas import resolved
+from stowplan.apiserver.schemas import resolve_ref
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED = 3 * 1024 * 1024
@@ -55,13 +55,13 @@ def json_patch(data: Json, patch: object) -> Json:
                     raise _PatchError
             document = _operate(document, operation)
     except (_PatchError, KeyError, IndexError, TypeError, ValueError, AttributeError):
-        raise _rejected() from None
+        raise _rejection() from None
     if not isinstance(document, dict):
-        raise _rejected()
+        raise _rejection()
     return document
 
 
-def _rejected() -> Failure:
+def _rejection() -> Failure:
     message = "the server rejected our request due to an error in our request"
     return Failure(422, "Invalid", message, details={})
 
@@ -69,7 +69,7 @@ def _rejected() -> Failure:
 def _check_operation(operation: object) -> None:
     """Check the types of an operation's fields; `_operate` checks their values."""
     if operation is None:
-        raise _rejected()
+        raise _rejection()
     if not isinstance(operation, dict):
         said = f"cannot unmarshal {_json_name(operation)} into Go value of type handlers.jsonPatchOp"
         raise bad_request(f"error decoding patch: json: {said}")
@@ -186,7 +186,7 @@ def _strategic(schema: Json, data: object, patch: Json) -> Any:
         if not isinstance(retained, list):
             raise bad_request("invalid patch format of retainKeys")
         merged = {key: value for key, value in merged.items() if key in retained}
-    inner = resolved(schema)
+    inner = resolve_ref(schema)
     properties, others = inner.get("properties", {}), inner.get("additionalProperties")
     orders = []
     for key, value in patch.items():
@@ -228,10 +228,10 @@ def _merged_field(schema: Json, old: object, value: dict[str, Any] | list[Any]) 
 
 
 def _merged_values(old: list[Any], value: list[Any]) -> list[Any]:
-    return _interleaved(old, list({_identity(item): item for item in value}.values()), _identity)
+    return _interleave(old, list({_identity(item): item for item in value}.values()), _identity)
 
 
-def _interleaved(old: list[Any], patch: list[Any], identity: Callable[[Any], Any]) -> list[Any]:
+def _interleave(old: list[Any], patch: list[Any], identity: Callable[[Any], Any]) -> list[Any]:
     """Merge lists: items of the patch in its order, the others in between; new ones come first."""
     where = {identity(item): index for index, item in enumerate(old)}
     named = {identity(item) for item in patch}
@@ -264,7 +264,7 @@ def _merged_items(schema: Json, old: list[Any], patch: list[Any], key: str) -> l
         else:
             changed.append(_strategic(schema, left.get(_identity(item[key]), {}), item))
     kept = [each for each in old if _identity(each.get(key)) not in deleted]
-    return _interleaved(kept, changed, lambda item: _identity(item.get(key)))
+    return _interleave(kept, changed, lambda item: _identity(item.get(key)))
 
 
 def _identity(value: object) -> Any:

@@ -294,7 +294,7 @@ def _check_identity(context: RequestContext, before: Record, meta: Json) -> None
 def first_owners(context: RequestContext) -> managed.AnyManaged:
     """The managed fields of a new object: its creator manages all of them."""
     resource = context.resource
-    new = _served(resource, context.data)
+    new = _encode_served(resource, context.data)
     return managed.Updated(managed.NOBODY, resource.schema, resource.empty, new, context.manager, times.now())
 
 
@@ -311,11 +311,11 @@ def _owners_after(
         owners = managed.Resolved(kept)
     if context.data == context.old or (managed.is_nobody(owners) and resource.collection != "events"):
         return owners  # once nobody manages an object, only who applies it begins to
-    parts = (_served(resource, context.old), _served(resource, context.data))
+    parts = (_encode_served(resource, context.old), _encode_served(resource, context.data))
     return managed.Updated(owners, resource.schema, *parts, context.manager, times.now())
 
 
-def _served(resource: Resource, data: Json) -> bytes:
+def _encode_served(resource: Resource, data: Json) -> bytes:
     """The object as its managers know it."""
     return _encode(from_stored(resource, dict(data)) if resource.collection in forms.CONVERTED else data)
 

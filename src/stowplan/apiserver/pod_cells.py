@@ -69,7 +69,7 @@ def _init_reason(spec: Json, status: Json) -> str:
             continue
         state = each.get("state", {})
         if ended := state.get("terminated"):
-            return f"Init:{_ended(ended)}"
+            return f"Init:{_exit_text(ended)}"
         waiting = state.get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] != "PodInitializing":
             return f"Init:{waiting['reason']}"
@@ -84,7 +84,7 @@ def _container_reason(status: Json, conditions: Json, reason: str) -> str:
         if (state.get("waiting") or {}).get("reason"):
             reason = state["waiting"]["reason"]
         elif state.get("terminated") is not None:
-            reason = _ended(state["terminated"])
+            reason = _exit_text(state["terminated"])
         elif each.get("ready") and state.get("running") is not None:
             is_running = True
     if reason == "Completed" and is_running:
@@ -92,7 +92,7 @@ def _container_reason(status: Json, conditions: Json, reason: str) -> str:
     return reason
 
 
-def _ended(state: Json) -> str:
+def _exit_text(state: Json) -> str:
     if state.get("reason"):
         return str(state["reason"])
     return f"Signal:{state['signal']}" if state.get("signal") else f"ExitCode:{state.get('exitCode', 0)}"

@@ -19,7 +19,7 @@ from stowplan.apiserver.failures import Failure, bad_request, forbidden_request
 from stowplan.apiserver.matching import Action, all_of, matches_rules, matches_selectors, request_facts
 from stowplan.apiserver.objects import Objects
 from stowplan.apiserver.rbac import Attributes, Authorizer, User
-from stowplan.apiserver.rules import located
+from stowplan.apiserver.rules import locate_error
 from stowplan.apiserver.strategies import registration
 from stowplan.errors import CelError, SelectorError
 
@@ -178,7 +178,7 @@ def _problem(text: str, names: tuple[str, ...], kind: str) -> str:
     try:
         program = _compile(text, names)
     except CelError as error:
-        return f"compilation failed: {located(text, error)}"
+        return f"compilation failed: {locate_error(text, error)}"
     wanted, is_open = _WORDS.get(kind), program.kind is DYN and "variables" in names
     if wanted is not None and program.kind is not wanted and not is_open:  # what variables are is seen later
         return f"must evaluate to {kind} but got {name_of(program.kind)}"
@@ -325,7 +325,7 @@ def validate(action: Action) -> None:
         actions = binding["spec"].get("validationActions") or ()
         for said, reason in _violations(action, policy, binding):
             if "Deny" in actions:
-                raise _denied(action, f"{names} denied request: {said}", reason)
+                raise _denial(action, f"{names} denied request: {said}", reason)
             if "Warn" in actions:
                 action.context.warnings.append(f"Validation failed for {names}: {said}")
 
@@ -363,7 +363,7 @@ def _failed_validations(evaluation: _Evaluation, spec: Json, is_strict: bool) ->
         yield said, validation.get("reason") or "Invalid"
 
 
-def _denied(action: Action, said: str, reason: str) -> Failure:
+def _denial(action: Action, said: str, reason: str) -> Failure:
     resource = action.context.resource
     # Of a collection that is deleted the API does not know the names.
     name = "Unknown" if action.context.verb == "deletecollection" else action.name
@@ -398,21 +398,21 @@ def _mutate_once(action: Action, policy: Json, binding: Json, replace: Callable[
             if not _applies(evaluation, spec):
                 continue
             for mutation in spec.get("mutations") or ():
-                new = _mutated(evaluation, action, mutation)
+                new = _mutate(evaluation, action, mutation)
                 if new is not None and new != action.new:
                     action = replace(new)
                     evaluation = _Evaluation(action, spec, params)
     except PolicyError as error:
         if spec.get("failurePolicy", "Fail") == "Fail":
             names = f"policy '{policy['metadata']['name']}' with binding '{binding['metadata']['name']}'"
-            failure = _denied(action, f"{names} denied request: {error}", "Invalid")
+            failure = _denial(action, f"{names} denied request: {error}", "Invalid")
             failure.code = failure.status["code"] = 403
             failure.status["message"] = f"{names} denied request: {error}"
             raise failure from None
     return action
 
 
-def _mutated(evaluation: _Evaluation, action: Action, mutation: Json) -> Json | None:
+def _mutate(evaluation: _Evaluation, action: Action, mutation: Json) -> Json | None:
     kind = mutation.get("patchType")
     field = "applyConfiguration" if kind == "ApplyConfiguration" else "jsonPatch"
     text = (mutation.get(field) or {}).get("expression", "")
@@ -431,7 +431,7 @@ def _mutated(evaluation: _Evaluation, action: Action, mutation: Json) -> Json | 
             if not isinstance(patch, list):
                 raise bad_request("type mismatch: JSONPatchType.expression should evaluate to array")
             if any(isinstance(each, dict) and each.get("op") == "test" for each in patch):
-                return _tested(live, patch)
+                return _patch_if_tests_pass(live, patch)
             return dict(patches.json_patch(live, patch))
         schema = action.context.resource.schema
         managed.check_declared(schema, patch, "")
@@ -443,7 +443,7 @@ def _mutated(evaluation: _Evaluation, action: Action, mutation: Json) -> Json | 
         raise PolicyError(f"error applying patch: {said}") from None
 
 
-def _tested(live: Json, patch: list[Json]) -> Json | None:
+def _patch_if_tests_pass(live: Json, patch: list[Json]) -> Json | None:
     """A patch whose tests fail leaves the object as it is."""
     try:
         return dict(patches.json_patch(live, patch))

@@ -152,7 +152,7 @@ class Authorizer:
         if not self.is_enforced:  # for whoever has a token
             return UNAUTHENTICATED not in user.groups, ""
         errors = []
-        for grant, rules in self._granted(user, asked.namespace):
+        for grant, rules in self._find_grants(user, asked.namespace):
             if rules is None:
                 errors.append(_missing_role(grant))
             elif any(_rule_allows(rule, asked) for rule in rules):
@@ -175,9 +175,9 @@ class Authorizer:
 
     def rules_of(self, user: User, namespace: str) -> list[Json]:
         """All rules that apply to a user in a namespace."""
-        return [rule for _, rules in self._granted(user, namespace) for rule in rules or ()]
+        return [rule for _, rules in self._find_grants(user, namespace) for rule in rules or ()]
 
-    def _granted(self, user: User, namespace: str) -> Iterator[tuple[Grant, list[Json] | None]]:
+    def _find_grants(self, user: User, namespace: str) -> Iterator[tuple[Grant, list[Json] | None]]:
         """Bindings of the user with the rules of their roles; None if the role does not exist."""
         if self._grants is None:
             self._grants = self._read()
@@ -350,7 +350,10 @@ def acting_user(request: Request, user: User, authorizer: Authorizer) -> User:
             f'requested &user.DefaultInfo{{Name:"", UID:"{uid}", Groups:{shown}, '
             "Extra:map[string][]string(nil)} without impersonating a user name"
         )
-    wanted = [_impersonated(name), *(Attributes("impersonate", "", "groups", name=each) for each in groups)]
+    wanted = [
+        _impersonation_attributes(name),
+        *(Attributes("impersonate", "", "groups", name=each) for each in groups),
+    ]
     if uid:
         wanted.append(Attributes("impersonate", "authentication.k8s.io", "uids", name=uid))
     for key, values in extra.items():
@@ -373,7 +376,7 @@ def impersonates(request: Request) -> bool:
     )  # in half the time of a loop: all requests come here
 
 
-def _impersonated(name: str) -> Attributes:
+def _impersonation_attributes(name: str) -> Attributes:
     if name.startswith(ACCOUNT_PREFIX):
         namespace, _, account = name.removeprefix(ACCOUNT_PREFIX).partition(":")
         return Attributes("impersonate", "", "serviceaccounts", "", namespace, account)
@@ -442,6 +445,6 @@ def bootstrap_objects(*, with_groups: bool) -> Iterable[tuple[str, Json]]:
     }
     items = {(item["kind"], item["metadata"]["name"]): item for item in schemas.data().bootstrap}
     if with_groups:
-        items |= {(item["kind"], item["metadata"]["name"]): item for item in schemas.gated().bootstrap}
+        items |= {(item["kind"], item["metadata"]["name"]): item for item in schemas.gated_data().bootstrap}
     for item in items.values():
         yield plurals[item["kind"]], item

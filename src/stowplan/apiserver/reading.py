@@ -203,7 +203,7 @@ class Watch:
     async def chunks(self) -> AsyncIterator[bytes]:
         """The events as lines, some at a time, until the watch's time is up."""
         if self.gone:
-            yield self._gone(self._asked)
+            yield self._gone_event(self._asked)
             return
         now = time.monotonic
         limit = self.options.timeout if self.options.timeout else TIMEOUT_SECONDS
@@ -221,7 +221,7 @@ class Watch:
                 raise ConnectionAbortedError("the watch was dropped")
             changes = self.collection.changes_from(self.position)
             if changes is None:
-                yield self._gone(self.collection.forgotten)
+                yield self._gone_event(self.collection.forgotten)
                 return
             if changes:
                 if lines := _chunk(partial(self._next_line, iter(changes))):
@@ -283,7 +283,7 @@ class Watch:
         item = {"kind": resource.kind, "apiVersion": resource.group_version, **empty, "metadata": meta}
         return msgspec.json.encode({"type": "BOOKMARK", "object": item}) + b"\n"
 
-    def _gone(self, asked: int) -> bytes:
+    def _gone_event(self, asked: int) -> bytes:
         failure = expired(f"too old resource version: {asked} ({self.collection.forgotten})")
         return msgspec.json.encode({"type": "ERROR", "object": failure.status}) + b"\n"
 

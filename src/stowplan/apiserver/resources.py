@@ -151,14 +151,14 @@ def _zero_text(schema: Json, path: str) -> str:
     if not schemas.ref_of(schema):
         return ""
     for part in path.split("."):
-        schema = schemas.resolved(schema).get("properties", {}).get(part, {})
+        schema = schemas.resolve_ref(schema).get("properties", {}).get(part, {})
     return {"boolean": "false", "integer": "0"}.get(schema.get("type", ""), "")
 
 
 def built_in(gates: FeatureGates) -> list[Resource]:
     """What is served without any custom resource."""
     found: dict[tuple[str, str], Resource] = {}
-    for entry in (*schemas.data().resources, *(schemas.gated().resources if are_served(gates) else ())):
+    for entry in (*schemas.data().resources, *(schemas.gated_data().resources if are_served(gates) else ())):
         group, _, version = entry["groupVersion"].rpartition("/")
         plural, _, below = entry["name"].partition("/")
         if below:

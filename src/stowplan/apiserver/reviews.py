@@ -1,4 +1,4 @@
-"""Questions about who somebody is and what he may do, and tokens for service accounts."""
+"""Reviews of tokens and of access, and tokens for service accounts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _unfit(error: FieldError) -> Exception:
     return invalid_object("", "", [error], "authorization.k8s.io")
 
 
-def _allowed(context: RequestContext, user: User, spec: Json) -> Json:
+def _access_status(context: RequestContext, user: User, spec: Json) -> Json:
     allowed, reason = _access(context).authorizer.allows(user, _attributes(spec))
     return {"allowed": allowed, **({"reason": reason} if reason else {})}
 
@@ -94,7 +94,7 @@ def _access_of_subject(context: RequestContext, spec: Json) -> Json:
             said = "must match metadata.namespace"
             raise _unfit(invalid("spec.resourceAttributes.namespace", given, said))
     user = User(spec.get("user", ""), spec.get("uid", ""), tuple(spec.get("groups") or ()))
-    return _allowed(context, user, spec)
+    return _access_status(context, user, spec)
 
 
 def _rules(context: RequestContext, spec: Json) -> Json:
@@ -168,7 +168,7 @@ def _bound_to(context: RequestContext, reference: Json | None) -> Json:
 
 
 REVIEWS: dict[str, Handler] = {
-    "selfsubjectaccessreviews": _review(lambda context, spec: _allowed(context, context.user, spec)),
+    "selfsubjectaccessreviews": _review(lambda context, spec: _access_status(context, context.user, spec)),
     "subjectaccessreviews": _review(_access_of_subject),
     "localsubjectaccessreviews": _review(_access_of_subject),
     "selfsubjectrulesreviews": _review(_rules),

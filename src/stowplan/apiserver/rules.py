@@ -27,7 +27,7 @@ from stowplan.api.cel.values import (
     object_type,
 )
 from stowplan.api.meta import Json
-from stowplan.apiserver.failures import FieldError, forbidden, invalid, required, shown, unsupported
+from stowplan.apiserver.failures import FieldError, forbidden, invalid, json_text, required, unsupported
 from stowplan.errors import CelError
 
 RULES = "x-kubernetes-validations"
@@ -36,7 +36,7 @@ OBJECT_BUDGET = 3 * MAX_COST
 RULE_LIMIT, SCHEMA_LIMIT = 10_000_000, 100_000_000
 """What a rule, and all rules of a schema, may cost for the largest objects that the schema allows."""
 MAX_RULES = 1000
-"""Rules of one schema: each of them takes a while to compile, and nobody else is served meanwhile."""
+"""Rules of one schema: each takes a while to compile, and no other request is served meanwhile."""
 MAX_RULE_TEXT = 64 * 1024
 """Characters of all rules of one schema, for the same reason."""
 MAX_REQUEST = 3 * 1024 * 1024
@@ -226,7 +226,7 @@ class Rules:
                 yield from self._items._errors(each, self._counterpart(each, old), f"{path}[{index}]", budget)
 
     def _counterpart(self, item: Any, old: Any) -> Any:
-        """The same item of the list before; only those of a map can be told apart."""
+        """The same item of the list before; only items of a map can be identified."""
         keys = self._schema.get("x-kubernetes-list-map-keys")
         if not keys or not isinstance(old, list):
             return MISSING
@@ -285,7 +285,7 @@ def _message(rule: Rule, variables: Json) -> str:
 
 def _unmet(rule: Rule, message: str, value: object, at: str) -> FieldError:
     is_shown = not rule.path and not isinstance(value, (dict, list)) and rule.reason == "FieldValueInvalid"
-    body = f"{shown(value)}: {message}" if is_shown else message
+    body = f"{json_text(value)}: {message}" if is_shown else message
     return FieldError(at, REASONS.get(rule.reason, "Invalid value"), body)
 
 
@@ -397,7 +397,7 @@ class _Checker:
                 yield invalid(f"{at}.rule", _go(given), "cel expression must evaluate to a bool")
                 return
         except CelError as error:
-            yield invalid(f"{at}.rule", _go(given), f"compilation failed: {located(rule, error)}")
+            yield invalid(f"{at}.rule", _go(given), f"compilation failed: {locate_error(rule, error)}")
             return
         if uses_old and uncorrelated:
             said = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelated}"
@@ -414,7 +414,7 @@ class _Checker:
                     yield invalid(f"{at}.messageExpression", _go(given), said)
                     return
             except CelError as error:
-                said = f"messageExpression compilation failed: {located(expression, error)}"
+                said = f"messageExpression compilation failed: {locate_error(expression, error)}"
                 yield invalid(f"{at}.messageExpression", _go(given), said)
                 return
             where = f"{at}.messageExpression"
@@ -432,7 +432,7 @@ class _Checker:
             yield forbidden(at, f"estimated {what} cost exceeds budget {_by_factor(cost, RULE_LIMIT)}")
 
 
-def located(text: str, error: CelError) -> str:
+def locate_error(text: str, error: CelError) -> str:
     """What is wrong with an expression, in the words of CEL's own compiler, with the place marked."""
     message = re.sub(r"(undeclared reference to '[^']*')$", r"\1 (in container '')", str(error))
     message = re.sub(r"overload for '([^'\w]+|in)' applied", _overload, message)

@@ -35,7 +35,7 @@ class SchemaData(msgspec.Struct):
     fields: dict[str, dict[str, tuple[str, int, int]]]
     """Per field: Go's type, when JSON leaves it out (0 never, 1 empty, 2 zero), and its protobuf number."""
     parts: dict[str, dict[str, str]]
-    """Messages whose fields stand in the one around them in JSON, by protobuf number."""
+    """Messages whose fields are inlined into the enclosing object in JSON, by protobuf number."""
     bootstrap: list[Json] = []
     """The roles and bindings that every cluster has."""
 
@@ -43,7 +43,7 @@ class SchemaData(msgspec.Struct):
 @cache
 def data() -> SchemaData:
     """What is always served, with the schemas of what feature gates add."""
-    found, more = _read("schemas.json.gz"), gated()
+    found, more = _read("schemas.json.gz"), gated_data()
     found.schemas |= more.schemas
     found.fields |= more.fields
     found.parts |= more.parts
@@ -51,7 +51,7 @@ def data() -> SchemaData:
 
 
 @cache
-def gated() -> SchemaData:
+def gated_data() -> SchemaData:
     """What feature gates add; of the bootstrap objects, those that are new or replace another."""
     return _read("gated_schemas.json.gz")
 
@@ -126,7 +126,7 @@ def without_nulls(value: object) -> Any:
 
 
 def ref_of(schema: Json) -> str:
-    """The name of the schema that this one refers to, empty if it stands for itself."""
+    """The name of the schema that this one refers to, empty if it refers to none."""
     ref = schema.get("$ref") or next((part.get("$ref", "") for part in schema.get("allOf", ())), "")
     return str(ref).removeprefix(REF)
 
@@ -153,7 +153,7 @@ def _is_bounded(name: str) -> bool:
     return bool(properties) and name != RECURSIVE and all(map(is_bounded, properties.values()))
 
 
-def resolved(schema: Json) -> Json:
+def resolve_ref(schema: Json) -> Json:
     name = ref_of(schema)
     return data().schemas[name] if name else schema
 

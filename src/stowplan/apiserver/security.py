@@ -124,13 +124,13 @@ def _failed_checks(level: str, pod: Json) -> list[tuple[str, str]]:
     return [said for check in checks if (said := check(spec, meta, containers)) is not None]
 
 
-def _quoted(names: list[str]) -> str:
+def _quote(names: list[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def _named(word: str, names: list[str]) -> str:
+def _count_text(word: str, names: list[str]) -> str:
     """`container "a"` or `containers "a", "b"`."""
-    return f"{word}{'s' if len(names) > 1 else ''} {_quoted(names)}"
+    return f"{word}{'s' if len(names) > 1 else ''} {_quote(names)}"
 
 
 def _context(part: Json) -> Json:
@@ -145,12 +145,12 @@ def _setters(spec: Json, containers: list[Json], is_bad: Callable[[Json], bool])
     """`pod`, `container "a"`, or both, whichever sets something that is forbidden."""
     bad = _names(containers, is_bad)
     parts = ["pod"] if is_bad(_context(spec)) else []
-    return " and ".join([*parts, *([_named("container", bad)] if bad else [])])
+    return " and ".join([*parts, *([_count_text("container", bad)] if bad else [])])
 
 
 def _privileged(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str] | None:
     bad = _names(containers, lambda context: bool(context.get("privileged")))
-    said = f"{_named('container', bad)} must not set securityContext.privileged=true"
+    said = f"{_count_text('container', bad)} must not set securityContext.privileged=true"
     return ("privileged", said) if bad else None
 
 
@@ -161,7 +161,7 @@ def _host_namespaces(spec: Json, meta: Json, containers: list[Json]) -> tuple[st
 
 def _host_paths(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str] | None:
     bad = [each.get("name", "") for each in spec.get("volumes") or () if each.get("hostPath") is not None]
-    return ("hostPath volumes", _named("volume", bad)) if bad else None
+    return ("hostPath volumes", _count_text("volume", bad)) if bad else None
 
 
 def _host_ports(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str] | None:
@@ -174,7 +174,10 @@ def _host_ports(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, st
         return None
     numbers = sorted({str(number) for used in ports.values() for number in used})
     use, many = "uses" if len(ports) == 1 else "use", "s" if len(numbers) > 1 else ""
-    return "hostPort", f"{_named('container', list(ports))} {use} hostPort{many} {', '.join(numbers)}"
+    return (
+        "hostPort",
+        f"{_count_text('container', list(ports))} {use} hostPort{many} {', '.join(numbers)}",
+    )
 
 
 def _probe_hosts(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str] | None:
@@ -191,18 +194,23 @@ def _probe_hosts(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, s
     if not bad:
         return None
     use, many = "uses" if len(bad) == 1 else "use", "s" if len(hosts) > 1 else ""
-    said = f"{_named('container', sorted(bad))} {use} probe or lifecycle host{many} {_quoted(sorted(hosts))}"
+    said = (
+        f"{_count_text('container', sorted(bad))} {use} probe or lifecycle host{many} {_quote(sorted(hosts))}"
+    )
     return "probe or lifecycle host", said
 
 
-def _added(context: Json) -> list[str]:
+def _added_capabilities(context: Json) -> list[str]:
     return (context.get("capabilities") or {}).get("add") or []
 
 
 def _capabilities(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str] | None:
-    bad = _names(containers, lambda context: bool(set(_added(context)) - _CAPABILITIES))
-    wrong = sorted({name for each in containers for name in _added(_context(each))} - _CAPABILITIES)
-    said = f"{_named('container', bad)} must not include {_quoted(wrong)} in securityContext.capabilities.add"
+    bad = _names(containers, lambda context: bool(set(_added_capabilities(context)) - _CAPABILITIES))
+    wrong = sorted(
+        {name for each in containers for name in _added_capabilities(_context(each))} - _CAPABILITIES
+    )
+    found = _count_text("container", bad)
+    said = f"{found} must not include {_quote(wrong)} in securityContext.capabilities.add"
     return ("non-default capabilities", said) if bad else None
 
 
@@ -211,7 +219,7 @@ def _proc_mount(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, st
         return None
     bad = _names(containers, lambda context: context.get("procMount", "Default") != "Default")
     wrong = sorted({_context(each).get("procMount", "Default") for each in containers} - {"Default"})
-    said = f"{_named('container', bad)} must not set securityContext.procMount to {_quoted(wrong)}"
+    said = f"{_count_text('container', bad)} must not set securityContext.procMount to {_quote(wrong)}"
     return ("procMount", said) if bad else None
 
 
@@ -226,7 +234,7 @@ def _selinux(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str] 
         return None
     used = [_context(part).get("seLinuxOptions") or {} for part in (spec, *containers)]
     wrong = sorted({each.get("type", "") for each in used} - _SELINUX)
-    said = [f"type{'s' if len(wrong) > 1 else ''} {_quoted(wrong)}"] if wrong else []
+    said = [f"type{'s' if len(wrong) > 1 else ''} {_quote(wrong)}"] if wrong else []
     said += [f"{field} may not be set" for field in ("user", "role") if any(each.get(field) for each in used)]
     return "seLinuxOptions", f"{setters} set forbidden securityContext.seLinuxOptions: {'; '.join(said)}"
 
@@ -248,7 +256,7 @@ def _app_armor(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str
     kinds = {_profile(_context(part), "appArmorProfile") for part in (spec, *containers)}
     wrong = sorted(each for each in kinds if each not in known and each is not None)
     reason = f"forbidden AppArmor profile{'s' if len(wrong) > 1 else ''}"
-    return reason, f"{setters} must not set AppArmor profile type to {_quoted(wrong)}"
+    return reason, f"{setters} must not set AppArmor profile type to {_quote(wrong)}"
 
 
 def _seccomp(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str] | None:
@@ -262,7 +270,10 @@ def _seccomp(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str] 
         return None
     kinds = {_profile(_context(part), "seccompProfile") for part in (spec, *containers)}
     wrong = sorted(each for each in kinds if each not in known and each is not None)
-    return "seccompProfile", f"{setters} must not set securityContext.seccompProfile.type to {_quoted(wrong)}"
+    return (
+        "seccompProfile",
+        f"{setters} must not set securityContext.seccompProfile.type to {_quote(wrong)}",
+    )
 
 
 def _sysctls(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str] | None:
@@ -288,7 +299,7 @@ def _is_windows(spec: Json) -> bool:
 
 def _escalation(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str] | None:
     bad = _names(containers, lambda context: context.get("allowPrivilegeEscalation") is not False)
-    said = f"{_named('container', bad)} must set securityContext.allowPrivilegeEscalation=false"
+    said = f"{_count_text('container', bad)} must set securityContext.allowPrivilegeEscalation=false"
     return ("allowPrivilegeEscalation != false", said) if bad and not _is_windows(spec) else None
 
 
@@ -298,14 +309,14 @@ def _few_capabilities(spec: Json, meta: Json, containers: list[Json]) -> tuple[s
 
     allowed = {"NET_BIND_SERVICE"}
     keeping = _names(containers, keeps)
-    adding = _names(containers, lambda context: bool(set(_added(context)) - allowed))
-    wrong = sorted({name for each in containers for name in _added(_context(each))} - allowed)
+    adding = _names(containers, lambda context: bool(set(_added_capabilities(context)) - allowed))
+    wrong = sorted({name for each in containers for name in _added_capabilities(_context(each))} - allowed)
     said = []
     if keeping:
-        said.append(f'{_named("container", keeping)} must set securityContext.capabilities.drop=["ALL"]')
+        said.append(f'{_count_text("container", keeping)} must set securityContext.capabilities.drop=["ALL"]')
     if adding:
-        listed = f"must not include {_quoted(wrong)} in securityContext.capabilities.add"
-        said.append(f"{_named('container', adding)} {listed}")
+        listed = f"must not include {_quote(wrong)} in securityContext.capabilities.add"
+        said.append(f"{_count_text('container', adding)} {listed}")
     return ("unrestricted capabilities", "; ".join(said)) if said and not _is_windows(spec) else None
 
 
@@ -317,7 +328,7 @@ def _few_volumes(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, s
     bad = [name for name, kind in kinds.items() if kind not in _VOLUMES]
     wrong = sorted({kinds[name] for name in bad})
     use, many = "uses" if len(bad) == 1 else "use", "s" if len(wrong) > 1 else ""
-    said = f"{_named('volume', bad)} {use} restricted volume type{many} {_quoted(wrong)}"
+    said = f"{_count_text('volume', bad)} {use} restricted volume type{many} {_quote(wrong)}"
     return ("restricted volume types", said) if bad else None
 
 
@@ -331,7 +342,7 @@ def _non_root(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, str]
     if _context(spec).get("runAsNonRoot"):
         return None
     bad = _names(containers, lambda context: context.get("runAsNonRoot") is None)
-    said = f"pod or {_named('container', bad)} must set securityContext.runAsNonRoot=true"
+    said = f"pod or {_count_text('container', bad)} must set securityContext.runAsNonRoot=true"
     return (reason, said) if bad else None
 
 
@@ -350,7 +361,7 @@ def _some_seccomp(spec: Json, meta: Json, containers: list[Json]) -> tuple[str, 
         return None
     bad = _names(containers, lambda context: _profile(context, "seccompProfile") is None)
     words = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-    return ("seccompProfile", f"pod or {_named('container', bad)} {words}") if bad else None
+    return ("seccompProfile", f"pod or {_count_text('container', bad)} {words}") if bad else None
 
 
 _BOTH: tuple[Check, ...] = (

@@ -174,7 +174,7 @@ class ApiServer:
             try:
                 answer = self._answer(request)
             except webhooks.Pending as pending:
-                answer = await self._reviewed(request, pending)
+                answer = await self._answer_with_webhooks(request, pending)
         except Failure as failure:
             answer = failure.response()
         except QuantityError as error:
@@ -192,7 +192,7 @@ class ApiServer:
                 return failure.response()
         return answer
 
-    async def _reviewed(self, request: Request, pending: webhooks.Pending) -> Response | Stream:
+    async def _answer_with_webhooks(self, request: Request, pending: webhooks.Pending) -> Response | Stream:
         """Answer the request again, as long as webhooks have to be called for it."""
         while True:
             await webhooks.answer(pending.calls, request.memory)

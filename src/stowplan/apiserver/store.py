@@ -92,7 +92,7 @@ class Change:
 
 
 class Waiters:
-    """Those who wait for the next change."""
+    """Futures that wait for the next change."""
 
     def __init__(self) -> None:
         self.futures: set[asyncio.Future[None]] = set()
@@ -214,7 +214,7 @@ class Collection:
             react(record, change.is_removal)
 
     def restore(self, key: Key, data: Json, managed: AnyManaged | None) -> None:
-        """Restore an object from disk; nobody watches yet."""
+        """Restore an object from disk; there are no watches yet."""
         version = int(data["metadata"]["resourceVersion"])
         record = self.records[key] = Record(key, data, version, managed, self._fields(data))
         self.store.size += len(record.body)
@@ -299,7 +299,7 @@ class Store:
         self.size = self.log_bytes = 0
         self.collections: dict[str, Collection] = {}
         self.waiters = Waiters()
-        """Those who wait for any change at all."""
+        """Futures that wait for a change of any object."""
         self.on_published: dict[str, Callable[[Record, bool], None]] = {}
         """By collection: called with what was published and whether that was its removal."""
 

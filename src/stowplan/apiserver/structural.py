@@ -140,7 +140,7 @@ class Validator:
         self._has_alternatives = any(
             f'"{word}":' in msgspec.json.encode(schema).decode() for word in _ALTERNATIVES
         )
-        self._schema = self._translated(schema)
+        self._schema = self._translate(schema)
         formats: dict[str, Callable[..., bool]] = {
             name: partial(_matches, *checked) for name, checked in self._patterns.items()
         }
@@ -151,11 +151,11 @@ class Validator:
             yield invalid("<nil>", "", f"the schema has too many alternatives for this object: {MAX_STEPS}")
             return
         if not self._validator.is_valid(value):
-            yield from self._worded(list(self._validator.iter_errors(value)))
+            yield from self._field_errors(list(self._validator.iter_errors(value)))
         if self._has_more:
             yield from more_errors(self._declared, value, "")
 
-    def _translated(self, schema: object) -> Any:
+    def _translate(self, schema: object) -> Any:
         """Translate to JSON Schema, dropping what is not about values."""
         if not isinstance(schema, dict) or "$ref" in schema:
             return True
@@ -181,16 +181,16 @@ class Validator:
         if required_fields := [each for each in schema.get("required") or () if each != "metadata"]:
             found["required"] = required_fields
         if properties := schema.get("properties"):
-            found["properties"] = {key: self._translated(each) for key, each in properties.items()}
+            found["properties"] = {key: self._translate(each) for key, each in properties.items()}
         for key in ("additionalProperties", "items", "not"):
             if isinstance(schema.get(key), dict):
-                found[key] = self._translated(schema[key])
+                found[key] = self._translate(schema[key])
         for key in ("allOf", "anyOf", "oneOf"):
             if schema.get(key):
-                found[key] = [self._translated(each) for each in schema[key]]
+                found[key] = [self._translate(each) for each in schema[key]]
         return found
 
-    def _worded(self, errors: list[ValidationError]) -> Iterator[FieldError]:
+    def _field_errors(self, errors: list[ValidationError]) -> Iterator[FieldError]:
         """Errors of one value together, in kube-apiserver's order; of a text it reports only the first."""
         by_path: dict[tuple[str | int, ...], list[ValidationError]] = {}
         for error in errors:
@@ -201,14 +201,14 @@ class Validator:
             has_text_error = False
             for error in found:
                 if error.kind.name not in _OF_TEXT or not has_text_error:
-                    yield from self._worded_one(error, _path_text(path))
+                    yield from self._field_errors_of(error, _path_text(path))
                 has_text_error |= error.kind.name in _OF_TEXT
                 if prefix := _all_of(error):
                     left[prefix] -= 1
                     if not left[prefix]:
                         yield self._all_of_failed(prefix, errors)
 
-    def _worded_one(self, error: ValidationError, at: str) -> Iterator[FieldError]:
+    def _field_errors_of(self, error: ValidationError, at: str) -> Iterator[FieldError]:
         kind: Any = error.kind
         value: Any = error.instance
         body = f"{at} in body should"
@@ -251,13 +251,13 @@ class Validator:
                 yield _of_no_field(at, "must not validate the schema (not)")
             case "anyOf":
                 yield _of_no_field(at, "must validate at least one schema (anyOf)")
-                yield from self._worded(min(kind.context, key=len))
+                yield from self._field_errors(min(kind.context, key=len))
             case "oneOf":
                 valid = sum(not branch for branch in kind.context)
                 found = f"{valid} valid alternatives" if valid else "none valid"
                 yield _of_no_field(at, f"must validate one and only one schema (oneOf). Found {found}")
                 if not valid:
-                    yield from self._worded(min(kind.context, key=len))
+                    yield from self._field_errors(min(kind.context, key=len))
             case _:
                 yield invalid(at, value, error.message)
 

@@ -70,13 +70,13 @@ class Pending(Exception):  # noqa: N818  not an error: the request continues whe
 
 def validate(action: Action) -> None:
     """Raise Failure if a webhook denies the request, or cannot be asked; Pending until all have answered."""
-    hooks = _wanted(action, "validating")
+    hooks = _matching_hooks(action, "validating")
     asked = [_outcome(action, name, hook, 0) for name, hook in hooks]
     missing = [each for each in asked if isinstance(each, Call)]
     if missing:
         raise Pending(missing)
     for (_, hook), outcome in zip(hooks, asked, strict=True):
-        is_allowed = isinstance(outcome, Outcome) and _accepted(action, hook, outcome)
+        is_allowed = isinstance(outcome, Outcome) and _is_accepted(action, hook, outcome)
         if is_allowed and isinstance(outcome, Outcome) and outcome.response.get("patch"):
             _fail(hook, f"{_INVALID}validating webhook may not return response.patch")
 
@@ -85,19 +85,19 @@ def mutate(action: Action, replace: Callable[[Json], Action]) -> None:
     """Change the object as webhooks want it; those that ask for it see it again after the others."""
     seen: dict[str, Json | None] = {}
     for again in (0, 1):
-        for name, hook in _wanted(action, "mutating"):
+        for name, hook in _matching_hooks(action, "mutating"):
             key = f"{name}/{hook['name']}"
             if again and (hook.get("reinvocationPolicy") != "IfNeeded" or seen.get(key) == action.new):
                 continue
             outcome = _outcome(action, name, hook, again)
             if isinstance(outcome, Call):
                 raise Pending([outcome])
-            if _accepted(action, hook, outcome):
-                action = _patched(action, hook, outcome.response, replace)
+            if _is_accepted(action, hook, outcome):
+                action = _apply_patch(action, hook, outcome.response, replace)
             seen[key] = action.new
 
 
-def _wanted(action: Action, kind: str) -> list[tuple[str, Json]]:
+def _matching_hooks(action: Action, kind: str) -> list[tuple[str, Json]]:
     """The webhooks that want to see the request, each with the name of its configuration."""
     if action.context.resource.group == "admissionregistration.k8s.io":
         return []
@@ -133,7 +133,7 @@ def _outcome(action: Action, configuration: str, hook: Json, again: int) -> Outc
 _INVALID = "received invalid webhook response: "
 
 
-def _accepted(action: Action, hook: Json, outcome: Outcome) -> bool:
+def _is_accepted(action: Action, hook: Json, outcome: Outcome) -> bool:
     """Whether the webhook allows the request; False if it could not be asked and that may be ignored."""
     if outcome.error:
         if hook.get("failurePolicy", "Fail") == "Fail":
@@ -169,7 +169,7 @@ def _internal(said: str) -> Failure:
     return Failure(500, "InternalError", f"Internal error occurred: {said}", details=details)
 
 
-def _patched(action: Action, hook: Json, response: Json, replace: Callable[[Json], Action]) -> Action:
+def _apply_patch(action: Action, hook: Json, response: Json, replace: Callable[[Json], Action]) -> Action:
     if not response.get("patch"):
         return action
     if response.get("patchType") != "JSONPatch":

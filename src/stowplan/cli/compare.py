@@ -204,7 +204,7 @@ class _Work:
         self._folder, self._executor = folder, executor
 
     def run(self, files: dict[str, Path | None]) -> dict[str, Results]:
-        done = {name: self._finished(file) for name, file in files.items()}
+        done = {name: self._read_finished(file) for name, file in files.items()}
         left = {name: file for name, file in files.items() if done[name] is None}
         for name, found in self._replay(left, frozenset()):
             done[name] = found
@@ -241,7 +241,7 @@ class _Work:
         digest.update(b"recorded" if config is None else _read(config))
         return self._folder / f"replay-{digest.hexdigest()[:24]}.json"
 
-    def _finished(self, config: Path | None) -> Results | None:
+    def _read_finished(self, config: Path | None) -> Results | None:
         if self._folder is None or not (file := self._file(config)).exists():
             return None
         try:

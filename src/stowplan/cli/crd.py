@@ -39,7 +39,7 @@ def crd(names: tuple[str, ...], kind: str | None, plugin_dirs: tuple[Path, ...])
     """
     registry = Registry.installed(plugin_dirs)
     if kind is not None:
-        definitions = [_named(kind, names or _with_crds(registry), registry)]
+        definitions = [_rename_kind(kind, names or _with_crds(registry), registry)]
     elif names:
         found = {
             definition["metadata"]["name"]: definition
@@ -57,7 +57,7 @@ def _with_crds(registry: Registry) -> tuple[str, ...]:
     return tuple(name for name, plugin in plugins.items() if any(map(needs_crd, plugin.watches)))
 
 
-def _named(kind: str, names: tuple[str, ...], registry: Registry) -> dict[str, Any]:
+def _rename_kind(kind: str, names: tuple[str, ...], registry: Registry) -> dict[str, Any]:
     """The definition of this kind, under the name given: a manifest may spell it in the plural."""
     known: list[str] = []
     for definition in (each for name in names for each in _definitions(name, registry)):

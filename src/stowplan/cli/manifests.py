@@ -165,7 +165,7 @@ def manifests(
         documents, messages = objects_of(setup, values), list(notes(setup, values))
     if print_values:
         check_values(values)
-        documents = [_changed(with_setup(setup, values), is_named=is_named)]
+        documents = [_values_to_write(with_setup(setup, values), is_named=is_named)]
     for note in messages:
         click.echo(f"{config}: {note}", err=True)
     click.echo(as_yaml(documents), nl=False)
@@ -185,7 +185,7 @@ def _values(values: Values, given: dict[str, Any], form: str | None) -> Values:
     return msgspec.structs.replace(values, **names | given | {"mode": mode, "journal": changed})
 
 
-def _changed(values: Values, *, is_named: bool) -> dict[str, object]:
+def _values_to_write(values: Values, *, is_named: bool) -> dict[str, object]:
     """What a values file must contain; Helm knows the namespace, and a name if none is given."""
     lease = values.lease
     if (lease.name, lease.namespace) == (values.name, values.namespace):

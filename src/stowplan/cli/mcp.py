@@ -274,7 +274,7 @@ def make_server(source: Source, compare: Callable[[dict[str, str]], Json], secon
     stuck: set[threading.Thread] = set()
 
     def add(tool: Tool) -> Tool:
-        """Add a tool whose errors are told to the assistant, which can then ask better."""
+        """Add a tool whose errors are returned to the assistant, so that it can correct the call."""
 
         @functools.wraps(tool)
         async def answer(*args: object, **kwargs: object) -> Any:

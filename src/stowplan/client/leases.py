@@ -85,7 +85,7 @@ class LeaderElection:
 
     @property
     def holder(self) -> str:
-        """Who held the lease when we last saw it; empty if nobody did."""
+        """The holder of the lease when we last saw it; empty if there was none."""
         return self._spec.get("holderIdentity") or ""
 
     def check(self) -> str | None:
@@ -169,7 +169,7 @@ class LeaderElection:
         return error.explanation if isinstance(error, ApiError) else str(error)
 
     async def _renew_unread(self) -> bool:
-        """Renew by one call, relying on nobody else having written the lease since we did."""
+        """Renew by one call, assuming that no one else has written the lease since we did."""
         try:
             await self._write(self._held_spec())
         except (Conflict, NotFound):

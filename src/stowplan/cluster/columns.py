@@ -168,8 +168,8 @@ MANY = 2**31
 
 
 class ChangeLog(Generic[T]):
-    """Rows (or names) in the order they changed. Old entries are dropped: who is that far behind starts from
-    scratch."""
+    """Rows (or names) in the order they changed. Old entries are dropped: a reader that is further behind
+    starts from scratch."""
 
     def __init__(self, kept: int = 1024) -> None:
         self._rows: list[T] = []

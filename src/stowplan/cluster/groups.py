@@ -56,7 +56,7 @@ class Groups:
         self._keys: dict[ObjectKey, set[GroupKey]] = {}
         """The groups with members by the object that describes them, if it exists."""
         self._succeeded: dict[GroupKey, set[str]] = {}
-        """Members that have run to their end, which count although nobody watches them any more."""
+        """Members that have finished; they count although they are no longer watched."""
         self._read: dict[GroupKey, tuple[Object, Group | None]] = {}
         self._whole: tuple[tuple[int, ...], dict[GroupKey, Group]] = ((), {})
         self.reservation: Reservation | None = None
@@ -83,7 +83,7 @@ class Groups:
             if item is not None:
                 known = self._read.get(key)
                 if known is None or known[0] is not item:
-                    known = self._read[key] = (item, _described(item, key))
+                    known = self._read[key] = (item, _describe(item, key))
                 if known[1] is not None:
                     return known[1]
         self._read.pop(key, None)
@@ -211,7 +211,7 @@ def _object_key(key: GroupKey) -> ObjectKey:
     return key.family, key.namespace, key.name.partition("/")[0]  # a Workload may have several groups
 
 
-def _described(item: GroupObject, key: GroupKey) -> Group | None:
+def _describe(item: GroupObject, key: GroupKey) -> Group | None:
     for group in item.groups():
         name = group.key.name
         if name == key.name or (name.endswith("/") and key.name.startswith(name)):  # a replica, if it has any

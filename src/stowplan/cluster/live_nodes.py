@@ -422,7 +422,7 @@ class LiveNodeTable(NodeTable):
         return found
 
     def is_shared(self, row: NodeRow) -> bool:
-        """Whether `row` gave it, so that nobody changes it."""
+        """Whether it came from `row`, so that it is not changed."""
         return self._plain_rows.get(row.rows) is row
 
     def plain_row(self, row: int) -> NodeRow:

@@ -348,7 +348,7 @@ class NodeSubset(NodeTable):
 
     @lazy
     def _places(self) -> Rows:
-        """Where each row of the live table stands in this one."""
+        """The index in this table of each row of the live table."""
         places = np.full(len(self.live), -1, np.intp)
         places[self.rows] = np.arange(len(self))
         return places

@@ -197,7 +197,7 @@ class PodTable:
 
     @property
     def place(self) -> NDArray[np.int32]:
-        """Where the pod stands in its node's list."""
+        """The pod's index in its node's list."""
         return self._place[: len(self.pods)]
 
     @property
@@ -217,7 +217,7 @@ class PodTable:
         return self._slots[pod.uid]
 
     def place_of(self, pod: Pod) -> int:
-        """Where the pod stands in its node's list."""
+        """The pod's index in its node's list."""
         return self._place.item(self._slots[pod.uid])
 
     def find(self, uid: str) -> int | None:
@@ -280,7 +280,7 @@ class PodTable:
         )
 
     def replace(self, place: int, pod: Pod) -> tuple[int, int, bool]:
-        """A newer version of a pod: the ids of its labels before and now, and if nobody has the old ones."""
+        """Replace a pod: the ids of its labels before and now, and whether no pod has the old ones now."""
         slot = self._slots[pod.uid]
         known, self.pods[slot] = self.pods[slot], pod
         before, is_last = int(self._labels[slot]), False

@@ -190,7 +190,7 @@ def choose_features(given: Mapping[str, bool], minor: int, server: int | None = 
     """
     if faults := list(_gate_faults(given, minor)):
         raise InputError(join_errors(faults))
-    given = _expanded(given, minor)
+    given = _expand(given, minor)
     followed = minor if server is None else max(MIN_MINOR, min(minor, server))
     disabled = frozenset(
         gate.name
@@ -218,7 +218,7 @@ def _needing_devices(minor: int) -> list[str]:
     return [name for name, needed in DEPENDENCIES.items() if DEVICES in needed]
 
 
-def _expanded(given: Mapping[str, bool], minor: int) -> dict[str, bool]:
+def _expand(given: Mapping[str, bool], minor: int) -> dict[str, bool]:
     """The gates with those that AllAlpha and AllBeta set; single gates override these."""
     expanded = {
         gate.name: given[whole]
@@ -245,7 +245,7 @@ def _gate_faults(given: Mapping[str, bool], minor: int) -> Iterator[str]:
     for value in (True, False):
         names = [
             name
-            for name, is_on in _expanded(given, minor).items()
+            for name, is_on in _expand(given, minor).items()
             if is_on is value
             and (gate := GATES.get(name)) is not None
             and (gate.is_fixed and gate.decides and gate.is_always_on is not value)

@@ -1,4 +1,4 @@
-"""The cluster's clock, which may run faster or slower than real time, or stand still.
+"""The cluster's clock, which may run faster or slower than real time, or be stopped.
 
 Kubelets and controllers share one Clock: what one writes down as a time, the other compares with. It is made
 inside a running event loop and follows that loop's time.
@@ -71,7 +71,7 @@ class Clock:
         self._ring()
 
     def retry_after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call after this much real time: what failed is retried even if the clock stands still."""
+        """Call after this much real time: failed work is retried even if the clock is stopped."""
         is_soon = seconds <= SOON_SECONDS
         self.retries_soon += is_soon
 

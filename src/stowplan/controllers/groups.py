@@ -288,7 +288,7 @@ def phase_status(group: Plain, pods: list[PodView]) -> Json:
 
 
 def occupants(pods: list[PodView]) -> str:
-    """Whose the group is: the owners of its first pod."""
+    """The owners of the group's first pod."""
     if not pods:
         return ""
     first = min(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.name))

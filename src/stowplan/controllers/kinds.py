@@ -40,7 +40,7 @@ class Meta(ObjectMeta, frozen=True):
 
 
 class Known(Object, frozen=True):
-    """An object of any kind: who it is and whose."""
+    """An object of any kind: its identity and its owners."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
 
@@ -304,7 +304,7 @@ QUEUES = Kind("scheduling.volcano.sh/v1beta1", "Queue", "queues", Plain, namespa
 CUSTOM_TYPES: dict[str, type[Known]] = {
     kind.path: kind.type for kind in (COSCHEDULING_GROUPS, ELASTIC_QUOTAS, VOLCANO_GROUPS, QUEUES)
 }
-"""How kinds that may be installed later are read by all who share their stores."""
+"""The types as which kinds that may be installed later are read, by all users of the stores."""
 
 
 def reference_to(kind: Kind[Any], item: Known) -> Json:

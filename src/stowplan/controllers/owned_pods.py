@@ -1,4 +1,4 @@
-"""Pods and who controls them: made from a template, adopted when they match, let go when they do not."""
+"""Pods and their controllers: created from a template, adopted when they match, released when they do not."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Store(Generic[K]):
         self.listen(tell)
 
     def index(self, keys: Keys[K]) -> Index[K]:
-        """The same one for all who ask for the same keys."""
+        """The same index for equal keys."""
         found = self._indexes.get(keys)
         if found is None:
             found = self._indexes[keys] = Index(self, keys)

@@ -1,4 +1,4 @@
-"""Making room by evicting pods of several nodes, where pods on other nodes stand in the way."""
+"""Preemption on several nodes, where pods on other nodes keep the pod out."""
 
 from __future__ import annotations
 

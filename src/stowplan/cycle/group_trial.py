@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from stowplan.api.groups import IN_TREE, Group, ranked
+from stowplan.api.groups import IN_TREE, Group, with_priority
 from stowplan.api.pod import Pod
 from stowplan.cluster import Cluster
 from stowplan.cluster.columns import Rows
@@ -94,7 +94,7 @@ class GroupHost:
         self, pod: Pod, within: Rows | None, *, preempts: bool, equal: EqualPods | None = None
     ) -> Decision:
         """Decide a member; `equal` is what is known from an equal one."""
-        nodes, preemptor = self.nodes, ranked(pod, self.group.priority) if self.preempts_whole else pod
+        nodes, preemptor = self.nodes, with_priority(pod, self.group.priority) if self.preempts_whole else pod
         if equal is None:
             decision = schedule(
                 self.profile,
@@ -120,7 +120,7 @@ class GroupHost:
             return "workload aware preemption is not supported for pod groups with scheduling constraints"
         if self.group.never_preempts or any(pod.spec.preemption_policy == "Never" for pod in pods):
             return "not eligible due to preemptionPolicy=Never."
-        preemptor = ranked(pods[0], self.group.priority)
+        preemptor = with_priority(pods[0], self.group.priority)
         ranks = self.cluster.groups.ranks(preemptor)
         if not is_lower(self.nodes, preemptor.priority, ranks).any():
             return "No preemption victims found for incoming preemptor"
@@ -130,7 +130,7 @@ class GroupHost:
         """Look for pods to evict, with the priority of the group."""
         assert decision.state is not None
         assert self._preempting is not None
-        pod = ranked(decision.pod, self.group.priority)
+        pod = with_priority(decision.pod, self.group.priority)
         return self._preempting.preempt_for_group(decision.state, pod, decision)
 
     def is_clearing(self, pod: Pod) -> bool:

@@ -321,7 +321,7 @@ class Memory:
     def of(
         cls, live: LiveNodeTable, budgets: ObjectStore[PodDisruptionBudget], nominations: Nominations
     ) -> Memory:
-        found: Memory = live.keep(MEMORY, _nothing, finish=lambda columns: cls())
+        found: Memory = live.keep(MEMORY, _no_columns, finish=lambda columns: cls())
         found._follow(live, budgets)
         found._follow_nominations(live, nominations)
         return found
@@ -360,6 +360,6 @@ class Memory:
             prospects.known[rows] = False
 
 
-def _nothing(nodes: NodeTable) -> Columns:
+def _no_columns(nodes: NodeTable) -> Columns:
     """An empty column: the table itself caches nothing for a row."""
     return (np.zeros(len(nodes), np.bool_),)

@@ -90,7 +90,7 @@ class AskScores(NamedTuple):
 
 
 class AskVictims(NamedTuple):
-    """Ask extenders about candidates for preemption; send back what is left, None if nobody was asked."""
+    """Ask extenders about candidates for preemption; send back those left, None if none was asked."""
 
     decision: Decision
     candidates: Victims

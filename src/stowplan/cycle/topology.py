@@ -143,10 +143,10 @@ def _chosen(member: HyperNodeMember, names: Iterable[str]) -> list[str]:
 
 
 def _columns(member: HyperNodeMember, nodes: NodeTable) -> Columns:
-    return (_matching(member, nodes),)
+    return (_member_rows(member, nodes),)
 
 
-def _matching(member: HyperNodeMember, nodes: NodeTable) -> Mask:
+def _member_rows(member: HyperNodeMember, nodes: NodeTable) -> Mask:
     if member.selector.regex_match is not None:
         chosen = set(_chosen(member, nodes.names))
         return np.fromiter((name in chosen for name in nodes.names), np.bool_, len(nodes))

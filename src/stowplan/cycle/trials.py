@@ -208,7 +208,7 @@ BATCH = 512
 
 
 def try_plainly(preemptor: Preemptor, rows: Slots, rejections: dict[int, Status]) -> tuple[Victims, Slots]:
-    """What is found on these rows, and those of them for which the node object speaks against the pod."""
+    """What is found on these rows, and those of them that the node object alone rules out."""
     live, nominations = preemptor.live, preemptor.profile.handle.nominations
     steps, found = usage_steps(preemptor), []
     passing = _passing_by_node(preemptor, rows, steps)

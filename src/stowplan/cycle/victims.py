@@ -1,4 +1,4 @@
-"""Which pods to evict from a node: whom budgets protect, who goes first, where it does least harm."""
+"""Which pods to evict from a node: pods that budgets protect, the order of eviction, the best node."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ TLS_FOLDER = "/etc/stowplan-tls"
 KUBECONFIG = "kubeconfig"
 EXTENDER_PORT, EXTENDER_HEALTH_PORT = 8888, 8889
 EXTENDER_VERBS = ("filter", "prioritize", "preempt")
-"""Not bind: the account may only read, and whoever reaches the port could bind pods."""
+"""Not bind: the account may only read, and any client that reaches the port could bind pods."""
 USER = 65532
 RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 """Not the default in `Values`, with which Helm would merge a user's. 5,000 nodes, 50,000 pods take 240 MB."""
@@ -269,7 +269,7 @@ def _extender(values: Values) -> Iterator[Any]:
             *when(secret, [{"name": "health", "port": EXTENDER_HEALTH_PORT, "targetPort": "health"}]),
         ],
     )
-    yield from _monitoring(values, [{"port": health, "path": "/metrics"}])
+    yield from _render_monitoring(values, [{"port": health, "path": "/metrics"}])
 
 
 def _recorder(values: Values) -> Iterator[Any]:
@@ -424,7 +424,7 @@ def _service_and_monitoring(values: Values, port: int) -> Iterator[Any]:
     }
     token = {"bearerTokenFile": str(ACCOUNT / "token"), "tlsConfig": {"insecureSkipVerify": True}}
     yield from when(values.service_monitor, [role])
-    yield from _monitoring(
+    yield from _render_monitoring(
         values,
         [
             {"port": "https", "scheme": "https", "path": path, **token}
@@ -433,7 +433,7 @@ def _service_and_monitoring(values: Values, port: int) -> Iterator[Any]:
     )
 
 
-def _monitoring(values: Values, endpoints: Sequence[Json]) -> Iterator[Any]:
+def _render_monitoring(values: Values, endpoints: Sequence[Json]) -> Iterator[Any]:
     """For Prometheus' operator, and for Grafana's sidecar that collects dashboards."""
     operator = {"apiVersion": "monitoring.coreos.com/v1", "metadata": _metadata(values)}
     monitor = operator | {

@@ -18,7 +18,7 @@ EVERY_SCHEDULER = (
     Right("tokenreviews", ("create",), "authentication.k8s.io"),
     Right("subjectaccessreviews", ("create",), "authorization.k8s.io"),
 )
-"""Besides watching. Those who bind, evict and hand out volumes and devices are plugins, which say so."""
+"""Besides watching. Plugins bind, evict and allocate volumes and devices, and declare these rights."""
 GROUP_CONTROLLERS = (
     Right("customresourcedefinitions", ("list", "watch"), "apiextensions.k8s.io"),  # which are installed
     Right("pods", ("list", "watch")),
@@ -42,7 +42,7 @@ ASKED = "/page/api/what-if"
 
 def scheduler_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
     """All over the cluster."""
-    yield from (_watching(resource) for resource in RESOURCES)
+    yield from (_watch_right(resource) for resource in RESOURCES)
     yield from EVERY_SCHEDULER
     yield from plugin_rights(plugins)
 
@@ -50,7 +50,7 @@ def scheduler_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
 def shadow_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
     """What a scheduler and its plugins read, and nothing that changes the cluster."""
     reviews = [each for each in EVERY_SCHEDULER if each.resource in ("tokenreviews", "subjectaccessreviews")]
-    yield from (_watching(resource) for resource in RESOURCES)
+    yield from (_watch_right(resource) for resource in RESOURCES)
     yield from reviews
     yield from reading_rights(plugins)
 
@@ -63,7 +63,7 @@ def reading_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
 
 def plugin_rights(plugins: Iterable[Plugin]) -> Iterator[Right]:
     for plugin in plugins:
-        yield from (_watching(custom(kind)) for kind in plugin.watches)
+        yield from (_watch_right(custom(kind)) for kind in plugin.watches)
         yield from plugin.rights
 
 
@@ -123,5 +123,5 @@ def make_role_binding(name: str, kind: str, role: str, subjects: list[Json], nam
     }
 
 
-def _watching(resource: WatchedResource) -> Right:
+def _watch_right(resource: WatchedResource) -> Right:
     return Right(resource.name, ("list", "watch"), resource.api_version.rpartition("/")[0])

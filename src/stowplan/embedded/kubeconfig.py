@@ -49,7 +49,7 @@ def check_may_write(path: Path) -> None:
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; return whether nobody else has."""
+    """Lock an open file until it is closed; return whether it was free."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

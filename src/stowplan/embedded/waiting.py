@@ -103,10 +103,10 @@ def report(server: ApiServer, about: Which, explain: Callable[[str, str], str]) 
         for pod in waiting[:MAX_PODS]:
             meta = pod["metadata"]
             each = Which("Pod", "pods", "pods", meta["namespace"], meta["name"])
-            lines += [f"{each}, which belongs to it:", *_indented(_about(server, each, explain))]
+            lines += [f"{each}, which belongs to it:", *_indent(_about(server, each, explain))]
         if len(waiting) > MAX_PODS:
             lines.append(f"and {len(waiting) - MAX_PODS} more pods that are not ready")
-    return "\n".join(_indented(lines))
+    return "\n".join(_indent(lines))
 
 
 def find(server: ApiServer, about: Which) -> Record | None:
@@ -135,7 +135,7 @@ def _about(server: ApiServer, about: Which, explain: Callable[[str, str], str]) 
     lines += _events(server, about)
     if about.kind == "Pod":
         try:
-            lines += ["scheduler:", *_indented(explain(about.name, about.namespace).splitlines())]
+            lines += ["scheduler:", *_indent(explain(about.name, about.namespace).splitlines())]
         except LookupError:
             lines.append("scheduler: has not seen it")
     return lines
@@ -172,5 +172,5 @@ def _pods_of(server: ApiServer, owner: Record) -> list[Json]:
     return found
 
 
-def _indented(lines: Iterable[str]) -> list[str]:
+def _indent(lines: Iterable[str]) -> list[str]:
     return [f"  {line}" for line in lines]

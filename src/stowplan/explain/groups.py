@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from stowplan.api.groups import IN_TREE, KINDS_OF_FAMILY, VOLCANO, Group, GroupKey, ranked
+from stowplan.api.groups import IN_TREE, KINDS_OF_FAMILY, VOLCANO, Group, GroupKey, with_priority
 from stowplan.api.meta import parse_time
 from stowplan.api.names import suggest_names
 from stowplan.api.node import NodeObject
@@ -146,7 +146,7 @@ def explain_group(
 ) -> GroupReport:
     """Decide the group as it is now, and say what keeps it waiting. `pending` are all pods without a node.
 
-    The planner must have been told of them. Nothing changes. `check` is called again and again: what it
+    The planner must know them (`Planner.expect`). Nothing changes. `check` is called again and again: what it
     raises ends the work.
     """
     groups = planner.cluster.groups
@@ -266,7 +266,7 @@ def _sentences(
 
 
 def _behind_in_queue(groups: Groups, key: GroupKey, queue: str, message: str) -> Iterator[str]:
-    """For a group that its queue does not let start: who uses the queue."""
+    """For a group that its queue does not let start: what uses the queue."""
     if not queue or "queue" not in message.lower():
         return
     users = []
@@ -438,7 +438,7 @@ class GroupTrial(Trial):
 
     def with_preemption(self, pod: Pod) -> Flip | None:
         priority = pod.priority
-        pods = [ranked(each, priority) for each in self.pods]
+        pods = [with_priority(each, priority) for each in self.pods]
         return self._starts(pods, replace(self.group, priority=priority), preempts=True)
 
     def _like(self, pod: Pod) -> list[Pod]:

@@ -31,7 +31,7 @@ def render(explanation: Explanation, *, all_nodes: bool = False) -> str:
         "\n".join(_ranking(explanation, shown)),
         "\n".join(_rejections(explanation, all_nodes)),
         _preemption(explanation),
-        "\n".join(_waiting(explanation)),
+        "\n".join(_waiting_lines(explanation)),
         _changes(explanation),
         wrap(explanation.advice),
     ]
@@ -81,7 +81,7 @@ def _outcome_of_attempt(explanation: Explanation, attempt: Attempt) -> str:
     return f"{what}, attempt {attempt.number} at {time_text(attempt.time)}"
 
 
-def _waiting(explanation: Explanation) -> Iterator[str]:
+def _waiting_lines(explanation: Explanation) -> Iterator[str]:
     for sentence in explanation.waiting:
         yield wrap(sentence)
     if explanation.wakes:

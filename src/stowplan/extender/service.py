@@ -39,7 +39,7 @@ REFRESH_SECONDS = 60.0
 
 
 class Extender:
-    """With an `api` it follows that cluster; without one it serves functions, to those who send whole nodes.
+    """With an `api` it follows that cluster; without one it serves functions to schedulers that send nodes.
 
     It answers while inside `listening`, about what `run` sees.
     """

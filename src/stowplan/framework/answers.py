@@ -276,7 +276,7 @@ class RaisedError(PluginError):
 async def await_answer(ask: Callable[..., Any], *args: Any) -> Any:
     """What an asynchronous method answers.
 
-    A CancelledError that nobody sent to this task, as from a task of the plugin's own that was cancelled, is
+    A CancelledError that was not sent to this task, as from a task of the plugin's own that was cancelled, is
     the plugin's error. So is SystemExit, which would otherwise end the event loop.
     """
     import asyncio  # which the commands that only decide do without
@@ -565,7 +565,7 @@ def check_key(key: Any, other: Any = NO_KEY) -> None:
 class SortKey:
     """A key that a plugin gave to sort by, which can be compared with any other of its plugin.
 
-    Where comparing them fails, that is told once to `on_fault`, and neither goes before the other.
+    If comparing two keys fails, `on_fault` is called once, and neither comes first.
     """
 
     __slots__ = ("_calling", "_on_fault", "key")

@@ -30,7 +30,7 @@ class PluginArgs(msgspec.Struct, rename="camel"):
     checked_late: ClassVar[bool] = False
 
     def validate(self, path: str) -> Iterable[str]:
-        """What is wrong with the arguments that stand at `path`: texts that start with the fault's path."""
+        """What is wrong with the arguments at `path`: texts that start with the fault's path."""
         return ()
 
     def as_json(self) -> dict[str, Any]:

@@ -397,8 +397,8 @@ METHODS = ("pod_added", "pod_updated", "pod_deleted")
 class PodFollowers:
     """The plugins that override `pod_added`, `pod_updated` or `pod_deleted`.
 
-    Each of them hears of a pod once: hosts may tell the same change twice, or not know what was told before.
-    `observer` is told of every call, so that its budget applies.
+    Each is called once for each pod and change: hosts may report the same change twice, or not know what they
+    reported before. `observer` observes every call, so that its budget applies.
     """
 
     def __init__(self, observer: Observer = UNOBSERVED) -> None:
@@ -406,10 +406,10 @@ class PodFollowers:
         self._plugins: tuple[Plugin, ...] = ()
         self._by_method: dict[str, tuple[Plugin, ...]] = {}
         self._pods: dict[str, Pod] = {}
-        """The pods that they were told of, as they were then, by uid; empty while there are no followers."""
+        """The pods as they were last reported, by uid; empty while there are no followers."""
 
     def take_plugins(self, plugins: Iterable[Plugin], known: Callable[[], Iterable[Pod]]) -> None:
-        """Tell these plugins from now on. New ones are told of all pods that are `known` already."""
+        """Call these plugins from now on. New ones are called for all pods that are `known` already."""
         before, found = self._plugins, dict.fromkeys(each for each in plugins if overrides(each, *METHODS))
         self._plugins = tuple(found)
         self._by_method = {
@@ -422,7 +422,7 @@ class PodFollowers:
         for plugin in self._by_method["pod_added"]:
             if plugin not in before:
                 for pod in tuple(self._pods.values()):
-                    self._call(plugin, "pod_added", _adding(pod), pod)
+                    self._call(plugin, "pod_added", _call_pod_added(pod), pod)
 
     def tell(self, pod: Pod, *, is_gone: bool = False) -> None:
         """Tell of a pod as it is now, or that it is gone. A pod that has ended is gone, too."""
@@ -435,7 +435,7 @@ class PodFollowers:
             return
         self._pods[pod.uid] = pod
         if old is None:
-            self._call_all("pod_added", _adding(pod), pod)
+            self._call_all("pod_added", _call_pod_added(pod), pod)
         elif old is not pod:
             self._call_all("pod_updated", lambda plugin: plugin.pod_updated(old, pod), pod)
 
@@ -460,5 +460,5 @@ class PodFollowers:
             log.error("Plugin failed", said, plugin=name, method=method, pod=pod, stacktrace=stack_of(error))
 
 
-def _adding(pod: Pod) -> Callable[[Plugin], None]:
+def _call_pod_added(pod: Pod) -> Callable[[Plugin], None]:
     return lambda plugin: plugin.pod_added(pod)

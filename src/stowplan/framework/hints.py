@@ -80,7 +80,7 @@ class ObjectChange(NamedTuple):
 
 
 def object_changes(old: Any, new: Any) -> Iterator[ObjectChange]:
-    """The events that the change of an object stands for; none if it cannot help any pod."""
+    """The events for the change of an object; none if it cannot help any pod."""
     kind = type(old if new is None else new)
     if kind is Pod:
         yield from _of_pod(old, new)
@@ -101,11 +101,11 @@ class QueueingHints:
     def __init__(self, profile: Profile) -> None:
         rejecting = {name for point in REJECTING_POINTS for name in profile.points.get(point, ())}
         self._registered: dict[str, list[tuple[ClusterEvent, AskHint]]] = {}
-        self.by_spec = frozenset(_promising(profile, "hints_by_spec", by_default=True))
+        self.by_spec = frozenset(_plugins_with(profile, "hints_by_spec", by_default=True))
         """Plugins that give pods that are alike the same hint."""
-        self._by_group = frozenset(_promising(profile, "hints_by_group"))
+        self._by_group = frozenset(_plugins_with(profile, "hints_by_group"))
         self._groups = profile.handle.cluster.groups
-        self._by_claim = frozenset(_promising(profile, "hints_by_claim"))
+        self._by_claim = frozenset(_plugins_with(profile, "hints_by_claim"))
         for name, plugin in profile.plugins.items():
             if overrides(plugin, "events_to_register"):
                 wanted = _read_events(name, plugin)
@@ -113,7 +113,7 @@ class QueueingHints:
                 wanted = EVERYTHING
             else:
                 continue
-            self._registered[name] = _register(wanted, _asking(name, plugin, profile.observer))
+            self._registered[name] = _register(wanted, _make_asker(name, plugin, profile.observer))
         self._listeners: dict[ClusterEvent, dict[str, AskHint]] = {}
         self._awaiting = {
             name: plugin
@@ -175,7 +175,7 @@ class QueueingHints:
         return {name: ask(pod, event, old, new) for name, ask in self.listeners(event).items()}
 
 
-def _promising(profile: Profile, what: str, *, by_default: bool = False) -> Iterator[str]:
+def _plugins_with(profile: Profile, what: str, *, by_default: bool = False) -> Iterator[str]:
     """The plugins that promise something of their hints; a class that overrides the hint must say so itself.
 
     `by_default` holds for plugins without a hint.
@@ -211,7 +211,7 @@ def _register(wanted: Iterable[ClusterEvent], ask: AskHint) -> list[tuple[Cluste
     return found
 
 
-def _asking(name: str, plugin: Plugin, observer: Observer) -> AskHint:
+def _make_asker(name: str, plugin: Plugin, observer: Observer) -> AskHint:
     hint = plugin.queueing_hint if overrides(plugin, "queueing_hint") else None
     if hint is None:
         return _always
@@ -248,7 +248,7 @@ def _came_or_went(old: object, new: object) -> tuple[Action, ...]:
 
 
 def _of_pod(old: Any, new: Any) -> Iterator[ObjectChange]:
-    """A pod without a node is news to itself alone, except where it gives up room that was promised to it."""
+    """A pod without a node only concerns itself, unless it gives up a nomination."""
     if new is not None and new.node_name and (old is None or not old.node_name):
         yield ObjectChange(ClusterEvent(Resource.ASSIGNED_POD, Action.ADD), None, new)
     elif new is None and (old.node_name or old.nominated_node_name):

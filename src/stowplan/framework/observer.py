@@ -23,7 +23,7 @@ class Observer:
     """
 
     def start(self, point: str) -> Observer | None:
-        """The cycle starts an extension point. Returns who observes each of its plugins; None saves the
+        """The cycle starts an extension point. Returns the observer of each of its plugins; None saves the
         calls of `enter` and `leave`."""
         return None
 
@@ -63,7 +63,7 @@ class OverdueError(PluginError):
 
 
 class AbandonedError(OverdueError):
-    """Raised in a thread whose work nobody waits for any more."""
+    """Raised in a thread whose result is no longer needed."""
 
     def __init__(self) -> None:
         super().__init__("took longer than the request may take")
@@ -77,7 +77,7 @@ class OfflineOverdueError(OverdueError):
 
 
 OFFLINE_FACTOR = 10
-"""How many times its budget a call may take offline, where nobody waits for the next pod."""
+"""How many times its budget a call may take offline, where no other pod is delayed."""
 OFFLINE_TICK_SECONDS = 0.1
 PACKAGE = os.path.dirname(os.path.dirname(Observer.enter.__code__.co_filename)) + os.sep
 WATCHED = tuple(os.path.join(PACKAGE, *path, "") for path in (("plugins", "community"), ("sticky",)))

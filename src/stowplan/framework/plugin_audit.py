@@ -42,7 +42,7 @@ def check_folder(folder: Path) -> Checked:
 
 
 def check_files(files: Sequence[Path]) -> Checked:
-    """Files of plugins, which may import what stands beside them."""
+    """Files of plugins, which may import modules in the same folder."""
     checked, seen = Checked({}, [], []), dict[str, Path]()
     installed = Registry.installed()
     for path in files:
@@ -213,7 +213,7 @@ def _fault_of_import(name: str, error: ConfigError) -> Fault:
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """What stands in the folder can be imported meanwhile."""
+    """Modules in the folder can be imported meanwhile."""
     sys.path.insert(0, str(folder.resolve()))
     try:
         yield

@@ -187,7 +187,7 @@ class Profile:
         self.total_type = _total_type(self.scores)
 
     def feasible(self, rejections: list[Verdicts | Statuses], rows: Rows) -> Rows:
-        """The rows that nobody rejected. The same answers give the very same array, so more can be kept."""
+        """The rows that no filter rejected. Equal answers give the identical array, for caching."""
         if not rejections:
             return rows
         key = tuple(map(id, rejections))

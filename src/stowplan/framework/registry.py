@@ -190,7 +190,7 @@ _FINDER = _Finder()
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The folder's files with plugins; their tests may stand beside them."""
+    """The folder's files with plugins; their tests may be in the same folder."""
     try:
         files = [path for path in folder.iterdir() if path.suffix == ".py" and not path.is_dir()]
         return sorted(path for path in files if not path.name.startswith(("test_", "conftest.")))

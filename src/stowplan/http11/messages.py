@@ -34,7 +34,7 @@ class Request(msgspec.Struct):
     duplicates: str = ""
     """The keys that a YAML body had twice before it was converted to JSON, as an error names them."""
     user: object = None
-    """Who asks, where a server knows that."""
+    """The user, where the server knows it."""
     memory: dict[str, Any] = {}
     """What a server keeps while it answers the request in several attempts."""
 
@@ -63,7 +63,7 @@ class Response(msgspec.Struct):
 
 
 class Stream(msgspec.Struct):
-    """A response that goes on: chunks of whole lines, until the server ends it or the client goes away."""
+    """A streamed response: chunks of whole lines, until the server ends it or the client disconnects."""
 
     chunks: AsyncIterator[bytes]
     content_type: str = JSON

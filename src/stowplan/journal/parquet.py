@@ -220,7 +220,7 @@ def merge_groups(paths: Iterable[Path], pause: Callable[[], None]) -> Iterator[p
             pause()
             is_small = group["evidence"].nbytes < GROUP_BYTES // 2
             if is_small:
-                with _naming(path):
+                with _name_damaged_file(path):
                     joined.add(group)
             if joined.bytes >= (GROUP_BYTES if is_small else 1):
                 yield joined.table()
@@ -232,7 +232,7 @@ def merge_groups(paths: Iterable[Path], pause: Callable[[], None]) -> Iterator[p
 
 
 def _groups_in(path: Path) -> Iterator[pa.Table]:
-    with _naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with _name_damaged_file(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         _check_format(file)
         if not file.schema_arrow.equals(SCHEMA):
             raise FormatError(f"its columns are {file.schema_arrow.names}, not those of a journal")
@@ -241,7 +241,7 @@ def _groups_in(path: Path) -> Iterator[pa.Table]:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _name_damaged_file(path: Path) -> Iterator[None]:
     try:
         yield
     except DAMAGED as error:

@@ -32,7 +32,7 @@ def judge(pod: Pod, node: NodeObject, used: Usage) -> Rejection | None:
 
 
 def _rejections(pod: Pod, node: NodeObject, used: Usage) -> Iterator[Rejection]:
-    yield from _lacking(pod, node.allocatable, used)
+    yield from _lacking_resources(pod, node.allocatable, used)
     if not _is_wanted_there(pod, node):
         yield _reject("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     if any(_conflict(wanted, taken) for wanted in pod.shape.ports for taken in used.ports):
@@ -42,7 +42,7 @@ def _rejections(pod: Pod, node: NodeObject, used: Usage) -> Iterator[Rejection]:
         yield _reject("TaintToleration", "node(s) had taints that the pod didn't tolerate")
 
 
-def _lacking(pod: Pod, capacity: Mapping[str, int], used: Usage) -> Iterator[Rejection]:
+def _lacking_resources(pod: Pod, capacity: Mapping[str, int], used: Usage) -> Iterator[Rejection]:
     """Extended resources that the node does not list are ignored."""
     most = capacity.get("pods", 0)
     if used.pods + 1 > most:

@@ -163,7 +163,7 @@ def _read_list(text: str) -> Script | None:
             statement.append(token)
             continue
         if statement:
-            done = _COMMANDS.get(statement[0].rpartition("/")[2], _unknown)(statement[1:])
+            done = _COMMANDS.get(statement[0].rpartition("/")[2], _no_script)(statement[1:])
             if done is None:
                 return None
             seconds, code, output = seconds + done.seconds, done.exit_code, output + done.output
@@ -175,7 +175,7 @@ def _read_list(text: str) -> Script | None:
     return Script(seconds, code, output)
 
 
-def _unknown(words: list[str]) -> Script | None:
+def _no_script(words: list[str]) -> Script | None:
     return None
 
 
@@ -320,7 +320,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         return script.output if script is not None else ""
 
     def answer(self, pod: Pod, container: str, command: list[str]) -> ExecResult | None:
-        """What a command gives that is run in a container; None if nobody has said."""
+        """The result of a command run in a container; None if it is not set."""
         if self.exec is not None:
             return self.exec(pod, container, command)
         said = pod.annotations.get(f"{EXEC}.{container}", pod.annotations.get(EXEC))

@@ -42,7 +42,7 @@ def dump_of(objects: Iterable[Json], now: float) -> Dump:
     objects = list(objects)
     nodes = [each for each in objects if each["kind"] == "Node"]
     others = [_clean(each) for each in objects if each["kind"] != "Node" and _is_wanted(each)]
-    others += _missing(others)
+    others += _missing_objects(others)
     others.sort(key=lambda each: _order(each["kind"]))
     return Dump(
         [_node(each, now) for each in nodes],
@@ -91,7 +91,7 @@ def _clean(item: Json) -> Json:
     return found
 
 
-def _missing(items: list[Json]) -> list[Json]:
+def _missing_objects(items: list[Json]) -> list[Json]:
     """Namespaces and priority classes that are used and not in the dump."""
     known = {(each["kind"], each["metadata"]["name"]) for each in items}
     known |= {("PriorityClass", name) for name in SYSTEM_CLASSES} | {("Namespace", "default")}

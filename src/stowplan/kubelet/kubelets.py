@@ -69,7 +69,7 @@ GRACE_SECONDS = 50.0
 MIN_TICK, MAX_TICK = 0.1, 1.0
 """Seconds of real time between the renewals of some leases and of the next."""
 LEASES_PER_TICK = 10
-"""Renewed at a time, where MIN_TICK allows: each time wakes up everybody who watches leases."""
+"""Renewed at a time, where MIN_TICK allows: each renewal wakes up all watches of leases."""
 MAX_LEASES_PER_SECOND = 250.0
 
 

@@ -154,9 +154,9 @@ class Metrics:
     # Plugins
 
     def profile_started(self, profile: str, plugins_by_point: Mapping[str, Iterable[str]]) -> None:
-        """Show all plugins that will be counted, so that those never asked stand at zero.
+        """Show all plugins that will be counted, so that those never called are at zero.
 
-        Points have their names of the configuration, as `preFilter`.
+        Points are named as in the configuration: `preFilter`.
         """
         for point, label in EVALUATED_POINTS.items():
             for plugin in plugins_by_point.get(point, ()):
@@ -222,7 +222,7 @@ class Metrics:
         )
         self._evaluations = page.counter(
             "scheduler_plugin_evaluation_total",
-            "[BETA] How often a plugin was asked.",
+            "[BETA] Number of plugin evaluations.",
             *("extension_point", "plugin", "profile"),
         )
         self._point_seconds = page.histogram(
@@ -281,15 +281,15 @@ class Metrics:
         self.pending(dict.fromkeys(QUEUES, 0))
         self._unschedulable = page.gauge(
             "scheduler_unschedulable_pods",
-            "[BETA] Pods that wait, by plugin that refused them.",
+            "[BETA] Pods that wait, by the plugin that rejected them.",
             *("plugin", "profile"),
         )
         self._inflight = page.gauge(
-            "scheduler_inflight_events", "[ALPHA] Events kept for pods that are being tried.", "event"
+            "scheduler_inflight_events", "[ALPHA] Events kept for pods whose attempts are under way.", "event"
         )
         self._event_seconds = page.histogram(
             "scheduler_event_handling_duration_seconds",
-            "[ALPHA] Time to take in a cluster event.",
+            "[ALPHA] Time to handle a cluster event.",
             TENTHS_OF_MILLISECONDS,
             "event",
         )
@@ -500,7 +500,7 @@ class Metrics:
         page = self.page
         self._build = page.gauge(
             "kubernetes_build_info",
-            "[BETA] Always 1; the labels say what is running.",
+            "[BETA] Always 1; the labels have the version.",
             *("build_date", "compiler", "git_commit", "git_tree_state", "git_version", "go_version"),
             *("major", "minor", "platform"),
         )
@@ -518,17 +518,20 @@ class Metrics:
         self._process_cpu = page.counter("process_cpu_seconds_total", "CPU time of this process.")
         self._process_start = page.gauge("process_start_time_seconds", "When the scheduler started.")
         self._process_start[()] = self._started
-        self._process_memory = page.gauge("process_resident_memory_bytes", "Memory that this process holds.")
-        self._process_virtual = page.gauge("process_virtual_memory_bytes", "Addresses that it has reserved.")
-        page.gauge("process_virtual_memory_max_bytes", "Addresses that it may reserve.")[()] = _max_memory()
+        self._process_memory = page.gauge("process_resident_memory_bytes", "Resident memory of this process.")
+        self._process_virtual = page.gauge("process_virtual_memory_bytes", "Virtual memory of this process.")
+        page.gauge("process_virtual_memory_max_bytes", "Maximum virtual memory of this process.")[()] = (
+            _max_memory()
+        )
         self._received = page.counter(
-            "process_network_receive_bytes_total", "Bytes that came over the network, as the system counts."
+            "process_network_receive_bytes_total",
+            "Bytes received over the network, as the system counts them.",
         )
         self._sent = page.counter(
-            "process_network_transmit_bytes_total", "Bytes that went over the network, as the system counts."
+            "process_network_transmit_bytes_total", "Bytes sent over the network, as the system counts them."
         )
-        self._process_files = page.gauge("process_open_fds", "Files and sockets that it has open.")
-        page.gauge("process_max_fds", "Files and sockets that it may have open.")[()] = os.sysconf(
+        self._process_files = page.gauge("process_open_fds", "Open files and sockets.")
+        page.gauge("process_max_fds", "Maximum number of open files and sockets.")[()] = os.sysconf(
             "SC_OPEN_MAX"
         )
         self._health = self.slis.gauge(
@@ -541,14 +544,17 @@ class Metrics:
     def _declare_bodies(self) -> None:
         page, labels = self.page, ("host", "verb")
         self._request_sizes = page.histogram(
-            "rest_client_request_size_bytes", "[ALPHA] Size of what the API server was sent.", SIZES, *labels
+            "rest_client_request_size_bytes", "[ALPHA] Size of requests to the API server.", SIZES, *labels
         )
         self._response_sizes = page.histogram(
-            "rest_client_response_size_bytes", "[ALPHA] Size of what the API server sent.", SIZES, *labels
+            "rest_client_response_size_bytes",
+            "[ALPHA] Size of responses from the API server.",
+            SIZES,
+            *labels,
         )
         self._throttled_seconds = page.histogram(
             "rest_client_rate_limiter_duration_seconds",
-            "[ALPHA] Time that requests waited for their turn, by our own limit.",
+            "[ALPHA] Time that requests waited because of the client's rate limit.",
             REQUESTS,
             *labels,
         )

@@ -14,7 +14,7 @@ from stowplan.plugins.quotas import NOTHING, TOLERANCE, Amounts, amounts_of, fau
 
 ROOT = "root"
 MAX_DEPTH = 32
-"""Deeper trees of queues are rejected: nobody builds them, and every pod is counted at each level."""
+"""Deeper trees of queues are rejected: they are not useful, and every pod is counted at each level."""
 
 
 class QueueNode(msgspec.Struct):
@@ -135,7 +135,7 @@ def set_limits(queues: Mapping[str, QueueNode], total: Amounts) -> None:
 def set_deserved_by_weight(
     queues: Mapping[str, QueueNode], total: Amounts, request_of: Callable[[str], Amounts]
 ) -> None:
-    """Volcano's plugin `proportion`: divide the cluster by weight, give nobody more than is requested."""
+    """Volcano's plugin `proportion`: divide the cluster by weight, give no queue more than it requests."""
     nodes, names = list(queues.values()), sorted(total)
     if not names:
         return

@@ -23,7 +23,7 @@ TOLERANCE = 0.1
 
 
 def amounts_of(given: Mapping[str, Quantity]) -> dict[str, int]:
-    """The amounts of a field; a negative one, which nobody can mean, counts as zero."""
+    """The amounts of a field; a negative one counts as zero."""
     return {name: max(requests.amount_of(name, int(quantity)), 0) for name, quantity in given.items()}
 
 

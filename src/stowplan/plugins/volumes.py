@@ -27,7 +27,7 @@ from stowplan.framework import ClusterView, Mask, NodeTable
 
 
 def claim_name(pod: Pod, volume: Volume) -> str | None:
-    """The claim a volume stands for: the one it names, or for an ephemeral volume the one made for it."""
+    """The claim of a volume: the one it names, or for an ephemeral volume the one created for it."""
     if volume.persistent_volume_claim is not None:
         return volume.persistent_volume_claim.claim_name
     return f"{pod.name}-{volume.name}" if volume.ephemeral is not None else None

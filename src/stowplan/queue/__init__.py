@@ -1,4 +1,4 @@
-"""The pods that wait to be scheduled: whose turn it is, who backs off, who waits for something to happen."""
+"""The pods that wait to be scheduled: active, backing off, or waiting for an event."""
 
 from stowplan.queue.scheduling_queue import SchedulingQueue
 from stowplan.queue.waiting import Place, QueuedPod, Recorder

@@ -409,7 +409,7 @@ class SchedulingQueue:
         self.in_flight.record(change, label)
 
     def _strategy_after(self, queued: QueuedPod, changes: list[ObjectChange] | None) -> Strategy:
-        """What the changes during its attempt mean to a pod, now that it is known who rejected it."""
+        """Apply the changes during a pod's attempt, now that the plugins that rejected it are known."""
         if queued.waits_out_backoff or not queued.rejectors or changes is None:
             return Strategy.AFTER_BACKOFF
         best = Strategy.SKIP

@@ -509,18 +509,18 @@ class Gates:
         try:
             status = status_of("pre_enqueue", plugin.pre_enqueue(pod))
         except BaseException as error:
-            fault = plugin_error(_doing(name), error, pod, method=(plugin, "pre_enqueue"))
+            fault = plugin_error(_call_text(name), error, pod, method=(plugin, "pre_enqueue"))
         finally:
             observer.leave("PreEnqueue", plugin)
         if fault is not None:
             self._on_fault(pod, fault)
             return False
         if status is not None and status.code is Code.ERROR:
-            self._on_fault(pod, PluginError(f"{_doing(name)}: {status.message} (pod {pod.key})"))
+            self._on_fault(pod, PluginError(f"{_call_text(name)}: {status.message} (pod {pod.key})"))
         elif status is not None:
             self._on_gated(pod, plugin)
         return status is None
 
 
-def _doing(name: str) -> str:
+def _call_text(name: str) -> str:
     return f'running PreEnqueue plugin "{name}"'

@@ -211,7 +211,7 @@ class ReplayApi(ApiClient):
 
 
 class _NoMetrics(Metrics):
-    """Does not count what is counted for every pod: nobody reads it."""
+    """Does not count what is counted for every pod: it is not read."""
 
     are_read = False
 

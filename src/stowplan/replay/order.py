@@ -362,7 +362,7 @@ def in_queue_order(events: list[Event]) -> list[Event]:
 
     A queue sorts by priority, then by arrival: the order in which pods were created, as it was recorded, or
     that of their names if the scheduler started later than they came. Bindings show which. A scheduler may
-    start with another order, as kube-scheduler does; then that of the bindings comes closest.
+    start with another order, as kube-scheduler does; then the order of the bindings is closest.
     """
     end = next((place for place, event in enumerate(events) if event.time > events[0].time), len(events))
     pending = [event for event in events[:end] if _is_pending(event)]

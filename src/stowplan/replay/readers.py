@@ -145,7 +145,7 @@ def _rows_of(file: Path, table: Table, kind: str, arrival: float | None = None) 
             text = f"{count:,} is more than {MAX_COPIES:,}"
             raise InputError(text, where=str(file), what=place, field="count")
         for index in range(count):
-            own = data if not table.count else _numbered(data, index)
+            own = data if not table.count else _number_name(data, index)
             node = _fill(table.node, row, str(file), place) if table.node else ""
             yield from _row_events(own, table, at or 0.0, seconds, node, str(file), place, checked)
 
@@ -170,7 +170,7 @@ def _row_events(
         )
     if start is not None and start < at:
         raise InputError("the pod starts before it arrives", where=where, what=what, field="start")
-    data = _completed(data, {}, None, where, place, checked)
+    data = _complete(data, {}, None, where, place, checked)
     yield event_of(at, "add", data, run_seconds=run)
     if node:
         yield event_of(at if start is None else start, "bind", data, node=node, by="recorded")
@@ -251,11 +251,11 @@ def _is_full(value: object) -> bool:
     return bool(value != "")
 
 
-def _numbered(data: Json, index: int) -> Json:
+def _number_name(data: Json, index: int) -> Json:
     return data | {"metadata": data["metadata"] | {"name": f"{data['metadata']['name']}-{index}"}}
 
 
-def _completed(
+def _complete(
     data: Json,
     classes: Mapping[str, PriorityClass],
     storage_class: str | None,
@@ -312,15 +312,15 @@ def read_manifests(path: Path) -> Trace:
             ignored[data["kind"]] += 1
             continue
         annotations = (data.get("metadata") or {}).get("annotations") or {}
-        at = _annotated(annotations, ARRIVAL, each.file, describe(data)) or 0.0
-        run = _annotated(annotations, RUN, each.file, describe(data))
-        data = _completed(data, classes, default_storage_class(storage), each.file, each.place)
+        at = _annotation_seconds(annotations, ARRIVAL, each.file, describe(data)) or 0.0
+        run = _annotation_seconds(annotations, RUN, each.file, describe(data))
+        data = _complete(data, classes, default_storage_class(storage), each.file, each.place)
         events.append(event_of(at, "add", data, run_seconds=run))
     events.sort(key=lambda event: (event.time, event.kind == "Pod"))
     return Trace(events, str(path), ignored=ignored)
 
 
-def _annotated(annotations: Mapping[str, Any], key: str, where: str, what: str) -> float | None:
+def _annotation_seconds(annotations: Mapping[str, Any], key: str, where: str, what: str) -> float | None:
     text = annotations.get(key)
     if text is None:
         return None
@@ -388,7 +388,7 @@ def read_audit_log(path: Path) -> Trace:
         if not is_done or reference.resource not in _KIND_OF or reference.api_group:
             continue
         try:
-            trace.events += _audited(entry, known, trace.ignored)
+            trace.events += _events_of_entry(entry, known, trace.ignored)
         except InputError as error:
             trace.faults.append(InputError(error.message, where=str(path), what=place, field=error.field))
             break
@@ -396,7 +396,9 @@ def read_audit_log(path: Path) -> Trace:
     return trace
 
 
-def _audited(entry: _AuditEvent, known: dict[tuple[str, str], str], ignored: Counter[str]) -> Iterator[Event]:
+def _events_of_entry(
+    entry: _AuditEvent, known: dict[tuple[str, str], str], ignored: Counter[str]
+) -> Iterator[Event]:
     reference, kind = entry.object_ref, _KIND_OF[entry.object_ref.resource]
     time = parse_time(entry.stage_timestamp or entry.request_received_timestamp)
     data = entry.response_object if _is_of(entry.response_object, kind) else None
@@ -434,14 +436,14 @@ def _audited(entry: _AuditEvent, known: dict[tuple[str, str], str], ignored: Cou
         return
     if key not in known:
         known[key] = meta.get("uid") or f"{reference.namespace}/{name}/{time}"
-        yield event_of(time, "add", _named(data, name, reference.namespace, known[key]))
+        yield event_of(time, "add", _with_identity(data, name, reference.namespace, known[key]))
     elif kind == "Pod" and (data.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         yield Event(verb="finish", uid=known[key], **base)
     elif not reference.subresource or kind == "Node":
-        yield event_of(time, "update", _named(data, name, reference.namespace, known[key]))
+        yield event_of(time, "update", _with_identity(data, name, reference.namespace, known[key]))
 
 
-def _named(data: Json, name: str, namespace: str, uid: str) -> Json:
+def _with_identity(data: Json, name: str, namespace: str, uid: str) -> Json:
     own = {"name": name, "uid": uid} | ({"namespace": namespace} if namespace else {})
     return data | {"metadata": (data.get("metadata") or {}) | own}
 
@@ -541,7 +543,7 @@ class _SimKubeReader:
         gvk = _gvk(f"{data.get('apiVersion', 'v1')}.{data.get('kind')}")
         if data.get("kind") == "Pod":
             self._trace.events.append(
-                event_of(time, "add", _completed(data, {}, None, self._trace.source, place))
+                event_of(time, "add", _complete(data, {}, None, self._trace.source, place))
             )
         elif gvk not in self._templates or self._templates[gvk] is None:
             self._trace.ignored[str(data.get("kind"))] += 1
@@ -578,7 +580,7 @@ class _SimKubeReader:
             lives = self._lives.get(owner, [])
             begin, end = lives[number % len(lives)] if lives else (0.0, None)
             made = _pod_of(template, data, f"{name}-{number}", namespace)
-            made = _completed(made, {}, None, self._trace.source, place)
+            made = _complete(made, {}, None, self._trace.source, place)
             run = None if end is None else max(end - begin, 0.0)
             pods.append(event_of(time, "add", made, run_seconds=run))
             self._trace.events.append(pods[-1])

@@ -230,9 +230,9 @@ class Samples:
             cv = float(loads.std()) / mean if mean else 0.0
             jain = mean * mean / square if square else 1.0
         used = int(np.count_nonzero(nodes.pod_count))
-        return Sample(time, shares, self.pending, used, self._fragmented(shares), cv, jain)
+        return Sample(time, shares, self.pending, used, self._fragmented_shares(shares), cv, jain)
 
-    def _fragmented(self, shares: Mapping[str, float]) -> dict[str, float]:
+    def _fragmented_shares(self, shares: Mapping[str, float]) -> dict[str, float]:
         """For each resource, the part of what is free that is on nodes where a shape does not fit, by
         weight."""
         nodes = self._nodes

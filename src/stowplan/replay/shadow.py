@@ -648,7 +648,7 @@ class ShadowService(Service):
 
 
 def _as_shadow(config: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
-    """The configuration without a lease, and with extenders that are asked but never told to bind."""
+    """The configuration without a lease, and with extenders that are asked but never bind."""
     extenders = tuple(msgspec.structs.replace(each, bind_verb="") for each in config.extenders)
     election = msgspec.structs.replace(config.leader_election, leader_elect=False)
     return msgspec.structs.replace(

@@ -171,7 +171,7 @@ class _Answers:
         ]
 
     def __call__(self, question: ExtenderQuestion) -> list[ScoreColumn] | None:
-        """Answer a question of the cycle; about victims, nobody is asked again."""
+        """Answer a request of the cycle; extenders are not asked about victims again."""
         decision = question.decision
         names = [decision.names[row] for row in decision.feasible.tolist()]
         if isinstance(question, AskFilters):

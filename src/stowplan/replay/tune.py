@@ -264,7 +264,7 @@ def dominates(objectives: Iterable[Objective], one: Mapping[str, float], other: 
 
 
 class Tuner:
-    """A search, kept in a file of Optuna's journal, from which it goes on if it was interrupted."""
+    """A search, kept in a file of Optuna's journal, from which it continues if it was interrupted."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class Tuner:
         self._study = self._open(self._settings(trace))
 
     def _settings(self, trace: Trace) -> dict[str, Any]:
-        """All that the search depends on; a study goes on only with the same."""
+        """Everything the search depends on; a study continues only if it is the same."""
         digest = hashlib.sha256()
         for event in trace.events:
             digest.update(msgspec.json.encode(event))

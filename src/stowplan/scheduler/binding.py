@@ -53,7 +53,7 @@ class PodBinder:
         on_capacity_freed: Callable[[Pod], None],
         extenders: Sequence[Extender] = (),
     ) -> None:
-        """`on_capacity_freed` is told of pods that are not going to their node after all."""
+        """`on_capacity_freed` is called for pods that are not bound to their node after all."""
         self._shared, self._queue, self._reporter, self._failures = shared, queue, reporter, failures
         self._on_capacity_freed, self._extenders = on_capacity_freed, extenders
         self.write_at_once: Callable[[Pod, str], None] | None = None

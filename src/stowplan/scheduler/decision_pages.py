@@ -86,7 +86,7 @@ def look_up(pod: str, decisions: Decisions, scheduler: Scheduler | None, leader:
     A LookupError says why nothing is known about the pod.
     """
     key = pod if "/" in pod else f"default/{pod}"
-    found = Known(key, decisions.recent.of(key), None if scheduler is None else _waiting(key, scheduler))
+    found = Known(key, decisions.recent.of(key), None if scheduler is None else _find_waiting(key, scheduler))
     if not found.attempts and leader is not None:  # a standby does not schedule the pods in its queue
         raise LookupError(
             f"this replica is on standby; ask the leader, {leader}"
@@ -98,7 +98,7 @@ def look_up(pod: str, decisions: Decisions, scheduler: Scheduler | None, leader:
     return found
 
 
-def _waiting(key: str, scheduler: Scheduler) -> Waiting | None:
+def _find_waiting(key: str, scheduler: Scheduler) -> Waiting | None:
     """None for a pod that has a node or another scheduler."""
     pod = next((each for each in scheduler.handlers.pending.values() if each.key == key), None)
     if pod is None:

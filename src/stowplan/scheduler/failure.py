@@ -321,7 +321,7 @@ class Evictor:
 
 
 def _keeps_nomination(decision: Decision) -> bool:
-    """Whether nobody looked for another node, so that the pod stays nominated."""
+    """Whether no other node was looked for, so that the pod stays nominated."""
     status = decision.post_filter
     return status is not None and (status.code is Code.ERROR or status.keeps_nomination)
 

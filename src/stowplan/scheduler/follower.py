@@ -111,9 +111,9 @@ class ClusterFollower:
 
 
 class EventHandlers:
-    """Takes changes seen on the API server into the cluster, and tells the queue what they mean to pods.
+    """Applies changes from the API server to the cluster, and passes events that may help pods to the queue.
 
-    Pods of `scheduler_names` are queued. `on_unreadable` is told of pods that cannot be read.
+    Pods of `scheduler_names` are queued. `on_unreadable` is called for pods that cannot be read.
     """
 
     def __init__(
@@ -400,7 +400,7 @@ class KindWatches:
 
 
 def _label(kind: str, item: Any) -> str:
-    """As kube-scheduler names events: `NodeAdd`, `AssignedPodDelete`; empty for kinds that wake nobody."""
+    """As kube-scheduler names events: `NodeAdd`, `AssignedPodDelete`; empty for kinds that wake no pods."""
     if isinstance(item, Pod):
         resource: Resource | None = Resource.ASSIGNED_POD if item.node_name else Resource.UNSCHEDULABLE_POD
     else:

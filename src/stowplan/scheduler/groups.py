@@ -16,7 +16,7 @@ from stowplan.api.groups import (
     GroupObject,
     VolcanoCondition,
     VolcanoPodGroup,
-    ranked,
+    with_priority,
 )
 from stowplan.api.pod import Pod
 from stowplan.client.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH, custom
@@ -207,7 +207,9 @@ class GroupScheduler:
             self._failures.evictor.start_group(profile, pods, evictions)
             return
         # The group preempts, not a member: nominations of lower priority on all of its nodes must go.
-        evictions = [(ranked(member.pod, found.group.priority), member.node_name, ()) for member in members]
+        evictions = [
+            (with_priority(member.pod, found.group.priority), member.node_name, ()) for member in members
+        ]
         pod, node_name, _ = evictions[-1]
         evictions[-1] = (pod, node_name, found.victims)
         self._failures.evictor.start_group(profile, pods, evictions, found.group.uid)
@@ -274,7 +276,7 @@ def group_ranked(cluster: Cluster, pod: Pod) -> Pod:
     """The pod with the priority of its group, which its nomination has."""
     key = cluster.group_of(pod)
     group = None if key is None or key.family != IN_TREE else cluster.groups.find(key)
-    return pod if group is None else ranked(pod, group.priority)
+    return pod if group is None else with_priority(pod, group.priority)
 
 
 class LiveHost(GroupHost):

@@ -86,7 +86,7 @@ def run(
     more_pages: MorePages = lambda _: {},
     beside: Callable[[Connection], AbstractAsyncContextManager[None]] | None = None,
 ) -> None:
-    """Runs until it is told to stop, or loses its lease; the process ends with the status that fits.
+    """Runs until it is stopped or loses its lease; the process exits with the corresponding status.
 
     `beside` is entered with a connection to the cluster, and lasts as long as the scheduler.
     """
@@ -156,7 +156,7 @@ class Service:
         self.decisions = Decisions(options.journal.memory)
         self._is_stopping = False
         self._fault: str | None = None
-        """Why the process is about to end, if not because it was told to."""
+        """Why the process is about to end, if it was not asked to."""
         self._config_before: KubeSchedulerConfiguration | None = None
         """The last one that a scheduler was built for."""
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()

@@ -69,7 +69,7 @@ class Settings:
     """Where decisions are kept."""
     event_recorder: type[EventRecorder] = EventRecorder
     takes_pods: bool = True
-    """Without it no pods are queued: the scheduler follows the cluster for others who decide."""
+    """Without it no pods are queued: the scheduler only follows the cluster, for other code that decides."""
     owns_process: bool = False
     """Whether the garbage collector may be tuned for the scheduler, which affects the whole process."""
     max_in_unschedulable: float = 300
@@ -221,7 +221,7 @@ class Scheduler:
 
     @property
     def tasks_under_way(self) -> int:
-        """How much work goes on in the background: bindings, evictions, status updates."""
+        """How many tasks run in the background: bindings, evictions, status updates."""
         return len(self.shared.tasks)
 
     def check(self) -> str | None:

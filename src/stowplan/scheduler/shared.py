@@ -170,7 +170,7 @@ class Shared:
 
 
 class BackgroundTasks:
-    """Work that nobody waits for: bindings, evictions, status updates. If it fails, that is logged."""
+    """Background work: bindings, evictions, status updates. Failures are logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,4 +1,4 @@
-"""One HTTPS server: health, metrics and configuration, for those who may ask."""
+"""The HTTPS server: health, metrics and configuration, for authorized clients."""
 
 from stowplan.serving.access import AccessReviewer, TokenReviewer, cluster_client_ca
 from stowplan.serving.options import NamedCertificate, ServingOptions

@@ -20,14 +20,14 @@ WHY = {
 
 
 def render(outcome: Outcome, *, all_pods: bool = False) -> str:
-    """The summary, then who lands where, who has to go and who stays pending; lists are cut short."""
+    """The summary, then the pods placed, evicted and left pending; long lists are shortened."""
     shown = None if all_pods else ROWS_SHOWN
     paragraphs = [
         "\n".join(_summary(outcome)),
         "\n".join(_list_groups(outcome, shown)),
         "\n".join(_list_placed(outcome, shown)),
         "\n".join(_list_evicted(outcome, shown)),
-        *("\n".join(each) for each in _pending(outcome, shown)),
+        *("\n".join(each) for each in _pending_lines(outcome, shown)),
         *("\n".join(_others(outcome, ending, shown)) for ending in OTHERS),
     ]
     return "\n\n".join(filter(None, paragraphs))
@@ -94,7 +94,7 @@ def _list_evicted(outcome: Outcome, shown: int | None) -> Iterator[str]:
         yield f"  … and {len(fates) - shown} more (--all-pods lists them)"
 
 
-def _pending(outcome: Outcome, shown: int | None) -> Iterator[list[str]]:
+def _pending_lines(outcome: Outcome, shown: int | None) -> Iterator[list[str]]:
     """Pods with the same message together, with what they wait for."""
     groups: dict[tuple[bool, str], list[Fate]] = {}
     for each in sorted(outcome.pending, key=_waits_now):

@@ -70,7 +70,7 @@ def never_overcommits(
 def never_fails(
     make: Callable[[], PolicyCluster], *, labels: Iterable[str] = (), examples: int = EXAMPLES
 ) -> None:
-    """No decision ends in an error, whatever stands in these labels and annotations of nodes and pods.
+    """No decision ends in an error, whatever the values of these labels and annotations of nodes and pods.
 
     An error is also a score outside 0 to 100, and an answer of the wrong type.
     """

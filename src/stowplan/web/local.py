@@ -1,5 +1,5 @@
-"""Serves the page on a local port over plain HTTP, to those who have the link; its own or that of a scheduler
-elsewhere.
+"""Serves the page on a local port over plain HTTP, to clients that have the link: its own page, or that of
+a remote scheduler.
 
 The token in the link's path grants access. There is no cookie, so that other pages cannot use it.
 """

@@ -64,7 +64,7 @@ async def describe_pods(source: Source, query: Mapping[str, str]) -> PodsAnswer:
             continue
         counts[state] += 1
         if wanted in ("", state) and len(rows) <= MAX_PODS:
-            rows.append(_listed(pod, state))
+            rows.append(_list_row(pod, state))
     return PodsAnswer(
         counts=dict(counts),
         namespaces=sorted(namespaces),
@@ -86,7 +86,7 @@ def _states(scheduler: Scheduler) -> Iterator[tuple[Pod, str]]:
         yield pod, BINDING if cluster.is_assumed(pod) else BOUND
 
 
-def _listed(pod: Pod, state: str) -> ListedPod:
+def _list_row(pod: Pod, state: str) -> ListedPod:
     return ListedPod(
         pod=pod.key,
         state=state,

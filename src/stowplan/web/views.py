@@ -331,7 +331,7 @@ class PodFacts(WireStruct):
 
 def describe_queue(source: Source, search: str) -> QueueAnswer:
     scheduler = running_scheduler(source)
-    rows = list(islice(_waiting(source, scheduler, search), MAX_QUEUED + 1))
+    rows = list(islice(_waiting_rows(source, scheduler, search), MAX_QUEUED + 1))
     counts = scheduler.queue.counts() | {"permit": sum(1 for _ in scheduler.waiting)}
     return QueueAnswer(counts=counts, pods=rows[:MAX_QUEUED], left_out=len(rows) > MAX_QUEUED)
 
@@ -362,7 +362,7 @@ def describe_pod(source: Source, key: str) -> PodFacts | None:
     )
 
 
-def _waiting(source: Source, scheduler: Scheduler, search: str) -> Iterator[QueuedRow]:
+def _waiting_rows(source: Source, scheduler: Scheduler, search: str) -> Iterator[QueuedRow]:
     for queued in scheduler.queue:
         if search in queued.pod.key:
             yield _queued_row(source, queued)
@@ -441,7 +441,7 @@ def _pending_by_group(scheduler: Scheduler) -> dict[GroupKey, list[Pod]]:
 
 
 def _group_row(source: Source, scheduler: Scheduler, key: GroupKey, pending: Sequence[Pod]) -> GroupReport:
-    """A group with the reason of its last attempt, or of those who keep it from being attempted."""
+    """A group with the reason of its last attempt, or of the plugins that keep it from being attempted."""
     row = outline(scheduler.cluster.groups, key, pending, time.time())
     if not pending or row.state == "missing":
         return row

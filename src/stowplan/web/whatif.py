@@ -1,6 +1,6 @@
 """What-if from the page's form, and the smallest changes for one pod, computed on a copy in a thread.
 
-The scheduler goes on meanwhile, and does not wait for the thread when it stops. Only one request runs at a
+The scheduler continues meanwhile, and does not wait for the thread when it stops. Only one request runs at a
 time, and only for a limited time, because each takes CPU time from the scheduler.
 """
 
@@ -101,7 +101,7 @@ class ClusterCopy(NamedTuple):
     config: KubeSchedulerConfiguration
     registry: Registry
     check: Callable[[], None]
-    """Raises once nobody waits for the answer any more."""
+    """Raises once the client no longer waits for the answer."""
 
     def what_if(self, config: KubeSchedulerConfiguration | None = None) -> WhatIf:
         return WhatIf(

@@ -206,7 +206,7 @@ def parse_url(text: str, *, is_request: bool = False) -> Url:
         rest = slash + rest
         user, host = _authority(authority)
     _check_escapes(rest)
-    return Url(scheme, "", user, host, _escaped_path(rest), query, fragment)
+    return Url(scheme, "", user, host, _escape_path(rest), query, fragment)
 
 
 def _authority(text: str) -> tuple[str, str]:
@@ -241,7 +241,7 @@ def _check_escapes(text: str) -> None:
         raise CelError(f'invalid URL escape "{text[match.start() : match.start() + 3]}"')
 
 
-def _escaped_path(path: str) -> str:
+def _escape_path(path: str) -> str:
     """The path as it was written, if it may be written so."""
     if _PATH.fullmatch(path):
         return path

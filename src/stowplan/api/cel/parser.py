@@ -146,7 +146,7 @@ class _Parser:
         operands = [operand()]
         while self.take(sign):
             operands.append(operand())
-        return _balanced(sign, operands)
+        return _balance(sign, operands)
 
     def binary(self, lowest: int) -> Node:
         """Operators that bind at least as tightly as those of the level."""
@@ -335,12 +335,12 @@ def _parts(node: Node) -> Iterator[Node]:
                     yield item.key
 
 
-def _balanced(sign: str, operands: list[Node]) -> Node:
+def _balance(sign: str, operands: list[Node]) -> Node:
     """A long row of alternatives as a tree that is not deep."""
     if len(operands) == 1:
         return operands[0]
     half = len(operands) // 2
-    return Call(sign, (_balanced(sign, operands[:half]), _balanced(sign, operands[half:])))
+    return Call(sign, (_balance(sign, operands[:half]), _balance(sign, operands[half:])))
 
 
 def _tokens(text: str) -> list[_Token]:

@@ -466,5 +466,5 @@ def _immutable_errors(data: Json, old: Json, *fields: str) -> Iterator[FieldErro
 
 
 def _decoded_size(content: dict[str, str]) -> int:
-    """The bytes that values in base64 stand for."""
+    """The decoded size of base64 values in bytes."""
     return sum(len(each) // 4 * 3 - each[-2:].count("=") for each in content.values())

@@ -141,7 +141,7 @@ class PodStrategy(Strategy):
             yield invalid(
                 "spec.activeDeadlineSeconds", deadline, "must be less than or equal to previous value"
             )
-        if _fixed(new, before) != _fixed(before, before):
+        if _without_mutable_fields(new, before) != _without_mutable_fields(before, before):
             yield forbidden("spec", _SPEC_FORBIDDEN)
 
     def grace_seconds(self, data: Json, asked: int | None) -> int | None:
@@ -239,7 +239,7 @@ def quality_of(spec: Json) -> str:
     return "Burstable"
 
 
-def _fixed(spec: Json, old: Json) -> Json:
+def _without_mutable_fields(spec: Json, old: Json) -> Json:
     """The spec with what updates may change taken from the old one."""
     found = copy.deepcopy(spec)
     for kind in ("containers", "initContainers"):

@@ -162,7 +162,7 @@ def rule_errors(rule: Json, at: str, operations: tuple[str, ...] = _OPERATIONS) 
 
 
 MAX_CEL = 64 * 1024
-"""Characters of all expressions of one object: nobody else is served while they are compiled."""
+"""Characters of all expressions of one object: no other request is served while they are compiled."""
 
 
 def _size_errors(part: object, at: str) -> Iterator[FieldError]:

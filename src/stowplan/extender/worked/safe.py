@@ -148,13 +148,13 @@ def _loads(pod: Pod, node: Node, forecast_weight: int) -> Iterator[tuple[str, Lo
     allocatable = node.allocatable
     for resource in ("cpu", "memory"):
         capacity = allocatable.get(resource, 0)
-        used = _used(node, resource, capacity, _percent(forecast_weight, 20))
+        used = _usage_of(node, resource, capacity, _percent(forecast_weight, 20))
         if used is not None and capacity > 0:
             mean = (used.mean + pod.requests.get(resource, 0)) / capacity
             yield resource, Load(_share(mean), _share(used.deviation / capacity))
 
 
-def _used(node: Node, resource: str, capacity: int, forecast_weight: float) -> Used | None:
+def _usage_of(node: Node, resource: str, capacity: int, forecast_weight: float) -> Used | None:
     """As Prometheus has it; where it has not, as the annotations say."""
     if time.monotonic() - usage.read_at < STALE_SECONDS and (resource, node.name) in usage.nodes:
         return usage.nodes[resource, node.name]

@@ -58,7 +58,7 @@ class Coscheduling(GroupPlugin):
     )
 
     def queue_sort(self, queued: Queued) -> SortKey:
-        """Priority, then the age of the group, then names, so that members stand next to each other."""
+        """Priority, then the age of the group, then names, so that members are next to each other."""
         pod = queued.pod
         key = self.groups.key_of(pod)
         group = None if key is None else self.groups.find(key)

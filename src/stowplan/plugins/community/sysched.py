@@ -217,7 +217,7 @@ class SySched(ExplainingPlugin):
 
     def _counted(self, names: Mapping[str, frozenset[str]]) -> Iterable[str]:
         """The system calls that count, all but in rare cases. If there are too many, those of the default
-        profile come first, then those that most namespaces name: who makes up names crowds out nobody."""
+        profile come first, then those that most namespaces name: made-up names cannot displace others."""
         known = frozenset[str]().union(*names.values())
         if len(known) <= MAX_SYSCALLS:
             return known

@@ -44,7 +44,7 @@ class TopologicalSort(Plugin):
         """The same pods by AppGroup."""
 
     def queue_sort(self, queued: Queued) -> tuple[int, float, str, int, float]:
-        """Priority, then time. All pods of an AppGroup have the time of its first one, so that they stand
+        """Priority, then time. All pods of an AppGroup have the time of its first one, so that they are
         next to each other: by place, then by their own times."""
         pod, group = queued.pod, self._groups.find(queued.pod)
         key = "" if group is None else group.key

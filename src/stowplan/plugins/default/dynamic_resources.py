@@ -390,7 +390,7 @@ class DynamicResources(ReservingPlugin):
                 self.handle.record_device_wait(driver, pod.scheduler_name, outcome, self.handle.now() - began)
 
     async def _bind_claims(self, found: PodClaims, pod: Pod, node_name: str) -> None:
-        """Writes what was decided: allocations, who uses them, and the claim for extended resources."""
+        """Writes the decision: allocations, their users, and the claim for extended resources."""
         chosen = found.by_node[node_name]
         allocations = {
             demand.claim.metadata.uid: allocation

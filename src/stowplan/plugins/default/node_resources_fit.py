@@ -196,7 +196,7 @@ class NodeResourcesFit(ExplainingPlugin):
         )
 
     def _class_for(self, resource: str) -> DeviceClass | None:
-        """The DeviceClass that stands behind the resource."""
+        """The DeviceClass that provides the resource."""
         classes = self.handle.cluster.device_classes
         if not len(classes) or not requests.is_device_resource(resource):
             return None

@@ -1,4 +1,4 @@
-"""NodeUnschedulable: keeps pods off cordoned nodes, unless they tolerate the taint that stands for it."""
+"""NodeUnschedulable: keeps pods off cordoned nodes, unless they tolerate the corresponding taint."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ class VolumeBinding(ReservingPlugin):
     ) -> tuple[Mask, Mask]:
         """Rows that cannot reach the volume of some claim, and the others if some volume does not exist.
 
-        Rows for which that cannot be told go into `errors`.
+        Rows for which this is unknown go into `errors`.
         """
         fits = np.ones(len(nodes), np.bool_)
         for claim in claims:

@@ -34,7 +34,7 @@ IN_USE = (
 
 @dataclass
 class ExclusiveClaims:
-    """The pod's ReadWriteOncePod claims, and how many uses of them by others stand in its way."""
+    """The pod's ReadWriteOncePod claims, and how many uses by other pods conflict with it."""
 
     names: frozenset[str]
     conflicts: int

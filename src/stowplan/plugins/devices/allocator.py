@@ -289,9 +289,9 @@ class _Search:
         return _suffice(self.counters_of(pool), device)
 
     def likeness(self, place: int) -> Hashable | None:
-        """Equal for devices that can stand for each other in what is left to do; None if no other can.
+        """Equal for devices that are interchangeable in the rest of the search; None if no other is.
 
-        Without it, it takes ages to find that half of many like devices cannot be had.
+        Without it, a search over many equal devices takes far too long to find that there are too few.
         """
         if place not in self.kinds:
             self.kinds[place] = self.kind_of(*self.devices[place])
@@ -386,7 +386,7 @@ class _Search:
         return consumed if has_room(spec, consumed, self.usage.shared.get(device.id, {}), *taken) else None
 
     def take(self, claim: int, ask: Ask, place: int, *, must: bool = False) -> bool:
-        """Gives a device to a request, unless its counters, its taints or a constraint speak against it."""
+        """Gives a device to a request, unless its counters, its taints or a constraint rule it out."""
         self.tried += 1
         if self.tried % PATIENCE == 0:
             self.consider_giving_up()

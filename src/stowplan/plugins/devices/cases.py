@@ -136,7 +136,7 @@ class NodeCases:
         self._class_version = -1
 
     def column(self, live: LiveNodeTable) -> Numbers | None:
-        """The case of each node; None if they cannot be told because a slice has a broken selector."""
+        """The case of each node; None if it is unknown because a slice has a broken selector."""
         usage = self._ledger.usage
         names, concerns_all = self.inventory.renew()
         if concerns_all:

@@ -33,7 +33,7 @@ from stowplan.framework import Node
 from stowplan.plugins.devices.pools import AllocationError, DeviceId, OfferedDevice
 
 MAX_LOG = 4096
-"""How many changes of devices are kept at least, for those who follow them."""
+"""The minimum number of changes of devices that are kept, for code that follows them."""
 
 
 class Ask(NamedTuple):

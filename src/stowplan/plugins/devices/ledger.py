@@ -74,7 +74,7 @@ class ClaimLedger:
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncIterator[None]:
-        """Wait until nobody else writes the claim."""
+        """Wait until no other write of the claim is under way."""
         waiting = self._turns.setdefault(key, [])
         lock = waiting[0] if waiting else asyncio.Lock()
         waiting.append(lock)
@@ -165,7 +165,7 @@ class ClaimLedger:
         self._count(claim.key, old, self.get(claim.key))
 
     def _forget(self, key: str) -> None:
-        """What we wrote is not news any more."""
+        """The watch has reported what we wrote."""
         ours, _ = self._written.pop(key, (None, 0.0))
         self._created.discard(key)
         self._count(key, ours, self._store.get(key))

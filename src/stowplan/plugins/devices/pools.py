@@ -51,7 +51,7 @@ MAX_ANSWERS = 32
 MAX_ATTEMPT_COST = 5_000_000
 """What evaluating selectors may cost in one attempt to place a pod: one to three seconds."""
 MAX_SEARCH_SECONDS = 3.0
-"""Searching devices, on all nodes together, takes no longer in one attempt: nobody else is scheduled
+"""Searching devices, on all nodes together, takes no longer in one attempt: no other pod is scheduled
 meanwhile, and a leader that does not renew its lease for ten seconds loses it."""
 COMPILE_COST = 100
 """The cost of compiling a selector, per character."""

@@ -261,7 +261,7 @@ class DeviceSolver:
 
 
 def preference(claim: ResourceClaim, chosen: set[str]) -> int:
-    """Points for the alternatives that were chosen: the earlier one stands in its list, the more."""
+    """Points for the alternatives that were chosen: the earlier in its list, the more."""
     return sum(
         BEST_ALTERNATIVE - place
         for request in claim.spec.devices.requests
