@@ -20,6 +20,7 @@ from stowplan.deploy.manifests import (
 from stowplan.deploy.rights import RBAC, lease_rules, plugin_rights, render_role, rules, viewer
 from stowplan.deploy.setup import CONFIG, Setup, Values, check_values
 from stowplan.errors import ConfigError
+from stowplan.framework.plugin import is_trusted
 
 NAME = "kube-scheduler"
 FOLDER = "/etc/kubernetes/stowplan"
@@ -85,10 +86,7 @@ def _needed_files(setup: Setup) -> list[Json]:
     """What it takes beyond the rights that kube-scheduler's user has already."""
     user = [{"apiGroup": RBAC, "kind": "User", "name": "system:kube-scheduler"}]
     needed = rules(
-        right
-        for plugin in setup.plugins
-        if not type(plugin).__module__.startswith("stowplan.plugins.default.")
-        for right in plugin_rights([plugin])
+        right for plugin in setup.plugins if not is_trusted(type(plugin)) for right in plugin_rights([plugin])
     )
     election = setup.config.leader_election
     where, name = election.resource_namespace, election.resource_name

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from inspect import get_annotations
 from types import SimpleNamespace
 from typing import Any, ClassVar, get_type_hints
@@ -28,6 +28,8 @@ class PluginArgs(msgspec.Struct, rename="camel"):
 
     # parity: kube-scheduler checks the arguments of NodeResourcesFit only when it builds the plugin.
     checked_late: ClassVar[bool] = False
+    gated_fields: ClassVar[Mapping[str, str]] = {}
+    """By feature gate, the field that is not written to a configuration while the gate is off."""
 
     def validate(self, path: str) -> Iterable[str]:
         """What is wrong with the arguments at `path`: texts that start with the fault's path."""

@@ -89,11 +89,16 @@ def is_own_file(file: str) -> bool:
     return file.startswith(PACKAGE) and not file.startswith(WATCHED)
 
 
-def interrupt_thread(thread: int, error: type[OverdueError] = AbandonedError) -> None:
-    """Raise an error in another thread that works on a copy of the cluster, if it runs others' code."""
+def interrupt_thread(thread: int, error: type[OverdueError] = AbandonedError) -> bool:
+    """Raise an error in another thread that works on a copy of the cluster, if it runs others' code.
+
+    Returns whether it was raised.
+    """
     frame = sys._current_frames().get(thread)
-    if frame is not None and not is_own_file(frame.f_code.co_filename):
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+    if frame is None or is_own_file(frame.f_code.co_filename):
+        return False
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+    return True
 
 
 class _Call:
@@ -122,6 +127,8 @@ class OfflineGuard(Observer):
     def __init__(self) -> None:
         self._calls: dict[int, _Call] = {}
         """The innermost one by thread."""
+        self._interrupted: set[int] = set()
+        """The threads in which a call was interrupted."""
         self._is_watching = False
 
     def start(self, point: str) -> OfflineGuard:
@@ -149,13 +156,20 @@ class OfflineGuard(Observer):
         call = self._calls.get(thread)
         return None if call is None else call.plugin
 
+    def was_interrupted(self) -> bool:
+        """Whether a call in this thread was interrupted since this was last asked."""
+        thread = threading.get_ident()
+        is_found = thread in self._interrupted
+        self._interrupted.discard(thread)
+        return is_found
+
     def _watch(self) -> None:
         while True:
             time.sleep(OFFLINE_TICK_SECONDS)
             for thread, call in tuple(self._calls.items()):
                 try:
-                    if call.is_overdue():
-                        interrupt_thread(thread, OfflineOverdueError)
+                    if call.is_overdue() and interrupt_thread(thread, OfflineOverdueError):
+                        self._interrupted.add(thread)
                 except OSError:  # the thread has ended
                     self._calls.pop(thread, None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import msgspec
@@ -20,6 +20,7 @@ from stowplan.config.field_errors import (
     required,
     unsupported,
 )
+from stowplan.config.gates import BINDING_CONDITIONS, FILTER_TIMEOUT
 from stowplan.framework.args import PluginArgs
 
 LEAST_ALLOCATED = "LeastAllocated"
@@ -180,6 +181,11 @@ class VolumeBindingArgs(PluginArgs):
 
 
 class DynamicResourcesArgs(PluginArgs):
+    gated_fields: ClassVar[Mapping[str, str]] = {
+        BINDING_CONDITIONS: "bindingTimeout",
+        FILTER_TIMEOUT: "filterTimeout",
+    }
+
     filter_timeout: Duration = Duration(10)
     binding_timeout: Duration = Duration(600)
 

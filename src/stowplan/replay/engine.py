@@ -39,7 +39,7 @@ from stowplan.errors import InputError
 from stowplan.explain.report import explain_decision
 from stowplan.explain.text import render
 from stowplan.framework.decision import Decision
-from stowplan.framework.observer import OFFLINE_GUARD, OfflineOverdueError
+from stowplan.framework.observer import OFFLINE_GUARD
 from stowplan.framework.registry import Registry
 from stowplan.framework.resolve import watched_kinds
 from stowplan.http11.client import Reply
@@ -659,7 +659,7 @@ class Replay:
         else:
             found.message = attempt.message
             found.is_error = attempt.outcome is Outcome.ERROR
-            if found.is_error and str(OfflineOverdueError()) in attempt.message:
+            if found.is_error and OFFLINE_GUARD.was_interrupted():
                 self._overdue = attempt.message
             if not self.options.retry:
                 self._dropped.append(pod.uid)

@@ -140,8 +140,8 @@ class Space:
         self._scores = dict(self._profile.points["score"])
         if not weights and not args:
             weights = [Parameter(name, (), low=0, high=MAX_WEIGHT) for name in self._scores]
-            if "NodeResourcesFit" in self._profile.args:
-                args = [Parameter.parse_arg(DEFAULT_ARG)]
+            default = Parameter.parse_arg(DEFAULT_ARG)
+            args = [default] if default.plugin in self._profile.args else []
         self.parameters = (*weights, *args)
         self._check()
 

@@ -26,8 +26,6 @@ from stowplan.config import (
 from stowplan.config.document import Source
 from stowplan.config.field_errors import join_errors
 from stowplan.config.gates import (
-    BINDING_CONDITIONS,
-    FILTER_TIMEOUT,
     RELEASE_MINOR,
     choose_features,
     gate_warnings,
@@ -86,8 +84,6 @@ _CLIENT_FIELDS = {
     "kube-api-qps": "qps",
     "kube-api-burst": "burst",
 }
-_ARGS_OF_FEATURES = {BINDING_CONDITIONS: "bindingTimeout", FILTER_TIMEOUT: "filterTimeout"}
-"""Arguments of DynamicResources that are not written while a feature gate is off."""
 _OTHER_FIELDS = {"profiling": "enable_profiling", "contention-profiling": "enable_contention_profiling"}
 
 
@@ -377,9 +373,9 @@ def complete_config(config: KubeSchedulerConfiguration, registry: Registry) -> d
         plain["profiles"], config.profiles, resolve_profiles(config, registry), strict=True
     ):
         args = resolved.as_json()["args"]
-        for gate, field in _ARGS_OF_FEATURES.items():
-            if gate in config.disabled_gates:
-                args.get("DynamicResources", {}).pop(field, None)
+        for name, taken in resolved.args.items():
+            for gate in taken.gated_fields.keys() & config.disabled_gates:
+                args[name].pop(taken.gated_fields[gate], None)
         shown["plugins"] = _complete_plugins(profile, config)
         shown["pluginConfig"] = [{"name": name, "args": args[name]} for name in sorted(args)]
         if shown["percentageOfNodesToScore"] is None:
