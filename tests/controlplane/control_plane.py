@@ -257,7 +257,7 @@ class ControlPlane:
 
     def kube_scheduler(self, *flags: str, **config: Any) -> AbstractContextManager[Process]:
         """The real scheduler at work; `config` are fields of its configuration, such as `profiles`."""
-        return self._scheduler("kube-scheduler", [program("kube-scheduler")], flags, config)
+        return self.run_scheduler("kube-scheduler", [program("kube-scheduler")], flags, config)
 
     def stowplan(
         self, *flags: str, name: str = "stowplan", source: Path | None = None, **config: Any
@@ -267,15 +267,15 @@ class ControlPlane:
         `source` is the `src` folder of another checkout to run instead of this one.
         """
         other = ["env", f"PYTHONPATH={source}"] if source else []
-        return self._scheduler(name, [*other, sys.executable, "-m", "stowplan.cli", "run"], flags, config)
+        return self.run_scheduler(name, [*other, sys.executable, "-m", "stowplan.cli", "run"], flags, config)
 
     def shadow(self, *flags: str, **config: Any) -> AbstractContextManager[Process]:
         """Run `stowplan shadow` beside another scheduler; its output has a line of JSON for each pod."""
         command = [sys.executable, "-m", "stowplan.cli", "shadow", "--no-page", "--output=json"]
-        return self._scheduler("shadow", command, flags, config)
+        return self.run_scheduler("shadow", command, flags, config)
 
     @contextmanager
-    def _scheduler(
+    def run_scheduler(
         self, name: str, command: list[str | Path], flags: tuple[str, ...], config: Json
     ) -> Iterator[Process]:
         (port,) = free_ports(1)

@@ -312,7 +312,7 @@ async def test_a_recorded_decision_says_why_metrics_are_missing(name):
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container]}}
     async with embedded_cluster(2, config=config) as cluster:
         plugin: Any = cluster.scheduler.profiles["default-scheduler"].plugins[name]
-        poller = plugin._poller if name == "NetworkTraffic" else plugin.source.poller
+        poller = plugin.poller if name == "NetworkTraffic" else plugin.source.poller
         await until(lambda: poller.fault is not None)
         await cluster.create(pod)
         await cluster.bound("p")

@@ -133,10 +133,10 @@ def test_dask_gives_the_bytes_of_one_process_even_if_a_worker_is_killed(tmp_path
     one = run_with(tmp_path, trace, jobs(6), jobs=1)
     with open_executor("dask", trace, address=dask_cluster.address) as executor:
         assert isinstance(executor, DaskExecutor)
-        executor._client.wait_for_workers(2, timeout=WAIT_SECONDS)
+        executor.client.wait_for_workers(2, timeout=WAIT_SECONDS)
         running = executor.run(jobs(6))
         found = [next(running)]
-        assert all(executor._client.processing().values())  # both workers have something to lose
+        assert all(executor.client.processing().values())  # both workers have something to lose
         dask_cluster.workers[0].send_signal(signal.SIGKILL)
         found += running
     assert dask_cluster.workers[0].wait(WAIT_SECONDS) == -signal.SIGKILL

@@ -273,7 +273,7 @@ def plain(item: Json) -> Json:
 @contextmanager
 def scheduling(plane: ControlPlane, *flags: str, **config: Any) -> Iterator[Schedules]:
     command: list[Any] = [program("scheduler-plugins")]
-    with plane._scheduler("scheduler-plugins", command, (*LOG, *flags), config) as process:
+    with plane.run_scheduler("scheduler-plugins", command, (*LOG, *flags), config) as process:
         yield Schedules(plane, process)
 
 

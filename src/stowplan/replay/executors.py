@@ -180,7 +180,7 @@ class DaskExecutor:
         self._distributed = _import_distributed()
         self._packed, self._address = pack_trace(trace), address
         try:
-            self._client: Any = self._distributed.Client(
+            self.client: Any = self._distributed.Client(
                 address, timeout=CONNECT_SECONDS, set_as_default=False
             )
         except (OSError, ValueError) as error:
@@ -188,10 +188,10 @@ class DaskExecutor:
             raise InputError(text, what="--scheduler-address", where=address) from None
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
     def run(self, jobs: Sequence[ReplayJob]) -> Iterator[tuple[int, Results]]:
-        client = self._client
+        client = self.client
         try:
             client.wait_for_workers(1, timeout=WORKER_SECONDS)
         except TimeoutError:

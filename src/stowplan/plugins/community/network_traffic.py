@@ -85,7 +85,7 @@ class NetworkTraffic(ExplainingPlugin):
         super().__init__(args, handle)
         self._traffic: Mapping[str, int] = {}
         """By what the series call the node; replaced as a whole, never changed in place."""
-        self._poller = Poller(
+        self.poller = Poller(
             handle,
             self._refresh,
             "network traffic of nodes",
@@ -104,7 +104,7 @@ class NetworkTraffic(ExplainingPlugin):
 
     def sign_pod(self, pod: Pod) -> int:
         """Scores do not depend on the pod, so they are cached until the next reading."""
-        return 0 if self._is_stale else self._poller.reading
+        return 0 if self._is_stale else self.poller.reading
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
         if self._is_stale:
@@ -124,17 +124,17 @@ class NetworkTraffic(ExplainingPlugin):
 
     def explain_scores(self, pod: Pod) -> Iterator[str]:
         if self._is_stale:
-            yield f"{self.name} gives every node 0: {self._poller.stale_text()}."
+            yield f"{self.name} gives every node 0: {self.poller.stale_text()}."
 
     async def run(self) -> None:
-        await self._poller.run(self._count_stale)
+        await self.poller.run(self._count_stale)
 
     def _count_stale(self) -> None:
         self._stale[()] += self._is_stale
 
     @property
     def _is_stale(self) -> bool:
-        return self._poller.is_stale(self.args.stale_after_seconds)
+        return self.poller.is_stale(self.args.stale_after_seconds)
 
     def _traffic_of(self, node: NodeObject) -> int:
         """Return the largest value reported for any name of the node."""
@@ -144,7 +144,7 @@ class NetworkTraffic(ExplainingPlugin):
     async def _refresh(self, session: aiohttp.ClientSession) -> str:
         """Read the traffic once; return what is wrong, if anything is."""
         self._traffic = await self._read(session)
-        self._poller.took(self.handle.now())
+        self.poller.took(self.handle.now())
         log.log(5, "Read network traffic of nodes", plugin=self.name, bytes=self._traffic)
         nodes = await self._wait_for_nodes()
         if nodes and all(self._traffic_of(node) == NO_DATA for node in nodes):
