@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from stowplan.api.kinds import object_of
 from stowplan.errors import InputError
 from stowplan.kubelet import read_templates
-from stowplan.kubelet.dump import read_dump
+from stowplan.kubelet.dump import dump_of
 
 NOW = 1_790_000_000.0
 FULL = """
@@ -96,7 +95,7 @@ def test_a_dump_becomes_objects_to_create():
         "status": {"phase": "Running"},
     }
     ended = {"kind": "Pod", "metadata": {"name": "old"}, "status": {"phase": "Succeeded"}}
-    dump = read_dump(yaml.safe_dump({"kind": "List", "items": [pod, ended, node, dead]}), NOW)
+    dump = dump_of([pod, ended, node, dead], NOW)
     first = object_of(dump.nodes[0])
     assert (first.name, first.allocatable, first.labels["zone"]) == ("n1", {"cpu": 3000}, "a")
     assert dump.nodes[0]["metadata"].keys() == {"name", "labels"}

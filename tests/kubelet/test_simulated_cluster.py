@@ -6,11 +6,9 @@ import asyncio
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-import yaml
-
 from cluster_in_process import running_cluster
 from stowplan.kubelet import NodeTemplate
-from stowplan.kubelet.dump import read_dump
+from stowplan.kubelet.dump import dump_of
 from stowplan.kubelet.kubelets import MAX_LEASES_PER_SECOND
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -75,13 +73,15 @@ async def test_a_cluster_from_a_dump_looks_like_the_one_it_came_from():
         running = lambda item: item["status"]["phase"] == "Running"  # noqa: E731
         await cluster.until("/api/v1/namespaces/default/pods/p", running)
         await cluster.until("/api/v1/nodes/node-2", lambda item: item["status"].get("images"))
-        text = yaml.safe_dump_all([await cluster.get("/api/v1/nodes"), await cluster.get("/api/v1/pods")])
-    # A list leaves out the kinds of its items, and kubectl fills them in.
-    documents = list(yaml.safe_load_all(text))
-    for document, kind in zip(documents, ("Node", "Pod"), strict=True):
-        document["items"] = [{"apiVersion": "v1", "kind": kind, **item} for item in document["items"]]
+        lists = [await cluster.get("/api/v1/nodes"), await cluster.get("/api/v1/pods")]
+    # A list leaves out the kinds of its items, and clients fill them in.
+    objects = [
+        {"apiVersion": "v1", "kind": kind, **item}
+        for found, kind in zip(lists, ("Node", "Pod"), strict=True)
+        for item in found["items"]
+    ]
     async with running_cluster(NodeTemplate(count=0)) as cluster:
-        dump = read_dump(yaml.safe_dump_all(documents), cluster.clock.now())
+        dump = dump_of(objects, cluster.clock.now())
         await cluster.kubelets.add(dump.nodes)
         cluster.kubelets.kill(*dump.dead)
         await cluster.create("/api/v1/namespaces/default/pods", *dump.others)

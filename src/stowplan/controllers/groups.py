@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -235,30 +236,50 @@ class GroupDialects(Controller):
             self._running.pop(key)[1].cancel()
 
 
-class CoschedulingGroups(Controller):
-    """Phases and counts of scheduler-plugins' PodGroups."""
+class GroupPhases(Controller):
+    """Phases and counts of PodGroups of one kind, whose pods `groups_of` finds."""
 
     component = "podgroup-controller"
+    kind: ClassVar[Kind[Plain]]
 
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)
-        self._groups, pods = self.store(COSCHEDULING_GROUPS), self.store(PODS)
-        self._members = pods.index(labelled_group)
+        self._groups, pods = self.store(self.kind), self.store(PODS)
+        self._members = pods.index(self.groups_of)
         self._groups.listen_keys(self.queue.add)
         pods.listen(self._on_pod)
 
     def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
-        keys = {key for pod in (old, new) if pod is not None for key in labelled_group(pod)}
-        for key in keys:
+        for key in {key for pod in (old, new) if pod is not None for key in self.groups_of(pod)}:
             self.queue.add(key)
 
     async def reconcile(self, key: str) -> None:
         group = self._groups.get(key)
         if group is None or group.is_terminating:
             return
-        status = phase_status(group, self._members.of(key))
+        status = self.compute_status(group, self._members.of(key))
         if status != group.status:
-            await self._groups.patch_status(group, status)
+            await self.write_status(group, status)
+
+    @staticmethod
+    def groups_of(pod: PodView) -> Iterable[str]:
+        raise NotImplementedError
+
+    def compute_status(self, group: Plain, pods: list[PodView]) -> Json:
+        raise NotImplementedError
+
+    async def write_status(self, group: Plain, status: Json) -> None:
+        await self._groups.patch_status(group, status)
+
+
+class CoschedulingGroups(GroupPhases):
+    """Phases and counts of scheduler-plugins' PodGroups."""
+
+    kind = COSCHEDULING_GROUPS
+    groups_of = staticmethod(labelled_group)
+
+    def compute_status(self, group: Plain, pods: list[PodView]) -> Json:
+        return phase_status(group, pods)
 
 
 def phase_status(group: Plain, pods: list[PodView]) -> Json:
@@ -346,29 +367,17 @@ def annotated_group(pod: PodView) -> Iterable[str]:
     return (f"{pod.namespace}/{name}",) if name else ()
 
 
-class VolcanoGroups(Controller):
+class VolcanoGroups(GroupPhases):
     """Phases and counts of Volcano's PodGroups. The scheduler admits them (`Inqueue`)."""
 
-    component = "podgroup-controller"
+    kind = VOLCANO_GROUPS
+    groups_of = staticmethod(annotated_group)
 
-    def __init__(self, stores: Stores) -> None:
-        super().__init__(stores)
-        self._groups, pods = self.store(VOLCANO_GROUPS), self.store(PODS)
-        self._members = pods.index(annotated_group)
-        self._groups.listen_keys(self.queue.add)
-        pods.listen(self._on_pod)
+    def compute_status(self, group: Plain, pods: list[PodView]) -> Json:
+        return volcano_status(group, pods, self.clock.now())
 
-    def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
-        for key in {key for pod in (old, new) if pod is not None for key in annotated_group(pod)}:
-            self.queue.add(key)
-
-    async def reconcile(self, key: str) -> None:
-        group = self._groups.get(key)
-        if group is None or group.is_terminating:
-            return
-        status = volcano_status(group, self._members.of(key), self.clock.now())
-        if status != group.status:  # the kind has no status subresource
-            await self._groups.patch(group, {"status": status})
+    async def write_status(self, group: Plain, status: Json) -> None:
+        await self._groups.patch(group, {"status": status})  # the kind has no status subresource
 
 
 def volcano_status(group: Plain, pods: list[PodView], now: float) -> Json:

@@ -15,7 +15,6 @@ from stowplan.controllers.kinds import K, Kind, Known, Plain, PodView, plain
 from stowplan.controllers.stores import Store, by_namespace, owner_keys
 
 T = TypeVar("T")
-TRUE = "True"
 
 
 def selector_in(spec: Json) -> Selector:

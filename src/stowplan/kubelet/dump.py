@@ -1,18 +1,15 @@
-"""Read the objects of a real cluster from `kubectl get nodes,pods,… -o yaml`, to recreate them.
+"""Prepare the objects of a real cluster to be created again in a simulated one.
 
-Nothing that only the old cluster can know goes along: uids, versions, times, and owners, which are not there.
+Leaves out uids, versions, times and owners, which only mean something in the old cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
-import yaml
 
 from stowplan.api.meta import Json
-from stowplan.errors import InputError
 from stowplan.kubelet.statuses import node_of
 
 FIRST = ("Namespace", "PriorityClass", "StorageClass", "PersistentVolume", "PersistentVolumeClaim")
@@ -30,14 +27,6 @@ class Dump(msgspec.Struct):
     """In an order in which they can be created; the pods, with the nodes they were on, come last."""
 
 
-def read_dump(text: str | bytes, now: float, *, where: str = "dump") -> Dump:
-    try:
-        objects = list(_flat(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))))
-    except yaml.YAMLError as error:
-        raise InputError(f"is not YAML or JSON: {error}", where=where) from None
-    return dump_of(objects, now)
-
-
 def dump_of(objects: Iterable[Json], now: float) -> Dump:
     objects = list(objects)
     nodes = [each for each in objects if each["kind"] == "Node"]
@@ -49,14 +38,6 @@ def dump_of(objects: Iterable[Json], now: float) -> Dump:
         [each["metadata"]["name"] for each in nodes if not _is_ready(each)],
         others,
     )
-
-
-def _flat(documents: Iterable[Any]) -> Iterator[Json]:
-    for document in documents:
-        if isinstance(document, dict) and isinstance(document.get("items"), list):
-            yield from _flat(document["items"])
-        elif isinstance(document, dict) and "kind" in document and "metadata" in document:
-            yield document
 
 
 def _is_wanted(item: Json) -> bool:

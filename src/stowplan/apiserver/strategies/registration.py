@@ -16,7 +16,6 @@ _SIDE_EFFECTS, _REINVOCATION = ("None", "NoneOnDryRun"), ("IfNeeded", "Never")
 _ACTIONS, _REASONS = ("Audit", "Deny", "Warn"), ("Forbidden", "Invalid", "RequestEntityTooLarge")
 _REVIEW_VERSIONS = ("v1", "v1beta1")
 _URL_FORM = "; desired format: https://host[/path]"
-MAX_EXPRESSION_ERRORS = 20
 
 
 class _Registration(Strategy):

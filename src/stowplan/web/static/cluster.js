@@ -1,6 +1,6 @@
 // The cluster: a square for each node, by zone, filled by the share of a resource that is requested.
 
-import { collator, colour, count, counted, eachFrame, h, percent } from "./dom.js";
+import { collator, colour, count, counted, eachFrame, h, percent, searchField } from "./dom.js";
 import { live } from "./live.js";
 import { FULL, GAP, NONE, TILE, Zone } from "./zone.js";
 
@@ -20,14 +20,7 @@ class ClusterView {
     this.tip = h("p", { class: "tip", hidden: true });
     this.said = h("p", { class: "unseen", "aria-live": "polite" });
     this.choice = h("select", { id: "resource", onchange: () => this.#choose() });
-    this.field = h("input", {
-      id: "search",
-      type: "search",
-      value: search,
-      placeholder: "part of a name",
-      spellcheck: "false",
-      oninput: () => this.#seek(),
-    });
+    this.field = searchField(search, "part of a name", () => this.#seek());
     this.matches = h("span", { class: "quiet" });
     this.body = h("div", { class: "zones" });
     this.legend = h(

@@ -10,6 +10,7 @@ import {
   h,
   nodeLink,
   podLink,
+  searchField,
   sized,
   time,
 } from "./dom.js";
@@ -59,14 +60,7 @@ export function decisionsView(query) {
   );
   const median = new Chart("median time of an attempt", (sample) => sample.median, duration);
   const slowest = new Chart("99th percentile", (sample) => sample.slowest, duration);
-  const field = h("input", {
-    id: "search",
-    type: "search",
-    value: query.get("search") ?? "",
-    placeholder: "pod, node or reason",
-    spellcheck: "false",
-    oninput: () => seek(),
-  });
+  const field = searchField(query.get("search") ?? "", "pod, node or reason", () => seek());
   const pause = h("button", { type: "button", "aria-pressed": "false", onclick: () => toggle() }, "Pause");
   const note = h("p", { class: "quiet" });
   let isPaused = false;

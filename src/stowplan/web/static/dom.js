@@ -54,6 +54,11 @@ export function count(number) {
   return whole.format(number);
 }
 
+/** The field that the lists are searched with. */
+export function searchField(value, placeholder, oninput) {
+  return h("input", { id: "search", type: "search", value, placeholder, spellcheck: "false", oninput });
+}
+
 export function counted(number, what) {
   return `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 }

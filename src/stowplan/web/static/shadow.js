@@ -1,6 +1,6 @@
 // The shadow: how the decisions of the live scheduler compare with this configuration.
 
-import { address, ask, count, counted, h, nodeLink, podLink, repeated, time } from "./dom.js";
+import { address, ask, count, counted, h, nodeLink, podLink, repeated, searchField, time } from "./dom.js";
 import { Table } from "./table.js";
 
 const CLASSES = {
@@ -32,14 +32,7 @@ export function shadowView(query) {
   const counts = h("dl", { class: "counts" });
   const lead = h("p", { id: "agreement" });
   const note = h("p", { class: "quiet" });
-  const field = h("input", {
-    id: "search",
-    type: "search",
-    value: query.get("search") ?? "",
-    placeholder: "class, pod, node or reason",
-    spellcheck: "false",
-    oninput: () => seek(),
-  });
+  const field = searchField(query.get("search") ?? "", "class, pod, node or reason", () => seek());
 
   async function refresh() {
     try {

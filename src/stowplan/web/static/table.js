@@ -1,6 +1,6 @@
 // A table of any length: only the rows in sight are in the document. Its headings sort it, keys move in it.
 
-import { ask, collator, count, eachFrame, h, repeated } from "./dom.js";
+import { ask, collator, count, eachFrame, h, repeated, searchField } from "./dom.js";
 
 export const UPRIGHT = 150; // pixels for titles that stand upright
 const SPARE = 6; // rows kept above and below those in sight
@@ -234,14 +234,7 @@ function cell(column, row) {
 export function searchableView(options) {
   const { title, heading = title, door, label, table, query, refresh, states = {}, choices = {}, note, show } = options;
   const counts = h("dl", { class: "counts" });
-  const field = h("input", {
-    id: "search",
-    type: "search",
-    value: query.get("search") ?? "",
-    placeholder: "part of a name",
-    spellcheck: "false",
-    oninput: () => seek(),
-  });
+  const field = searchField(query.get("search") ?? "", "part of a name", () => seek());
   const below = h("p", { class: "quiet" });
   let latest = 0;
   for (const choice of Object.values(choices)) choice.onchange = () => seek();
