@@ -1,6 +1,6 @@
 """Stowplan: a Kubernetes scheduler you extend in Python.
 
-What a plugin needs is imported from here; it is loaded when first asked for, so that a command that needs
+Plugins import what they need from here; names are loaded on first use, so that a command that needs
 none of it starts fast.
 """
 

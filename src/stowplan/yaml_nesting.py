@@ -1,6 +1,6 @@
 """YAML that would end the process or fill its memory: nested too deeply, or repeated by aliases.
 
-PyYAML knows no limit for either.
+PyYAML limits neither.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 JSON_LOG = "--logging-format=json"
 """For a scheduler whose dumps are to be read."""
 QUICK_LEASE = {"leaderElect": True, "leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
-NOTHING_LEFT = "assumed:0; being tried:0; waiting on permit:0; work under way:0"
+NOTHING_LEFT = "assumed:0; in flight:0; waiting on permit:0; work under way:0"
 PLACED = re.compile(r"(\S+): requested (\{.*?\}), allocatable .*, pods \[(.*)\]")
 
 

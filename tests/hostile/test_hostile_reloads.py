@@ -199,8 +199,8 @@ async def test_a_configuration_that_a_constructor_refuses(tmp_path, caplog):
         first = service.scheduler
         write_config(tmp_path, broken=True)
         os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: said(caplog, "Configuration cannot be used, the old one stays"))
-        (error,) = said(caplog, "Configuration cannot be used, the old one stays")
+        await until(lambda: said(caplog, "Cannot use the new configuration; keeping the old one"))
+        (error,) = said(caplog, "Cannot use the new configuration; keeping the old one")
         assert str(error).startswith('initializing plugin "Changed": SystemExit: 0 (at ')
         assert "changed.py:" in str(error)
         await until(lambda: service.scheduler is not first and service.is_synced)

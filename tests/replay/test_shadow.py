@@ -343,7 +343,7 @@ async def test_verdicts_that_cannot_be_written_stop_nothing(tmp_path, caplog):
         for name in ("web", "next"):
             assert (await world.place(pod(name), "b")).result == "policy"
         assert world.service.shadow.summary().results["policy"] == 2
-    assert "Verdict cannot be written" in caplog.text
+    assert "Cannot write comparison" in caplog.text
 
 
 async def test_nothing_is_written_to_the_cluster(tmp_path):

@@ -168,7 +168,7 @@ def test_parquet_files_of_others(tmp_path, columns, metadata, expected):
     ("name", "expected"),
     [
         ("missing.parquet", "does not exist"),
-        ("picture.png", "is not known by its name; expected one that ends in .parquet, .jsonl, .sktrace, .log (audit "
+        ("picture.png", "unknown file type; expected a name that ends in .parquet, .jsonl, .sktrace, .log (audit "
          "log), .csv (with --mapping), .yaml or .json"),
         ("pods.csv", "a CSV file needs --mapping, which says what its columns are"),
     ],

@@ -1,4 +1,4 @@
-"""In-tree volumes as the CSI volumes that stand for them: driver, handle and zones."""
+"""Translates in-tree volumes to CSI volumes: driver, handle and zones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kube-scheduler and an HTTP extender say to each other.
+"""The protocol between kube-scheduler and an HTTP extender.
 
 Names leave capitalised, as Go spells them, and are read in any case, as Go reads them. Pods and nodes are
 passed on as the API server wrote them: an extender may read fields that no struct of ours holds.

@@ -49,7 +49,7 @@ class Quantity(int):
 
 @lru_cache(maxsize=65536, typed=True)
 def parse(text: str | int | float) -> Quantity:
-    """The amount `text` stands for; what is finer than a nano-unit is rounded away from zero.
+    """Parse a quantity; fractions of a nano-unit are rounded away from zero.
 
     The cost depends on the length of the text alone: no exponent is expanded into an integer of its size.
     """

@@ -291,7 +291,7 @@ class DeviceClassStore(Protocol):
 
 
 class DeviceClassIndex:
-    """The device classes by the extended resources they stand for."""
+    """The device classes by the extended resources they provide."""
 
     _known: WeakKeyDictionary[DeviceClassStore, tuple[int, DeviceClassIndex]] = WeakKeyDictionary()
 

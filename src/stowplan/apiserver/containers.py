@@ -1,4 +1,4 @@
-"""What nodes tell about containers: logs, commands that are run in them, and usage (metrics.k8s.io).
+"""What nodes report about containers: logs, commands that are run in them, and usage (metrics.k8s.io).
 
 The server has no containers. Who simulates them sets `ApiServer.containers`; without that, and for what only
 real containers can do, clients get a plain answer.

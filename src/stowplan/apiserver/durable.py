@@ -1,4 +1,4 @@
-"""A store that survives: every change goes into SQLite, and is published and answered when it is on disk.
+"""A store on disk: every change goes into SQLite, and is published and answered when it is on disk.
 
 Writes that come while one commit runs share the next one, so that many of them cost little more than one.
 When a commit fails, all that was written since the last good one is forgotten, and its writers are told.

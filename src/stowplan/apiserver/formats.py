@@ -1,4 +1,4 @@
-"""Formats that a schema may ask of a string, by name; those that are not here ask nothing."""
+"""String formats of schemas, by name; unknown formats are not checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""managedFields, which say who set which field, and server-side apply. Computed lazily: few ask for them."""
+"""managedFields, which record the manager of each field, and server-side apply. Computed only when read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests webhooks and admission policies want to see, and how they see them."""
+"""Which requests are sent to webhooks and admission policies, and in which form."""
 
 from __future__ import annotations
 

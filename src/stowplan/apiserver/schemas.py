@@ -1,4 +1,4 @@
-"""The structure of the kinds that are built in, and what it makes of an object: the form that is kept.
+"""The structure of the kinds that are built in, and the form in which objects are stored.
 
 Every kind becomes a msgspec struct whose fields are left out of JSON exactly when Go leaves them out, so that
 one pass in C checks names and types of all fields and brings an object into the API's own form. Only when

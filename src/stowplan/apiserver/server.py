@@ -1,6 +1,6 @@
 """The API server without a transport: a request in, a response or a stream of events out.
 
-`ApiServer(store).handle(request)` is the door for everything: the HTTPS server, tests, and clients in the
+`ApiServer(store).handle(request)` handles everything: the HTTPS server, tests, and clients in the
 same process. It knows nothing of sockets. Whoever calls it may do everything, unless the request names its
 user and the server enforces RBAC.
 """

@@ -1,4 +1,4 @@
-"""Tokens of service accounts: issued for TokenRequests, signed, valid while what they are bound to exists."""
+"""Tokens of service accounts: issued for TokenRequests, signed, valid while the bound object exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plugin costs: each pod is decided by the default plugins with it and without it, in turn."""
+"""Measures a plugin's cost: each pod is decided by the default plugins with it and without it, in turn."""
 
 from __future__ import annotations
 

@@ -55,5 +55,5 @@ async def _bind(connection: Connection, namespace: str, name: str, node: str, fo
 async def _objections(api: ApiClient, pod: Pod, node: str) -> list[str]:
     found = await read_cluster(api)
     for fault in found.faults:
-        click.echo(f"{fault}; it is left out", err=True)
+        click.echo(f"{fault}; ignoring it", err=True)
     return find_objections(Cluster.of(found.objects), pod, node)

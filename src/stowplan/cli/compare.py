@@ -1,4 +1,4 @@
-"""`stowplan compare`: replay a trace with several configurations and compare what becomes of it."""
+"""`stowplan compare`: replay a trace with several configurations and compare the results."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def compare(
     explained.
     """
     if len(configs) + (scheduler is not None) < 2:
-        raise click.UsageError("give at least two of --config, or one and --scheduler")
+        raise click.UsageError("pass --config at least twice, or once with --scheduler")
     parsed = [Condition.parse(each) for each in conditions]
     found = load_trace(trace, mapping, partial)
     options = ReplayOptions(

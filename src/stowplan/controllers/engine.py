@@ -149,7 +149,7 @@ class Controller(ABC):
                 await self.reconcile(key)
                 failed = False
             except (Conflict, NotFound) as error:  # others were faster; a watch is about to say so
-                log.log(4, "Trying again", controller=type(self).__name__, key=key, err=error.message)
+                log.log(4, "Retrying", controller=type(self).__name__, key=key, err=error.message)
             except ApiError as error:
                 if NAMESPACE_TERMINATING in error.causes:
                     failed = False  # the namespace goes, and all that is in it

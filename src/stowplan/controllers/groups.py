@@ -558,6 +558,6 @@ class QueueAdmission:
         try:
             await self._handle.api.update_status(item)
         except (Conflict, NotFound) as error:  # someone else was faster, which the watch will show
-            log.log(4, "Trying again", kind=item.definition.kind, key=item.key, err=error.message)
+            log.log(4, "Retrying", kind=item.definition.kind, key=item.key, err=error.message)
             return False
         return True

@@ -618,7 +618,7 @@ class Heartbeats:
         except NotFound:
             return  # deleted, which its own event says
         except ApiError as error:  # the next round makes up for it
-            log.warn("No heartbeat", node=node.name, err=error.explanation)
+            log.warn("Heartbeat failed", node=node.name, err=error.explanation)
 
     async def _renew_lease(self, node: NodeObject, now: float) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What the plugins that read pod groups share: they follow the members, and wake them by their group."""
+"""Base class of the plugins for pod groups: follows the members, and wakes them by their group."""
 
 from __future__ import annotations
 

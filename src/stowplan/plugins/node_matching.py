@@ -1,4 +1,4 @@
-"""Which nodes a pod's nodeSelector, required affinity and tolerations let it on: asked by several plugins."""
+"""The nodes that a pod's nodeSelector, required affinity and tolerations allow; used by several plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One question to a Prometheus: samples come back, or an error that says why not."""
+"""A Prometheus query: returns samples, or raises an error that says why there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Volcano's queues: the tree they form, their limits, and what each of them deserves of the cluster."""
+"""Volcano's queues: the tree they form, their limits, and the share of the cluster that each deserves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugins with quotas and queues share: amounts, limits, and whom they may evict."""
+"""Shared by plugins with quotas and queues: amounts, limits, and which pods they may evict."""
 
 from __future__ import annotations
 

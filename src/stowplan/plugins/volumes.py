@@ -1,4 +1,4 @@
-"""The claims behind a pod's volumes, and the words for what is wrong with them, for all volume plugins."""
+"""The claims of a pod's volumes, and the messages about them, for all volume plugins."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def select(self, timeout: float | None) -> tuple[()]:
         """Called by asyncio in the place of a selector's method."""
         if timeout is None:
-            raise RuntimeError("the replay waits for something that nothing can bring about")
+            raise RuntimeError("the replay cannot continue: no event or timer is left that could unblock it")
         if timeout > 0:
             self._now = max(self._now, self.next_timer)
         return ()

@@ -1,4 +1,4 @@
-"""Readers for traces of others: CSV files by a mapping, folders of manifests, Kubernetes audit logs, SimKube.
+"""Readers for other trace formats: CSV files by a mapping, folders of manifests, audit logs, SimKube.
 
 Each makes a `Trace` of what it finds. What it cannot read is an InputError with file and line.
 """
@@ -62,7 +62,7 @@ def read_trace(path: Path, mapping: Path | None = None) -> Trace:
     if name.endswith(".csv"):
         raise InputError("a CSV file needs --mapping, which says what its columns are", where=str(path))
     known = ".parquet, .jsonl, .sktrace, .log (audit log), .csv (with --mapping), .yaml or .json"
-    raise InputError(f"is not known by its name; expected one that ends in {known}", where=str(path))
+    raise InputError(f"unknown file type; expected a name that ends in {known}", where=str(path))
 
 
 # CSV

@@ -603,9 +603,11 @@ async def record_beside(
             try:
                 await record(api, folder, kinds=kinds, now=now)
             except StowplanError as error:
-                log.error("Recording ended; scheduling goes on", error)
+                log.error("Recording failed; scheduling continues", error)
             except Exception as error:  # a fault of ours must not end the scheduler either
-                log.error("Recording ended; scheduling goes on", describe(error), stacktrace=stack_of(error))
+                log.error(
+                    "Recording failed; scheduling continues", describe(error), stacktrace=stack_of(error)
+                )
 
     task = asyncio.create_task(run())
     try:

@@ -1,4 +1,4 @@
-"""What came of a replay: each pod's placement, the state of the cluster over time, and the measures of both.
+"""Results of a replay: each pod's placement, the state of the cluster over time, and the measures of both.
 
 Everything but the decision times depends on trace, configuration and options alone, so the same replay
 writes the same bytes."""

@@ -307,7 +307,7 @@ class Shadow:
     def _give_up(self, scheduler: Scheduler, queued: QueuedPod, error: Exception) -> None:
         """Count a pod that could not be decided as an error once the live scheduler is done with it."""
         said = f"{describe(error)}{where_text(error)}"
-        log.error("Pod cannot be judged", said, pod=queued.pod, stacktrace=stack_of(error))
+        log.error("Cannot compare pod", said, pod=queued.pod, stacktrace=stack_of(error))
         tracked = self._tracked.get(queued.pod.uid)
         if tracked is not None:
             tracked.is_decided, tracked.chosen, tracked.error = True, None, said
@@ -550,7 +550,7 @@ class Shadow:
         try:
             self._on_verdict(verdict)
         except OSError as error:  # such as a full disk; the summary and the page have it all the same
-            log.error("Verdict cannot be written", error, pod=pod.key)
+            log.error("Cannot write comparison", error, pod=pod.key)
 
 
 def _version(scheduler: Scheduler) -> tuple[int, ...]:

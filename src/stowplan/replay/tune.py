@@ -1,4 +1,4 @@
-"""Searches score weights and plugin arguments for those that make replays of a trace come out best.
+"""Searches for the score weights and plugin arguments that give the best replays of a trace.
 
 Trials are asked for and reported in batches of a fixed size, and each draws with a seed of its own: the
 search depends on the trace, the settings and the seed, but not on where or in which order replays run, nor
@@ -334,7 +334,7 @@ class Tuner:
             return study
         if any(not each.state.is_finished() or each.values for each in study.get_trials(deepcopy=False)):
             text = f"belongs to another search: it differs in {', '.join(different)}"
-            raise InputError(f"{text}; give another --output-dir", where=str(self._file))
+            raise InputError(f"{text}; pass another --output-dir", where=str(self._file))
         if before:  # but nothing was measured: that search ended with an error, such as an unknown objective
             with _quiet(optuna):
                 optuna.delete_study(study_name=STUDY, storage=storage)

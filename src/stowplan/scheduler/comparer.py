@@ -1,4 +1,4 @@
-"""Compares what we hold with what the watches have brought: they must agree."""
+"""Compares the cache with what the watches reported: they must agree."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def dump(scheduler: Scheduler) -> str:
             f"{node.name}: requested {node.requested}, allocatable {node.allocatable}, pods [{pods}]"
         )
     attempts = (
-        f"attempts: assumed:{scheduler.cluster.assumed_count}; being tried:{len(scheduler.queue.in_flight)}; "
+        f"attempts: assumed:{scheduler.cluster.assumed_count}; in flight:{len(scheduler.queue.in_flight)}; "
         f"waiting on permit:{len(list(scheduler.waiting))}; work under way:{scheduler.tasks_under_way}"
     )
     waiting = [f"{queued.pod.key} in {queued.place}" for queued in scheduler.queue]

@@ -1,4 +1,4 @@
-"""Attempts that came to nothing: the pod is requeued, says why, and may have other pods evicted for it."""
+"""Failed attempts: the pod is requeued with a condition and an event, and pods may be evicted for it."""
 
 from __future__ import annotations
 

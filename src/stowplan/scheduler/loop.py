@@ -1,4 +1,4 @@
-"""The scheduling loop: one pod after another is decided, and handed on."""
+"""The scheduling loop: decides one pod after another, and passes them on."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def end_soon(status: int) -> None:
 
     def end() -> None:
         time.sleep(EXIT_SECONDS)
-        log.error("Work of plugins does not end; exiting without it", None)
+        log.error("Background work of plugins did not stop; exiting anyway", None)
         os._exit(status)
 
     threading.Thread(target=end, name="end of the process", daemon=True).start()
@@ -286,7 +286,7 @@ class Service:
         except StowplanError as error:
             if self._config_before is None:
                 raise
-            log.error("Configuration cannot be used, the old one stays", error)
+            log.error("Cannot use the new configuration; keeping the old one", error)
             self.options = msgspec.structs.replace(self.options, config=self._config_before)
             scheduler = self._scheduler(self._config_before, api, events_api)
         self._config_before = self.options.config

@@ -78,7 +78,7 @@ async def keep_running(name: str, run: Callable[[], object]) -> None:
         except asyncio.CancelledError:
             work.cancel()
             if not (await asyncio.wait((work,), timeout=RUN_END_SECONDS))[0]:
-                log.error("Background work of a plugin does not end", None, work=name)
+                log.error("Background work of a plugin did not stop", None, work=name)
             raise
         error = asyncio.CancelledError() if work.cancelled() else work.exception()
         if error is None:

@@ -1,4 +1,4 @@
-"""The scheduler: its parts, made in the order in which they need each other, on one API server."""
+"""The scheduler for one API server: creates its parts in the order in which they need each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of the running scheduler share, none of which needs a part to be made."""
+"""What the parts of the running scheduler share. It is created before any of them."""
 
 from __future__ import annotations
 

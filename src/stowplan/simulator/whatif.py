@@ -1,4 +1,4 @@
-"""A cluster supposed to be different, and what its scheduler would do about it.
+"""A modified copy of a cluster, and what its scheduler would do.
 
 Every rule is the engine's: pods that wait are decided one after another in the order of the queue, each
 placed before the next, its victims created again by their controllers. Permit and bind are not run.

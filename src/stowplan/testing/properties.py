@@ -1,4 +1,4 @@
-"""What must hold for a policy on every cluster, tried on many that hypothesis makes up.
+"""Properties that must hold for a policy on every cluster, checked on clusters that hypothesis generates.
 
     def test_properties():
         never_overcommits(lambda: a_cluster(ScoreByLabel))

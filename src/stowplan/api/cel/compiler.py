@@ -1,4 +1,4 @@
-"""From tree to closures: names become slots of a frame, calls become the overload that the types allow.
+"""Compiles a tree to closures: names become slots of a frame, calls the overload that matches the types.
 
 A compiled node is a function of the frame (the list of variables). Types are followed as far as that is
 cheap; what is only known when the expression runs is checked then.

@@ -1,4 +1,4 @@
-"""What looks like a call but is not: forgiving logic, `has`, `cel.bind`, loops and optional values."""
+"""Macros, which look like calls but are not: error-tolerant logic, `has`, `cel.bind`, loops, optionals."""
 
 from __future__ import annotations
 

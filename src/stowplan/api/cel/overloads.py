@@ -1,4 +1,4 @@
-"""Which function a name and the types of its arguments stand for, and what a call costs."""
+"""Overloads: which function is called for a name and the types of its arguments, and what the call costs."""
 
 from __future__ import annotations
 

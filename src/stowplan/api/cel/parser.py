@@ -1,4 +1,4 @@
-"""The grammar of CEL: text in, a tree of nodes out. What names mean is the compiler's business."""
+"""The grammar of CEL: text in, a tree of nodes out. The compiler resolves names."""
 
 from __future__ import annotations
 

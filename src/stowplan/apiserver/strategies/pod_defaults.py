@@ -1,4 +1,4 @@
-"""What the API server fills in of a pod's spec, alone or in a template."""
+"""The API server's defaults for a pod's spec, in a pod or in a template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a pod's spec, in the API's words."""
+"""Validation of a pod's spec, with the API server's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods: defaults, priority and tolerations, quality of service, and the little that updates may change."""
+"""Pods: defaults, priority and tolerations, quality of service, and the fields that updates may change."""
 
 from __future__ import annotations
 

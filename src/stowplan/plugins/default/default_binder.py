@@ -1,4 +1,4 @@
-"""DefaultBinder: tells the API server which node the pod goes to."""
+"""DefaultBinder: creates the Binding that assigns the pod to its node."""
 
 from __future__ import annotations
 

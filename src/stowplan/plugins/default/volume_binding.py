@@ -1,4 +1,4 @@
-"""VolumeBinding: keeps a pod where its volumes can be reached or made, and binds them before the pod.
+"""VolumeBinding: keeps a pod where its volumes can be reached or provisioned, and binds them before the pod.
 
 What is promised to a pod is remembered until the API server shows it, so that no other pod gets it.
 """

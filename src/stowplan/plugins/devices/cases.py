@@ -1,4 +1,4 @@
-"""Nodes that are alike as far as devices go: for them, claims are allocated once.
+"""Groups nodes with equal devices: claims are allocated once for all of them.
 
 Each node has the number of its case. Nodes of one case offer devices that are the same in all but their
 names, and the same of them are in use. So what a search has found for one of them holds for all, and for

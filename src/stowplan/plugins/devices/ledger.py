@@ -1,4 +1,4 @@
-"""What the scheduler itself did to claims and has not seen back yet.
+"""Changes to claims that the scheduler made itself and the watch has not reported yet.
 
 An allocation is in flight from `reserve` until it is written; what was written counts as known until the
 watch shows it, so that no device is given away twice in between.

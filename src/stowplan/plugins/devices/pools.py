@@ -1,4 +1,4 @@
-"""Devices on offer: ResourceSlices put together to pools, and which of them a node can reach."""
+"""Available devices: ResourceSlices combined to pools, and which of them a node can reach."""
 
 from __future__ import annotations
 
