@@ -5,7 +5,7 @@ from stowplan.extender import Node, predicate, priority, serve
 
 @predicate
 def has_rack(pod, node: Node):
-    """Nodes that nobody has put into a rack yet get no pods."""
+    """Nodes without a rack get no pods."""
     return "example.com/rack" in node.labels or "the node is in no rack"
 
 

@@ -330,7 +330,7 @@ class Plugin:
     def permit(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
         """Allow the binding with None, reject it, or hold the pod with `Status.wait(seconds)`.
 
-        A pod that is held keeps its node reserved. It goes on when every plugin that returned `Status.wait`
+        A pod that is held keeps its node reserved. It is bound when every plugin that returned `Status.wait`
         has called `allow` on the pod's entry in `handle.waiting_pods`; it is unreserved and goes back to the
         queue when one calls `reject`, or when the time is over. Other pods are decided meanwhile.
         """
