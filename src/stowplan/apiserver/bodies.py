@@ -185,7 +185,7 @@ def _unhandled_failure(value: Json, kind: str, said: str) -> Failure:
     return bad_request(f'{value["kind"]} in version "{version}" cannot be handled as a {kind}: {said}')
 
 
-def _from_json(body: bytes, kind: str) -> Any:
+def _from_json(body: bytes, kind: str) -> object:
     try:
         if nesting.is_too_deep(body):
             raise ValueError(nesting.WORDS)
@@ -299,7 +299,7 @@ def _json_name(value: object) -> str:
     return "object"
 
 
-_TEXTS: dict[str, Callable[[Any], str]] = {
+_TEXTS: dict[str, Callable[[object], str]] = {
     schemas.QUANTITY: canonical_quantity,
     schemas.META + "Time": canonical_time,
     schemas.META + "MicroTime": canonical_micro,
@@ -324,7 +324,7 @@ class _Pairs(list[tuple[str, Any]]):
     """The fields of a JSON object as the text has them: in order, and those that are there twice."""
 
 
-def parse_pairs(body: bytes) -> Any:
+def parse_pairs(body: bytes) -> object:
     return json.loads(body, object_pairs_hook=_Pairs)
 
 

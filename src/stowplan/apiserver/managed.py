@@ -441,14 +441,14 @@ def merge_config(schema: Json, live: Any, config: Any) -> Any:
     return _merged_list(schema, live, config)
 
 
-def _merged_list(schema: Json, live: list[Any], config: list[Any]) -> list[Any]:
+def _merged_list(schema: Json, live: list[object], config: list[object]) -> list[object]:
     """Merge lists: items of the configuration in its order, the others in between."""
     items = schema.get("items", {})
     mine = {key: value for key, _, value in children_of(schema, config)}
     theirs = {key: value for key, _, value in children_of(schema, live)}
     if len(mine) < len(config):
         raise internal("failed to create typed patch object: duplicate entries for key")
-    merged: list[Any] = []
+    merged: list[object] = []
     rest = dict.fromkeys(theirs)
     for key, value in mine.items():
         while rest and (first := next(iter(rest))) not in mine:
@@ -459,7 +459,7 @@ def _merged_list(schema: Json, live: list[Any], config: list[Any]) -> list[Any]:
     return merged + [theirs[key] for key in rest]
 
 
-def _prune(schema: Json, value: object, given_up: FieldSet, kept: FieldSet) -> Any:
+def _prune(schema: Json, value: object, given_up: FieldSet, kept: FieldSet) -> object:
     """Remove the fields that were given up, unless they contain some that are kept."""
     if not isinstance(value, (dict, list)) or not given_up:
         return value

@@ -124,7 +124,7 @@ def _int_or_string(given: dict[int, Any]) -> int | str:
     return number - 2**64 if number >= 2**63 else number
 
 
-def _raw(given: dict[int, Any]) -> Any:
+def _raw(given: dict[int, Any]) -> object:
     return json.loads(given[1]) if given.get(1) else None
 
 

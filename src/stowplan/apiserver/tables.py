@@ -58,7 +58,7 @@ def _row(resource: Resource, columns: tuple[Column, ...], item: Json, form: Form
     return row
 
 
-def _plain_cell(column: Column, item: Json) -> Any:
+def _plain_cell(column: Column, item: Json) -> object:
     """For kinds without cells of their own, and for columns that a custom resource declares."""
     if column.path:
         return _custom_cell(column, item)
@@ -72,7 +72,7 @@ def _plain_cell(column: Column, item: Json) -> Any:
     return ""
 
 
-def _custom_cell(column: Column, item: Json) -> Any:
+def _custom_cell(column: Column, item: Json) -> object:
     found = json_path(column.path)(item)
     value = found[0] if found else None
     if value is None:
@@ -101,7 +101,7 @@ _STEP = re.compile(
 
 
 @lru_cache(maxsize=256)
-def json_path(path: str) -> Callable[[Any], list[Any]]:
+def json_path(path: str) -> Callable[[object], list[object]]:
     """Find the values at a JSONPath of a printer column; ValueError if it is none."""
     steps: list[re.Match[str]] = []
     at = 0
@@ -112,7 +112,7 @@ def json_path(path: str) -> Callable[[Any], list[Any]]:
         steps.append(match)
         at = match.end()
 
-    def find(value: object) -> list[Any]:
+    def find(value: object) -> list[object]:
         found = [value]
         for step in steps:
             found = [inner for each in found for inner in _step_into(each, step)]
@@ -121,7 +121,7 @@ def json_path(path: str) -> Callable[[Any], list[Any]]:
     return find
 
 
-def _step_into(value: object, step: re.Match[str]) -> list[Any]:
+def _step_into(value: object, step: re.Match[str]) -> list[object]:
     if name := step["name"] or step["key"]:
         name = name.replace("\\.", ".")
         return [value[name]] if isinstance(value, dict) and name in value else []

@@ -173,7 +173,7 @@ def _profile_lines(profile: ResolvedProfile) -> Iterator[str]:
     yield from _table([("PLUGIN", "ARGUMENTS"), *_argument_rows(profile.as_json()["args"])])
 
 
-def _argument_rows(arguments: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def _argument_rows(arguments: dict[str, dict[str, object]]) -> Iterator[tuple[str, str]]:
     for plugin, args in arguments.items():
         first = plugin
         for field, value in args.items():

@@ -57,7 +57,7 @@ def _with_crds(registry: Registry) -> tuple[str, ...]:
     return tuple(name for name, plugin in plugins.items() if any(map(needs_crd, plugin.watches)))
 
 
-def _rename_kind(kind: str, names: tuple[str, ...], registry: Registry) -> dict[str, Any]:
+def _rename_kind(kind: str, names: tuple[str, ...], registry: Registry) -> dict[str, object]:
     """The definition of this kind, under the name given: a manifest may spell it in the plural."""
     known: list[str] = []
     for definition in (each for name in names for each in _definitions(name, registry)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from stowplan.api.pod import Pod
@@ -34,7 +32,7 @@ def hints() -> None:
     answer_lines("an event", lambda case: _answer(case, registry))
 
 
-def _answer(case: Case, registry: Registry) -> dict[str, Any]:
+def _answer(case: Case, registry: Registry) -> dict[str, object]:
     try:
         pod, old, new = (object_in(case, field) for field in ("pod", "old", "new"))
         if not isinstance(pod, Pod):

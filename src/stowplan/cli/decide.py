@@ -52,8 +52,8 @@ def decide(reserve: bool) -> None:
     answer_lines("a scenario", lambda scenario: _answer(scenario, registry, reserve))
 
 
-def _answer(scenario: Case, registry: Registry, reserve: bool) -> dict[str, Any]:
-    decisions: list[dict[str, Any]] = []
+def _answer(scenario: Case, registry: Registry, reserve: bool) -> dict[str, object]:
+    decisions: list[dict[str, object]] = []
     try:
         config, features = config_in(scenario, registry), features_in(scenario)
         if any(features):
@@ -63,7 +63,7 @@ def _answer(scenario: Case, registry: Registry, reserve: bool) -> dict[str, Any]
         planner.keep_nominations(item for item in objects if isinstance(item, Pod))
         pending = pending_in(scenario)
         planner.expect(pending)
-        decided: dict[str, dict[str, Any]] = {}
+        decided: dict[str, dict[str, object]] = {}
         for pod in pending:
             if (key := planner.group_of(pod)) is not None:
                 if pod.uid not in decided:
@@ -126,7 +126,7 @@ def features_in(case: Case) -> Features:
     return choose_features(given, RELEASE_MINOR)
 
 
-def answer_lines(what: str, answer: Callable[[Case], dict[str, Any]]) -> None:
+def answer_lines(what: str, answer: Callable[[Case], dict[str, object]]) -> None:
     """Answer every line. Exit with status 1 in the end if one was not a JSON object."""
     is_readable = True
     for line in filter(str.strip, sys.stdin):

@@ -158,7 +158,7 @@ def manifests(
     read = read_values(file) if file else Values()
     is_named = bool(read.name) or "name" in given
     values = _values(read, given, form)
-    documents: list[dict[str, Any]]
+    documents: list[dict[str, object]]
     if form == "pod":
         documents, messages = [static_pod(setup, values)], [*setup.warnings, *host_files(setup)]
     else:

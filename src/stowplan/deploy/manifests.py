@@ -454,13 +454,13 @@ def _render_monitoring(values: Values, endpoints: Sequence[Json]) -> Iterator[An
     yield from when(values.dashboard, [dashboard])
 
 
-def _rules_spec(values: Values) -> Any:
+def _rules_spec(values: Values) -> object:
     if isinstance(values, Symbol):
         return Symbol('(.Files.Get "files/rules.yaml" | fromYaml)')
     return yaml.safe_load((MONITORING / "rules.yaml").read_text())
 
 
-def _dashboard(values: Values) -> Any:
+def _dashboard(values: Values) -> object:
     if isinstance(values, Symbol):
         return Symbol('(.Files.Get "files/dashboard.json")')
     return (MONITORING / "dashboard.json").read_text()
@@ -580,7 +580,7 @@ def read_only(name: str, path: str) -> Json:
     return {"name": name, "mountPath": path, "readOnly": True}
 
 
-def _has_journal(values: Values) -> Any:
+def _has_journal(values: Values) -> object:
     return any_of(values.journal.enabled, values.journal.claim)
 
 

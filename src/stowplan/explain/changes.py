@@ -29,7 +29,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     text: str
     flip: Flip
-    was: Any = None
+    was: object = None
     now: Any = None
     pod: Pod | None = None
     """The changed pod."""
@@ -52,15 +52,15 @@ class Printed(msgspec.Struct, frozen=True):
     """Text for people, or data for programs, or an error."""
 
     text: str = ""
-    data: dict[str, Any] | None = None
+    data: dict[str, object] | None = None
     fault: str = ""
 
 
 class ReportedChange(msgspec.Struct, frozen=True, rename="camel"):
     kind: str
     text: str
-    was: Any
-    now: Any
+    was: object
+    now: object
     node: str
     """Where the pod would go."""
     by_preemption: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -81,8 +81,8 @@ class GroupReport(Part, frozen=True, kw_only=True):
     now: float = 0.0
 
 
-def as_json(report: GroupReport) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(report)
+def as_json(report: GroupReport) -> dict[str, object]:
+    found: dict[str, object] = msgspec.to_builtins(report)
     return found
 
 

@@ -7,7 +7,7 @@ functions; `text.py` puts the result into words.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -268,11 +268,11 @@ def _statuses(decision: Decision, row: int) -> list[Status]:
     return found + [each.status(places[0]) for each in decision.filters if each.fails[places[0]]]
 
 
-def as_json(explanation: Explanation) -> dict[str, Any]:
+def as_json(explanation: Explanation) -> dict[str, object]:
     """The explanation as plain data. `decision` is as `stowplan decide` prints it."""
     decision, margin = explanation.decision, explanation.margin(1)
     totals: list[int | None] = [*explanation.totals] or [None] * len(explanation.ranking)
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "pod": decision.pod.key,
         "profile": explanation.profile,
         "outcome": explanation.outcome,

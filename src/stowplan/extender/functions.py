@@ -43,7 +43,7 @@ class Function:
         self.module = getattr(call, "func", call).__module__
         self.__doc__ = call.__doc__
 
-    def __call__(self, *args: object, **options: object) -> Any:
+    def __call__(self, *args: object, **options: object) -> object:
         return self.call(*args, **options)
 
     def with_options(self, given: Mapping[str, str]) -> Function:

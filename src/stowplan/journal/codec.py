@@ -22,7 +22,7 @@ class Leaf(NamedTuple):
     """A field of a record or of its attempt."""
 
     name: str
-    kind: Any
+    kind: object
     get: Callable[[Record], Any]
 
 

@@ -94,7 +94,7 @@ def groups_of(records: Iterable[Record]) -> Iterator[pa.Table]:
 
 
 def _table(rows: list[Record], evidence: list[bytes]) -> pa.Table:
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         name: _array(map(LEAVES[name].get, rows), kind) for name, kind in COLUMNS.items()
     }
     standings = zip(*map(Standings().summarize, rows), strict=True)

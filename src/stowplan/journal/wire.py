@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import numpy as np
 
@@ -37,9 +35,9 @@ class PodAnswer(WireStruct):
 
     pod: str
     waiting: Waiting | None = None
-    attempts: list[dict[str, Any]] = []
+    attempts: list[dict[str, object]] = []
     """Summaries, the newest first."""
-    decision: dict[str, Any] | None = None
+    decision: dict[str, object] | None = None
     """The newest, or the one that was requested; None if there is none yet."""
 
 
@@ -47,11 +45,11 @@ class ListAnswer(WireStruct):
     kept: int
     bytes: int
     budget: int
-    decisions: list[dict[str, Any]]
+    decisions: list[dict[str, object]]
     """Summaries, the newest first."""
 
 
-def plain_record(record: Record) -> dict[str, Any]:
+def plain_record(record: Record) -> dict[str, object]:
     """All evidence as data for JSON. Nodes are given by their index in `nodes`."""
     found = {_camel(name): plain(leaf.get(record)) for name, leaf in LEAVES.items()}
     looked_at, skipped = record.looked_at, record.skipped_mask()
@@ -83,7 +81,7 @@ def summarize_record(record: Record) -> dict[str, object]:
     return {name: LEAVES[name].get(record) for name in SUMMARY}
 
 
-def plain(value: object) -> Any:
+def plain(value: object) -> object:
     """A value of a field as plain data."""
     match value:
         case Status():

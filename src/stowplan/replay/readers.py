@@ -233,7 +233,7 @@ def _filler_of(template: object) -> Filler | None:
     names = list(template) if isinstance(template, dict) else range(len(template))
     parts = [(name, template[name], _filler_of(template[name])) for name in names]
 
-    def fill(row: Mapping[str, str], where: str, place: str) -> Any:
+    def fill(row: Mapping[str, str], where: str, place: str) -> object:
         filled = [
             (name, plain if filler is None else filler(row, where, place)) for name, plain, filler in parts
         ]
@@ -485,7 +485,7 @@ class _SimKube(msgspec.Struct):
     version: int
     config: _Config
     events: list[_SimKubeEvent]
-    pod_lifecycles: dict[tuple[Any, str], dict[int, list[Any]]] = {}
+    pod_lifecycles: dict[tuple[Any, str], dict[int, list[object]]] = {}
 
 
 def read_simkube(path: Path) -> Trace:

@@ -304,7 +304,7 @@ def arrow() -> Any:
     return pyarrow
 
 
-def _schema() -> Any:
+def _schema() -> object:
     pa = arrow()
     types = {"time": pa.float64(), "run_seconds": pa.float64(), "earliest": pa.float64()}
     fields = [(name, types.get(name, pa.string())) for name in Event.__struct_fields__]
@@ -384,7 +384,7 @@ def write_parquet(file: Path, events: Iterable[Event]) -> None:
 
 def _table(events: list[Event], schema: Any) -> Any:
     pa = arrow()
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, list[object]] = {
         name: [getattr(event, name) for event in events]
         for name in Event.__struct_fields__
         if name != "object"

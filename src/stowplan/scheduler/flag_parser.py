@@ -36,7 +36,7 @@ class Flag(NamedTuple):
 
     name: str
     kind: Kind
-    default: Any
+    default: object
     help: str
     short: str = ""
     no_effect: str = ""
@@ -45,7 +45,7 @@ class Flag(NamedTuple):
 
 def read(argv: Sequence[str], flags: Mapping[str, Flag], program: str) -> dict[str, Any]:
     """The values of the given flags; raise an InputError for the first invalid one."""
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     positional: list[str] = []
     words = list(argv)
     while words:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -95,7 +94,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return (each for each in self.fates if each.ending in endings)
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
+def as_json(outcome: Outcome) -> dict[str, object]:
     """Plain data for programs: a count by result, then pod by pod."""
     counts = {ending.value: len(list(outcome.having(ending))) for ending in Ending}
     return {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 import yaml
@@ -102,7 +101,7 @@ class PluginRow(WireStruct):
     points: list[str]
     weight: int | None
     """The weight of its scores; None if it does not score."""
-    args: Any
+    args: object
     calls: int
     """How many of its calls were measured: one decision in ten is."""
     mean: float | None

@@ -48,7 +48,7 @@ class LiveAnswer(WireStruct):
     """The number of the last decision."""
     kept: int
     is_keeping: bool
-    decisions: list[dict[str, Any]]
+    decisions: list[dict[str, object]]
     """New since the last request, the newest first."""
     missed: int
     """How many new decisions are not listed."""

@@ -245,7 +245,7 @@ class Compiler:
             return Typed(list, lambda frame: [run(frame) for run in runs])
         parts = [(value.run, item.optional) for value, item in zip(values, items, strict=True)]
 
-        def run(frame: Frame) -> list[Any]:
+        def run(frame: Frame) -> list[object]:
             found = []
             for part, is_optional in parts:
                 value = part(frame)
@@ -380,7 +380,7 @@ def _meter(call: Callable[..., object], arguments: list[Run]) -> Run:
 
 
 def _load(slot: int) -> Run:
-    def run(frame: Frame) -> Any:
+    def run(frame: Frame) -> object:
         value = frame[slot]
         if isinstance(
             value, CelError
@@ -400,7 +400,7 @@ def _entry(operand: Typed, key: Typed, optional: bool) -> Typed:
     """`operand[key]`. From an optional value on all further steps are optional, too."""
     holder_of, key_of = operand.run, key.run
 
-    def run(frame: Frame) -> Any:
+    def run(frame: Frame) -> object:
         holder = holder_of(frame)
         if optional or type(holder) is Optional:
             return _find(holder, key_of(frame))

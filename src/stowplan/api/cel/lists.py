@@ -141,7 +141,7 @@ def extreme(name: str, sign: int) -> Callable[[Meter, list[object]], Any]:
     return choose
 
 
-def total(meter: Meter, items: list[Any]) -> Any:
+def total(meter: Meter, items: list[object]) -> object:
     from stowplan.api.cel.standard import to_duration, to_int, to_uint
 
     meter.charge(len(items))

@@ -126,7 +126,7 @@ def bind(compiler: Compiler, name: Node, value: Node, body: Node) -> Typed:
         inner = compiler.compile(body)
     value_of_it, body_of_it = typed.run, inner.run
 
-    def run(frame: Frame) -> Any:
+    def run(frame: Frame) -> object:
         try:
             frame[slot] = value_of_it(frame)
         except CelError as error:
@@ -297,7 +297,7 @@ def _sort_by(compiler: Compiler, target: Node, name: Node, key: Node) -> Typed:
     loop = _Loop.of(compiler, target, (name,), (key,), flags=0)
     (key_of,) = loop.bodies
 
-    def run(frame: Frame) -> list[Any]:
+    def run(frame: Frame) -> list[object]:
         pairs = [(item, key_of(frame)) for item in loop.steps(frame, (list,))]
         return sort_by_keys(frame[0], [item for item, _ in pairs], [key for _, key in pairs])
 
@@ -340,7 +340,7 @@ def _opt_flat_map(compiler: Compiler, target: Node, name: Node, body: Node) -> T
 
 
 def _on_present(
-    compiler: Compiler, target: Node, name: Node, body: Node, result: Callable[[Any], Optional]
+    compiler: Compiler, target: Node, name: Node, body: Node, result: Callable[[object], Optional]
 ) -> Typed:
     first = compiler.compile(target)
     with compiler.variable(name) as slot:
@@ -368,7 +368,7 @@ def _message(compiler: Compiler, name: Literal, fields: MapOf) -> Typed:
         if isinstance(item.key, Literal)
     ]
 
-    def run(frame: Frame) -> dict[str, Any]:
+    def run(frame: Frame) -> dict[str, object]:
         found = {}
         for field, value_of_field, is_optional in parts:
             value = value_of_field(frame)

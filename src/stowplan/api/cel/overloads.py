@@ -54,7 +54,7 @@ class Function:
         self.overloads: list[Overload] = []
         self.picked: dict[tuple[type, ...], Callable[..., Any]] = {}
 
-    def __call__(self, *values: object) -> Any:
+    def __call__(self, *values: object) -> object:
         return self.pick(values)(*values)
 
     def call_metered(self, meter: Meter, *values: object) -> object:
@@ -109,7 +109,7 @@ def define_on_text(name: str, *parameters: type, result: type, function: Callabl
         meter.charge_text(len(text))
         return function(text, *others)
 
-    def call(meter: Meter, *values: object) -> Any:
+    def call(meter: Meter, *values: object) -> object:
         return function(*values)
 
     has_length = parameters[0] in (str, bytes, list)

@@ -261,7 +261,7 @@ class _Parser:
         return self.listed(end, item, trailing_comma=True)
 
     def listed(self, end: str, one: Callable[[], Any], *, trailing_comma: bool) -> tuple[Any, ...]:
-        found: list[Any] = []
+        found: list[object] = []
         while not self.take(end):
             if found:
                 self.expect(",")
@@ -358,7 +358,7 @@ def _tokens(text: str) -> list[_Token]:
     return found
 
 
-def _literal(token: _Token) -> Any:
+def _literal(token: _Token) -> object:
     match token.kind:
         case "float":
             if math.isinf(number := float(token.text)):

@@ -99,7 +99,7 @@ def add_duration(moment: Timestamp, span: int) -> Timestamp:
     return found
 
 
-def ignore_meter(function: Callable[[Any, Any], Any]) -> Callable[[Meter, Any, Any], Any]:
+def ignore_meter(function: Callable[[Any, Any], Any]) -> Callable[[Meter, object, Any], Any]:
     """A function that needs no meter, for a name whose other overloads do."""
     return lambda meter, left, right: function(left, right)
 
@@ -162,7 +162,7 @@ def reject_nan(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool
     return call
 
 
-def on_texts(compare: Callable[[Any, Any], bool]) -> Callable[[Meter, Any, Any], bool]:
+def on_texts(compare: Callable[[Any, Any], bool]) -> Callable[[Meter, object, Any], bool]:
     def call(meter: Meter, left: Any, right: Any) -> bool:
         meter.charge_text(min(len(left), len(right)))
         return compare(left, right)

@@ -46,7 +46,7 @@ class Optional:
         self.value, self.present = value, present
 
     @classmethod
-    def of(cls, found: list[Any]) -> Optional:
+    def of(cls, found: list[object]) -> Optional:
         """The one item of a list that has at most one."""
         return cls(found[0]) if found else MISSING
 
@@ -75,7 +75,7 @@ class Amount:
         )
 
 
-class Domains(dict[str, dict[str, Any]]):
+class Domains(dict[str, dict[str, object]]):
     """The attributes or capacities of a device by domain; an unknown domain is an empty map."""
 
     __slots__ = ()
