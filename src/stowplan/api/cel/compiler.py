@@ -229,7 +229,7 @@ class Compiler:
         self.cost += 1
         operand, key = self.compile(node.operand), self.compile(node.key)
         if operand.kind is not Optional:
-            FUNCTIONS["[]"].checked((operand.kind, key.kind))
+            FUNCTIONS["[]"].resolve((operand.kind, key.kind))
         return _entry(operand, key, node.optional)
 
     def list_of(self, items: tuple[Item, ...]) -> Typed:
@@ -321,7 +321,7 @@ class Compiler:
         if name in ("==", "!=") and not is_alike(*(argument.kind for argument in arguments)):
             listed = ", ".join(name_of(argument.kind) for argument in arguments)
             raise CelError(f"found no matching overload for '{name}' applied to '({listed})'")
-        kind, call = function.checked([argument.kind for argument in arguments])
+        kind, call = function.resolve([argument.kind for argument in arguments])
         self.cost += 1
         if function.is_metered:
             typed = Typed(kind, _meter(call, [argument.run for argument in arguments]))

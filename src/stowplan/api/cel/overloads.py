@@ -64,18 +64,18 @@ class Function:
         types = tuple(map(type, values))
         function = self.picked.get(types)
         if function is None:
-            found = self.fitting(types)
+            found = self.find_matching(types)
             if not found:
                 raise CelError(f"no such overload: {self.name}({', '.join(map(name_of, types))})")
             function = self.picked[types] = found[0].function
         return function
 
-    def fitting(self, types: Sequence[type]) -> list[Overload]:
+    def find_matching(self, types: Sequence[type]) -> list[Overload]:
         return [overload for overload in self.overloads if fits(overload.parameters, types)]
 
-    def checked(self, types: Sequence[type]) -> tuple[type, Callable[..., Any]]:
+    def resolve(self, types: Sequence[type]) -> tuple[type, Callable[..., Any]]:
         """The type of the result, and what to call: the one overload if these types leave no choice."""
-        found = self.fitting(types)
+        found = self.find_matching(types)
         if not found:
             listed = ", ".join(map(name_of, types))
             raise CelError(f"found no matching overload for '{self.name}' applied to '({listed})'")

@@ -168,10 +168,10 @@ class _Parser:
             while self.take(sign):
                 count += 1
             if count:
-                return self.negated(sign, count)
+                return self.negate(sign, count)
         return self.member()
 
-    def negated(self, sign: str, count: int) -> Node:
+    def negate(self, sign: str, count: int) -> Node:
         kind, text = self.peek()
         if sign == "-" and kind == "int" and text[-1] not in "uU":
             # The smallest number has no positive counterpart, so the sign belongs to the literal.
@@ -220,7 +220,7 @@ class _Parser:
             self.expect(":")
             return Item(self.expression(), Literal(name), optional)
 
-        return self.listed("}", field, trailing_comma=True)
+        return self.parse_list("}", field, trailing_comma=True)
 
     def primary(self) -> Node:
         if self.take("("):
@@ -247,7 +247,7 @@ class _Parser:
         return Literal(_literal(self.tokens[self.position - 1]))
 
     def arguments(self, end: str) -> tuple[Node, ...]:
-        return self.listed(end, self.expression, trailing_comma=False)
+        return self.parse_list(end, self.expression, trailing_comma=False)
 
     def items(self, end: str, *, keyed: bool) -> tuple[Item, ...]:
         def item() -> Item:
@@ -258,9 +258,9 @@ class _Parser:
             self.expect(":")
             return Item(self.expression(), node, optional)
 
-        return self.listed(end, item, trailing_comma=True)
+        return self.parse_list(end, item, trailing_comma=True)
 
-    def listed(self, end: str, one: Callable[[], Any], *, trailing_comma: bool) -> tuple[Any, ...]:
+    def parse_list(self, end: str, one: Callable[[], Any], *, trailing_comma: bool) -> tuple[Any, ...]:
         found: list[object] = []
         while not self.take(end):
             if found:
