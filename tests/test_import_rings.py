@@ -8,7 +8,6 @@ import pytest
 TYPE_ONLY = {
     ("stowplan.api.requests", "stowplan.api.pod"),
     ("stowplan.api.cel.macros", "stowplan.api.cel.compiler"),
-    ("stowplan.apiserver.tables", "stowplan.apiserver.forms"),
     ("stowplan.cluster.node_table", "stowplan.cluster.live_nodes"),
     ("stowplan.cluster.pod_table", "stowplan.cluster.live_nodes"),
     # The base class names what its methods are given, which in turn is built on plugins.

@@ -10,6 +10,9 @@ from plain_objects import explain, node, pod, priority_class
 from stowplan.api.amounts import amount_text
 from stowplan.explain import layout
 from stowplan.explain.text import render
+from stowplan.framework import CycleState, Node, Pod, Status
+from stowplan.framework.plugin import ExplainingPlugin
+from stowplan.testing import a_cluster
 
 GPU = {"key": "gpu", "effect": "NoSchedule"}
 
@@ -209,3 +212,18 @@ def test_long_lists_are_cut_short():
     assert "refuses-0009 and 40 more" in " ".join(line.strip() for line in short)
     assert "refuses-0049" in long[-2]
     assert max(map(len, short + long)) <= layout.width
+
+
+class Quarantine(ExplainingPlugin):
+    """Rejects all nodes, and says about each group of them what it misses."""
+
+    def filter(self, state: CycleState, pod: Pod, node: Node) -> Status | None:
+        return Status.unresolvable("node(s) were in quarantine")
+
+    def explain_reasons(self, pod, reasons, nodes):
+        return f"{pod.name} waits for {', '.join(sorted(each.name for each in nodes))} to leave it"
+
+
+def test_a_plugin_explains_its_own_reasons():
+    outcome = a_cluster(Quarantine).node("a").node("b").decide("web")
+    assert "web waits for a, b to leave it" in str(outcome.explanation)

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 from stowplan.api.meta import Json
 from stowplan.apiserver import bodies, forms, managed
-from stowplan.apiserver.forms import Form
 from stowplan.apiserver.managed import Manager
 from stowplan.apiserver.objects import Objects
-from stowplan.apiserver.options import Query, WriteOptions, write_options
+from stowplan.apiserver.options import Form, Query, WriteOptions, write_options
 from stowplan.apiserver.rbac import ADMIN, User
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Record

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 import yaml
@@ -11,6 +10,7 @@ import yaml
 from stowplan.api.meta import Json
 from stowplan.apiserver import tables
 from stowplan.apiserver.failures import Failure
+from stowplan.apiserver.options import Form
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Record
 from stowplan.apiserver.structural import prune
@@ -20,20 +20,6 @@ WHOLE, TABLE, METADATA = "", "Table", "PartialObjectMetadata"
 MAX_YAML = 1024 * 1024
 """Bytes of a response, as JSON; writing YAML takes a hundred times as long."""
 _JSON_TYPES = ("*/*", "application/*", "application/json")
-
-
-class Form(NamedTuple):
-    """What the client asked for; `include` is how much of each object a table's rows bring along.
-
-    In those that are bare there are no managed fields; `is_list` is for metadata of a list.
-    """
-
-    what: str = WHOLE
-    yaml: bool = False
-    include: str = "Metadata"
-    group_version: str = "meta.k8s.io/v1"
-    is_bare: bool = False
-    is_list: bool = False
 
 
 @lru_cache(256)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
@@ -38,6 +39,21 @@ VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 MAX_MANAGER = 128
 MAX_DIGITS = 30
 _GROUP = "meta.k8s.io"
+
+
+class Form(NamedTuple):
+    """The form of the response: whole objects, a table or metadata only."""
+
+    what: str = ""
+    """Empty for whole objects, or the kind that the client asks for."""
+    yaml: bool = False
+    include: str = "Metadata"
+    """How much of each object the rows of a table contain."""
+    group_version: str = "meta.k8s.io/v1"
+    is_bare: bool = False
+    """Whether managed fields are left out."""
+    is_list: bool = False
+    """Whether metadata is asked for as a list."""
 
 
 class Query:

@@ -19,8 +19,14 @@ from stowplan.api.meta import Json
 from stowplan.api.selectors import Selector
 from stowplan.apiserver import forms
 from stowplan.apiserver.failures import Failure, bad_request, expired, internal, too_large_version
-from stowplan.apiserver.forms import Form
-from stowplan.apiserver.options import FieldTerms, ListOptions, field_selector, fields_match, label_selector
+from stowplan.apiserver.options import (
+    FieldTerms,
+    Form,
+    ListOptions,
+    field_selector,
+    fields_match,
+    label_selector,
+)
 from stowplan.apiserver.resources import Resource
 from stowplan.apiserver.store import Change, Collection, Key, Record
 from stowplan.http11.messages import Request, Response

@@ -6,15 +6,13 @@ import json
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stowplan.api.meta import Json
 from stowplan.apiserver.cells import CELLS, age
+from stowplan.apiserver.options import Form
 from stowplan.apiserver.resources import Column, Resource
 from stowplan.apiserver.times import UNKNOWN, since
-
-if TYPE_CHECKING:
-    from stowplan.apiserver.forms import Form
 
 
 def table_of(
