@@ -142,6 +142,23 @@ def test_what_is_taken_is_said(tmp_path):
             assert "Traceback" not in ended.stderr
 
 
+async def test_a_deleted_pod_is_terminating_before_it_is_gone(up):
+    async with client(up) as api:
+        for number in range(20):
+            name = f"stopping-{number}"
+            await api.request("POST", PODS, pod(name))
+            async with asyncio.timeout(10):
+                while (await api.get_json(f"{PODS}/{name}"))["status"]["phase"] != "Running":
+                    await asyncio.sleep(0.01)
+            await api.request("DELETE", f"{PODS}/{name}")
+            await asyncio.sleep(0.02)  # as long as a slow client may take
+            found = await api.get_json(f"{PODS}/{name}")
+            assert found["metadata"]["deletionTimestamp"]
+        async with asyncio.timeout(10):
+            while "stopping-" in str(await api.get_json(PODS)):
+                await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("flag", ["--record", "--journal"])
 def test_a_library_that_is_missing_is_said_at_the_start(tmp_path, flag):
     script = "import sys; sys.modules['pyarrow'] = None; from stowplan.cli import main; main()"

@@ -54,6 +54,9 @@ DEFAULT_NODES = 10
 PROXIED = ("page", "metrics", "configz", "debug")
 """Pages of the scheduler that the API server's port serves as well."""
 SYNC_SECONDS = 60.0
+STOP_SECONDS = 0.2
+"""How long containers take to stop. Without it, a client that deletes a pod and then looks at it may find it
+gone within a millisecond, which no kubelet does."""
 
 
 class UpOptions(msgspec.Struct, kw_only=True):
@@ -199,7 +202,9 @@ def _check_manifests(manifests: list[Found]) -> None:
 @asynccontextmanager
 async def _running(options: UpOptions, pair: Pair) -> AsyncIterator[EmbeddedCluster]:
     certificate = pair.certificate.decode()
-    behaviour = Behaviour(missing_images=options.missing_images)
+    # With a clock that stands still, pods that take time to stop would never be gone.
+    stop_seconds = STOP_SECONDS if options.speed > 0 else 0.0
+    behaviour = Behaviour(missing_images=options.missing_images, stop_seconds=stop_seconds)
     with _opened(options.data) as store:
         async with EmbeddedCluster(
             store,
