@@ -169,7 +169,7 @@ class Volume(Wire, frozen=True):
 
     @property
     def matters(self) -> bool:
-        return any(getattr(self, source) is not None for source in self.__struct_fields__[1:])
+        return self != Volume(self.name)
 
 
 class PreferredSchedulingTerm(Wire, frozen=True):
@@ -322,6 +322,13 @@ class _Placement(Object, frozen=True):
     status: _Phase = _Phase()
 
 
+class _Change(Object, frozen=True):
+    """What can differ between two versions of a pod with the same generation."""
+
+    spec: _PlacementSpec = _PlacementSpec()
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
 class HostPort(msgspec.Struct, frozen=True, gc=False):
     """A host port used by a pod; two conflict unless they name different addresses."""
 
@@ -451,6 +458,41 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
         return msgspec.structs.replace(pod, fault=fault, is_illegible=not pod.spec.containers)
 
     @classmethod
+    def decode_change(cls, data: bytes, known: Mapping[str, object]) -> Pod:
+        """The same as `decode`, for a pod that may be in `known`, by key, as it was before.
+
+        Of a spec that is still the same only the node is read: setting it does not make a new generation.
+        """
+        wire = decode(_Change, data)
+        meta, status = wire.metadata, wire.status
+        old = known.get(f"{meta.namespace or 'default'}/{meta.name}")
+        if (
+            not isinstance(old, Pod)
+            or not 0 < meta.generation == old.generation
+            or meta.uid != old.uid
+            or old.fault
+            or requests.status_counts(status)
+        ):
+            return cls.decode(data)
+        has_same_labels = old.label_set.labels == meta.labels
+        return msgspec.structs.replace(
+            old,
+            label_set=old.label_set if has_same_labels else label_set_of(old.namespace, meta.labels),
+            node_name=sys.intern(wire.spec.node_name),
+            nominated_node_name=status.nominated_node_name,
+            annotations=_share_annotations(meta.annotations) if meta.annotations else _NONE,
+            controller=_share_owner(meta.controller()) if meta.owner_references else None,
+            phase=sys.intern(status.phase),
+            start_time=_start_of(status),
+            deletion_timestamp=meta.deletion_timestamp,
+            creation_timestamp=meta.creation_timestamp,
+            resource_version=meta.resource_version,
+            conditions=tuple(_relevant_conditions(status.conditions)) if status.conditions else (),
+            resource_claim_statuses=_claim_names(status),
+            assigned=None,
+        )
+
+    @classmethod
     def of(cls, wire: PodObject) -> Pod:
         meta, spec, status = wire.metadata, wire.spec, wire.status
         return cls(
@@ -461,14 +503,14 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
             node_name=sys.intern(spec.node_name),
             nominated_node_name=status.nominated_node_name,
             annotations=_share_annotations(meta.annotations) if meta.annotations else _NONE,
-            controller=_share_owner(meta.controller()),
+            controller=_share_owner(meta.controller()) if meta.owner_references else None,
             phase=sys.intern(status.phase),
             start_time=_start_of(status),
             deletion_timestamp=meta.deletion_timestamp,
             creation_timestamp=meta.creation_timestamp,
             resource_version=meta.resource_version,
             generation=meta.generation,
-            conditions=tuple(_relevant_conditions(status.conditions)),
+            conditions=tuple(_relevant_conditions(status.conditions)) if status.conditions else (),
             resource_claim_statuses=_claim_names(status),
             assigned=requests.Assigned.of(spec, status) if requests.status_counts(status) else None,
             group_name=_group_name(spec),

@@ -43,6 +43,8 @@ class WatchedResource(msgspec.Struct, frozen=True, kw_only=True):
     decode: Callable[[bytes], Watched]
     struct: type[Object] | None = None
     """What `decode` reads objects into, if that can be prepared before there are any."""
+    decode_change: Callable[[bytes, Mapping[str, Watched]], Watched] | None = None
+    """Decodes an object that may be known, by key, as it was before; None if `decode` does that, too."""
     salvage: Callable[[bytes, str], Watched] | None = None
     """Reads what it can of an object that cannot be decoded, for the reason given. For kinds that hold what
     others must not get, so that they count whatever is wrong with them; all others count as deleted."""
@@ -108,6 +110,7 @@ PODS = WatchedResource(
     path=f"{CORE}/pods",
     decode=Pod.decode,
     struct=PodObject,
+    decode_change=Pod.decode_change,
     salvage=Pod.salvage,
     field_selector="status.phase!=Succeeded,status.phase!=Failed",
 )

@@ -13,7 +13,7 @@ import math
 import random
 import re
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -205,9 +205,16 @@ def _decode_page(resource: WatchedResource, page: Page, reading: Reading) -> Ite
         yield item
 
 
-def read_object(resource: WatchedResource, raw: bytes) -> tuple[Watched | None, InputError | None]:
-    """Decode an object; return it, or None, and what is wrong with it. No content makes it raise."""
+def read_object(
+    resource: WatchedResource, raw: bytes, known: Mapping[str, Watched] | None = None
+) -> tuple[Watched | None, InputError | None]:
+    """Decode an object; return it, or None, and what is wrong with it. No content makes it raise.
+
+    `known` has objects by key as they were before, this one probably among them.
+    """
     try:
+        if known is not None and resource.decode_change is not None:
+            return resource.decode_change(raw, known), None
         return resource.decode(raw), None
     except Exception as error:  # whatever is wrong with one object, the others are read
         fault = _fault_of(resource, raw, error)
@@ -487,13 +494,13 @@ class Reflector:
         elif event.type == "DELETED":
             self.version = self._remove(event.object)
         else:
-            _, self.version = self._put(event.object)
+            _, self.version = self._put(event.object, is_change=event.type == "MODIFIED")
         if self._checkpoint is not None:
             self._look_at_checkpoint()
 
-    def _put(self, raw: msgspec.Raw) -> tuple[str, str]:
+    def _put(self, raw: msgspec.Raw, *, is_change: bool = False) -> tuple[str, str]:
         """Store an object as it is now; return its key and version."""
-        item, fault = read_object(self.resource, raw)
+        item, fault = read_object(self.resource, raw, self.objects if is_change else None)
         if item is None:
             identity = self._identity_of(raw, fault)
             key, version = identity.key, identity.metadata.resource_version or self.version

@@ -550,7 +550,7 @@ async def record(
 
 
 def _reflector(api: ApiClient, resource: WatchedResource, recorder: Recorder) -> Reflector:
-    watched = msgspec.structs.replace(resource, decode=decode_seen, salvage=None)
+    watched = msgspec.structs.replace(resource, decode=decode_seen, decode_change=None, salvage=None)
 
     def on_served(error: ApiError | None) -> None:
         if error is not None:

@@ -254,7 +254,7 @@ class WholeObjects:
                 self._changes.make(partial(self._take_in, item, form))
             on_event(kind, old, new)
 
-        return msgspec.structs.replace(resource, decode=decode), on_watched
+        return msgspec.structs.replace(resource, decode=decode, decode_change=None), on_watched
 
     def _is_wanted(self, item: Watched) -> bool:
         if isinstance(item, Pod):
