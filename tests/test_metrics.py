@@ -15,6 +15,7 @@ from stowplan.cluster import ClusterView
 from stowplan.framework.handle import Handle
 from stowplan.metrics import Metrics
 from stowplan.metrics import scheduler as metrics_module
+from stowplan.metrics.page import Page
 from stowplan.plugins.default.volume_binding import STAGE_ERRORS
 
 MILLISECONDS = "0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 8.192 16.384"
@@ -468,3 +469,16 @@ def test_what_was_observed_is_sorted_in_even_if_nobody_reads_the_page():
     metrics.algorithm(0.5)
     metrics.settle()
     assert metrics.page.families["scheduler_scheduling_algorithm_duration_seconds"][()].total == 0.5
+
+
+def test_many_observations_are_counted_as_one_by_one():
+    page = Page()
+    values = [0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 4.5, 9.0, 1.0] * 5
+    together, apart = (page.histogram(name, "", (1.0, 2.0, 4.0)) for name in ("together", "apart"))
+    for value in values:
+        together[()].observe(value)
+        apart[()].observe(value)
+        apart.settle()
+    together.settle()
+    assert together[()].counts == apart[()].counts == [15, 10, 10, 10]
+    assert together[()].total == apart[()].total == sum(values)
