@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
@@ -52,7 +53,12 @@ def fields(message: bytes) -> Iterator[Field]:
 
 def encode_object(api_version: str, kind: str, message: bytes) -> bytes:
     """An object, as the body of a request."""
-    return MAGIC + encode_message((1, encode_message((1, api_version), (2, kind))), (2, message))
+    return _type_meta(api_version, kind) + encode_message((2, message))
+
+
+@lru_cache(maxsize=64)
+def _type_meta(api_version: str, kind: str) -> bytes:
+    return MAGIC + encode_message((1, encode_message((1, api_version), (2, kind))))
 
 
 def encode_message(*values: tuple[int, bytes | str | int]) -> bytes:

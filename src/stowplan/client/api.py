@@ -233,16 +233,27 @@ class _AccessReview(Wire, frozen=True):
 
 
 class _Binding(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    api_version: str
-    kind: str
-    metadata: dict[str, str]
-    target: dict[str, str]
+    metadata: _BindingMetadata
+    target: _Target
+    api_version: str = "v1"
+    kind: str = "Binding"
 
     def as_protobuf(self) -> bytes:
-        meta, encode = self.metadata, protobuf.encode_message
-        metadata = encode((1, meta["name"]), (3, meta["namespace"]), (5, meta["uid"]))
-        target = encode((1, self.target["kind"]), (3, self.target["name"]))
+        pod, encode = self.metadata, protobuf.encode_message
+        metadata = encode((1, pod.name), (3, pod.namespace), (5, pod.uid))
+        target = encode((1, self.target.kind), (3, self.target.name))
         return protobuf.encode_object(self.api_version, self.kind, encode((1, metadata), (2, target)))
+
+
+class _BindingMetadata(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    namespace: str
+    uid: str
+
+
+class _Target(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    kind: str = "Node"
 
 
 class ApiClient:
@@ -318,12 +329,18 @@ class ApiClient:
         target = _target(path, query)
         before = _nothing if method == "GET" else self._check_may_write
         retries, renewed = RETRIES, False
+        began, status, size = time.perf_counter(), 0, 0
         self._under_way += 1
         try:
             while True:
-                pool, headers = await self._turn(method, accept)
-                reply = await pool.request(
-                    method, target, (*headers, *kind), data, timeout=self.timeout, before=before
+                if seconds := self._take_turn(method):
+                    await asyncio.sleep(seconds)
+                identity = self.connection.fixed_headers
+                if identity is None:
+                    identity = await self.connection.headers()
+                headers = (self._user_agent, ("Accept", accept), *identity, *kind)
+                reply = await self._open_pool().request(
+                    method, target, headers, data, timeout=self.timeout, before=before
                 )
                 is_busy = reply.status == 429 or reply.status >= 500
                 if as_protobuf is not None and reply.status != 429:  # which is not about the request
@@ -331,9 +348,10 @@ class ApiClient:
                     is_of_proxy = content_type == protobuf.CONTENT_TYPE and not self._sends_protobuf
                     if reply.status in (406, 415) or (is_of_proxy and reply.status in (400, 403)):
                         # From a proxy, say, that knows only JSON. Nothing was done, so send it again as JSON.
-                        self._asks_for_protobuf = False
+                        self._asks_for_protobuf, status = False, reply.status
                         return await self.request(method, path, plain, query=query)
                 if reply.status < 300:
+                    status, size = reply.status, len(reply.data)
                     return reply
                 if reply.status == 401 and not renewed and await self.connection.renew():
                     renewed = True
@@ -342,10 +360,14 @@ class ApiClient:
                     raise error_of(*reply)
                 retries -= 1
                 await asyncio.sleep(reply.retry_after)
+        except ApiError as error:
+            status = error.status
+            raise
         finally:
             self._under_way -= 1
             if self._count_queued() <= FEW_QUEUED:
                 self._has_capacity.set()
+            self.on_answered(method, status, size, time.perf_counter() - began)
 
     async def stream(
         self,
@@ -375,9 +397,11 @@ class ApiClient:
                     on_line(line)
                 unfinished[:] = [others[-1]]
 
-        pool, headers = await self._turn("GET", JSON)
+        if seconds := self._take_turn("GET"):
+            await asyncio.sleep(seconds)
+        headers = (self._user_agent, ("Accept", JSON), *await self.connection.headers())
         target = _target(path, query)
-        reply = await pool.stream(
+        reply = await self._open_pool().stream(
             target, headers, split, timeout=self.timeout, silence=silence, open_seconds=open_seconds
         )
         if reply.status == 401:
@@ -394,8 +418,7 @@ class ApiClient:
         return decode_deep(msgspec.json.decode, (await self.request("GET", path)).data)
 
     async def create_binding(self, pod: Pod, node_name: str) -> None:
-        metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
-        body = _Binding("v1", "Binding", metadata, {"kind": "Node", "name": node_name})
+        body = _Binding(_BindingMetadata(pod.name, pod.namespace, pod.uid), _Target(node_name))
         await self.request("POST", f"{PODS.item(pod.namespace, pod.name)}/binding", body)
 
     async def patch_pod(self, pod: Pod, patch: dict[str, Any], subresource: str = "") -> None:
@@ -518,16 +541,19 @@ class ApiClient:
     def on_throttled(self, method: str, seconds: float) -> None:
         """Called with the time that a request waits because of the rate limit, mostly zero."""
 
-    async def _turn(self, method: str, accept: str) -> tuple[Pool, list[tuple[str, str]]]:
-        """Wait for the rate limit, and return the pool and the headers to use."""
+    def on_answered(self, method: str, status: int, size: int, seconds: float) -> None:
+        """Called after a request with the status and size of the response; zero if there was none."""
+
+    def _take_turn(self, method: str) -> float:
+        """How many seconds to wait before the next request, for the rate limit."""
         seconds = self._limit.take()
         self.on_throttled(method, seconds)
-        if seconds:
-            await asyncio.sleep(seconds)
-        identity = await self.connection.headers()
+        return seconds
+
+    def _open_pool(self) -> Pool:
         if self._pool is None:
             raise Unreachable("the client is closed; use it within `async with`")
-        return self._pool, [self._user_agent, ("Accept", accept), *identity]
+        return self._pool
 
 
 @contextmanager

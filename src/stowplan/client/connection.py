@@ -29,6 +29,8 @@ LONG_WAIT_SECONDS = 0.1
 MIN_GAIN, PAUSE_SECONDS = 1.1, 60.0
 """With a quarter more at once, so many times the requests must be answered, or the limit does not grow for
 so many seconds."""
+FAULTS = (BrokenError, TooLargeError, OSError, ssl.CertificateError)
+"""What ends an exchange without a response; OSError includes time-outs."""
 
 
 class Pool(Protocol):
@@ -100,9 +102,15 @@ class AdaptiveSemaphore:
         self._answered, self._checked_at, self._rate, self._next_check = 0, 0.0, 0.0, initial
         self._waiting: deque[tuple[asyncio.Future[None], float]] = deque()
 
-    async def acquire(self) -> None:
+    def try_acquire(self) -> bool:
+        """Take it if that needs no wait."""
         if self._held < self.limit:
             self._held += 1
+            return True
+        return False
+
+    async def acquire(self) -> None:
+        if self.try_acquire():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((turn, monotonic()))
@@ -177,11 +185,21 @@ class HttpPool:
         timeout: float,
         before: Callable[[], None] = lambda: None,
     ) -> Reply:
-        head = self._head(method, path, headers, body)
-        await self._capacity.acquire()
+        message = self._head(method, path, headers, body)
+        if not self._capacity.try_acquire():
+            await self._capacity.acquire()
+        channel = None
         try:
-            return await self._exchange(method, path, head, timeout=timeout, before=before)
+            channel = self._take_idle() or await self._connect_within(timeout)
+            before()
+            reply = channel.send(message, max_body_bytes=self._max_body_bytes)
+            channel.give_up_after(timeout)
+            return await reply
+        except FAULTS as error:
+            raise self._unreachable(method, path, channel, error) from error
         finally:
+            if channel is not None:
+                self._release(channel)
             self._capacity.release()
 
     async def stream(
@@ -194,16 +212,18 @@ class HttpPool:
         silence: float,
         open_seconds: float,
     ) -> Reply:
-        head = self._head("GET", path, headers, None)
-        return await self._exchange(
-            "GET",
-            path,
-            head,
-            timeout=timeout,
-            on_data=on_data,
-            silence=silence,
-            open_seconds=open_seconds,
-        )
+        message = self._head("GET", path, headers, None)
+        channel = None
+        try:
+            channel = self._take_idle() or await self._connect_within(open_seconds)
+            reply = channel.send(message, on_data, max_body_bytes=self._max_body_bytes)
+            channel.watch_silence(silence, open_seconds)
+            return await reply
+        except FAULTS as error:
+            raise self._unreachable("GET", path, channel, error) from error
+        finally:
+            if channel is not None:
+                self._release(channel)
 
     def drop_idle(self, heard_before: float = math.inf) -> None:
         kept = [channel for channel in self._idle if channel.heard_at >= heard_before]
@@ -218,43 +238,12 @@ class HttpPool:
         if channels:
             await asyncio.wait([channel.closed for channel in channels], timeout=1)
 
-    async def _exchange(
-        self,
-        method: str,
-        path: str,
-        message: bytes,
-        *,
-        timeout: float,
-        on_data: OnData | None = None,
-        silence: float = 0,
-        open_seconds: float = 0,
-        before: Callable[[], None] = lambda: None,
-    ) -> Reply:
-        channel = None
-        try:
-            channel = self._take_idle()
-            if channel is None:
-                async with asyncio.timeout(timeout if on_data is None else open_seconds):
-                    channel = await self._connect()
-            before()
-            reply = channel.send(message, on_data, max_body_bytes=self._max_body_bytes)
-            if on_data is not None:
-                channel.watch_silence(silence, open_seconds)
-            else:
-                channel.give_up_after(timeout)
-            found = await reply
-        except (BrokenError, TooLargeError, OSError, ssl.CertificateError) as error:  # OSError: time-outs too
-            if isinstance(error, TimeoutError) and channel is not None:
-                # What broke this connection without a word may have broken the others: a firewall or a NAT
-                # that forgot them, a machine that is gone. Those heard since the request are fine.
-                self.drop_idle(channel.sent_at)
-            raise Unreachable(
-                f"{method} {self._server}{path.partition('?')[0]}: {_in_words(error)}"
-            ) from error
-        finally:
-            if channel is not None:
-                self._release(channel)
-        return found
+    def _unreachable(self, method: str, path: str, channel: Channel | None, error: Exception) -> Unreachable:
+        if isinstance(error, TimeoutError) and channel is not None:
+            # What broke this connection without a word may have broken the others: a firewall or a NAT
+            # that forgot them, a machine that is gone. Those heard since the request are fine.
+            self.drop_idle(channel.sent_at)
+        return Unreachable(f"{method} {self._server}{path.partition('?')[0]}: {_in_words(error)}")
 
     def _head(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
         target = self._url.path + path
@@ -282,6 +271,10 @@ class HttpPool:
             self._idle.append(channel)
         else:
             channel.abort()
+
+    async def _connect_within(self, seconds: float) -> Channel:
+        async with asyncio.timeout(seconds):
+            return await self._connect()
 
     async def _connect(self) -> Channel:
         if self._proxy is not None:
@@ -377,6 +370,11 @@ class Connection:
             server_hostname=self.server_hostname,
             proxy=self.proxy,
         )
+
+    @property
+    def fixed_headers(self) -> Iterable[tuple[str, str]] | None:
+        """The headers that authenticate us, if they are always the same; None if `headers` must be asked."""
+        return None if self._credentials else self._fixed_headers
 
     async def headers(self) -> list[tuple[str, str]]:
         """Return the headers that authenticate us."""

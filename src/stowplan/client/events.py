@@ -10,7 +10,6 @@ import asyncio
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, Protocol
@@ -157,18 +156,16 @@ class EventRecorder:
     async def _create(self, event: Event) -> None:
         count, form = event.count, self._form
         try:
-            await self._post(event, form)
+            await self._request("POST", form.path(event), form.body(event, self._controller, self._instance))
+        except Conflict:
+            pass  # of an attempt that seemed to fail and had come through
         except NotFound as error:
             if error.reason or form is CORE_FORM:
                 raise  # it is the namespace that is not there
             self._form = CORE_FORM
-            await self._post(event, CORE_FORM)
+            await self._create(event)
+            return
         event.sent = count
-
-    async def _post(self, event: Event, form: EventForm) -> None:
-        body = form.body(event, self._controller, self._instance)
-        with suppress(Conflict):  # of an attempt that seemed to fail and had come through
-            await self._request("POST", form.path(event), body)
 
     async def _patch(self, event: Event) -> None:
         count = event.count

@@ -173,6 +173,8 @@ class PodBinder:
 
     def _confirm_later(self, attempt: Attempt, placed: Pod, node_name: str) -> None:
         """Check later that the pod is bound: a binder of others may report success without having done it."""
+        if not self._extenders and attempt.profile.binds_plainly:
+            return
         binders = attempt.profile.at("bind")
         if not self._extenders and all(is_trusted(type(plugin)) for _, plugin in binders):
             return
@@ -219,10 +221,10 @@ class PodBinder:
     async def bind(self, attempt: Attempt, placed: Pod, node_name: str) -> Failure | None:
         """Wait until plugins permit the pod, and bind it. Returns the failure, if any."""
         self._shared.metrics.running("binding", 1)
-        task = asyncio.current_task()
         try:
             return await self._bind(attempt, placed, node_name)
         except BaseException as error:  # an unforeseen error of one pod must not stop the others
+            task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
             failure = Failure(f"binding: {describe(error)}", stack=stack_of(error))
@@ -339,9 +341,10 @@ class PodBinder:
                 return gone
         if self._shared.cluster.nodes.row_of(node_name) is None:
             return node_gone(node_name)
-        is_bound, failure = await self._bind_by_extender(placed, node_name)
-        if is_bound or failure is not None:
-            return failure
+        if self._extenders:
+            is_bound, failure = await self._bind_by_extender(placed, node_name)
+            if is_bound or failure is not None:
+                return failure
         began, observer = perf_counter(), attempt.profile.observer
         for name, plugin in attempt.profile.at("bind"):
             asked_at, advice, stack = perf_counter(), "", ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
-from time import perf_counter
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -27,7 +26,6 @@ from stowplan.framework.profile import Profile
 from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.state import CycleState
 from stowplan.framework.status import Code
-from stowplan.http11.client import Reply
 from stowplan.metrics import Metrics
 from stowplan.scheduler.guard import Guard
 
@@ -322,24 +320,16 @@ class MeasuredClient(ApiClient):
         super().__init__(connection, **settings)
         self._metrics, self._host = metrics, urlsplit(connection.server).netloc
 
-    async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Reply:
-        began, code = perf_counter(), NO_ANSWER
-        try:
-            answer = await super().request(method, path, body, **options)
-            code = str(answer.status)
-            self._metrics.count_response(self._host, method, len(answer.data))
-        except ApiError as error:
-            code = str(error.status or NO_ANSWER)
-            raise
-        finally:
-            self._metrics.request(code, self._host, method, perf_counter() - began)
-        return answer
-
     def on_request(self, method: str, size: int) -> None:
         self._metrics.request_sent(self._host, method, size)
 
     def on_throttled(self, method: str, seconds: float) -> None:
         self._metrics.throttled(self._host, method, seconds)
+
+    def on_answered(self, method: str, status: int, size: int, seconds: float) -> None:
+        if 200 <= status < 300:
+            self._metrics.count_response(self._host, method, size)
+        self._metrics.request(str(status or NO_ANSWER), self._host, method, seconds)
 
     async def stream(
         self,
