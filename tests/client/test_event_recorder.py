@@ -11,7 +11,15 @@ import pytest
 
 from make import make_pod
 from stowplan.client.errors import ApiError, Conflict, Forbidden, NotFound, TooMany, Unreachable
-from stowplan.client.events import MAX_SERIES, QUEUED, EventRecorder, event_name, micro_time, truncate
+from stowplan.client.events import (
+    COLLECT_SECONDS,
+    MAX_SERIES,
+    QUEUED,
+    EventRecorder,
+    event_name,
+    micro_time,
+    truncate,
+)
 from stowplan.http11.client import Reply
 from virtual_time import elapsed, in_virtual_time
 
@@ -413,6 +421,42 @@ async def test_many_are_sent_side_by_side():
             recorder.record(make_failed(f"web-{number}"), *SCHEDULED, "there")
         assert await recorder.drain(0.2)
     assert server.most_at_once == 64
+
+
+@in_virtual_time
+async def test_pods_scheduled_within_a_moment_are_told_of_together():
+    server = EventServer()
+    async with recording(server) as recorder:
+        for number in range(3):
+            recorder.record(make_pod(f"web-{number}"), *SCHEDULED, "there")
+            await asyncio.sleep(COLLECT_SECONDS / 4)
+        await asyncio.sleep(1)
+        recorder.record(make_pod("web-4"), *SCHEDULED, "there")
+        await asyncio.sleep(1)
+    first, second, third, last = [at for at, *_ in server.calls]
+    assert first == 0
+    assert second == third == pytest.approx(COLLECT_SECONDS)
+    assert last == pytest.approx(1 + COLLECT_SECONDS * 3 / 4)
+
+
+@in_virtual_time
+async def test_drain_does_not_wait_for_more_events():
+    server = EventServer()
+    async with recording(server) as recorder:
+        recorder.record(make_pod("web"), *SCHEDULED, "there")
+        assert await recorder.drain(1)
+        assert (elapsed(), server.methods) == (0, ["POST"])
+
+
+@in_virtual_time
+async def test_pods_that_were_scheduled_count_among_those_that_wait():
+    server = EventServer()
+    async with recording(server) as recorder:
+        for number in range(QUEUED + 3):
+            recorder.record(make_pod(f"web-{number}"), *SCHEDULED, "there")
+        assert recorder.dropped == 3
+        assert await recorder.drain(10)
+    assert len(server.calls) == QUEUED
 
 
 @in_virtual_time

@@ -32,6 +32,9 @@ RETRY_SECONDS: Final = 10.0
 MAX_FORBIDDEN: Final = 5
 FORBIDDEN_SECONDS: Final = 1.0
 """An API server that has just started rejects everybody until it has read its roles, for some seconds."""
+COLLECT_SECONDS: Final = 0.05
+"""After an event that a pod was scheduled, those of others are collected for so long: sent together, they
+take less CPU time."""
 FINISH_SECONDS: Final = 6 * 60.0
 FINISHES_A_REFRESH: Final = 5
 """Series are refreshed every 30 minutes: at every fifth look for finished ones."""
@@ -69,7 +72,9 @@ class EventRecorder:
         self._instance = instance[:_LONGEST_INSTANCE]
         self._form: EventForm = NEW_FORM  # until a server says that it is too old for it
         self._series: OrderedDict[_Key, Event] = OrderedDict()
-        self._queue: asyncio.Queue[Event] = asyncio.Queue(QUEUED)
+        self._collected: list[Event] = []
+        self._is_collecting = asyncio.Event()
+        self._queue: asyncio.Queue[Event] = asyncio.Queue()
         self.dropped = 0
         """Events lost because the queue was full."""
 
@@ -77,7 +82,7 @@ class EventRecorder:
         """Record an event of a pod or any other object; `kind` is Normal or Warning."""
         now, note = self._now(), truncate(note)
         if reason == _SCHEDULED:  # happens to a pod once: there is no series to look for
-            self._enqueue(_event_of(_regarding(item), kind, reason, action, note, now))
+            self._collect(_event_of(_regarding(item), kind, reason, action, note, now))
             return
         # The note counts: another reason for the same failure is news, not a repetition.
         regarding = _regarding(item)
@@ -97,6 +102,7 @@ class EventRecorder:
     async def run(self) -> None:
         """Send what is recorded, until cancelled."""
         async with CoreTasks() as tasks:
+            tasks.start("collecting events", self._hand_over_collected())
             for _ in range(_SENDERS):
                 tasks.start("sending events", self._send_queued())
             tasks.start("counts of events", self._tell_counts())
@@ -105,18 +111,42 @@ class EventRecorder:
         """Wait until all that was recorded is sent; False if that takes longer than `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
-                await self._queue.join()
+                while True:
+                    self._hand_over()
+                    await self._queue.join()
+                    if not self._collected:
+                        break
         except TimeoutError:
             return False
         return True
 
     def _enqueue(self, event: Event) -> None:
-        try:
+        if self._has_room():
             self._queue.put_nowait(event)
-        except asyncio.QueueFull:
-            self.dropped += 1
-        else:
             event.is_queued = True
+
+    def _collect(self, event: Event) -> None:
+        if self._has_room():
+            self._collected.append(event)
+            self._is_collecting.set()
+
+    def _has_room(self) -> bool:
+        has_room = len(self._collected) + self._queue.qsize() < QUEUED
+        self.dropped += not has_room
+        return has_room
+
+    async def _hand_over_collected(self) -> None:
+        while True:
+            await self._is_collecting.wait()
+            self._hand_over()
+            await asyncio.sleep(COLLECT_SECONDS)
+
+    def _hand_over(self) -> None:
+        """Let the senders have what was collected."""
+        for event in self._collected:
+            self._queue.put_nowait(event)
+        self._collected.clear()
+        self._is_collecting.clear()
 
     async def _send_queued(self) -> None:
         while True:
