@@ -32,6 +32,8 @@ class ConfirmingApi:
 
     async def wait_for_capacity(self) -> None: ...
 
+    async def open_ahead(self, count: int) -> None: ...
+
     async def create_binding(self, pod: Pod, node_name: str) -> None:
         asyncio.get_running_loop().call_soon(
             self.scheduler.handlers.on_event, "modified", pod, pod.on(node_name)

@@ -45,6 +45,8 @@ class RecordingApi:
         self._check("bind")
         self.bound[pod.key] = node_name
 
+    async def open_ahead(self, count: int) -> None: ...
+
     async def wait_for_capacity(self) -> None:
         await self.is_idle.wait()
 

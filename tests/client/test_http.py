@@ -135,6 +135,42 @@ async def test_a_connection_is_used_again(server: ScriptedServer):
         assert server.from_port not in ports
 
 
+async def test_connections_opened_ahead_are_used(server: ScriptedServer):
+    ports, all_came = set[str](), asyncio.Barrier(2)
+
+    async def together(request):
+        ports.add(server.from_port)
+        await all_came.wait()
+        return await answer({})(request)
+
+    server.answers = [together] * 2
+    opened = list[object]()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(writer)
+        there = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+        await asyncio.gather(_copy(reader, there[1]), _copy(there[0], writer))
+
+    async with talking(accept) as place, pool_of(f"http://{place}") as pool:
+        await pool.open_ahead(2)
+        await pool.open_ahead(1)  # there are enough
+        await asyncio.gather(get(pool), get(pool))
+        assert (len(ports), len(opened)) == (2, 2)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1000):
+        writer.write(data)
+    writer.close()
+
+
+async def test_opening_ahead_leaves_it_to_the_next_request_to_report_a_server_that_is_gone():
+    async with pool_of("http://127.0.0.1:1") as pool:
+        await pool.open_ahead(3)
+        with pytest.raises(Unreachable):
+            await get(pool)
+
+
 @pytest.mark.parametrize(
     "farewell",
     [pytest.param(b"Connection: close\r\n", id="saying so"), pytest.param(b"", id="without a word")],

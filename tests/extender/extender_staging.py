@@ -44,6 +44,8 @@ class RecordingApi:
 
     async def wait_for_capacity(self) -> None: ...
 
+    async def open_ahead(self, count: int) -> None: ...
+
     async def create_binding(self, pod: Pod, node_name: str) -> None:
         await asyncio.sleep(0)
         if self.refuse is not None:

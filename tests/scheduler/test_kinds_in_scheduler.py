@@ -79,6 +79,8 @@ class Lists:
 
     async def wait_for_capacity(self) -> None: ...
 
+    async def open_ahead(self, count: int) -> None: ...
+
     async def create_binding(self, pod: Any, node_name: str) -> None:
         self.bound[pod.key] = node_name
 

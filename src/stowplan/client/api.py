@@ -409,6 +409,11 @@ class ApiClient:
         if reply.status >= 300:
             raise error_of(*reply)
 
+    async def open_ahead(self, count: int) -> None:
+        """Open so many connections, so that the next requests need not wait for handshakes."""
+        if self._pool is not None:
+            await self._pool.open_ahead(count)
+
     def drop_idle(self) -> None:
         """Close idle connections, so that the next requests open new ones: the old ones may be dead."""
         if self._pool is not None:

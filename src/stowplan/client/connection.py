@@ -12,6 +12,7 @@ import os
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from time import monotonic
 from typing import Protocol
@@ -72,6 +73,10 @@ class Pool(Protocol):
         `on_data` is called first with nothing, when the head of a good answer is there, which may take
         `open_seconds`; after that, nothing coming for `silence` seconds ends it.
         """
+        ...
+
+    async def open_ahead(self, count: int) -> None:
+        """Open connections for the next requests, so that so many are idle, if the server can be reached."""
         ...
 
     def drop_idle(self) -> None:
@@ -224,6 +229,11 @@ class HttpPool:
         finally:
             if channel is not None:
                 self._release(channel)
+
+    async def open_ahead(self, count: int) -> None:
+        with suppress(OSError, BrokenError, ssl.CertificateError):  # the next request will say what is wrong
+            for _ in range(count - len(self._idle)):
+                self._release(await self._connect())
 
     def drop_idle(self, heard_before: float = math.inf) -> None:
         kept = [channel for channel in self._idle if channel.heard_at >= heard_before]

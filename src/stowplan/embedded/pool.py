@@ -70,6 +70,9 @@ class _Calls:
             on_data(chunk)
         return Reply(200, b"")
 
+    async def open_ahead(self, count: int) -> None:
+        """There are no connections."""
+
     def drop_idle(self) -> None:
         """There are no connections."""
 

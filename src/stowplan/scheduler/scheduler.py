@@ -44,6 +44,8 @@ from stowplan.scheduler.plugin_work import PluginWork
 from stowplan.scheduler.shared import DecisionRecorder, Shared, WaitingPods
 
 FLUSH_UNSCHEDULABLE_SECONDS = 30.0
+BIND_CONNECTIONS = 4
+"""Opened before there are pods to bind: a handshake takes longer than a binding. Bursts open more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,7 @@ class Scheduler:
     ) -> None:
         settings = settings or Settings()
         shared = self.shared = _make_shared(api, settings)
+        self._events_api = events_api
         resolved = resolve_profiles(config, settings.registry)
         names = [each.scheduler_name for each in resolved]
         if PREEMPTION in config.gates:
@@ -278,6 +281,8 @@ class Scheduler:
         await self._started.wait()
         await self.follower.catch_up(self._started_at)
         self.run_controllers()
+        for api, count in ((self.shared.api, BIND_CONNECTIONS), (self._events_api, 1)):
+            self.shared.tasks.start(api.open_ahead(count), "connections for the first pods")
         log.log(0, "Starting to schedule", nodes=len(self.cluster.nodes), pods=len(self.handlers.pending))
         await self.loop.run()
 
