@@ -9,7 +9,6 @@ TYPE_ONLY = {
     ("stowplan.api.requests", "stowplan.api.pod"),
     ("stowplan.api.cel.macros", "stowplan.api.cel.compiler"),
     ("stowplan.cluster.node_table", "stowplan.cluster.live_nodes"),
-    ("stowplan.cluster.pod_table", "stowplan.cluster.live_nodes"),
     # The base class names what its methods are given, which in turn is built on plugins.
     ("stowplan.framework.plugin", "stowplan.framework.handle"),
     ("stowplan.framework.plugin", "stowplan.framework.state"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from stowplan.api.pod import LabelSet, Pod, PodAffinity, PodAffinityTerm
 from stowplan.api.requests import NATIVE
 from stowplan.api.selectors import NOTHING, Selector, selector_of
+from stowplan.cluster.columns import LabelColumn
 from stowplan.errors import SelectorError
-
-if TYPE_CHECKING:
-    from stowplan.cluster.live_nodes import LiveNodeTable
 
 V = TypeVar("V")
 
@@ -440,10 +438,21 @@ class PodQuery(NamedTuple):
         return inside and self.selector.matches(labels.labels)
 
 
+class CountedNodes(Protocol):
+    """What counting needs of the live table of nodes."""
+
+    pods: PodTable
+
+    def __len__(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    def label(self, key: str) -> LabelColumn: ...
+
+
 class Tally:
     """Counts pods of a kind per node and per topology domain."""
 
-    def __init__(self, table: LiveNodeTable, counts: Ints, live_only: bool = False) -> None:
+    def __init__(self, table: CountedNodes, counts: Ints, live_only: bool = False) -> None:
         self._table, self.counts, self.live_only = table, counts, live_only
         self._domains: dict[tuple[str, int], tuple[Ints, Mask | None]] = {}
         self.total = int(counts.sum())
@@ -491,7 +500,7 @@ GROUPS = ("required", "required_anti", "preferred", "preferred_anti")
 
 
 class Tallies:
-    def __init__(self, table: LiveNodeTable) -> None:
+    def __init__(self, table: CountedNodes) -> None:
         self._table = table
         self._queries: OrderedDict[PodQuery, Tally] = OrderedDict()
         self._queries_by_label: SelectorIndex[PodQuery] = SelectorIndex()
