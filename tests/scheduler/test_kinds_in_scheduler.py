@@ -15,6 +15,7 @@ from stowplan.client.errors import NotFound
 from stowplan.config import load
 from stowplan.framework.registry import Registry
 from stowplan.http11.client import Reply
+from stowplan.journal import Decisions
 from stowplan.scheduler.scheduler import Scheduler, Settings
 from virtual_time import in_virtual_time
 
@@ -62,10 +63,13 @@ class Lists:
         self.listed: Counter[str] = Counter()
         self.bound: dict[str, str] = {}
         self.refusals: list[str] = []
+        self.events: list[Any] = []
 
     async def request(self, method: str, path: str, body: Any = None, **options: Any) -> Reply:
         name = path.rpartition("/")[2]
         if method != "GET":
+            if name == "events":
+                self.events.append(msgspec.json.decode(msgspec.json.encode(body)))
             return Reply(201, b"{}")
         self.listed[name] += 1
         if name in self.missing:
@@ -89,12 +93,13 @@ class Lists:
 
 
 @asynccontextmanager
-async def running(api: Lists) -> AsyncIterator[Scheduler]:
+async def running(api: Lists, decisions: Decisions | None = None) -> AsyncIterator[Scheduler]:
     registry = Registry.installed(classes={"WhenServed": WhenServed})
     plugins = {"multiPoint": {"enabled": [{"name": "WhenServed"}]}}
     profiles = [{"schedulerName": name, "plugins": plugins} for name in NAMES]
     config = load({**VERSION, "profiles": profiles}, registry).config
-    scheduler = Scheduler(config, api, api, Settings(registry=registry))  # type: ignore[arg-type]
+    settings = Settings(registry=registry, decisions=decisions)
+    scheduler = Scheduler(config, api, api, settings)  # type: ignore[arg-type]
     scheduler.start()
     task = asyncio.create_task(scheduler.run())
     try:
@@ -147,3 +152,25 @@ async def test_the_first_object_of_a_kind_does_not_wait_for_its_decoder():
         await scheduler.kinds_synced()
         assert [rack.height for rack in scheduler.cluster.watched(Rack)] == [42]
         assert len(evaluated) == times
+
+
+@in_virtual_time
+async def test_an_object_that_cannot_be_read_is_named_in_decisions_and_in_an_event():
+    api = Lists()
+    api.missing.clear()
+    meta = {"name": "r1", "uid": "7", "resourceVersion": "1"}
+    api.lists["racks"] = [{"metadata": meta, "height": "tall"}]
+    decisions = Decisions()
+    async with running(api, decisions):
+        await asyncio.sleep(20)
+        assert api.bound == {"default/p": "n"}
+        (record,) = decisions.recent.of("default/p")
+        (note,) = record.notes
+        assert note.startswith("WhenServed ignores objects that cannot be read: Rack r1: height: ")
+        (event,) = [each for each in api.events if each["reason"] == "UnreadableObject"]
+        assert event["regarding"] == {
+            "apiVersion": "example.com/v1", "kind": "Rack", "namespace": "", "name": "r1", "uid": "7",
+            "resourceVersion": "1",
+        }  # fmt: skip
+        assert event["note"].startswith("Rack r1: height: ")
+        assert event["note"].endswith("; plugins that watch it act as if it did not exist")

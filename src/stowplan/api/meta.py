@@ -12,7 +12,18 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from types import UnionType
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -176,6 +187,17 @@ class ObjectMeta(Wire, frozen=True):
     def controller(self) -> OwnerReference | None:
         """The owner that controls this object, if one does."""
         return next((owner for owner in self.owner_references if owner.controller), None)
+
+
+class UnreadableObject(NamedTuple):
+    """What is known of an object that cannot be read."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    fault: InputError
+    """Names the object and the field."""
 
 
 class Object(Wire, frozen=True):

@@ -78,7 +78,7 @@ class EventRecorder:
         self.dropped = 0
         """Events lost because the queue was full."""
 
-    def record(self, item: Pod | Object, kind: str, reason: str, action: str, note: str) -> None:
+    def record(self, item: Pod | Object | Regarding, kind: str, reason: str, action: str, note: str) -> None:
         """Record an event of a pod or any other object; `kind` is Normal or Warning."""
         now, note = self._now(), truncate(note)
         if reason == _SCHEDULED:  # happens to a pod once: there is no series to look for
@@ -223,7 +223,9 @@ class EventRecorder:
                 await asyncio.sleep(FORBIDDEN_SECONDS if is_forbidden else error.retry_after or RETRY_SECONDS)
 
 
-def _regarding(item: Pod | Object) -> Regarding:
+def _regarding(item: Pod | Object | Regarding) -> Regarding:
+    if isinstance(item, Regarding):
+        return item
     if isinstance(item, Pod):
         return Regarding(item.namespace, item.name, item.uid, item.resource_version)
     meta, where = item.metadata, resource_of(item)

@@ -23,7 +23,7 @@ import msgspec
 
 from stowplan import log
 from stowplan.api.custom import CustomResource
-from stowplan.api.meta import decode
+from stowplan.api.meta import UnreadableObject, decode
 from stowplan.api.nesting import decode_deep
 from stowplan.api.pod import Pod
 from stowplan.api.workloads import PriorityClass
@@ -72,6 +72,7 @@ class Page(msgspec.Struct):
 class Meta(msgspec.Struct, rename="camel", gc=False):
     name: str = ""
     namespace: str = ""
+    uid: str = ""
     resource_version: str = ""
 
 
@@ -264,6 +265,8 @@ OnEvent = Callable[[EventKind, Watched | None, Watched | None], None]
 OnServed = Callable[[ApiError | None], None]
 OnUnreadable = Callable[[str, int], None]
 """Called with the number of unreadable objects of a resource whenever it changes."""
+OnFault = Callable[[UnreadableObject], None]
+"""Called with each object that cannot be read."""
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -300,13 +303,14 @@ class Reflector:
         short_watch: float = SHORT_WATCH_SECONDS,
         draw: random.Random | None = None,
         on_unreadable: OnUnreadable = lambda resource, count: None,
+        on_fault: OnFault = lambda found: None,
     ) -> None:
         self.resource, self.synced = resource, asyncio.Event()
         self.objects: dict[str, Watched] = {}
-        self.unreadable: dict[str, InputError] = {}
-        """Objects that cannot be read, or only in part, and why."""
+        self.unreadable: dict[str, UnreadableObject] = {}
+        """Objects that cannot be read, or only in part, by key."""
         self._api, self._on_event, self._on_served = api, on_event, on_served
-        self._on_unreadable = on_unreadable
+        self._on_unreadable, self._on_fault = on_unreadable, on_fault
         self._silence, self._first_backoff, self._page_size = silence, first_backoff, page_size
         self._short_watch, self._missing = short_watch, missing
         self._draw = draw or random.Random()
@@ -405,7 +409,7 @@ class Reflector:
                 unseen.discard(key)
             version = page.metadata.resource_version
         for key in unseen:
-            self._note_fault(key, None)
+            self._forget_fault(key)
             if (old := self.objects.pop(key, None)) is not None:
                 self._tell("deleted", old, None)
         self.version = version
@@ -416,7 +420,7 @@ class Reflector:
     def _be_without(self, error: ApiError, on_served: OnServed) -> None:
         self.version = ""
         for key in tuple(self.unreadable):
-            self._note_fault(key, None)
+            self._forget_fault(key)
         while self.objects:
             self._tell("deleted", self.objects.popitem()[1], None)
         on_served(error)
@@ -501,12 +505,19 @@ class Reflector:
     def _put(self, raw: msgspec.Raw, *, is_change: bool = False) -> tuple[str, str]:
         """Store an object as it is now; return its key and version."""
         item, fault = read_object(self.resource, raw, self.objects if is_change else None)
-        if item is None:
-            identity = self._identity_of(raw, fault)
-            key, version = identity.key, identity.metadata.resource_version or self.version
-        else:
+        identity = None if fault is None else self._identity_of(raw, fault)
+        if item is not None:
             key, (uid, version) = item.key, _stamp(item)
-        self._note_fault(key, fault)
+        else:
+            assert identity is not None
+            key, version = identity.key, identity.metadata.resource_version or self.version
+        if fault is None or identity is None:
+            self._forget_fault(key)
+        else:
+            meta = identity.metadata
+            self._note_fault(
+                key, UnreadableObject(meta.namespace, meta.name, meta.uid, meta.resource_version, fault)
+            )
         old = self.objects.get(key)
         if item is None:
             if old is not None:  # nothing must be decided by what it was before
@@ -527,7 +538,7 @@ class Reflector:
         last, fault = read_object(self.resource, raw)
         identity = self._identity_of(raw, fault)
         key = identity.key if last is None else last.key
-        self._note_fault(key, None)
+        self._forget_fault(key)
         old = self.objects.pop(key, None)
         if old is not None:
             self._tell("deleted", old if last is None else last, None)
@@ -540,13 +551,15 @@ class Reflector:
             log.error("Object without a name", fault or error, resource=self.resource.name)
             return Identity()
 
-    def _note_fault(self, key: str, fault: InputError | None) -> None:
-        if fault is not None:
-            log.error("Object cannot be read", fault, resource=self.resource.name, object=key)
-            self.unreadable[key] = fault
-        elif not self.unreadable or self.unreadable.pop(key, None) is None:
-            return
+    def _note_fault(self, key: str, found: UnreadableObject) -> None:
+        log.error("Object cannot be read", found.fault, resource=self.resource.name, object=key)
+        self.unreadable[key] = found
         self._on_unreadable(self.resource.name, len(self.unreadable))
+        self._on_fault(found)
+
+    def _forget_fault(self, key: str) -> None:
+        if self.unreadable and self.unreadable.pop(key, None) is not None:
+            self._on_unreadable(self.resource.name, len(self.unreadable))
 
     def _tell(self, kind: EventKind, old: Watched | None, new: Watched | None) -> None:
         try:

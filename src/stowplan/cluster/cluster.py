@@ -8,7 +8,7 @@ from weakref import ReferenceType, ref
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.groups import GroupKey
-from stowplan.api.meta import EMPTY, Object, freeze
+from stowplan.api.meta import EMPTY, Object, UnreadableObject, freeze
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
@@ -44,6 +44,8 @@ class ObjectStore(Generic[T]):
         self.version = 0
         self.is_served = True
         """False as long as the API server is not known to have the kind, as with a CRD not yet installed."""
+        self.unreadable: Mapping[str, UnreadableObject] = {}
+        """Objects of the API server that are not here because they cannot be read, by key."""
 
     def get(self, key: str) -> T | None:
         return self._objects.get(key)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.groups import Group, GroupKey, GroupObject
-from stowplan.api.meta import FrozenDict, FrozenList, Object, ReadOnly, assign
+from stowplan.api.meta import FrozenDict, FrozenList, Object, ReadOnly, UnreadableObject, assign
 from stowplan.api.node import NodeObject, Taint
 from stowplan.api.pod import HostPort, Pod
 from stowplan.api.selectors import NodeTerm, Requirement
@@ -297,6 +297,10 @@ class SealedStore(ReadOnly, ObjectStore[T]):
     @property
     def is_served(self) -> bool:  # type: ignore[override]
         return self._store.is_served
+
+    @property
+    def unreadable(self) -> Mapping[str, UnreadableObject]:  # type: ignore[override]
+        return MappingProxyType(self._store.unreadable)
 
     def get(self, key: str) -> T | None:
         return self._store.get(key)

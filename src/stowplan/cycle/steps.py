@@ -418,7 +418,7 @@ def add_up_scores(profile: Profile, state: CycleState, decision: Decision, nodes
                 weighted = weighted * profile.total_type(step.weight)
             total = weighted if total is None else total + weighted
     if profile.explaining:
-        decision.notes = tuple(_notes(profile, state, pod, observer))
+        decision.notes += tuple(_notes(profile, state, pod, observer))
     decision.has_scorers = bool(profile.scores)
     return np.zeros(len(nodes), profile.total_type) if total is None else total
 

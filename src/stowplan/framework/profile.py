@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from itertools import islice
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -25,6 +26,8 @@ from stowplan.framework.state import CycleState
 
 EXTENDER = "Extender"
 """Stands for all extenders among the plugins of a decision, and among a pod's rejectors."""
+MAX_FAULTS, MAX_FAULT = 3, 300
+"""Of a kind, as many objects that cannot be read are named in a decision, and in so many characters."""
 MAX_REASONS = UNRESOLVABLE_BIT
 """How many a verdict has bits for."""
 
@@ -153,6 +156,8 @@ class Profile:
             and type(step.plugin).explain_scores is not ExplainingPlugin.explain_scores
         ]
         """Plugins that may have something to say about their scores."""
+        self.watching = [(name, kind) for name, plugin in self.plugins.items() for kind in plugin.watches]
+        """Plugins and the kinds that they watch."""
         self.placement_scores = [
             (name, self.plugins[name], weight) for name, weight in resolved.points.get("placementScore", ())
         ]
@@ -165,6 +170,15 @@ class Profile:
         binders = [plugin.only_creates_binding for _, plugin in self.at("bind")]
         self.binds_only = binders == [True] and not self.at("postBind")
         """Whether bindings are written to the API server, and nothing else is done about them."""
+
+    def unreadable_notes(self) -> Iterator[str]:
+        """What plugins do without, since it cannot be read."""
+        for name, kind in self.watching:
+            unreadable = self.handle.watched(kind).unreadable
+            if unreadable:
+                texts = [str(each.fault)[:MAX_FAULT] for each in islice(unreadable.values(), MAX_FAULTS)]
+                more = f"; and {len(unreadable) - len(texts)} more" if len(unreadable) > len(texts) else ""
+                yield f"{name} ignores objects that cannot be read: {'; '.join(texts)}{more}."
 
     def plugins_holding(self, family: str) -> frozenset[str]:
         """The names of the plugins that keep incomplete pod groups of this API group out of the queue."""

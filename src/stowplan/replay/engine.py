@@ -31,7 +31,7 @@ from stowplan.api.storage import BIND_COMPLETED, SELECTED_NODE, PersistentVolume
 from stowplan.client.api import ApiClient
 from stowplan.client.connection import Connection
 from stowplan.client.errors import NotFound
-from stowplan.client.events import EventRecorder
+from stowplan.client.events import EventRecorder, Regarding
 from stowplan.config import KubeSchedulerConfiguration, load
 from stowplan.cycle.planner import DEFAULT_CONFIG
 from stowplan.cycle.schedule import TieBreak, draw_ties, first_by_name
@@ -236,7 +236,7 @@ class _OfflineGuard(Guard):
 
 
 class _NoEvents(EventRecorder):
-    def record(self, item: Pod | Object, kind: str, reason: str, action: str, note: str) -> None:
+    def record(self, item: Pod | Object | Regarding, kind: str, reason: str, action: str, note: str) -> None:
         pass
 
 

@@ -9,10 +9,11 @@ from functools import partial
 from typing import Literal
 
 from stowplan import log
-from stowplan.api.meta import Object
+from stowplan.api.custom import CustomResource
+from stowplan.api.meta import Object, UnreadableObject
 from stowplan.api.pod import Pod
 from stowplan.client.errors import ApiError, Conflict, NotFound
-from stowplan.client.events import EventRecorder, truncate
+from stowplan.client.events import EventRecorder, Regarding, truncate
 from stowplan.errors import PluginError
 from stowplan.framework.answers import stack_of
 from stowplan.framework.decision import Decision
@@ -81,6 +82,14 @@ class PodReporter:
         if pod.is_illegible and row is not None:
             note = f"no pods are scheduled to this node, because pod {pod.key} cannot be read: {pod.fault}"
             recorder.record(nodes.objects[row], "Warning", "UnreadablePod", "Scheduling", note)
+
+    def report_unreadable_object(self, kind: type[CustomResource], found: UnreadableObject) -> None:
+        """Report an object that plugins do without, since it cannot be read."""
+        if not self._shared.is_leading():
+            return  # the leader reports it
+        item = Regarding(*found[:4], kind.definition.kind, kind.definition.api_version)
+        note = f"{found.fault}; plugins that watch it act as if it did not exist"
+        next(iter(self.recorders.values())).record(item, "Warning", "UnreadableObject", "Scheduling", note)
 
     def _report(self, pod: Pod, failure: Failure) -> None:
         """Write the event and the condition of a pod that is not attempted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from stowplan import log
 from stowplan.api.custom import CustomResource
 from stowplan.api.groups import GroupKey
-from stowplan.api.meta import Object, prepare
+from stowplan.api.meta import Object, UnreadableObject, prepare
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient, WatchedResource, custom
@@ -290,7 +290,8 @@ class KindWatches:
     """Watches the kinds that plugins ask for, one watch per kind, started and ended while the scheduler runs.
 
     The API server need not have such a kind. Until it does, its store says so (`is_served`) and is empty.
-    `on_event` is told of every change, `on_served` that a kind is served now that was not before.
+    `on_event` is told of every change, `on_served` that a kind is served now that was not before, and
+    `on_fault` of every object that cannot be read.
     """
 
     def __init__(
@@ -302,8 +303,9 @@ class KindWatches:
         on_served: Callable[[], None],
         missing: tuple[float, float] = MISSING_SECONDS,
         on_unreadable: OnUnreadable = lambda resource, count: None,
+        on_fault: Callable[[Kind, UnreadableObject], None] = lambda kind, found: None,
     ) -> None:
-        self._retry, self._on_unreadable = missing, on_unreadable
+        self._retry, self._on_unreadable, self._on_fault = missing, on_unreadable, on_fault
         self._api, self._cluster, self._on_event, self._on_served = api, cluster, on_event, on_served
         self._reflectors: dict[Kind, Reflector] = {}
         self._tasks: dict[Kind, asyncio.Task[None]] = {}
@@ -339,6 +341,12 @@ class KindWatches:
     def reflectors(self) -> tuple[Reflector, ...]:
         return tuple(self._reflectors.values())
 
+    @property
+    def unreadable(self) -> Iterator[tuple[Kind, UnreadableObject]]:
+        for kind, reflector in self._reflectors.items():
+            for found in reflector.unreadable.values():
+                yield kind, found
+
     async def sync(self) -> None:
         """Wait until all objects are known, or that their kind is not served."""
         for reflector in tuple(self._reflectors.values()):
@@ -349,14 +357,16 @@ class KindWatches:
         for item in tuple(store):
             self._cluster.remove(item)
         store.is_served = False
-        self._reflectors[kind] = Reflector(
+        reflector = self._reflectors[kind] = Reflector(
             self._api,
             custom(kind),
             on_event=self._on_event,
             on_served=partial(self._on_kind_served, kind),
             missing=self._retry,
             on_unreadable=self._on_unreadable,
+            on_fault=partial(self._on_fault, kind),
         )
+        store.unreadable = reflector.unreadable
         if self._group is not None:
             self._start(kind, self._group)
 

@@ -145,6 +145,7 @@ class Scheduler:
             on_event=on_event,
             on_served=self.queue.wake_all,
             on_unreadable=shared.metrics.unreadable,
+            on_fault=self._reporter.report_unreadable_object,
         )
         watched = [
             objects.following(each, on_event if on_pod is None or each.kind != PODS.kind else on_pod_event)
@@ -247,6 +248,8 @@ class Scheduler:
         self._started.set()
         for pod in self.handlers.unreadable.values():  # seen while another led, and reported them
             self._reporter.report_unreadable(pod)
+        for kind, found in self.follower.kinds.unreadable:
+            self._reporter.report_unreadable_object(kind, found)
 
     async def run(self) -> None:
         """Run until cancelled."""
