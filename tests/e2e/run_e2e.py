@@ -86,7 +86,8 @@ GROUPS = {
 REASONS = (
     (r"checking pod responses|serve a basic image", "asks a program in a container"),
     (
-        r"FailIndex|backoffLimitPerIndex|on exit code to fail|succeededCount|on DisruptionTarget",
+        r"FailIndex|backoffLimitPerIndex|on exit code to fail|succeeded(Count|Indexes) rule|"
+        r"on DisruptionTarget",
         "runs a shell script with conditions in a container",
     ),
     (
