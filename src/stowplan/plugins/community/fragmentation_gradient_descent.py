@@ -243,17 +243,27 @@ class FragmentationGradientDescent(Plugin):
         """The uids of the pods in `_seen`."""
         self._learn_at = 1
         self._slices = Slices(args, handle) if args.device_classes else None
+        self._asked: dict[tuple[int, int], tuple[Request | InvalidRequest, Pod]] = {}
+        """What pods ask for, by the ids of the shape and annotations that they share, with one of them."""
 
     # What pods ask for
 
     def _ask(self, pod: Pod) -> Request | InvalidRequest:
-        args, found = self.args, pod.annotations
-        cpu = pod.requests.get("cpu", 0)
         if self._slices is not None:
-            return self._slices.request_of(pod, cpu)
+            return self._slices.request_of(pod, pod.requests.get("cpu", 0))
+        key = (id(pod.shape), id(pod.annotations))
+        known = self._asked.get(key)
+        if known is None:
+            if len(self._asked) >= MAX_SHAPES:
+                self._asked.clear()
+            known = self._asked[key] = (self._read(pod), pod)  # the pod, so that the ids stay theirs
+        return known[0]
+
+    def _read(self, pod: Pod) -> Request | InvalidRequest:
+        args, found, requests = self.args, pod.annotations, pod.requests
         return _read(
-            cpu,
-            pod.requests.get(args.gpu_resource, 0),
+            requests.get("cpu", 0),
+            requests.get(args.gpu_resource, 0),
             found.get(args.count_annotation),
             found.get(args.milli_annotation),
             found.get(args.models_annotation, ""),
