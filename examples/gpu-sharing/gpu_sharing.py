@@ -27,8 +27,6 @@ MAX_DEVICES = 8
 MAX_CPU, MAX_GPU = 128_000, MAX_DEVICES * WHOLE
 """The largest node, by which amounts are scaled."""
 MAX_SCORE = 100
-MAX_SCORED = 1000
-"""For how many different requests scores are kept."""
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
@@ -62,23 +60,6 @@ def request_of(cpu: int, count: str, milli: str, models: str) -> Request:
     return Request(cpu, int(count), int(milli), frozenset(models.split("|")) if models else frozenset())
 
 
-class Devices:
-    """The GPUs of one node."""
-
-    __slots__ = ("free", "groups", "left", "model", "sorted")
-
-    def __init__(self, model: str, count: int) -> None:
-        self.model, self.free = model, [WHOLE] * count
-        """The free thousandths of each device."""
-        self.groups = [0] * (MAX_DEVICES + 1)
-        """How many pods of each class have devices here."""
-        self.add_up()
-
-    def add_up(self) -> None:
-        self.left, self.sorted = sum(self.free), tuple(sorted(self.free, reverse=True))
-        """All that is free, and the free parts, largest first."""
-
-
 class GpuArgs(PluginArgs):
     seed: int = 0
     """For Random."""
@@ -87,24 +68,31 @@ class GpuArgs(PluginArgs):
 class _GpuPolicy(Plugin):
     """Filters nodes by their devices and keeps count of them. Derived classes score.
 
-    Nodes are numbered as they are seen first; most columns here are by that number."""
+    Nodes are numbered as they are seen first; columns here are by that number."""
 
     args: GpuArgs
 
     def __init__(self, args: GpuArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._devices: list[Devices] = []
         self._numbers: dict[str, int] = {}
         self._names: Sequence[str] = ()
         self._number_of: Ints = np.zeros(0, np.int64)
         """The number of each row of the table whose names `_names` are."""
         self._is_in_order = True
         """Whether they are 0, 1, 2 and so on."""
-        self._room: Ints = np.zeros((MAX_DEVICES, 0), np.int64)
-        """How much is free on the devices of each node, the most first; -1 where it has no more devices."""
-        self._clock = 0
-        self._changed: Ints = np.zeros(0, np.int64)
-        """When each node changed last, by `_clock`."""
+        self._model_of: list[str] = []
+        self._free: list[list[int]] = []
+        """The free thousandths of each device, by node."""
+        self._room: NDArray[np.int16] = np.zeros((MAX_DEVICES, 0), np.int16)
+        """The same as columns, the most first; -1 where a node has no more devices."""
+        self._left: Ints = np.zeros(0, np.int64)
+        """All that is free on each node."""
+        self._counts: Ints = np.zeros(0, np.int64)
+        """How many devices each node has."""
+        self._groups: Ints = np.zeros((MAX_DEVICES + 1, 0), np.int64)
+        """How many pods of each class have devices on each node."""
+        self._kinds: Ints = np.zeros(0, np.int64)
+        """How many classes of pods have devices on each node."""
         self._models: dict[frozenset[str], Mask] = {}
         """Which nodes have one of these models."""
         self._taken: dict[str, tuple[int, list[int], Request]] = {}
@@ -131,20 +119,23 @@ class _GpuPolicy(Plugin):
         """Nodes that were not seen before have all their devices free."""
         fresh = [nodes.node(row) for row, name in enumerate(nodes.names) if name not in self._numbers]
         self._room = np.pad(self._room, ((0, 0), (0, len(fresh))), constant_values=-1)
-        self._changed = np.pad(self._changed, (0, len(fresh)))
+        self._groups = np.pad(self._groups, ((0, 0), (0, len(fresh))))
+        self._left, self._counts, self._kinds = (
+            np.pad(column, (0, len(fresh))) for column in (self._left, self._counts, self._kinds)
+        )
         self._models.clear()
         for node in fresh:
-            number = self._numbers[node.name] = len(self._devices)
-            self._devices.append(Devices(node.labels.get(MODEL, ""), node.allocatable.get(GPU, 0)))
+            number = self._numbers[node.name] = len(self._free)
+            self._model_of.append(node.labels.get(MODEL, ""))
+            self._free.append([WHOLE] * node.allocatable.get(GPU, 0))
+            self._counts[number] = len(self._free[number])
             self._note(number)
 
     def _note(self, number: int) -> None:
         """Devices of the node were given away or came back."""
-        node = self._devices[number]
-        node.add_up()
-        self._room[: len(node.sorted), number] = node.sorted
-        self._clock += 1
-        self._changed[number] = self._clock
+        free = self._free[number]
+        self._room[: len(free), number] = sorted(free, reverse=True)
+        self._left[number] = sum(free)
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterable[Reject]:
         request = self.request(pod)
@@ -153,7 +144,7 @@ class _GpuPolicy(Plugin):
         numbers = self.numbers(nodes)
         if request.models:
             if request.models not in self._models:
-                found = [node.model in request.models for node in self._devices]
+                found = [model in request.models for model in self._model_of]
                 self._models[request.models] = np.array(found, np.bool_)
             mask = ~self._models[request.models][numbers]
             yield Reject(mask, "node(s) had another GPU model", unresolvable=True)
@@ -163,11 +154,11 @@ class _GpuPolicy(Plugin):
         request = self.request(pod)
         if request.count:
             number = self._numbers[node_name]
-            node = self._devices[number]
+            free = self._free[number]
             if request.is_shared:
-                chosen = [self.choose(request, node, node_name)]
+                chosen = [self.choose(request, free)]
             else:
-                chosen = [device for device, free in enumerate(node.free) if free == WHOLE][: request.count]
+                chosen = [device for device, left in enumerate(free) if left == WHOLE][: request.count]
             self._put(number, chosen, request, 1)
             self._taken[pod.uid] = (number, chosen, request)
         return None
@@ -181,15 +172,15 @@ class _GpuPolicy(Plugin):
 
     def _put(self, number: int, chosen: Sequence[int], request: Request, sign: int) -> None:
         """Give these devices to a pod, or with `sign` -1 take them back."""
-        node = self._devices[number]
         for device in chosen:
-            node.free[device] -= sign * request.milli
-        node.groups[request.group] += sign
+            self._free[number][device] -= sign * request.milli
+        self._groups[request.group, number] += sign
+        self._kinds[number] = np.count_nonzero(self._groups[:, number])
         self._note(number)
 
-    def choose(self, request: Request, node: Devices, node_name: str) -> int:
+    def choose(self, request: Request, free: Sequence[int]) -> int:
         """The device for a pod that needs a part of one: the fullest that fits."""
-        return node.free.index(min(free for free in node.free if free >= request.milli))
+        return free.index(min(left for left in free if left >= request.milli))
 
 
 class Random(_GpuPolicy):
@@ -204,73 +195,44 @@ class Random(_GpuPolicy):
         scores[self._generator.integers(len(nodes))] = MAX_SCORE
         return scores
 
-    def choose(self, request: Request, node: Devices, node_name: str) -> int:
-        fitting = [device for device, free in enumerate(node.free) if free >= request.milli]
+    def choose(self, request: Request, free: Sequence[int]) -> int:
+        fitting = [device for device, left in enumerate(free) if left >= request.milli]
         return fitting[self._generator.integers(len(fitting))]
 
 
-class Scored(NamedTuple):
-    scores: Ints
-    at: int
-    """When, by the policy's clock."""
-
-
 class _ScoringPolicy(_GpuPolicy):
-    """Scores a node by the request and by what is free on it. Scores are kept for each request, and only
-    those of nodes that changed are computed again."""
-
-    def __init__(self, args: GpuArgs, handle: Handle) -> None:
-        super().__init__(args, handle)
-        self._cpu: Ints = np.zeros(0, np.int64)
-        """Free thousandths of a CPU."""
-        self._scored: dict[Request, Scored] = {}
+    """Scores all nodes by the request and by what is free on them."""
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Ints:
-        request, numbers = self.request(pod), self.numbers(nodes)
-        self._follow_cpu(nodes.live)
-        known = self._scored.get(request)
-        if known is None or len(known.scores) != len(self._devices):
-            if len(self._scored) >= MAX_SCORED:
-                self._scored.clear()
-            known = Scored(np.zeros(len(self._devices), np.int64), -1)
-        (changed,) = (self._changed > known.at).nonzero()
-        if len(changed):
-            devices = map(self._devices.__getitem__, changed.tolist())
-            known.scores[changed] = self.score_some(request, devices, self._cpu[changed].tolist())
-        self._scored[request] = Scored(known.scores, self._clock)
-        return known.scores[numbers].copy()
+        numbers = self.numbers(nodes)
+        return self._scores(self.request(pod), nodes.live)[numbers]
 
-    def _follow_cpu(self, nodes: NodeTable) -> None:
-        cpu = self._cpu.copy() if len(self._cpu) == len(self._devices) else np.full(len(self._devices), -1)
-        cpu[self._number_of] = nodes.allocatable["cpu"] - nodes.requested["cpu"]
-        if len(self._cpu) == len(cpu):
-            (changed,) = (self._cpu != cpu).nonzero()
-            self._clock += 1
-            self._changed[changed] = self._clock
-        self._cpu = cpu
-
-    def score_some(self, request: Request, nodes: Iterable[Devices], cpu: Sequence[int]) -> list[int]:
-        return [self.score_one(request, node, free) for node, free in zip(nodes, cpu, strict=True)]
-
-    def score_one(self, request: Request, node: Devices, cpu: int) -> int:
-        """The score of a node with so much CPU free."""
+    def _scores(self, request: Request, nodes: NodeTable) -> Ints:
+        """The score of each node, by its number; `nodes` are all nodes."""
         raise NotImplementedError
+
+    def _free_cpu(self, nodes: NodeTable) -> Ints:
+        """Free thousandths of a CPU, by the node's number."""
+        found: Ints = np.zeros(len(self._free), np.int64)
+        found[self.numbers(nodes)] = nodes.allocatable["cpu"] - nodes.requested["cpu"]
+        return found
 
 
 class DotProd(_ScoringPolicy):
     """Nodes whose free resources align least with the request."""
 
-    def score_one(self, request: Request, node: Devices, cpu: int) -> int:
-        aligned = cpu / MAX_CPU * (request.cpu / MAX_CPU) + node.left / MAX_GPU * (request.total / MAX_GPU)
-        return int(min(max(MAX_SCORE * (1 - aligned / 2), 0), MAX_SCORE))
+    def _scores(self, request: Request, nodes: NodeTable) -> Ints:
+        cpu, gpu = self._free_cpu(nodes) / MAX_CPU, self._left / MAX_GPU
+        aligned = cpu * (request.cpu / MAX_CPU) + gpu * (request.total / MAX_GPU)
+        return (MAX_SCORE * (1 - aligned / 2)).clip(0, MAX_SCORE).astype(np.int64)
 
 
 class BestFit(_ScoringPolicy):
     """Nodes on which the least is left."""
 
-    def score_one(self, request: Request, node: Devices, cpu: int) -> int:
-        left = (cpu - request.cpu) / MAX_CPU / 2 + (node.left - request.total) / MAX_GPU / 2
-        return int((1 - left) * MAX_SCORE)
+    def _scores(self, request: Request, nodes: NodeTable) -> Ints:
+        cpu, gpu = self._free_cpu(nodes) - request.cpu, self._left - request.total
+        return ((1 - (cpu / MAX_CPU / 2 + gpu / MAX_GPU / 2)) * MAX_SCORE).astype(np.int64)
 
     def normalize_score(self, state: CycleState, pod: Pod, scores: Ints) -> Ints:
         lowest, highest = int(scores.min()), int(scores.max())
@@ -280,28 +242,31 @@ class BestFit(_ScoringPolicy):
 class Packing(_ScoringPolicy):
     """Devices in use first, then free devices of nodes in use, then idle nodes."""
 
-    def score_one(self, request: Request, node: Devices, cpu: int) -> int:
-        count = len(node.free)
+    by_fullest = np.maximum(MAX_SCORE - np.arange(WHOLE + 1) * 100 // WHOLE // 10, MAX_SCORE // 2)
+    """The score for a part of a device, by what is free on the fullest that fits."""
+    by_fullest[WHOLE] = MAX_SCORE // 2 - 1
+
+    def _scores(self, request: Request, nodes: NodeTable) -> Ints:
         if request.count == 0:
-            return 0
-        if node.left == count * WHOLE:
-            return max(MAX_SCORE // 3 - count, count)
-        if not request.is_shared:
-            return max(MAX_SCORE // 2 - request.count, MAX_SCORE // 3)
-        fullest = min((free for free in node.free if free >= request.milli), default=WHOLE)
-        if fullest == WHOLE:
-            return MAX_SCORE // 2 - 1
-        return max(MAX_SCORE - fullest * 100 // WHOLE // 10, MAX_SCORE // 2)
+            return np.zeros(len(self._free), np.int64)
+        idle = np.maximum(MAX_SCORE // 3 - self._counts, self._counts)
+        in_use: Ints | int = max(MAX_SCORE // 2 - request.count, MAX_SCORE // 3)
+        if request.is_shared:
+            fullest = np.where(self._room >= request.milli, self._room, WHOLE).min(axis=0)
+            in_use = self.by_fullest.take(fullest)
+        return np.where(self._left == self._counts * WHOLE, idle, in_use)
 
 
 class Clustering(_ScoringPolicy):
     """Nodes that run pods of the same class first, and those that run nothing else before all."""
 
-    def score_one(self, request: Request, node: Devices, cpu: int) -> int:
+    with_same = np.array([0, 75] + MAX_DEVICES * [50])
+    without_same = np.array([25] + (MAX_DEVICES + 1) * [0])
+    """The score by how many classes of pods have devices, the pod's own among them or not."""
+
+    def _scores(self, request: Request, nodes: NodeTable) -> Ints:
         if request.count == 0:
-            return 0
-        kinds = sum(map(bool, node.groups))
-        base = 0 if kinds else 25
-        if node.groups[request.group]:
-            base = 75 if kinds == 1 else 50
-        return base + MAX_SCORE // 4 * (MAX_GPU - node.left) // MAX_GPU
+            return np.zeros(len(self._free), np.int64)
+        has_same = self._groups[request.group] > 0
+        base = np.where(has_same, self.with_same.take(self._kinds), self.without_same.take(self._kinds))
+        return base + MAX_SCORE // 4 * (MAX_GPU - self._left) // MAX_GPU
