@@ -44,8 +44,9 @@ from stowplan.scheduler.plugin_work import PluginWork
 from stowplan.scheduler.shared import DecisionRecorder, Shared, WaitingPods
 
 FLUSH_UNSCHEDULABLE_SECONDS = 30.0
-BIND_CONNECTIONS = 4
-"""Opened before there are pods to bind: a handshake takes longer than a binding. Bursts open more."""
+BIND_CONNECTIONS = 16
+"""Opened before there are pods to bind, as many as are used at once at first: a handshake takes longer than
+a binding, and with fewer connections the first bursts would open the rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
