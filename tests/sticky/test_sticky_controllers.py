@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from sticky_world import TEMPLATE, World, node_with_uid
-from stowplan.api.meta import Condition
+from stowplan.api.meta import Condition, decode
 from stowplan.client.errors import ApiError, Conflict, Unreachable
 from stowplan.sticky.controllers import label_value
 from stowplan.sticky.memory import wire_time
@@ -409,9 +409,13 @@ async def test_a_node_that_is_deleted(on_node_deleted, last_node, degraded, told
     assert ("NodeForgotten" in world.reasons()) is told
 
 
-async def test_degraded_says_why_a_pod_waits():
+@pytest.mark.parametrize(
+    "lacking", [{"cpu": "4", "pods": "0"}, {"cpu": "1500m", "pods": "110"}], ids=["pods", "cpu"]
+)
+async def test_degraded_says_why_a_pod_waits(lacking):
     world = world_of("n1")
-    world.add_job(mode="Required")
+    container = {"name": "main", "image": "web", "resources": {"requests": {"cpu": "2"}}}
+    world.add_job(spec={"template": {"spec": {"containers": [container]}}}, mode="Required")
     await world.come_and_go("job-0")
     world.change_node(node_with_uid("n1", unschedulable=True))
     await world.reconcile()
@@ -423,9 +427,23 @@ async def test_degraded_says_why_a_pod_waits():
     world.show_pod(world.pods["job-0"])
     await world.reconcile()
     assert world.condition("Degraded") == ("False", "AsWanted")  # the message is about another node
-    world.change_node(node_with_uid("n1", allocatable={"cpu": "4", "pods": "0"}))
+    world.change_node(node_with_uid("n1", allocatable=lacking))
     await world.reconcile()
     assert world.condition("Degraded") == ("True", "InsufficientResources")
+
+
+async def test_a_pod_that_cannot_be_read_does_not_stop_its_job():
+    world = world_of("n1")
+    world.add_job(spec={"replicas": 2}, mode="Required")
+    await world.come_and_go("job-0")
+    pod = world.pods["job-0"]
+    seen = {**pod, "spec": {**pod["spec"], "overhead": "much"}}
+    seen["status"] = {"conditions": [{"type": "PodScheduled", "status": "False"}]}
+    world.cluster.apply(decode(JobPod, seen))
+    world.delete_pod("job-1")
+    await world.reconcile()
+    assert sorted(world.pods) == ["job-0", "job-1"]
+    assert world.condition("Degraded") == ("False", "AsWanted")
 
 
 async def test_degraded_says_that_grace_is_over():

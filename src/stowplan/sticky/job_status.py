@@ -10,12 +10,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from stowplan.api.meta import Condition
+from stowplan.api.meta import Condition, decode
 from stowplan.api.node import NodeObject
 from stowplan.api.pod import PodSpec
 from stowplan.api.requests import amounts, of_spec
 from stowplan.cluster import ClusterView
 from stowplan.cluster.live_nodes import LiveNodeTable
+from stowplan.errors import InputError
 from stowplan.sticky.memory import record_binding, record_end, seconds_of, wire_time
 from stowplan.sticky.resources import NODE, JobPod, Slot, Stay, StickyJob, StickyJobStatus
 from stowplan.sticky.rules import domain_of, is_available, same_node
@@ -236,7 +237,10 @@ def _why_pending(job: StickyJob, slot: Slot, pod: JobPod, nodes: LiveNodeTable) 
 
 def _lacks_resources(pod: JobPod, node_name: str, nodes: LiveNodeTable) -> bool:
     row = nodes.row_of(node_name)
-    wanted = amounts(of_spec(msgspec.convert(pod.spec, PodSpec)))
+    try:
+        wanted = amounts(of_spec(decode(PodSpec, pod.spec)))
+    except InputError:  # then it is not scheduled for that reason
+        return False
     return bool(nodes.pod_count[row] >= nodes.allocatable["pods"][row]) or any(
         amount > nodes.allocatable[resource][row] - nodes.requested[resource][row]
         for resource, amount in wanted.items()
