@@ -45,6 +45,11 @@ class Rack(CustomResource, frozen=True):
     height: noted(int) = 0  # type: ignore[valid-type]
 
 
+class Shelf(CustomResource, frozen=True):
+    definition: ClassVar = Definition("example.com", "v1", "shelves", "Shelf", namespaced=False)
+    height: NotImported = 0  # type: ignore[name-defined]  # noqa: F821
+
+
 class WhenServed(Plugin):
     """Lets every pod pass, once it is known that no rack stands in the way."""
 
@@ -93,8 +98,10 @@ class Lists:
 
 
 @asynccontextmanager
-async def running(api: Lists, decisions: Decisions | None = None) -> AsyncIterator[Scheduler]:
-    registry = Registry.installed(classes={"WhenServed": WhenServed})
+async def running(
+    api: Lists, decisions: Decisions | None = None, plugin: type[Plugin] = WhenServed
+) -> AsyncIterator[Scheduler]:
+    registry = Registry.installed(classes={"WhenServed": plugin})
     plugins = {"multiPoint": {"enabled": [{"name": "WhenServed"}]}}
     profiles = [{"schedulerName": name, "plugins": plugins} for name in NAMES]
     config = load({**VERSION, "profiles": profiles}, registry).config
@@ -152,6 +159,21 @@ async def test_the_first_object_of_a_kind_does_not_wait_for_its_decoder():
         await scheduler.kinds_synced()
         assert [rack.height for rack in scheduler.cluster.watched(Rack)] == [42]
         assert len(evaluated) == times
+
+
+@in_virtual_time
+async def test_a_kind_that_cannot_be_decoded_does_not_end_the_scheduler():
+    class WatchesShelves(WhenServed):
+        watches = (Rack, Shelf)
+
+    api = Lists()
+    api.missing.clear()
+    api.lists["shelves"] = [{"metadata": {"name": "s", "uid": "4", "resourceVersion": "1"}}]
+    async with running(api, plugin=WatchesShelves) as scheduler:
+        await asyncio.sleep(20)
+        assert scheduler.check() is None
+        assert api.bound == {"default/p": "n"}
+        assert "NotImported" in str(scheduler.cluster.watched(Shelf).unreadable["s"].fault)
 
 
 @in_virtual_time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -68,7 +69,10 @@ class ClusterFollower:
         """Wait until the cluster is known, and its objects can be read without delay."""
         for reflector in self._all():  # the requests for their lists are on their way
             if reflector.resource.struct is not None:
-                prepare(reflector.resource.struct)
+                # A kind of a plugin that cannot be decoded, for its annotations, must not end the scheduler:
+                # each of its objects will be reported.
+                with suppress(Exception):
+                    prepare(reflector.resource.struct)
         for reflector in self.reflectors:
             await reflector.synced.wait()
         await self.kinds.sync()
