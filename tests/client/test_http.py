@@ -152,8 +152,8 @@ async def test_connections_opened_ahead_are_used(server: ScriptedServer):
         await asyncio.gather(_copy(reader, there[1]), _copy(there[0], writer))
 
     async with talking(accept) as place, pool_of(f"http://{place}") as pool:
-        await pool.open_ahead(2)
-        await pool.open_ahead(1)  # there are enough
+        await pool.open_ahead(2, timeout=5)
+        await pool.open_ahead(1, timeout=5)  # there are enough
         await asyncio.gather(get(pool), get(pool))
         assert (len(ports), len(opened)) == (2, 2)
 
@@ -166,9 +166,19 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 async def test_opening_ahead_leaves_it_to_the_next_request_to_report_a_server_that_is_gone():
     async with pool_of("http://127.0.0.1:1") as pool:
-        await pool.open_ahead(3)
+        await pool.open_ahead(3, timeout=5)
         with pytest.raises(Unreachable):
             await get(pool)
+
+
+async def test_opening_ahead_does_not_wait_forever_for_a_server_that_says_nothing():
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    async with talking(listen) as place, pool_of(f"https://{place}") as pool, asyncio.timeout(5):
+        await pool.open_ahead(2, timeout=0.1)
 
 
 @pytest.mark.parametrize(

@@ -412,7 +412,7 @@ class ApiClient:
     async def open_ahead(self, count: int) -> None:
         """Open so many connections, so that the next requests need not wait for handshakes."""
         if self._pool is not None:
-            await self._pool.open_ahead(count)
+            await self._pool.open_ahead(count, timeout=self.timeout)
 
     def drop_idle(self) -> None:
         """Close idle connections, so that the next requests open new ones: the old ones may be dead."""

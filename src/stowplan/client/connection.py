@@ -75,8 +75,11 @@ class Pool(Protocol):
         """
         ...
 
-    async def open_ahead(self, count: int) -> None:
-        """Open connections for the next requests, so that so many are idle, if the server can be reached."""
+    async def open_ahead(self, count: int, *, timeout: float) -> None:
+        """Open connections for the next requests, so that so many are idle, if the server can be reached.
+
+        Each may take `timeout` seconds.
+        """
         ...
 
     def drop_idle(self) -> None:
@@ -230,10 +233,10 @@ class HttpPool:
             if channel is not None:
                 self._release(channel)
 
-    async def open_ahead(self, count: int) -> None:
-        with suppress(OSError, BrokenError, ssl.CertificateError):  # the next request will say what is wrong
+    async def open_ahead(self, count: int, *, timeout: float) -> None:
+        with suppress(*FAULTS):  # the next request will say what is wrong
             for _ in range(count - len(self._idle)):
-                self._release(await self._connect())
+                self._release(await self._connect_within(timeout))
 
     def drop_idle(self, heard_before: float = math.inf) -> None:
         kept = [channel for channel in self._idle if channel.heard_at >= heard_before]

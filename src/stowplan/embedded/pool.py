@@ -70,7 +70,7 @@ class _Calls:
             on_data(chunk)
         return Reply(200, b"")
 
-    async def open_ahead(self, count: int) -> None:
+    async def open_ahead(self, count: int, *, timeout: float) -> None:
         """There are no connections."""
 
     def drop_idle(self) -> None:
