@@ -254,6 +254,40 @@ async def test_a_line_that_was_made_to_break_a_decoder_concerns_one_object(
     assert len(server.watched) == 1
 
 
+def misread(name, version, **fields):
+    item = node(name, version)
+    return item | {"spec": {"taints": f"none at {version}"} | fields}
+
+
+async def test_an_object_that_stays_unreadable_is_reported_once(server: ScriptedServer, api: ApiClient):
+    server.lists = [page(misread("n1", 5), version=10)]
+    changes = [misread("n1", version) for version in range(11, 21)]
+    changes.append(misread("n1", 21, taints=[], unschedulable="no"))
+    changes.append(node("n1", 22))
+    changes.append(misread("n1", 23))
+    server.watches = [watch(*(event("MODIFIED", each) for each in changes), EXPIRED)]
+    server.lists.append(page(misread("n1", 23), N2, version=30))
+    reported = []
+    async with reflecting(api, on_fault=reported.append) as (_, told):
+        await until(lambda: "+n2@6" in told.changes)
+    assert [(each.resource_version, each.fault.field) for each in reported] == [
+        ("5", "spec.taints"),
+        ("21", "spec.unschedulable"),
+        ("23", "spec.taints"),
+    ]
+
+
+async def test_hundreds_of_unreadable_objects_are_not_reported_one_by_one(
+    server: ScriptedServer, api: ApiClient
+):
+    server.lists = [page(*(misread(f"bad{number}", 5) for number in range(300)), N2, version=10)]
+    reported = []
+    async with reflecting(api, on_fault=reported.append) as (reflector, told):
+        await until(lambda: "+n2@6" in told.changes)
+        assert len(reflector.unreadable) == 300
+    assert len(reported) == 100
+
+
 async def test_a_handler_that_fails_does_not_stop_the_watch(server: ScriptedServer, api: ApiClient, caplog):
     told = Told()
 

@@ -266,7 +266,10 @@ OnServed = Callable[[ApiError | None], None]
 OnUnreadable = Callable[[str, int], None]
 """Called with the number of unreadable objects of a resource whenever it changes."""
 OnFault = Callable[[UnreadableObject], None]
-"""Called with each object that cannot be read."""
+"""Called with an object that cannot be read, but not again for a newer version with the same wrong field."""
+MAX_REPORTED = 100
+"""Of a kind, so many unreadable objects are reported one by one: an event for each of thousands would keep
+those of pods waiting."""
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -553,9 +556,11 @@ class Reflector:
 
     def _note_fault(self, key: str, found: UnreadableObject) -> None:
         log.error("Object cannot be read", found.fault, resource=self.resource.name, object=key)
-        self.unreadable[key] = found
+        known, self.unreadable[key] = self.unreadable.get(key), found
         self._on_unreadable(self.resource.name, len(self.unreadable))
-        self._on_fault(found)
+        is_new = known is None or (known.uid, known.fault.field) != (found.uid, found.fault.field)
+        if is_new and len(self.unreadable) <= MAX_REPORTED:
+            self._on_fault(found)
 
     def _forget_fault(self, key: str) -> None:
         if self.unreadable and self.unreadable.pop(key, None) is not None:

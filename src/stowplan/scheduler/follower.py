@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +19,7 @@ from stowplan.api.pod import Pod
 from stowplan.client.api import ApiClient, WatchedResource, custom
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.errors import ApiError, Forbidden
-from stowplan.client.watch import MISSING_SECONDS, OnEvent, OnUnreadable, Reflector
+from stowplan.client.watch import MAX_REPORTED, MISSING_SECONDS, OnEvent, OnUnreadable, Reflector
 from stowplan.cluster import Cluster
 from stowplan.framework.events import Resource
 from stowplan.framework.handle import PodFollowers
@@ -295,7 +296,7 @@ class KindWatches:
 
     The API server need not have such a kind. Until it does, its store says so (`is_served`) and is empty.
     `on_event` is told of every change, `on_served` that a kind is served now that was not before, and
-    `on_fault` of every object that cannot be read.
+    `on_fault` of objects that cannot be read.
     """
 
     def __init__(
@@ -347,8 +348,9 @@ class KindWatches:
 
     @property
     def unreadable(self) -> Iterator[tuple[Kind, UnreadableObject]]:
+        """As many objects that cannot be read as are reported."""
         for kind, reflector in self._reflectors.items():
-            for found in reflector.unreadable.values():
+            for found in islice(reflector.unreadable.values(), MAX_REPORTED):
                 yield kind, found
 
     async def sync(self) -> None:
