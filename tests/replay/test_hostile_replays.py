@@ -24,6 +24,14 @@ class Looping(Plugin):
     def filter(self, state, pod, node):
         while True:
             pass
+
+
+class LoopingElsewhere(Raising):
+    budget = 0.02
+
+    def pod_added(self, pod):
+        while pod.name == "one":
+            pass
 """
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -59,6 +67,13 @@ def test_a_plugin_that_loops_ends_the_replay(tmp_path, monkeypatch):
     assert found.exit_code != 0
     assert "trace.jsonl: Pod default/one" in str(found.exception)
     assert "took more than 10 times its budget" in str(found.exception)
+
+
+def test_a_plugin_that_loops_outside_of_a_decision_does_not_end_the_replay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = run(tmp_path, "LoopingElsewhere")
+    assert found.exit_code == 0, found.exception
+    assert "2 pods failed with an error, the first default/one" in found.stderr
 
 
 def test_an_absent_plugin_is_named_with_the_file(tmp_path, monkeypatch):

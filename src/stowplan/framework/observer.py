@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -127,8 +128,8 @@ class OfflineGuard(Observer):
     def __init__(self) -> None:
         self._calls: dict[int, _Call] = {}
         """The innermost one by thread."""
-        self._interrupted: set[int] = set()
-        """The threads in which a call was interrupted."""
+        self._interrupts: Counter[int] = Counter()
+        """How many calls were interrupted, by thread."""
         self._is_watching = False
 
     def start(self, point: str) -> OfflineGuard:
@@ -156,12 +157,9 @@ class OfflineGuard(Observer):
         call = self._calls.get(thread)
         return None if call is None else call.plugin
 
-    def was_interrupted(self) -> bool:
-        """Whether a call in this thread was interrupted since this was last asked."""
-        thread = threading.get_ident()
-        is_found = thread in self._interrupted
-        self._interrupted.discard(thread)
-        return is_found
+    def count_interrupts(self) -> int:
+        """How many calls in this thread were interrupted so far."""
+        return self._interrupts[threading.get_ident()]
 
     def _watch(self) -> None:
         while True:
@@ -169,7 +167,7 @@ class OfflineGuard(Observer):
             for thread, call in tuple(self._calls.items()):
                 try:
                     if call.is_overdue() and interrupt_thread(thread, OfflineOverdueError):
-                        self._interrupted.add(thread)
+                        self._interrupts[thread] += 1
                 except OSError:  # the thread has ended
                     self._calls.pop(thread, None)
 

@@ -305,8 +305,10 @@ class Replay:
         self._departures: list[tuple[float, int, str]] = []
         self._numbers = count()
         self._versions = count(1)
+        self._interrupts = 0
+        """How many calls were interrupted before the last decision, as of `pod_added`."""
         self._overdue = ""
-        """Which plugin was interrupted, if one was."""
+        """Which plugin was interrupted in a decision, if one was."""
         self._dropped: list[str] = []
         self._changed_at = trace.start
         self._flushed_at = trace.start
@@ -397,6 +399,7 @@ class Replay:
             pop = self._order.pop
         while (queued := pop()) is not None:
             await self.before_decision(queued)
+            self._interrupts = OFFLINE_GUARD.count_interrupts()
             began = perf_counter()
             loop.schedule_one(queued)
             self.results.decision_seconds.append(perf_counter() - began)
@@ -659,7 +662,7 @@ class Replay:
         else:
             found.message = attempt.message
             found.is_error = attempt.outcome is Outcome.ERROR
-            if found.is_error and OFFLINE_GUARD.was_interrupted():
+            if found.is_error and OFFLINE_GUARD.count_interrupts() > self._interrupts:
                 self._overdue = attempt.message
             if not self.options.retry:
                 self._dropped.append(pod.uid)
