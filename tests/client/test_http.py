@@ -249,7 +249,7 @@ async def test_a_stream_is_not_bound_by_the_time_of_a_request_before_it():
     received: list[bytes] = []
     async with talking(talk) as place, pool_of(f"http://{place}") as pool:
         await get(pool, timeout=0.05)
-        await pool.stream("/", (), received.append, timeout=5, silence=5, open_seconds=5)
+        await pool.stream("/", (), received.append, silence=5, open_seconds=5)
     assert b"".join(received) == b"end"
 
 

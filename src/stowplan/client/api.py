@@ -402,7 +402,7 @@ class ApiClient:
         headers = (self._user_agent, ("Accept", JSON), *await self.connection.headers())
         target = _target(path, query)
         reply = await self._open_pool().stream(
-            target, headers, split, timeout=self.timeout, silence=silence, open_seconds=open_seconds
+            target, headers, split, silence=silence, open_seconds=open_seconds
         )
         if reply.status == 401:
             await self.connection.renew()  # for the next try

@@ -64,7 +64,6 @@ class Pool(Protocol):
         headers: Iterable[tuple[str, str]],
         on_data: OnData,
         *,
-        timeout: float,
         silence: float,
         open_seconds: float,
     ) -> Reply:
@@ -216,7 +215,6 @@ class HttpPool:
         headers: Iterable[tuple[str, str]],
         on_data: OnData,
         *,
-        timeout: float,
         silence: float,
         open_seconds: float,
     ) -> Reply:

@@ -58,7 +58,6 @@ class _Calls:
         headers: Iterable[tuple[str, str]],
         on_data: OnData,
         *,
-        timeout: float,
         silence: float,
         open_seconds: float,
     ) -> Reply:
