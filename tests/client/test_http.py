@@ -158,6 +158,28 @@ async def test_connections_opened_ahead_are_used(server: ScriptedServer):
         assert (len(ports), len(opened)) == (2, 2)
 
 
+async def test_requests_that_did_not_wait_count_among_the_connections_opened_ahead():
+    opened, may_answer = list[object](), asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            await may_answer.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with talking(talk) as place, pool_of(f"http://{place}") as pool, asyncio.timeout(5):
+        requests = [asyncio.create_task(get(pool)) for _ in range(2)]
+        while len(opened) < 2:
+            await asyncio.sleep(0.01)
+        await pool.open_ahead(3, timeout=5)
+        await asyncio.sleep(0.05)
+        assert len(opened) == 3
+        may_answer.set()
+        await asyncio.gather(*requests)
+
+
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(1000):
         writer.write(data)

@@ -75,7 +75,7 @@ class Pool(Protocol):
         ...
 
     async def open_ahead(self, count: int, *, timeout: float) -> None:
-        """Open connections for the next requests, so that so many are idle, if the server can be reached.
+        """Open connections until so many are idle or used by requests, if the server can be reached.
 
         Each may take `timeout` seconds.
         """
@@ -104,15 +104,17 @@ class AdaptiveSemaphore:
     ) -> None:
         self.limit = initial
         """How many may hold it at the same time, for now."""
+        self.held = 0
+        """How many hold it."""
         self._initial, self._maximum, self._long_seconds = initial, maximum, long_seconds
-        self._held, self._grown_at = 0, 0.0
+        self._grown_at = 0.0
         self._answered, self._checked_at, self._rate, self._next_check = 0, 0.0, 0.0, initial
         self._waiting: deque[tuple[asyncio.Future[None], float]] = deque()
 
     def try_acquire(self) -> bool:
         """Take it if that needs no wait."""
-        if self._held < self.limit:
-            self._held += 1
+        if self.held < self.limit:
+            self.held += 1
             return True
         return False
 
@@ -129,15 +131,15 @@ class AdaptiveSemaphore:
             raise
 
     def release(self) -> None:
-        self._held -= 1
+        self.held -= 1
         self._answered += 1
-        while self._waiting and self._held < self.limit:
+        while self._waiting and self.held < self.limit:
             turn, since = self._waiting.popleft()
             if not turn.cancelled():
-                self._held += 1
+                self.held += 1
                 turn.set_result(None)
                 self._grow_after(since)
-        if not self._held:
+        if not self.held:
             # All of it is learned anew: the server may have had nothing to gain from more just then.
             self.limit = self._next_check = self._initial
             self._rate = self._grown_at = 0.0
@@ -233,7 +235,9 @@ class HttpPool:
 
     async def open_ahead(self, count: int, *, timeout: float) -> None:
         with suppress(*FAULTS):  # the next request will say what is wrong
-            for _ in range(count - len(self._idle)):
+            for _ in range(count):
+                if len(self._idle) + self._capacity.held >= count:  # requests did not wait for these
+                    return
                 self._release(await self._connect_within(timeout))
 
     def drop_idle(self, heard_before: float = math.inf) -> None:

@@ -18,6 +18,7 @@ from stowplan import log
 from stowplan.api.custom import CustomResource
 from stowplan.api.pod import Pod
 from stowplan.client.api import FOLLOWED, PODS, RESOURCES, ApiClient, WatchedResource
+from stowplan.client.connection import INITIAL_REQUESTS
 from stowplan.client.core_tasks import CoreTasks
 from stowplan.client.events import EventRecorder
 from stowplan.client.extenders import MAX_RESPONSE_BYTES, extenders_of
@@ -44,9 +45,9 @@ from stowplan.scheduler.plugin_work import PluginWork
 from stowplan.scheduler.shared import DecisionRecorder, Shared, WaitingPods
 
 FLUSH_UNSCHEDULABLE_SECONDS = 30.0
-BIND_CONNECTIONS = 16
-"""Opened before there are pods to bind, as many as are used at once at first: a handshake takes longer than
-a binding, and with fewer connections the first bursts would open the rest."""
+BIND_CONNECTIONS = INITIAL_REQUESTS
+"""Opened before there are pods to bind: a handshake takes longer than a binding, and with fewer connections
+the first bursts would open the rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
