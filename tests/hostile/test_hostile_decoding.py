@@ -85,6 +85,36 @@ def test_a_bound_pod_is_read_in_part_whatever_is_wrong_with_it(place, value):
     assert decision.chosen == "n2"
 
 
+KNOWN_POD = {
+    "metadata": {
+        **POD["metadata"],
+        "name": "p",
+        "namespace": "default",
+        "uid": "u",
+        "generation": 1,
+        "resourceVersion": "5",
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    },
+    "spec": POD["spec"],
+    "status": KINDS["Pod"].status,
+}
+
+
+@examples(300)
+@given(place=st.integers(0, 10_000), value=values, bound=st.booleans())
+def test_a_change_of_a_known_pod_is_read_as_any_pod_is(place, value, bound):
+    parts = {name: KNOWN_POD[name] for name in ("metadata", "status")}
+    spec = {**POD["spec"], "nodeName": "n1"} if bound else POD["spec"]
+    data = json.dumps({**with_value(parts, place, value), "spec": spec}).encode()
+    known = Pod.decode(KNOWN_POD)
+    item, fault = read_object(PODS, data, {known.key: known})
+    whole, its_fault = read_object(PODS, data)
+    assert str(fault) == str(its_fault)
+    assert (item is None) == (whole is None)
+    for field in Pod.__struct_fields__ if item is not None else ():
+        assert getattr(item, field) == getattr(whole, field), field
+
+
 @examples(200)
 @given(
     st.binary(max_size=200)
