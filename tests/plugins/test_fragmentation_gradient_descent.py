@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 
@@ -15,7 +16,9 @@ from make import make_node, make_pod
 from stowplan.api.pod import Pod
 from stowplan.embedded.cluster import embedded_cluster
 from stowplan.errors import ConfigError
+from stowplan.framework import Handle
 from stowplan.kubelet.templates import NodeTemplate
+from stowplan.plugins.gpu_fragments import MAX_SHAPES
 
 NAME = "FragmentationGradientDescent"
 COUNT, MILLI = "alibabacloud.com/gpu-count", "alibabacloud.com/gpu-milli"
@@ -49,14 +52,27 @@ def plugin_in(planner):
     return planner.profiles["default-scheduler"].plugins[NAME]
 
 
+class Annotations:
+    """The API, as far as the plugin uses it: keeps the annotations that are written."""
+
+    def __init__(self):
+        self.written = {}
+
+    async def patch_pod(self, pod, patch):
+        self.written |= patch["metadata"]["annotations"]
+
+
 def place_pod(planner, pod):
-    """Decide a pod, reserve its devices and count it as placed; returns their numbers."""
+    """Decide a pod, reserve its devices, count it as placed and bind it; returns the numbers written."""
     decision = planner.decide(pod)
     assert decision.chosen, decision.message
     planner.carry_out(decision)
-    plugin = plugin_in(planner)
+    plugin, api = plugin_in(planner), Annotations()
     assert plugin.reserve(decision.state, pod, decision.chosen) is None
-    return decision.chosen, plugin._taken.get(pod.uid, ())
+    plugin.handle = Handle(planner.cluster, api=api)
+    assert asyncio.run(plugin.pre_bind(decision.state, pod, decision.chosen)) is None
+    text = api.written.get(INDEX, "")
+    return decision.chosen, tuple(map(int, text.split("-") if text else ()))
 
 
 # Which nodes fit
@@ -166,11 +182,15 @@ def test_devices_are_chosen_and_given_back():
 
 
 def test_unreserve_forgets_the_devices():
-    found = planner(node(gpus=1))
+    """The pod was to share GPU 1, but another scheduler binds it to GPU 0: no GPU is left whole."""
+    found = planner(node(gpus=2), pod("half", 500, index=1, node="n"))
     placed = pod("one", 500)
-    place_pod(found, placed)
+    assert place_pod(found, placed) == ("n", (1,))
     plugin_in(found).unreserve(None, placed, "n")
-    assert placed.uid not in plugin_in(found)._taken
+    found.cluster.remove_pod(placed)
+    assert refusals(found.decide(pod("whole", count=1))) == {}
+    found.cluster.apply(pod("one", 500, index=0, node="n"))
+    assert refusals(found.decide(pod("whole", count=1))) != {}
 
 
 def test_reserve_on_a_node_that_filled_up_or_is_gone():
@@ -367,11 +387,18 @@ def test_without_any_pod_to_learn_from_nothing_is_preferred():
 
 
 def test_what_was_learned_is_bounded():
-    found = alone(NAME, node("a"), node("b"))
-    for number in range(5000):
-        found.followers.tell(pod(f"p{number}", 1 + number % 1000, cpu=1 + number))
-    assert len(plugin_in(found)._seen) <= 4096
-    assert set(scores(found.decide(pod(milli=500)))) == {"a", "b"}
+    """Shapes that were seen once are forgotten when there are too many; frequent ones are kept."""
+    objects = [node("a", 1), node("b", 1), pod("x", 500, index=0, node="b")]
+    found = alone(NAME, *objects)
+    for number in range(3):
+        found.followers.tell(pod(f"frequent{number}", 700))
+    for number in range(MAX_SHAPES - 1):
+        found.followers.tell(pod(f"p{number}", 1 + number % 1000, cpu=2 + number))
+    frequent = {"weight": 1, "cpu": 1000, "count": 1, "milli": 700}
+    expected = alone(NAME, *objects, args={"typicalPods": [frequent]})
+    wanted = pod("new", 500)
+    assert scores(found.decide(wanted)) == scores(expected.decide(wanted))
+    assert len(set(scores(found.decide(wanted)).values())) == 2
 
 
 @pytest.mark.parametrize(
@@ -507,7 +534,8 @@ def test_slices_without_capacity(sizes):
 # In a running scheduler
 
 
-async def test_the_index_is_written_and_known_to_the_next_scheduler():
+async def bind_two():
+    """The pods of a cluster whose scheduler has bound two that do not fit on one GPU, by name."""
     plugins = {"multiPoint": {"enabled": [{"name": NAME}]}}
     config = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -528,8 +556,12 @@ async def test_the_index_is_written_and_known_to_the_next_scheduler():
         await cluster.bound("one")
         await cluster.bound("two")
         assert f"annotation {MILLI} is '-1', but must be" in await cluster.rejected("odd")
-        pods = {each["metadata"]["name"]: each for each in await cluster.list("Pod")}
-        indexes = {name: pods[name]["metadata"]["annotations"].get(INDEX) for name in ("one", "two")}
-        assert sorted(indexes.values()) == ["0", "1"]
+        return {each["metadata"]["name"]: each for each in await cluster.list("Pod")}
+
+
+def test_the_index_is_written_and_known_to_the_next_scheduler():
+    pods = asyncio.run(bind_two())
+    indexes = {name: pods[name]["metadata"]["annotations"].get(INDEX) for name in ("one", "two")}
+    assert sorted(indexes.values()) == ["0", "1"]
     again = planner(*map(Pod.decode, pods.values()), node(pods["one"]["spec"]["nodeName"], 2))
     assert place_pod(again, pod("three", 400))[1] == (int(indexes["two"]),)
