@@ -17,6 +17,8 @@ from load_stage import NOW, answer, cpu, fake_watcher, planner_of, served, stage
 from certificates import Authority, server_context
 from fake_prometheus import running, until
 from make import make_node, make_pod, planner
+from stowplan.api.meta import decode
+from stowplan.api.node import NodeObject
 from stowplan.cluster import Cluster
 from stowplan.cycle import Planner
 from stowplan.embedded.cluster import embedded_cluster
@@ -77,9 +79,11 @@ async def test_prometheus_is_asked_for_averages_and_one_bad_query_spoils_nothing
 
 
 @asynccontextmanager
-async def fake_server(respond: Any, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+async def fake_server(
+    respond: Any, context: ssl.SSLContext | None = None, path: str = "/api/v1/query"
+) -> AsyncIterator[str]:
     app = web.Application()
-    app.router.add_get("/api/v1/query", respond)
+    app.router.add_get(path, respond)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
@@ -232,6 +236,114 @@ async def test_a_ca_file_is_read_before_each_request_and_its_faults_are_told(tmp
             file.write_text(authority.certificate)
             await until(lambda: plugin.source.reading > 0)
     assert plugin.source.loads["a"].cpu == 25
+
+
+async def test_a_load_watcher_is_read_over_tls_if_its_certificate_is_right(tmp_path):
+    authority, file = Authority(), tmp_path / "ca.crt"
+    context = server_context(tmp_path, authority.issue("watcher", "127.0.0.1"))
+
+    async def respond(request: web.Request) -> web.Response:
+        return web.Response(text=answer({"a": cpu(25)}))
+
+    async def read(**provider: Any) -> Collector:
+        args = {"watcherAddress": url, "metricProvider": provider}
+        return await read_once(planner_of(NAME, [make_node("a")], args, lambda: NOW))
+
+    async with fake_server(respond, context, "/watcher") as url:
+        source = await read(insecureSkipVerify=True)  # which is for Prometheus only
+        assert "certificate verify failed" in (source.poller.fault or "")
+        assert source.reading == 0
+        file.write_text(authority.certificate)
+        source = await read(caFile=str(file))
+    assert source.loads["a"].cpu == 25
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_read", "is_told"),
+    [
+        pytest.param({}, True, False, id="by default not checked, also without a token"),
+        pytest.param({"insecureSkipVerify": False}, False, False, id="checked"),
+        pytest.param({"token": "secret"}, True, True, id="a token that anybody may read is told"),
+        pytest.param({"token": "secret", "insecureSkipVerify": False}, False, False, id="or not sent"),
+    ],
+)
+async def test_a_certificate_that_nobody_knows(tmp_path, caplog, fields, is_read, is_told):
+    context = server_context(tmp_path, Authority().issue("prometheus", "127.0.0.1"))
+    tokens = []
+
+    async def respond(request: web.Request) -> web.Response:
+        tokens.append(request.headers.get("Authorization", ""))
+        return web.Response(text=prometheus_answer(request.query["query"]))
+
+    async with fake_server(respond, context) as url:
+        provider = {"type": "Prometheus", "address": url} | fields
+        source = await read_once(
+            planner_of(NAME, [make_node("a")], {"metricProvider": provider}, lambda: NOW)
+        )
+    assert (source.reading > 0) == is_read
+    assert ("certificate verify failed" in (source.poller.fault or "")) != is_read
+    assert set(tokens) == ({"Bearer secret" if "token" in fields else ""} if is_read else set())
+    told = [each for each in caplog.records if each.getMessage().startswith("Sending a token to a server")]
+    assert bool(told) == is_told
+
+
+async def test_a_token_file_is_read_before_each_request(tmp_path):
+    file, seen = tmp_path / "token", []
+    file.write_text("first\n")
+
+    async def respond(request: web.Request) -> web.Response:
+        seen.append(request.headers["Authorization"])
+        return web.Response(text=prometheus_answer(request.query["query"]))
+
+    async with fake_server(respond) as url:
+        provider = {"type": "Prometheus", "address": url, "tokenFile": str(file)}
+        args = {"metricProvider": provider, "refreshSeconds": 0.01}
+        made = planner_of(NAME, [make_node("a")], args, lambda: NOW)
+        async with running(made.profiles["default-scheduler"].plugins[NAME]):
+            await until(lambda: "Bearer first" in seen)
+            file.write_text("second\n")
+            await until(lambda: "Bearer second" in seen)
+
+
+async def test_a_metrics_api_that_hangs_is_a_fault():
+    class Hanging:
+        async def get_json(self, path: str) -> Any:
+            await asyncio.sleep(60)
+
+    made = planner_of(NAME, [], {"timeoutSeconds": 0.05}, lambda: NOW)
+    plugin = made.profiles["default-scheduler"].plugins[NAME]
+    handle = Handle(Cluster.of([make_node("a")]), now=lambda: NOW, api=Hanging())  # type: ignore[arg-type]
+    source = await read_with(type(plugin)(plugin.args, handle))
+    assert source.poller.fault == "no answer within 0.05 s"
+
+
+@pytest.mark.parametrize("value", ["NaN", "-0.1", "+Inf", "-Inf", "much", ""])
+async def test_bad_values_of_prometheus_count_as_missing(value):
+    """Series name nodes by a label, and by an address, as the arguments say."""
+
+    async def respond(request: web.Request) -> web.Response:
+        if not request.query["query"].startswith("avg_over_time(cpu["):
+            return web.json_response({"data": {"result": []}})
+        rows = (("10.0.0.1:9100", "0.25"), ("10.0.0.2:9100", value))
+        result = [{"metric": {"host": host}, "value": [1, amount]} for host, amount in rows]
+        return web.json_response({"data": {"result": result}})
+
+    def at(name: str, address: str) -> NodeObject:
+        addresses = [{"type": "InternalIP", "address": address}]
+        status = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "9"}, "addresses": addresses}
+        return decode(NodeObject, {"metadata": {"name": name}, "status": status})
+
+    async with fake_server(respond) as url:
+        provider = {"type": "Prometheus", "address": url}
+        args = {"metricProvider": provider, "nodeLabel": "host", "cpuMetric": "cpu", "memoryMetric": "memory"}
+        made = planner_of(NAME, [at("a", "10.0.0.1"), at("b", "10.0.0.2")], args, lambda: NOW)
+        source = await read_once(made)
+    assert source.poller.fault == ""
+    nodes = made.cluster.nodes.objects
+    assert source.load_of(nodes[0]).cpu == 25
+    assert math.isnan(source.load_of(nodes[1]).cpu)
+    (note,) = made.decide(make_pod()).notes
+    assert note == f"{NAME} has no data of b: such nodes get the median score of the others."
 
 
 @pytest.mark.parametrize("content", [b"", b"two\nlines\n", b"\xff\xfe\x00", b"nul\x00byte"])
