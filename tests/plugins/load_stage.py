@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from aiohttp import web
 from alone import scores
 
@@ -23,6 +24,12 @@ from stowplan.plugins.node_metrics import NodeLoad
 STALE = "stowplan_node_metrics_stale_total"
 WITHOUT_DATA = "stowplan_node_metrics_nodes_without_data_total"
 NOW = 1_000_000.0
+SIDECAR = {"name": "side", "restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}}}
+OTHER_REQUESTS = [
+    pytest.param({"initContainers": [SIDECAR]}, id="sidecar"),
+    pytest.param({"resources": {"requests": {"cpu": "3"}}}, id="the pod as a whole"),
+]
+"""What makes three CPUs out of a container's one."""
 
 
 def metric(kind: str, operator: str, value: Any) -> dict[str, Any]:

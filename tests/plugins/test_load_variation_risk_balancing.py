@@ -8,7 +8,7 @@ import pytest
 from alone import plugin_of
 from hypothesis import given
 from hypothesis import strategies as st
-from load_stage import NOW, answer, cpu, half_up, memory, served, stage_of
+from load_stage import NOW, OTHER_REQUESTS, answer, cpu, half_up, memory, served, stage_of
 
 from make import make_node, make_pod
 from stowplan.errors import ConfigError
@@ -53,6 +53,14 @@ async def test_stale_metrics_make_all_nodes_equal_and_a_missing_node_is_in_the_m
         assert stage.scores(POD) == {"a": 94, "b": 50, "c": 72}
         stage.time = NOW + 301
         assert set(stage.scores(POD).values()) == {50}
+
+
+@pytest.mark.parametrize("more", OTHER_REQUESTS)
+def test_sidecars_and_resources_of_the_pod_as_a_whole_count(more):
+    stage = stage_of(NAME, [node("a"), node("b")])
+    stage.take({"a": NodeLoad(cpu=0), "b": NodeLoad(cpu=50)})
+    assert stage.scores(make_pod(requests={"cpu": "1"}, **more)) == {"a": 81, "b": 56}
+    assert stage.scores(make_pod(requests={"cpu": "1"})) == {"a": 94, "b": 69}
 
 
 def test_a_node_that_offers_nothing_gets_nothing():

@@ -110,6 +110,8 @@ def test_limits_are_counted_as_requests_are():
     assert demand_of(pod("x", 100, 2000, initContainers=[sidecar])).cpu_limit == 3000
     assert demand_of(pod("x", 100, 2000, initContainers=[sidecar, init])).cpu_limit == 10_000
     assert demand_of(pod("x", 100, 2000, overhead={"cpu": "1"})).cpu_limit == 3000
+    whole = {"requests": {"cpu": "3"}, "limits": {"cpu": "4"}}
+    assert demand_of(pod("x", 100, 2000, resources=whole))[::2] == (3000, 4000)
 
 
 def test_arguments():

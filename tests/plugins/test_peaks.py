@@ -10,7 +10,7 @@ import pytest
 from alone import plugin_of
 from hypothesis import example, given
 from hypothesis import strategies as st
-from load_stage import NOW, answer, cpu, metric, served, stage_of
+from load_stage import NOW, OTHER_REQUESTS, answer, cpu, metric, served, stage_of
 
 from fake_prometheus import until
 from make import make_node, make_pod
@@ -79,6 +79,16 @@ def test_equal_rises_do_not_divide_by_zero(pod, expected):
     stage = stage_of(NAME, [node("a"), node("b")], NodePowerModel=models("ab"))
     stage.take({"a": loaded(20), "b": loaded(20)})
     assert stage.scores(pod) == expected
+
+
+@pytest.mark.parametrize("more", OTHER_REQUESTS)
+def test_sidecars_and_resources_of_the_pod_as_a_whole_count(more):
+    stage = stage_of(NAME, [node(name) for name in "abc"], NodePowerModel=models("abc"))
+    stage.take({"a": loaded(20), "b": loaded(60), "c": loaded(75)})
+    assert stage.scores(make_pod(requests={"cpu": "1"}, **more)) == stage.scores(
+        make_pod(requests={"cpu": "3"})
+    )
+    assert stage.scores(make_pod(requests={"cpu": "3"}))["c"] == 0  # it would be overloaded
 
 
 def test_a_pod_without_requests_makes_no_difference():

@@ -77,6 +77,27 @@ def test_overhead_counts_and_init_containers_do_not():
     assert stage.scores(pod)["a"] == 55
 
 
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param({"limits": {"cpu": "10"}}, 55, id="limit of the pod"),
+        pytest.param({"requests": {"cpu": "10"}}, 63, id="request of the pod, times 1.5"),
+        pytest.param({"limits": {"memory": "1Gi"}}, 48, id="memory alone: its containers count"),
+    ],
+)
+def test_resources_of_the_pod_as_a_whole_count_instead_of_those_of_containers(spec, expected):
+    stage = stage_of(NAME, [node("a"), node("b")])
+    stage.take(known(a=0, b=0))
+    assert stage.scores(limited(5000, resources=spec)) == {"a": expected, "b": expected}
+
+
+def test_sidecars_count():
+    stage = stage_of(NAME, [node("a"), node("b")])
+    stage.take(known(a=0, b=0))
+    sidecar = {"name": "side", "restartPolicy": "Always", "resources": {"limits": {"cpu": "5"}}}
+    assert stage.scores(limited(5000, initContainers=[sidecar])) == {"a": 55, "b": 55}
+
+
 def test_capacity_counts_and_not_what_is_allocatable():
     plain = {
         "kind": "Node",

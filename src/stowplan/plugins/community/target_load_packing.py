@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.api.pod import PodSpec, ResourceRequirements
 from stowplan.api.quantity import milli_units, parse
 from stowplan.config.field_errors import child, invalid
 from stowplan.framework import CycleState, Handle, Mask, NodeTable, Pod, Reads, Scores, Status
@@ -133,10 +134,11 @@ class TargetLoadPacking(LoadPlugin):
         """Thousandths of a CPU that the pod's containers are expected to use."""
         found: int | None = pod.shape.memo.get((self.serial, "cpu"))
         if found is None:
-            found = milli_units(pod.spec.overhead.get("cpu", 0))
-            for container in pod.spec.containers:
-                limit = container.resources.limits.get("cpu")
-                request = container.resources.requests.get("cpu")
+            spec = pod.spec
+            found = milli_units(spec.overhead.get("cpu", 0))
+            for resources in _running_parts(spec):
+                limit = resources.limits.get("cpu")
+                request = resources.requests.get("cpu")
                 if limit is not None:
                     found += milli_units(limit)
                 elif request is not None:
@@ -145,3 +147,12 @@ class TargetLoadPacking(LoadPlugin):
                     found += self._default
             pod.shape.memo[self.serial, "cpu"] = found
         return found
+
+
+def _running_parts(spec: PodSpec) -> list[ResourceRequirements]:
+    """What tells how much CPU the pod uses while it runs: of the pod as a whole, else of each container."""
+    whole = spec.resources
+    if whole is not None and ("cpu" in whole.limits or "cpu" in whole.requests):
+        return [whole]
+    sidecars = (each for each in spec.init_containers if each.is_sidecar)
+    return [each.resources for each in (*sidecars, *spec.containers)]
