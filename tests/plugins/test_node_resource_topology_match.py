@@ -126,6 +126,12 @@ def test_filter(wanted, attributes, expected):
     assert rejected(wanted, topology(*TWO, attributes=attributes)) == expected
 
 
+def test_devices_count_for_a_best_effort_pod():
+    item = topology(zone(0, cpu=8, memory="8Gi", gpu=1), zone(1, cpu=8, memory="8Gi", gpu=1))
+    assert rejected(pod({"gpu": 1}, guaranteed=False), item) == {}
+    assert rejected(pod({"gpu": 2}, guaranteed=False), item) == cannot("container")
+
+
 @pytest.mark.parametrize("guaranteed", [True, False])
 def test_devices_count_for_every_pod(guaranteed):
     item = topology(zone(0, cpu=8, memory="8Gi", gpu=0), zone(1, cpu=1, memory="8Gi", gpu=2))
@@ -170,6 +176,9 @@ def test_an_object_that_comes_or_changes_later_counts():
     ("zones", "text"),
     [
         ([zone(0, name="numa-node-0", cpu=9, memory="9Gi")], "zone 'numa-node-0' is ignored: name it node-0"),
+        ([zone(0, name="Node-1", cpu=9, memory="9Gi")], "zone 'Node-1' is ignored"),
+        ([zone(0, name="node_3", cpu=9, memory="9Gi")], "zone 'node_3' is ignored"),
+        ([zone(0, name="node-1٣", cpu=9, memory="9Gi")], "zone 'node-1٣' is ignored"),
         ([zone(65, cpu=9, memory="9Gi")], "zone 'node-65' is ignored"),
         ([zone(0, cpu=-9, memory="9Gi")], "zone node-0 has more cpu available than allocatable"),
         ([*TWO, zone(1, cpu=9, memory="9Gi")], "zone 'node-1' is ignored"),
@@ -183,6 +192,25 @@ def test_impossible_zones_are_reported_once_and_hold_nothing(zones, text):
         assert refusals(planner.decide(pod(need(9)))) == cannot("container")
     (note,) = events
     assert note.startswith(text)
+
+
+def test_zones_that_are_no_numa_nodes_do_not_count():
+    """Exporters may list sockets or caches, too."""
+    planner, events = (
+        alone(NAME, node(), topology(*TWO, zone(2, cpu=9, memory="9Gi") | {"type": "Cache"})),
+        [],
+    )
+    plugin = planner.profiles["default-scheduler"].plugins[NAME]
+    plugin.handle.record_event = lambda *event: events.append(event)
+    assert refusals(planner.decide(pod(need(9)))) == cannot("container")
+    assert refusals(planner.decide(pod(need(8)))) == {}
+    assert not events
+
+
+def test_devices_of_a_zone_that_the_node_does_not_have_are_not_given():
+    """The zone lists two of a device, while the node itself offers none."""
+    item = topology(zone(0, cpu=8, memory="8Gi", **{"example.com/gone": 2}))
+    assert rejected(pod(need(1, **{"example.com/gone": 1})), item) == cannot("container")
 
 
 def test_zones_with_more_cpus_than_the_node_are_reported():
@@ -268,6 +296,8 @@ NEAR = {0: 10, 1: 20, 2: 40}
         pytest.param(13, (), 0, id="more than there is"),
         pytest.param(8, ({"name": "topologyManagerMaxNUMANodes", "value": "4"},), 62, id="of four"),
         pytest.param(8, ({"name": "topologyManagerMaxNUMANodes", "value": "-3"},), 82, id="no number"),
+        pytest.param(8, ({"name": "topologyManagerMaxNUMANodes", "value": "1"},), 82, id="too few"),
+        pytest.param(8, ({"name": "topologyManagerMaxNUMANodes", "value": "5000"},), 100, id="too many"),
     ],
 )
 def test_least_numa_nodes(cpu, attributes, expected):
