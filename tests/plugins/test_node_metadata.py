@@ -107,6 +107,38 @@ def test_nodes_without_a_value_are_counted():
 
 
 @pytest.mark.parametrize(
+    ("args", "values", "notes"),
+    [
+        pytest.param(NUMBER, ["1", "2"], (), id="none"),
+        pytest.param(
+            NUMBER,
+            ["1", None, "x"],
+            (f"{NAME} finds no number in label {KEY} of n1, n2: such nodes get 0.",),
+            id="some",
+        ),
+        pytest.param(
+            TIME,
+            [None, "x", "2026-01-01T00:00:00Z", "1", "2"],
+            (f"{NAME} finds no time in annotation {KEY} of n0, n1, n3 and 1 more: such nodes get 0.",),
+            id="many",
+        ),
+        pytest.param(
+            TIME,
+            [None, "x"],
+            (f"{NAME} gives every node 0: it finds no time in annotation {KEY} of any node.",),
+            id="all",
+        ),
+    ],
+)
+def test_a_decision_names_nodes_without_a_value(args, values, notes):
+    planner = world(*values, args=args)
+    assert planner.decide(make_pod()).notes == notes
+    planner.cluster.apply(node(0, "2026-01-02T00:00:00Z" if args is TIME else "7"))
+    planner.cluster.apply(node(1, "2026-01-02T00:00:00Z" if args is TIME else "7"))
+    assert not any("n0" in note or "n1" in note for note in planner.decide(make_pod()).notes)
+
+
+@pytest.mark.parametrize(
     ("args", "text"),
     [
         ({"metadataKey": ""}, "metadataKey: Required value"),

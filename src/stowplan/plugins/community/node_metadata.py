@@ -1,7 +1,7 @@
 """NodeMetadata: prefers nodes by a number or a time in one of their labels or annotations.
 
 The best node gets 100, the worst that has a value gets 1. A node whose value is missing or cannot be read
-gets 0, and is counted in a metric.
+gets 0, is counted in a metric, and is named in decisions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 from stowplan.api.meta import parse_time
 from stowplan.config.field_errors import child, invalid, required, unsupported
 from stowplan.errors import InputError
-from stowplan.framework import CycleState, Handle, NodeTable, Plugin, PluginArgs, Pod, Reads, Scores
+from stowplan.framework import CycleState, Handle, Mask, NodeTable, PluginArgs, Pod, Reads, Scores
+from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.framework.scores import MAX_SCORE
 
 LABEL, ANNOTATION = "Label", "Annotation"
@@ -26,6 +27,8 @@ NO_VALUE = -(2**63)
 MAX_LENGTH = 256
 """Longer texts are no numbers and no times: an annotation may have many thousand characters."""
 
+SHOWN = 3
+"""So many nodes without a value are named."""
 EXACT_DIGITS = 16
 """A whole number of fewer digits is the same as a float."""
 
@@ -75,7 +78,7 @@ class NodeMetadataArgs(PluginArgs):
             yield invalid(child(path, "timestampFormat"), self.timestamp_format, detail)
 
 
-class NodeMetadata(Plugin):
+class NodeMetadata(ExplainingPlugin):
     args: NodeMetadataArgs
     reads = Reads.NODE
 
@@ -92,16 +95,19 @@ class NodeMetadata(Plugin):
         return ""  # all pods are alike
 
     def score_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Scores:
+        scores = self._points_of(nodes)
+        self._without_value[()] += int(np.count_nonzero(scores == NO_VALUE))
+        return scores
+
+    def _points_of(self, nodes: NodeTable) -> Scores:
         key = self.args.metadata_key
         if self.args.metadata_source == LABEL:
             label = nodes.label(key)
             points = [self._points(text) for text in label.values]
-            scores = np.array([*points, NO_VALUE], np.int64).take(label.ids)  # -1 is the last
-        else:
-            (live,) = nodes.live.keep((self.serial, "annotations"), self._annotation_points)
-            scores = live.copy() if nodes is nodes.live else live.take(nodes.rows)
-        self._without_value[()] += int(np.count_nonzero(scores == NO_VALUE))
-        return scores
+            return np.array([*points, NO_VALUE], np.int64).take(label.ids)  # -1 is the last
+        (live,) = nodes.live.keep((self.serial, "annotations"), self._annotation_points)
+        found: Scores = live.copy() if nodes is nodes.live else live.take(nodes.rows)
+        return found
 
     def _annotation_points(self, nodes: NodeTable) -> tuple[Scores]:
         texts = [node.metadata.annotations.get(self.args.metadata_key) for node in nodes.objects]
@@ -116,6 +122,33 @@ class NodeMetadata(Plugin):
         if known.any():
             points[known] = _scale(scores[known])
         return points
+
+    def explain_scores(self, pod: Pod) -> Iterator[str]:
+        if text := self._gaps():
+            yield text
+
+    def _gaps(self) -> str:
+        """What to say about nodes without a value, looked up again only when nodes change."""
+        live = self.handle.cluster.nodes
+
+        def compute(part: NodeTable) -> tuple[Mask]:
+            return (self._points_of(part) == NO_VALUE,)
+
+        def describe(columns: tuple[Mask]) -> str:
+            rows = np.flatnonzero(columns[0])
+            if not len(rows):
+                return ""
+            args = self.args
+            what = "number" if args.metadata_type == "Number" else "time"
+            where = f"no {what} in {args.metadata_source.lower()} {args.metadata_key} of"
+            if len(rows) == len(live):
+                return f"{self.name} gives every node 0: it finds {where} any node."
+            names, more = ", ".join(live.names[row] for row in rows[:SHOWN].tolist()), len(rows) - SHOWN
+            listed = f"{names} and {more} more" if more > 0 else names
+            return f"{self.name} finds {where} {listed}: such nodes get 0."
+
+        found: str = live.keep((self.serial, "gaps"), compute, finish=describe)  # type: ignore[arg-type]
+        return found
 
     def _points(self, text: str) -> int:
         """The larger the better; NO_VALUE if the text cannot be read."""
