@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
 import pytest
 from groups_staging import GANG, holds_nothing, last_text, member, pod_group
 
+from make import planner
 from scheduler_staging import node, pod, staged
+from stowplan.api.kinds import object_of
+from stowplan.api.pod import Pod
 from stowplan.config import load
 from stowplan.errors import ConfigError
 from stowplan.framework.registry import Registry
@@ -103,6 +107,58 @@ async def test_too_few_siblings():
         assert last_text(stage, "p0") == (
             "pre-filter pod p0 cannot find enough sibling pods, current pods number: 2, minMember of group: 3"
         )
+
+
+async def test_members_with_scheduling_gates_do_not_count():
+    """One of three may wait for its gate; one of two may not."""
+    now = [1000.0]
+    gates = {"schedulingGates": [{"name": "example.com/wait"}]}
+    async with co_stage(now=lambda: now[0]) as stage:
+        stage.see(node("n1"), x_group("a", minMember=2), x_group("b", minMember=2))
+        stage.see(labelled("a0", "a"), labelled("a1", "a"), labelled("a2", "a", **gates))
+        stage.see(labelled("b0", "b"), labelled("b1", "b", **gates))
+        await stage.settle()
+        await report_gated(stage, now)
+        assert set(stage.api.bound) == {"default/a0", "default/a1"}
+        assert last_text(stage, "b0").endswith("current pods number: 1, minMember of group: 2")
+
+
+class Queued(NamedTuple):
+    pod: Pod
+    timestamp: float
+    attempts: int = 0
+
+
+def in_order(*queued):
+    """The names of pods in the order of the queue; PodGroup old is from second 1, young from second 1001."""
+    groups = [x_group("old", minMember=2), x_group("young", minMember=2)]
+    groups[0]["metadata"]["creationTimestamp"] = "1970-01-01T00:00:01Z"
+    groups[1]["metadata"]["creationTimestamp"] = "1970-01-01T00:16:41Z"
+    v1 = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    found = planner(groups, v1 | {"profiles": [SORTED]})
+    sort = found.profiles["default-scheduler"].plugins["Coscheduling"].queue_sort
+    return [each.pod.name for each in sorted(queued, key=sort)]
+
+
+def waiting(name, group, since, attempts=0, **spec):
+    return Queued(object_of(labelled(name, group, **spec)), since, attempts)
+
+
+def test_members_stand_together_by_the_age_of_their_group():
+    old = [waiting(f"old{number}", "old", 1005 + 5 * number) for number in range(2)]
+    young = [waiting(f"young{number}", "young", 1003 + 5 * number) for number in range(2)]
+    plain = Queued(object_of(pod("plain")), 900)
+    assert in_order(*young, plain, *old) == ["old0", "old1", "plain", "young0", "young1"]
+    urgent = waiting("urgent", "young", 1009, priority=5)
+    assert in_order(*old, urgent) == ["urgent", "old0", "old1"]
+
+
+def test_a_group_that_failed_goes_behind_those_that_came_before_that():
+    """Otherwise the oldest group would hold up all others each time that it is attempted."""
+    old = [waiting(f"old{number}", "old", 1005, attempts=1) for number in range(2)]
+    assert in_order(*old, waiting("young", "young", 1004)) == ["young", "old0", "old1"]
+    assert in_order(*old, waiting("other", "none", 1004)) == ["other", "old0", "old1"]
+    assert in_order(*old, waiting("late", "none", 1006)) == ["old0", "old1", "late"]
 
 
 async def test_scenario_70_resources_above_what_is_free():

@@ -219,6 +219,18 @@ def test_pods_of_other_groups_and_workloads_do_not_count():
     assert scores(planner.decide(pod())) == {"a": 100, "a2": 95, "b": 75, "c": 0}
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_pods_that_have_ended_do_not_count(phase):
+    ended = peer("done", "c", status={"phase": phase})
+    planner = alone(NAME, *NODES, COSTS, app_group(("cart", 99)), peer("p", "a"), ended)
+    assert scores(planner.decide(pod())) == {"a": 100, "a2": 95, "b": 75, "c": 0}
+
+
+def test_pods_whose_node_is_gone_do_not_count():
+    planner = alone(NAME, *NODES, COSTS, app_group(("cart", 99)), peer("p", "a"), peer("lost", "gone"))
+    assert scores(planner.decide(pod())) == {"a": 100, "a2": 95, "b": 75, "c": 0}
+
+
 def test_two_profiles_with_different_arguments_are_both_right():
     first = alone(NAME, *NODES, COSTS, app_group(("cart", 0)), peer("p", "a"), args={"weightsName": "None"})
     second = alone(NAME, *NODES, COSTS, app_group(("cart", 0)), peer("p", "a"))
