@@ -186,6 +186,60 @@ async def test_a_pod_that_never_preempts():
         assert text_of(stage, "other/high").endswith("not eligible due to preemptionPolicy=Never.")
 
 
+PREEMPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "cordoned", "nominated"),
+    [
+        pytest.param(PREEMPTED, False, None, id="evicted: wait for it"),
+        pytest.param(PREEMPTED | {"status": "False"}, False, "n2", id="a disruption that is off"),
+        pytest.param(PREEMPTED | {"reason": "DeletionByTaintManager"}, False, "n2", id="somebody else's"),
+        pytest.param(PREEMPTED, True, "n2", id="its node takes no pods any more"),
+    ],
+)
+def test_a_pod_waits_for_the_victims_on_its_node(condition, cordoned, nominated):
+    """n1 was to be cleared for it; on n2 there is one pod to evict, on n1 two."""
+    leaving = running("free", "leaving", cpu="2")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    leaving["status"]["conditions"] = [condition]
+    others = [running("free", "low"), running("free", "other", on="n2", cpu="3")]
+    nodes = [node("n1", cpu="3", spec={"unschedulable": cordoned}), node("n2", cpu="3")]
+    found = planner([*nodes, leaving, *others], {**V1, "profiles": [PROFILE]})
+    high = within("other", "high", cpu="3", priority=10)
+    decision = found.decide(object_of({**high, "status": {"nominatedNodeName": "n1"}}))
+    assert decision.nominated == nominated
+    text = "preemption: not eligible due to a terminating pod on the nominated node."
+    assert (text in decision.message) == (nominated is None)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(
+            {
+                "initContainers": [
+                    {
+                        "name": "side",
+                        "restartPolicy": "Always",
+                        "resources": {"requests": {"cpu": "2"}},
+                    }
+                ]
+            },
+            id="sidecar",
+        ),
+        pytest.param({"resources": {"requests": {"cpu": "3"}}}, id="the pod as a whole"),
+        pytest.param({"overhead": {"cpu": "2"}}, id="overhead"),
+    ],
+)
+async def test_requests_count_as_they_do_on_nodes(more):
+    async with quota_stage() as stage:
+        stage.see(node("n1"), quota("a", **cpus(2, 2)), within("a", "p", **more))
+        await stage.settle()
+        assert stage.api.bound == {}
+        assert "cpu: used 0, requested 3, max 2" in text_of(stage, "a/p")
+
+
 async def test_resources_that_a_quota_does_not_name_are_not_limited():
     async with quota_stage() as stage:
         stage.see(node("n1"), quota("a", **cpus(2, 2)))

@@ -17,6 +17,7 @@ from stowplan.cluster.cluster import ClusterView, Totals
 from stowplan.framework import (
     Action,
     ClusterEvent,
+    Code,
     CycleState,
     Decision,
     Handle,
@@ -33,6 +34,7 @@ from stowplan.framework import (
     Status,
 )
 from stowplan.framework.handle import not_eligible, preemption_status
+from stowplan.plugins.default.default_preemption import is_preempted
 from stowplan.plugins.group_members import not_alone
 from stowplan.plugins.quotas import (
     amounts_of,
@@ -309,7 +311,7 @@ class CapacityScheduling(Plugin):
             return not_eligible(refusal)
         if pod.spec.preemption_policy == "Never":
             return not_eligible("not eligible due to preemptionPolicy=Never.")
-        if self._is_clearing(pod):
+        if self._is_clearing(pod, decision):
             text = "not eligible due to a terminating pod on the nominated node."
             return not_eligible(text, keeps_nomination=True)
         groups = self.handle.cluster.groups
@@ -319,14 +321,13 @@ class CapacityScheduling(Plugin):
             return preemption_status(answer)
         return Nomination(answer.node_name, with_broken_gangs(groups, answer.victims))
 
-    def _is_clearing(self, pod: Pod) -> bool:
-        """Whether pods that were evicted for this one are still on their way out."""
-        row = self.handle.cluster.nodes.row_of(pod.nominated_node_name)
-        if row is None:
+    def _is_clearing(self, pod: Pod, decision: Decision) -> bool:
+        """Whether pods that were evicted for this one are still leaving a node that it can use."""
+        nodes = self.handle.cluster.nodes
+        row = nodes.row_of(pod.nominated_node_name)
+        if row is None or decision.codes()[row] == Code.UNRESOLVABLE:
             return False
-        leaving = (each for each in self.handle.cluster.nodes.pods_on(row) if each.is_terminating)
-        reasons = (each.condition("DisruptionTarget") for each in leaving)
-        return any(each is not None and each.reason == "PreemptionByScheduler" for each in reasons)
+        return any(is_preempted(other) for other in nodes.pods_on(row))
 
     def _victims(self, pod: Pod) -> Callable[[list[Pod]], Iterator[Pod]]:
         """Chooses the pods of a node that may be evicted for this one."""

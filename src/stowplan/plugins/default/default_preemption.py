@@ -91,10 +91,14 @@ class DefaultPreemption(GroupPreemptingPlugin):
 
 
 def is_leaving_for(pod: Pod, other: Pod) -> bool:
-    disrupted = other.condition("DisruptionTarget")
+    return other.priority < pod.priority and is_preempted(other)
+
+
+def is_preempted(pod: Pod) -> bool:
+    """Whether a scheduler has evicted the pod for another one, and it is still there."""
+    disrupted = pod.condition("DisruptionTarget")
     return (
-        other.priority < pod.priority
-        and other.is_terminating
+        pod.is_terminating
         and disrupted is not None
         and disrupted.status == "True"
         and disrupted.reason == "PreemptionByScheduler"
