@@ -143,6 +143,19 @@ async def test_elastic_quotas_count_running_pods(cluster):
     await status_of(cluster, path, used={"cpu": "300m", "memory": "0", "pods": "1"})
 
 
+async def test_elastic_quotas_count_the_overhead_of_pods(cluster):
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}}
+    await cluster.create(runtime | {"handler": "kata", "overhead": {"podFixed": {"cpu": "50m"}}})
+    quota = {
+        "apiVersion": X_K8S,
+        "kind": "ElasticQuota",
+        "metadata": {"name": "q", "namespace": "default"},
+        "spec": {"max": {"cpu": "2"}},
+    }
+    await cluster.create(quota, pod("a", runtimeClassName="kata"))
+    await status_of(cluster, path_of(X_K8S, "elasticquotas", "q"), used={"cpu": "150m"})
+
+
 async def test_queues_count_their_groups(cluster):
     await status_of(cluster, path_of(VOLCANO, "queues", "default", ""), state="Open")
     queue = {"apiVersion": VOLCANO, "kind": "Queue", "metadata": {"name": "q"}, "spec": {}}

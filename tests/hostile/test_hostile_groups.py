@@ -137,6 +137,26 @@ async def test_a_minimum_below_one(least):
         assert {"default/a0", "default/b0"} <= stage.api.bound.keys()
 
 
+@pytest.mark.parametrize(
+    ("resources", "gap"),
+    [
+        pytest.param({"cpu": "-1", "memory": "-1Gi"}, "", id="negative: nothing is needed"),
+        pytest.param({"cpu": "9" * 400}, "resource gap: cpu ", id="huge"),
+        pytest.param({"memory": "1e300"}, "resource gap: memory ", id="huge, with an exponent"),
+        pytest.param({"": "1", "a b/c": "1"}, "resource gap: ", id="no such resources"),
+    ],
+)
+async def test_absurd_resources_of_a_group(resources, gap):
+    async with hostile_stage((), **COSCHEDULING) as stage:
+        group = x_group("g", 1)
+        group["spec"] |= {"minResources": resources, "scheduleTimeoutSeconds": -(2**31)}
+        stage.see(node("n1"), group, *x_members(1, "g"))
+        await stage.settle()
+        assert ("default/g0" in stage.api.bound) is not bool(gap)
+        assert last_text(stage, "g0").startswith(gap)
+        await check_goes_on(stage)
+
+
 async def test_a_new_member_of_a_large_group_that_waits():
     async with hostile_stage() as stage:
         stage.see(node("n1"), pod_group(least=1))
