@@ -186,6 +186,37 @@ async def test_a_pod_that_never_preempts():
         assert text_of(stage, "other/high").endswith("not eligible due to preemptionPolicy=Never.")
 
 
+@pytest.mark.parametrize(
+    ("quotas", "used", "nominated", "priority", "text"),
+    [
+        pytest.param(
+            {"a": (2, 2)}, {"a": 1}, ("a", 1), 0, "cpu: used 1, requested 2, max 2", id="of its namespace"
+        ),
+        pytest.param({"a": (2, 2)}, {"a": 1}, ("a", 1), 5, "", id="of its namespace, but less important"),
+        pytest.param(
+            {"a": (2, 4), "b": (2, 4)},
+            {"a": 2},
+            ("b", 2),
+            5,
+            "total ElasticQuota used is more than min; cpu: used 2, requested 3, sum of min 4",
+            id="of another one, within its minimum",
+        ),
+        pytest.param(
+            {"a": (6, 9), "b": (2, 9)}, {"b": 3}, ("b", 5), 0, "", id="of another one, above its minimum"
+        ),
+    ],
+)
+def test_nominated_pods_count(quotas, used, nominated, priority, text):
+    limits = [quota(name, **cpus(*sizes)) for name, sizes in quotas.items()]
+    placed = [running(name, "old", cpu=str(amount)) for name, amount in used.items()]
+    found = planner([node("n1", cpu="20"), *limits, *placed], {**V1, "profiles": [PROFILE]})
+    namespace, amount = nominated
+    found.nominations.put(object_of(within(namespace, "nominated", cpu=str(amount))), "n1")
+    decision = found.decide(object_of(within("a", "p", priority=priority)))
+    assert (decision.chosen is None) == bool(text)
+    assert text in decision.message
+
+
 PREEMPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
 
 

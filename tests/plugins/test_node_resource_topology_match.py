@@ -268,6 +268,8 @@ def test_the_lowest_numa_node_above_zero_counts():
 def test_weights():
     resources = [{"name": "cpu", "weight": 3}, {"name": "memory", "weight": 1}]
     assert scored(pod(need(2, "2Gi")), zone(0, cpu=4, memory="8Gi"), resources=resources) == 56
+    equal = [{"name": "cpu", "weight": 0}, {"name": "memory"}]
+    assert scored(pod(need(2, "2Gi")), zone(0, cpu=4, memory="8Gi"), resources=equal) == 62
 
 
 def test_cpus_are_counted_whole():
