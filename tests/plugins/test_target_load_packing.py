@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from load_stage import NOW, STALE, WITHOUT_DATA, answer, cpu, half_up, metric, served, stage_of
 
+from fake_prometheus import until
 from make import make_node, make_pod
 from stowplan.api.kinds import object_of
 from stowplan.api.node import NodeObject
@@ -152,6 +153,18 @@ def test_a_node_without_data_gets_the_median_and_explain_says_so():
     assert stage.scores(limited(0)) == {"a": 40, "b": 100, "c": 20, "d": 40}
     (note,) = stage.planner.decide(limited(0)).notes
     assert note == f"{NAME} has no data of d: such nodes get the median score of the others."
+
+
+async def test_nodes_without_data_are_counted_once_a_reading():
+    async with served(NAME, [node(name) for name in "abc"]) as (stage, watcher, tell):
+        await tell(answer({"a": cpu(10)}))
+        counted, asked = stage.counted(WITHOUT_DATA), watcher.asked
+        assert counted >= 2
+        for number in range(50):
+            stage.scores(limited(number))
+        assert stage.counted(WITHOUT_DATA) == counted
+        await until(lambda: watcher.asked >= asked + 2)
+        assert counted < stage.counted(WITHOUT_DATA) <= counted + 2 * (watcher.asked - asked + 1)
 
 
 BAD = [
