@@ -9,6 +9,7 @@ import pytest
 from plain_objects import explain, node, pod, priority_class
 from stowplan.api.amounts import amount_text
 from stowplan.explain import layout
+from stowplan.explain.explainer import rejection_notes
 from stowplan.explain.text import render
 from stowplan.framework import CycleState, Node, Pod, Status
 from stowplan.framework.plugin import ExplainingPlugin
@@ -227,3 +228,26 @@ class Quarantine(ExplainingPlugin):
 def test_a_plugin_explains_its_own_reasons():
     outcome = a_cluster(Quarantine).node("a").node("b").decide("web")
     assert "web waits for a, b to leave it" in str(outcome.explanation)
+
+
+class Broken(Quarantine):
+    def explain_reasons(self, pod, reasons, nodes):
+        raise LookupError("no such ward")
+
+    def explain_rejections(self, pod, node_names):
+        yield from node_names[5]
+
+    def insufficient_resources(self, reasons):
+        raise ZeroDivisionError
+
+
+def test_a_plugin_that_fails_to_explain_does_not_end_the_explanation():
+    cluster = a_cluster(Broken).node("a")
+    outcome = cluster.decide("web")
+    found = " ".join(str(outcome.explanation).split())
+    assert "node(s) were in quarantine" in found
+    assert re.search(
+        r"Broken cannot say what they lack: LookupError: no such ward \(at .*text.py:\d+\)", found
+    )
+    [note] = rejection_notes(cluster.planner.profile_of(outcome.decision.pod), outcome.decision)
+    assert note.startswith("Broken cannot explain what it rejected: IndexError: list index out of range (at ")

@@ -23,6 +23,7 @@ from stowplan.explain.groups import explain_group, find_key
 from stowplan.explain.layout import reason_text
 from stowplan.explain.report import Explanation, explain_decision, explain_node
 from stowplan.explain.smallest_changes import smallest_changes
+from stowplan.framework.answers import describe, where_text
 from stowplan.framework.decision import Decision
 from stowplan.framework.hints import wakes
 from stowplan.framework.plugin import ExplainingPlugin
@@ -131,7 +132,10 @@ def rejection_notes(profile: Profile, decision: Decision) -> Iterator[str]:
     for name, plugin in profile.plugins.items():
         if decision.chosen is None and isinstance(plugin, ExplainingPlugin):
             rejected = [node for node, status in decision.rejected().items() if status.plugin == name]
-            yield from plugin.explain_rejections(decision.pod, rejected[:MAX_EXPLAINED_NODES])
+            try:
+                yield from map(str, plugin.explain_rejections(decision.pod, rejected[:MAX_EXPLAINED_NODES]))
+            except Exception as error:
+                yield f"{name} cannot explain what it rejected: {describe(error)}{where_text(error)}."
 
 
 MAX_EXPLAINED_NODES = 5

@@ -9,6 +9,7 @@ import numpy as np
 
 from stowplan.api.amounts import amount_text
 from stowplan.api.pod import Pod
+from stowplan.framework.answers import describe, where_text
 from stowplan.framework.decision import Decision
 from stowplan.framework.plugin import ExplainingPlugin, Plugin
 from stowplan.framework.status import Code, Status
@@ -46,7 +47,10 @@ def closest(
     plugin = plugins.get(status.plugin)
     if not isinstance(plugin, ExplainingPlugin):
         return None
-    resources = list(plugin.insufficient_resources(status.reasons))
+    try:
+        resources = [str(each) for each in plugin.insufficient_resources(status.reasons)]
+    except Exception:  # a plugin that cannot say it is asked for a sentence, which shows what is wrong
+        return None
     if not resources:
         return None
     missing = np.zeros(len(rows))
@@ -78,7 +82,10 @@ def detail(
     plugin = plugins.get(status.plugin)
     if not isinstance(plugin, ExplainingPlugin):
         return ""
-    return plugin.explain_reasons(pod, status.reasons, [nodes.objects[row] for row in rows])
+    try:
+        return str(plugin.explain_reasons(pod, status.reasons, [nodes.objects[row] for row in rows]))
+    except Exception as error:
+        return f"{status.plugin} cannot say what they lack: {describe(error)}{where_text(error)}"
 
 
 def preemption_text(decision: Decision) -> str:
