@@ -160,14 +160,15 @@ async def test_pods_that_a_scheduler_takes_in_an_order_of_its_own_are_timing(is_
     profile = {"schedulerName": "default-scheduler", **({"pluginConfig": [PACKING]} if is_packing else {})}
     async with shadowing(tmp_path, profile=profile | ONLY_FIT) as world:
         await world.create(*(node(f"n{number}") for number in range(6)))
+        await world.until(lambda: len(world.service.scheduler.cluster.nodes) == 6)
         await world.create(*(pod(name, f"{cpu}m") for name, cpu in pods.items()))
         await world.decided(list(pods)[-1])
         for name in bound:
             await world.bind(name, where[name])
         await world.until(lambda: len(world.verdicts) == len(pods), 90)
     found = Counter(each.result for each in world.verdicts)
-    if is_packing:  # 26 to 35 of 60 were seen: with six nodes, another order explains many by chance
-        assert found["policy"] >= len(pods) // 3, found
+    if is_packing:
+        assert found["policy"] >= 50, found
     else:
         assert found["policy"] <= 2, found
         assert any("in another order of decisions" in each.reason for each in world.verdicts)
