@@ -275,6 +275,31 @@ async def test_a_stream_is_not_bound_by_the_time_of_a_request_before_it():
     assert b"".join(received) == b"end"
 
 
+async def test_idle_connections_are_not_trusted_once_a_stream_has_fallen_silent():
+    """What made it silent may have broken them, too: a request on one of them would wait for its time-out."""
+    opened: list[object] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                is_watch = b"/watch" in await reader.readuntil(b"\r\n\r\n")
+                kind = b"Transfer-Encoding: chunked\r\n\r\n" if is_watch else b"Content-Length: 2\r\n\r\nhi"
+                writer.write(b"HTTP/1.1 200 OK\r\n" + kind)
+        writer.close()
+
+    async with talking(talk) as place, pool_of(f"http://{place}") as pool:
+        stream = asyncio.create_task(
+            pool.stream("/watch", (), lambda data: None, silence=0.2, open_seconds=5)
+        )
+        await asyncio.sleep(0.05)
+        await get(pool)
+        with pytest.raises(Unreachable):
+            await stream
+        await get(pool)
+    assert len(opened) == 3
+
+
 @pytest.mark.parametrize("value", ["a\r\nHost: evil", "a\nb", "ä"])
 async def test_headers_cannot_be_smuggled(server: ScriptedServer, value):
     async with pool_of(server.url) as pool:

@@ -228,6 +228,8 @@ class HttpPool:
             channel.watch_silence(silence, open_seconds)
             return await reply
         except FAULTS as error:
+            if isinstance(error, TimeoutError):
+                self.drop_idle()  # a stream is sent long before it falls silent: none has been heard since
             raise self._unreachable("GET", path, channel, error) from error
         finally:
             if channel is not None:
