@@ -28,12 +28,12 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+import ceiling
 from api_server_work import Reading, Work, difference, moved_bytes, read, work
-from stowplan.api.pod import Pod
+from ceiling import CEILING
 from stowplan.bench.workloads import Workload, fill_template, read_workloads
 from stowplan.client.api import ApiClient
 from stowplan.client.errors import NotFound
-from stowplan.client.events import EventRecorder
 from stowplan.client.kubeconfig import load
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -46,7 +46,7 @@ Json = dict[str, Any]
 AT_ONCE = 64
 UNLIMITED = 10_000
 KUBE_SCHEDULER, STOWPLAN = "kube-scheduler", "stowplan"
-BARE, CEILING = "bare binding", "ceiling"
+BARE = "bare binding"
 BEFORE = "stowplan before"
 FORGETFUL, JOURNALED = "stowplan that keeps no decisions", "stowplan with a journal"
 CONTENDERS = (KUBE_SCHEDULER, STOWPLAN, CEILING, BARE, BEFORE, FORGETFUL, JOURNALED)
@@ -288,8 +288,10 @@ class Bench:
     async def _contender(self, who: str, names: list[str]) -> AsyncIterator[Any]:
         """Starts one of the three; its process. Starting and stopping wait, so they have other threads."""
         running: AbstractContextManager[Any]
-        if who in (BARE, CEILING):
-            running = self._binder(bind_all if who == BARE else bind_and_report, names)
+        if who == BARE:
+            running = self._binder(names)
+        elif who == CEILING:
+            running = ceiling.running(self.control_plane)
         elif who == KUBE_SCHEDULER:
             running = self.control_plane.kube_scheduler(*([GATES] if self.gang else []))
         else:
@@ -310,11 +312,13 @@ class Bench:
         return flags
 
     @contextmanager
-    def _binder(self, target: Callable[[str, list[str], list[str]], None], names: list[str]) -> Iterator[Any]:
+    def _binder(self, names: list[str]) -> Iterator[Any]:
         kubeconfig = str(self.control_plane.kubeconfig(SCHEDULER))
         nodes = [f"node-{number % self.nodes}" for number in range(len(names))]
         # Not forked: that would share our event loop's connections.
-        binder = multiprocessing.get_context("spawn").Process(target=target, args=(kubeconfig, names, nodes))
+        binder = multiprocessing.get_context("spawn").Process(
+            target=bind_all, args=(kubeconfig, names, nodes)
+        )
         binder.start()
         yield binder
         binder.terminate()
@@ -351,37 +355,6 @@ def bind_all(kubeconfig: str, names: list[str], nodes: list[str]) -> None:
             "target": {"kind": "Node", "name": node},
         }
         await api.request("POST", f"{PODS}/{name}/binding", body)
-
-    asyncio.run(bind())
-
-
-def bind_and_report(kubeconfig: str, names: list[str], nodes: list[str]) -> None:
-    """Do all that a scheduler must do besides deciding, until the process is ended."""
-
-    async def bind() -> None:
-        limits = {"qps": UNLIMITED, "burst": UNLIMITED}
-        async with (
-            ApiClient(load(kubeconfig), **limits) as api,
-            ApiClient(load(kubeconfig), **limits) as events_api,
-            asyncio.TaskGroup() as tasks,
-        ):
-            found: dict[str, Pod] = {}
-            for item in (await api.get_json(PODS))["items"]:
-                pod = Pod.decode(item)
-                found[pod.name] = pod
-            recorder = EventRecorder(events_api, "default-scheduler", "ceiling", time.time)
-            tasks.create_task(recorder.run())
-            seen = Bindings(lambda count: None)
-            query = {"watch": "true"}
-            tasks.create_task(api.stream(PODS, seen.on_line, query=query, silence=600, open_seconds=600))
-
-            async def one(name: str, node: str) -> None:
-                pod = found[name]
-                await api.create_binding(pod, node)
-                note = f"Successfully assigned {pod.key} to {node}"
-                recorder.record(pod, "Normal", "Scheduled", "Binding", note)
-
-            await in_parallel(one(name, node) for name, node in zip(names, nodes, strict=True))
 
     asyncio.run(bind())
 

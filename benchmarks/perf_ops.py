@@ -620,7 +620,9 @@ class FreeDevices:
             for name, counter in group.counters.items()
         }
         kinds: Kinds = WeakValueDictionary()
-        self._free = [(OfferedDevice(device, spec, kinds), spec) for spec in self._slices for device in spec.devices]
+        self._free = [
+            (OfferedDevice(device, spec, kinds), spec) for spec in self._slices for device in spec.devices
+        ]
         random.Random(0).shuffle(self._free)
 
     def allocate(self, claim: Json) -> Json:

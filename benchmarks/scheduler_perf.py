@@ -27,7 +27,8 @@ import click
 import msgspec
 import yaml
 
-from cluster import BEFORE, KUBE_SCHEDULER, STOWPLAN, UNLIMITED, cpu_ms, resident_mb
+import ceiling
+from cluster import BEFORE, CEILING, KUBE_SCHEDULER, STOWPLAN, UNLIMITED, cpu_ms, resident_mb
 from perf_files import FileError, Row, choose, default_folder, read_rows
 from perf_ops import Window, Workload
 from stowplan.client.api import ApiClient
@@ -81,6 +82,8 @@ class Result(msgspec.Struct, kw_only=True):
     per_second: float = 0.0
     cpu: float = 0.0
     api_server_cpu: float = 0.0
+    benchmark_cpu: float = 0.0
+    """Of this process, which creates the pods and watches them."""
     rss_mb: float = 0.0
     calls: float | None = None
     conflicts: float | None = None
@@ -128,10 +131,10 @@ class Meter:
         self._control_plane, self._audit_log = control_plane, audit_log
         self.scheduler: Process | None = None
         self.windows: list[Window] = []
-        self.cpu = self.api_server_cpu = self.rss_mb = 0.0
+        self.cpu = self.api_server_cpu = self.benchmark_cpu = self.rss_mb = 0.0
         self.calls: Counter[str] = Counter()
         self.conflicts = 0
-        self._before: tuple[float, float, int] | None = None
+        self._before: tuple[float, float, float, int] | None = None
 
     async def start(self, window: Window) -> None:
         await asyncio.sleep(SETTLE_SECONDS)
@@ -146,22 +149,24 @@ class Meter:
         """Take the last readings; also of a window that a time limit has ended."""
         if self._before is None or self.scheduler is None:
             return
-        cpu, api_server_cpu, audited = self._before
-        cpu_now, api_server_cpu_now, audited_now = self._read()
+        cpu, api_server_cpu, benchmark_cpu, audited = self._before
+        cpu_now, api_server_cpu_now, benchmark_cpu_now, audited_now = self._read()
         self.cpu += cpu_now - cpu
         self.api_server_cpu += api_server_cpu_now - api_server_cpu
+        self.benchmark_cpu += benchmark_cpu_now - benchmark_cpu
         self.rss_mb = max(self.rss_mb, resident_mb(self.scheduler.pid))
         for name, code in self._audited(audited, audited_now):
             self.calls[name] += 1
             self.conflicts += code == 409
         self._before = None
 
-    def _read(self) -> tuple[float, float, int]:
+    def _read(self) -> tuple[float, float, float, int]:
         plane = self._control_plane
         pids = [plane.api_server.pid] + ([plane.etcd.pid] if hasattr(plane, "etcd") else [])
         size = self._audit_log.stat().st_size if self._audit_log.exists() else 0
         assert self.scheduler is not None
-        return cpu_ms(self.scheduler.pid), sum(map(cpu_ms, pids)), size
+        own = time.process_time() * 1000
+        return cpu_ms(self.scheduler.pid), sum(map(cpu_ms, pids)), own, size
 
     def _audited(self, start: int, end: int) -> Iterator[tuple[str, int]]:
         if start == end:
@@ -240,7 +245,9 @@ class Runner:
             document = yaml.safe_load((row.folder / row.scheduler_config_path).read_text())
             config = {key: document[key] for key in document.keys() - {"apiVersion", "kind"}}
         flags = scheduler_flags(row)
-        if name == KUBE_SCHEDULER:
+        if name == CEILING:
+            running = ceiling.running(plane)
+        elif name == KUBE_SCHEDULER:
             running = plane.kube_scheduler(*flags, **config)
         else:
             running = plane.stowplan(*flags, source=self.before if name == BEFORE else None, **config)
@@ -269,7 +276,7 @@ def scheduler_flags(row: Row) -> list[str]:
 
 def notes_on(row: Row, scheduler: str) -> list[str]:
     """Gates that the scheduler does not have; kube-scheduler has all."""
-    if scheduler == KUBE_SCHEDULER:
+    if scheduler in (KUBE_SCHEDULER, CEILING):
         return []
     return [warning.removeprefix("--feature-gates: ") for warning in gate_warnings(row.gates)]
 
@@ -302,6 +309,7 @@ def _fill(result: Result, meter: Meter) -> None:
     result.per_second = round(result.pods / result.seconds, 1) if result.seconds else 0.0
     result.cpu = round(meter.cpu / pods, 3)
     result.api_server_cpu = round(meter.api_server_cpu / pods, 3)
+    result.benchmark_cpu = round(meter.benchmark_cpu / pods, 3)
     result.rss_mb = round(meter.rss_mb, 1)
     if result.server != "embedded":
         result.calls = round(meter.calls.total() / pods, 2)
@@ -341,6 +349,8 @@ class Compared(msgspec.Struct):
 
     @property
     def is_behind(self) -> bool:
+        if self.ours.scheduler == CEILING:
+            return False
         incomplete = not self.ours.is_complete and (self.theirs is None or self.theirs.is_complete)
         return incomplete or (self.cpu_ratio or 0) >= 1 or (self.rate_ratio or 1) < 1
 
@@ -364,7 +374,17 @@ def compare(results: Sequence[Result]) -> list[Compared]:
 def _median_of(rounds: list[Result]) -> Result:
     """The rounds as one, field by field; incomplete if one of them is."""
     changes: Json = {}
-    for field in ("per_second", "cpu", "api_server_cpu", "rss_mb", "calls", "conflicts", "pods", "seconds"):
+    for field in (
+        "per_second",
+        "cpu",
+        "api_server_cpu",
+        "benchmark_cpu",
+        "rss_mb",
+        "calls",
+        "conflicts",
+        "pods",
+        "seconds",
+    ):
         values = [getattr(each, field) for each in rounds]
         changes[field] = None if None in values else statistics.median(values)
     worst = next((each for each in rounds if not each.is_complete), rounds[0])
@@ -444,7 +464,8 @@ def read_results(path: Path) -> list[Result]:
     "schedulers",
     default=f"{KUBE_SCHEDULER},{STOWPLAN}",
     show_default=True,
-    help=f"Schedulers to run in turn, separated by commas; {BEFORE!r} needs --before.",
+    help=f"Schedulers to run in turn, separated by commas. {CEILING!r} binds each pod to the next node; "
+    f"{BEFORE!r} needs --before.",
 )
 @click.option(
     "--before",
@@ -487,7 +508,7 @@ def main(
     Progress goes to standard error. With -o json every run is an object on a line of its own.
     """
     names = schedulers.split(",")
-    if unknown := set(names) - {KUBE_SCHEDULER, STOWPLAN, BEFORE}:
+    if unknown := set(names) - {KUBE_SCHEDULER, STOWPLAN, CEILING, BEFORE}:
         raise click.UsageError(f"--scheduler: unknown scheduler {min(unknown)!r}")
     if BEFORE in names and before is None:
         raise click.UsageError(f"--scheduler names {BEFORE!r}: give that checkout's src folder with --before")
