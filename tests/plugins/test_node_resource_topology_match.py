@@ -213,19 +213,131 @@ def test_devices_of_a_zone_that_the_node_does_not_have_are_not_given():
     assert rejected(pod(need(1, **{"example.com/gone": 1})), item) == cannot("container")
 
 
-def test_zones_with_more_cpus_than_the_node_are_reported():
-    status = {"capacity": {"cpu": "8"}, "allocatable": ROOM}
-    whole = decode(NodeObject, {"metadata": {"name": "n"}, "status": status})
-    zones = [zone(number, cpu=4) for number in range(2)]
-    for each, cpus in zip(zones, ("4", "4500m"), strict=True):
-        each["resources"][0]["allocatable"] = cpus
-    planner, events = alone(NAME, whole, topology(*zones)), []
+HUGE, FIELDS = "hugepages-2Mi", ("capacity", "allocatable", "available")
+SIZE = {"cpu": "8", "memory": "32Gi", HUGE: "2Gi", GPU: "4"}
+OFFERED = SIZE | {"cpu": "7", "memory": "30Gi", "pods": "99"}
+
+
+def sized(capacity=SIZE, allocatable=OFFERED):
+    status = {"capacity": capacity, "allocatable": allocatable}
+    return decode(NodeObject, {"metadata": {"name": "n"}, "status": status})
+
+
+def zones_of(**changes):
+    """Two NUMA nodes that have half of `SIZE` each; `changes` are fields of the second one's resources."""
+    halves = {"cpu": "4", "memory": "16Gi", HUGE: "1Gi", GPU: "2"}
+    found = []
+    for number in range(2):
+        resources = [{"name": name} | dict.fromkeys(FIELDS, half) for name, half in halves.items()]
+        if number:
+            for each in resources:
+                each |= changes.get({HUGE: "huge", GPU: "gpu"}.get(each["name"], each["name"]), {})
+        found.append({"name": f"node-{number}", "type": "Node", "resources": resources})
+    return found
+
+
+def with_events(*objects):
+    planner, events = alone(NAME, *objects), []
     plugin = planner.profiles["default-scheduler"].plugins[NAME]
     plugin.handle.record_event = lambda item, kind, reason, note: events.append((item.name, reason, note))
+    return planner, events
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        pytest.param({}, "", id="agree: memory that the node reserves may be allocatable in zones"),
+        pytest.param(
+            {"cpu": {"allocatable": "4500m"}},
+            "its zones have 8.5 CPUs allocatable, but the node has a capacity of 8",
+            id="cpu",
+        ),
+        pytest.param(
+            {"memory": {"allocatable": "17Gi"}},
+            "its zones have 33Gi memory allocatable, but the node has a capacity of 32Gi",
+            id="memory",
+        ),
+        pytest.param(
+            {"memory": {"capacity": "17Gi"}},
+            "its zones have a capacity of 33Gi memory, but the node has 32Gi",
+            id="capacity of memory",
+        ),
+        pytest.param(
+            {"huge": {"capacity": "2Gi", "allocatable": "2Gi"}},
+            f"its zones have 3Gi {HUGE} allocatable, but the node has a capacity of 2Gi",
+            id="huge pages",
+        ),
+        pytest.param(
+            {"gpu": {"allocatable": "3"}},
+            f"its zones have 5 {GPU} allocatable, but the node has 4",
+            id="devices",
+        ),
+        pytest.param(
+            {"gpu": {"capacity": "3"}},
+            f"its zones have a capacity of 5 {GPU}, but the node has 4",
+            id="capacity of devices",
+        ),
+        pytest.param(
+            {"cpu": {"capacity": "1e400"}, "memory": {"allocatable": "1e400"}},
+            "its zones have a capacity of 9.22337e+15 CPUs, but the node has 8; "
+            "its zones have 9223372036854775807 memory allocatable, but the node has a capacity of 32Gi",
+            id="impossible amounts",
+        ),
+        pytest.param(
+            {"cpu": {"capacity": "5"}, "gpu": {"capacity": "9"}},
+            "its zones have a capacity of 9 CPUs, but the node has 8; "
+            f"its zones have a capacity of 11 {GPU}, but the node has 4",
+            id="several",
+        ),
+    ],
+)
+def test_zones_with_more_than_the_node_are_told_and_count_as_they_are(changes, text):
+    """As in scheduler-plugins, they reject and score as if they were right."""
+    planner, events = with_events(
+        sized(), make_node("other", allocatable=ROOM), topology(*zones_of(**changes))
+    )
     for _ in range(2):
-        assert refusals(planner.decide(pod({"cpu": 4}))) == {}
-    text = "its zones have 8.5 CPUs allocatable, but the node has a capacity of 8"
-    assert events == [("n", "InvalidNodeResourceTopology", text)]
+        decision = planner.decide(pod(need(4, "16Gi", gpu=2)))
+        assert refusals(decision) == {}
+        assert decision.notes == ((f"NodeResourceTopology n: {text}.",) if text else ())
+    assert events == ([("n", "InvalidNodeResourceTopology", text)] if text else [])
+    (lacks, *faults) = explained(planner, pod(need(5)), "n")
+    assert lacks.startswith("n cannot align container c0: numa node 0 has 4 of 5 CPUs")
+    assert faults == ([f"NodeResourceTopology n: {text}."] if text else [])
+
+
+def test_devices_that_the_node_counts_as_broken_are_told():
+    """They stay in its capacity and leave what is allocatable."""
+    planner, events = with_events(sized(allocatable=OFFERED | {GPU: "3"}), topology(*zones_of()))
+    planner.decide(pod(need(1)))
+    assert [note for _, _, note in events] == [f"its zones have 4 {GPU} allocatable, but the node has 3"]
+
+
+def test_a_node_that_shrinks_later_is_compared_again():
+    planner, events = with_events(sized(), topology(*zones_of()))
+    planner.decide(pod(need(1)))
+    assert not events
+    planner.cluster.apply(sized(capacity=SIZE | {"cpu": "6"}))
+    planner.decide(pod(need(1)))
+    assert [note for _, _, note in events] == [
+        "its zones have 8 CPUs allocatable, but the node has a capacity of 6"
+    ]
+    planner.cluster.apply(sized())
+    assert planner.decide(pod(need(1))).notes == ()
+
+
+def test_only_the_first_faulty_objects_are_named():
+    names = [f"n{number}" for number in range(5)]
+    items = [topology(*TWO, zone(9, name="numa-9", cpu=1), name=name) for name in names]
+    planner = alone(NAME, *map(node, names), *items)
+    planner.decide(pod(need(1)))
+    fault = "zone 'numa-9' is ignored: name it node-0, node-1 and so on, each once"
+    named = [f"NodeResourceTopology {name}: {fault}." for name in names[:3]]
+    assert planner.decide(pod(need(1))).notes == (*named, "2 more NodeResourceTopology objects have faults.")
+    for name in names[1:]:
+        planner.cluster.remove(topology(name=name))
+    assert planner.decide(pod(need(1))).notes == (named[0],)
+    assert planner.decide(pod({}, guaranteed=False)).notes == ()
 
 
 # Scores

@@ -54,14 +54,9 @@ class NodeAddress(Wire, frozen=True):
     address: str = ""
 
 
-class NodeCapacity(Wire, frozen=True):
-    """The capacity that the scheduler reads; everywhere else it uses what is allocatable."""
-
-    cpu: Quantity | None = None
-
-
 class NodeStatus(Wire, frozen=True):
-    capacity: NodeCapacity = NodeCapacity()
+    capacity: dict[str, Quantity] = EMPTY
+    """Few plugins read it; everywhere else what is allocatable counts."""
     allocatable: dict[str, Quantity] = EMPTY
     addresses: tuple[NodeAddress, ...] = ()
     images: tuple[ContainerImage, ...] = ()

@@ -81,7 +81,7 @@ NODE_USAGE = (100, 500 * 1024 * 1024)
 
 class _NodeStatus(NodeStatus, frozen=True):
     capacity: dict[str, str] = {}  # type: ignore[assignment]
-    """All amounts as they are written, where a scheduler reads cpu alone."""
+    """All amounts as they are written."""
 
 
 class _Node(NodeObject, frozen=True):

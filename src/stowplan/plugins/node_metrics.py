@@ -506,7 +506,7 @@ class NodeColumns(NamedTuple):
 
 def cpu_capacity(node: NodeObject) -> float:
     """The node's CPU capacity in thousandths; what is allocatable if its status has no capacity."""
-    found = node.status.capacity.cpu
+    found = node.status.capacity.get("cpu")
     return float(milli_units(found) if found is not None else node.allocatable.get("cpu", 0))
 
 

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 
+from stowplan.api.node import NodeStatus
 from stowplan.api.quantity import NANO
-from stowplan.api.requests import amounts, quality_of
+from stowplan.api.requests import amount_of, amounts, quality_of
 from stowplan.framework import Column, CustomResource, Definition, Handle, Pod, Quantity, Wire, keyed_by
 from stowplan.plugins.pod_fingerprint import VERSION, fingerprint
+from stowplan.plugins.quotas import amount_text
 
 SINGLE = "single-numa-node"
 MAX_ZONE = 64
 """The highest id of a NUMA node."""
 MAX_AMOUNT = 2**56
 """A hundredfold of it still fits into 64 bits. No NUMA node has as much of anything."""
+MAX_FAULTS, MAX_FAULTY, MAX_FAULT_TEXT = 5, 3, 500
+"""Of an object, how many faults are told; of how many objects; and how long the text may be."""
 _ZONE_NAME = re.compile(r"node-([0-9]{1,2})", re.ASCII)
 _POLICIES = {
     f"{policy}{level}Level": (name, level.lower())
@@ -145,6 +151,34 @@ def _available(zone: Zone, faults: list[str]) -> dict[str, int]:
     return found
 
 
+def _surplus(item: NodeResourceTopology, status: NodeStatus | None) -> Iterator[str]:
+    """Say of which resources the zones have more than their node has, so that they cannot be the node's.
+
+    Of CPUs, memory and huge pages the node reserves some, which exporters need not know of: what is
+    allocatable in zones may be up to the capacity of the node.
+    """
+    if status is None:
+        return
+    allocatable: Counter[str] = Counter()
+    capacity: Counter[str] = Counter()
+    for zone in item.zones:
+        if zone.type == "Node":
+            for each in zone.resources:
+                allocatable[each.name] += each.allocatable
+                capacity[each.name] += each.capacity
+    for name, total in allocatable.items():
+        what = "CPUs" if name == "cpu" else name
+        size = status.capacity.get(name)
+        offered = size if floats(name, "Burstable") else status.allocatable.get(name)
+        if offered is not None and total > offered:
+            has, most = (amount_text(name, amount_of(name, each)) for each in (total, offered))
+            noun = "a capacity of " if floats(name, "Burstable") else ""
+            yield f"its zones have {has} {what} allocatable, but the node has {noun}{most}"
+        elif size is not None and capacity[name] > size:
+            has, most = (amount_text(name, amount_of(name, each)) for each in (capacity[name], size))
+            yield f"its zones have a capacity of {has} {what}, but the node has {most}"
+
+
 FINGERPRINT, FINGERPRINT_METHOD = "nodeTopologyPodsFingerprint", "nodeTopologyPodsFingerprintMethod"
 FINGERPRINT_ANNOTATION = "topology.node.k8s.io/fingerprint"
 WITH_EXCLUSIVE = "with-exclusive-resources"
@@ -233,7 +267,8 @@ class Topologies:
         """Whether pods that were just placed are subtracted."""
         self._items = handle.watched(NodeResourceTopology)
         self._items.follow(self._follow)
-        self._parsed: dict[str, tuple[NodeResourceTopology, Topology]] = {}
+        self._parsed: dict[str, tuple[NodeResourceTopology, NodeStatus | None, Topology]] = {}
+        """What an object says, with the object and the status of the node that it was compared with."""
         self._held: dict[str, dict[str, Held]] = {}
         """By node and the uid of the pod."""
         self._used: dict[str, NodeResourceTopology] = {}
@@ -244,7 +279,8 @@ class Topologies:
         """Nodes of which the object or the pods changed, so that they may agree by now."""
         self._appeared: set[str] = set()
         """Nodes of which the object came after pods: it may not have those that other schedulers placed."""
-        self._reported: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
+        """What is wrong with the object of a node, where anything is."""
 
     @property
     def is_served(self) -> bool:
@@ -253,7 +289,7 @@ class Topologies:
     def _follow(self, old: NodeResourceTopology | None, new: NodeResourceTopology | None) -> None:
         name = new.name if new is not None else old.name if old is not None else ""
         if new is None:
-            for known in (self._parsed, self._used, self._foreign):
+            for known in (self._parsed, self._used, self._foreign, self.faults):
                 known.pop(name, None)
         elif self._subtracts:
             held = self._held.get(name, {})
@@ -379,26 +415,31 @@ class Topologies:
         item = self._used.get(name) or self._items.get(name)
         if item is None:
             return None
-        known = self._parsed.get(name)
-        if known is None or known[0] is not item:
-            known = self._parsed[name] = (item, Topology.of(item))
-            text = "; ".join((*self._surplus(item), *known[1].faults[:5]))
-            if self._reported.get(name, "") != text:
-                self._reported[name] = text
-                if text:
-                    self._handle.record_event(item, "Warning", "InvalidNodeResourceTopology", text)
-        return known[1]
-
-    def _surplus(self, item: NodeResourceTopology) -> Iterator[str]:
-        """Say if the zones cannot be those of the node, since they have more CPUs than it has."""
         nodes = self._handle.cluster.nodes
-        row = nodes.row_of(item.name)
-        capacity = None if row is None else nodes.objects[row].status.capacity.cpu
-        zones = (zone for zone in item.zones if zone.type == "Node")
-        total = sum(each.allocatable for zone in zones for each in zone.resources if each.name == "cpu")
-        if capacity is not None and total > capacity:
-            has, most = (f"{int(amount) / NANO:g}" for amount in (total, capacity))
-            yield f"its zones have {has} CPUs allocatable, but the node has a capacity of {most}"
+        row = nodes.row_of(name)
+        status = None if row is None else nodes.objects[row].status
+        known = self._parsed.get(name)
+        if known is None or known[0] is not item or known[1] is not status:
+            topology = Topology.of(item) if known is None or known[0] is not item else known[2]
+            known = self._parsed[name] = (item, status, topology)
+            self._tell(item, (*_surplus(item, status), *topology.faults))
+        return known[2]
+
+    def _tell(self, item: NodeResourceTopology, faults: Sequence[str]) -> None:
+        text = "; ".join(faults[:MAX_FAULTS])[:MAX_FAULT_TEXT]
+        if not text:
+            self.faults.pop(item.name, None)
+        elif self.faults.get(item.name) != text:
+            self.faults[item.name] = text
+            self._handle.record_event(item, "Warning", "InvalidNodeResourceTopology", text)
+
+    def fault_texts(self, names: Collection[str]) -> Iterator[str]:
+        """Sentences about what is wrong with the objects of these nodes."""
+        for name in islice(names, MAX_FAULTY):
+            if fault := self.faults.get(name):
+                yield f"NodeResourceTopology {name}: {fault}."
+        if (more := len(names) - MAX_FAULTY) > 0:
+            yield f"{more} more NodeResourceTopology objects have faults."
 
     def is_stale(self, name: str) -> bool:
         if self._discards:

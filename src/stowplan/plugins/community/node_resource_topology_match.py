@@ -398,13 +398,19 @@ class NodeResourceTopologyMatch(ExplainingPlugin):
     # In words
 
     def explain_rejections(self, pod: Pod, node_names: Sequence[str]) -> Iterator[str]:
-        """What each NUMA node of these nodes lacks."""
+        """What each NUMA node of these nodes lacks, and what is wrong with their objects."""
         for name in node_names:
             topology = self._topologies.find(name)
             if self._topologies.has_foreign_pods(name):
                 yield f"{name} has pods of other schedulers that its NodeResourceTopology does not have yet."
             elif topology is not None and topology.policy == SINGLE and not self._topologies.is_stale(name):
-                yield from self._lacking(pod, name, topology)
+                for text in self._lacking(pod, name, topology):
+                    yield text
+                    yield from self._topologies.fault_texts((name,))
+
+    def explain_scores(self, pod: Pod) -> Iterator[str]:
+        if demand_of(pod).is_any:
+            yield from self._topologies.fault_texts(self._topologies.faults)
 
     def _lacking(self, pod: Pod, node_name: str, topology: Topology) -> Iterator[str]:
         demand, row = demand_of(pod), self.handle.cluster.nodes.row_of(node_name)
